@@ -1,0 +1,1 @@
+"""pulsar-sidecar: operator's tools that run beside unmodified Apache Pulsar brokers."""

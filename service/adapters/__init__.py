@@ -1,0 +1,1 @@
+"""The outside world: Pulsar, BookKeeper, metadata stores and object stores."""

@@ -1,0 +1,1 @@
+"""Metadata store drivers; nothing else imports ``kazoo``."""

@@ -1,0 +1,1 @@
+"""Object stores that hold offloaded ledgers."""

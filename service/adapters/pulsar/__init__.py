@@ -1,0 +1,1 @@
+"""The Pulsar client and the brokers' admin REST API; nothing else imports ``pulsar``."""

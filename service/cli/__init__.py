@@ -1,0 +1,1 @@
+"""The command line door: a client of the REST API."""

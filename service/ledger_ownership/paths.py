@@ -1,0 +1,62 @@
+"""Where Pulsar 4.0 and BookKeeper 4.17 keep things in the metadata store.
+
+Every path is absolute below the cluster's chroot. Ledger ids use the hybrid layout that Pulsar's
+``PulsarLedgerManager`` always uses (BookKeeper ``StringUtils.getHybridHierarchicalLedgerPath``).
+"""
+
+from service.model.ids import LedgerId
+from service.model.names import CursorName, ManagedLedgerName, SchemaId, TopicName
+
+MANAGED_LEDGERS = "/managed-ledgers"
+SCHEMAS = "/schemas"
+PARTITIONED_TOPICS = "/admin/partitioned-topics"
+DEFAULT_LEDGERS_ROOT = "/ledgers"
+LAST_SHORT_LEDGER_ID = 2**31 - 2
+"""Ids up to here live in the 2-4-4 layout, larger ones in the long 3-4-4-4-4 layout."""
+
+
+def managed_ledger_path(name: ManagedLedgerName) -> str:
+    """The ``ManagedLedgerInfo`` node."""
+    return f"{MANAGED_LEDGERS}/{name}"
+
+
+def cursor_path(name: ManagedLedgerName, cursor: CursorName) -> str:
+    """The ``ManagedCursorInfo`` node of one cursor."""
+    return f"{MANAGED_LEDGERS}/{name}/{cursor}"
+
+
+def schema_path(schema_id: SchemaId) -> str:
+    """The ``SchemaLocator`` node."""
+    return f"{SCHEMAS}/{schema_id}"
+
+
+def partitioned_topic_path(topic: TopicName) -> str:
+    """The node that says how many partitions a partitioned topic has."""
+    encoded = topic.managed_ledger_name.rsplit("/", 1)[1]
+    return f"{PARTITIONED_TOPICS}/{topic.namespace}/{topic.domain.value}/{encoded}"
+
+
+def ledger_path(ledger_id: LedgerId, root: str = DEFAULT_LEDGERS_ROOT) -> str:
+    """The ledger's metadata node, in the hierarchical or the long-hierarchical layout by the size of the id."""
+    if ledger_id <= LAST_SHORT_LEDGER_ID:
+        digits = f"{ledger_id:010d}"
+        return f"{root}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
+    digits = f"{ledger_id:019d}"
+    return f"{root}/{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}/L{digits[15:]}"
+
+
+def instance_id_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
+    """BookKeeper's own id of this cluster's ledger storage, new with every format."""
+    return f"{root}/INSTANCEID"
+
+
+def under_replication_mark_path(ledger_id: LedgerId, root: str = DEFAULT_LEDGERS_ROOT) -> str:
+    """Where auto-recovery notes that a ledger lacks copies (``ZkLedgerUnderreplicationManager``)."""
+    groups = f"{ledger_id:016x}"
+    tree = "/".join(groups[start : start + 4] for start in range(0, 16, 4))
+    return f"{root}/underreplication/ledgers/{tree}/urL{ledger_id:010d}"
+
+
+def replication_lock_path(ledger_id: LedgerId, root: str = DEFAULT_LEDGERS_ROOT) -> str:
+    """The lock that a replication worker or a bookie's garbage collector holds on a ledger."""
+    return f"{root}/underreplication/locks/urL{ledger_id:010d}"

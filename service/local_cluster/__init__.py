@@ -1,0 +1,1 @@
+"""A real Pulsar cluster on one machine, from the official distribution."""

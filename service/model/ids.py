@@ -1,0 +1,20 @@
+"""Identifiers that must not be mixed up."""
+
+from typing import NewType
+
+LedgerId = NewType("LedgerId", int)
+"""A BookKeeper ledger id: a non-negative 63-bit integer, always compared as an integer."""
+
+EntryId = NewType("EntryId", int)
+"""An entry's number inside a ledger; -1 means "before the first entry"."""
+
+NodeVersion = NewType("NodeVersion", int)
+"""The data version of a metadata-store node, the subject of compare-and-set."""
+
+BookieId = NewType("BookieId", str)
+"""A bookie's id, by default ``host:port``."""
+
+OperationId = NewType("OperationId", str)
+"""One two-phase topic deletion, from its first mark to its end."""
+
+MAX_LEDGER_ID = 2**63 - 1

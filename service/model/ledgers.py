@@ -1,0 +1,84 @@
+"""What BookKeeper keeps about a ledger, and PIP-186's words for kinds of ledgers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from service.model.ids import BookieId, EntryId, LedgerId
+
+
+class LedgerComponent(Enum):
+    """What a ledger is used for (PIP-186 ``ledgerComponent``).
+
+    PIP-186 names the first three; the last two are kinds that Pulsar 4.0 writes and the PIP does not cover.
+    """
+
+    MANAGED_LEDGER = "MANAGED_LEDGER"
+    MANAGED_CURSOR = "MANAGED_CURSOR"
+    SCHEMA_STORAGE = "SCHEMA_STORAGE"
+    COMPACTED_LEDGER = "COMPACTED_LEDGER"
+    DELAYED_INDEX_BUCKET = "DELAYED_INDEX_BUCKET"
+
+
+class LedgerType(Enum):
+    """Where the data of a ledger lives (PIP-186 ``ledgerType``)."""
+
+    LEDGER = "LEDGER"
+    OFFLOAD_LEDGER = "OFFLOAD_LEDGER"
+
+
+class LedgerState(Enum):
+    """``LedgerMetadataFormat.State`` of BookKeeper, with its wire numbers."""
+
+    OPEN = 1
+    IN_RECOVERY = 2
+    CLOSED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSegment:
+    """The ensemble that holds the entries from ``first_entry_id`` on."""
+
+    first_entry_id: EntryId
+    ensemble: tuple[BookieId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMetadata:
+    """A decoded ``LedgerMetadataFormat`` (BookKeeper ``LedgerMetadataSerDe``).
+
+    ``length_bytes`` is 0 and ``last_entry_id`` -1 while the ledger is open.
+    """
+
+    state: LedgerState
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+    length_bytes: int
+    last_entry_id: EntryId
+    segments: tuple[LedgerSegment, ...]
+    custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadContext:
+    """Where tiered storage keeps a copy of a ledger (``MLDataFormats.OffloadContext``).
+
+    ``uid_msb`` and ``uid_lsb`` are the signed 64-bit halves of the Java UUID of the offload attempt.
+    """
+
+    uid_msb: int
+    uid_lsb: int
+    driver_name: str
+    driver_metadata: Mapping[str, str]
+    complete: bool = True
+    bookkeeper_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One entry of a ledger as a bookie stores it, its digest checked."""
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    payload: bytes

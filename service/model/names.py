@@ -1,0 +1,164 @@
+"""Names of topics, managed ledgers, cursors and schemas, with Pulsar's own encodings between them.
+
+Pulsar writes the same topic in three forms: as a URI (``persistent://t/n/topic``), as a managed-ledger name
+(``t/n/persistent/<encoded topic>``) and as a schema id (``t/n/<encoded base topic>``).
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import NewType
+from urllib.parse import quote_plus, unquote_plus
+
+from service.model.errors import InvalidInputError
+
+ManagedLedgerName = NewType("ManagedLedgerName", str)
+"""``tenant/namespace/persistent/<encoded topic>`` (V2) or ``tenant/cluster/namespace/persistent/<encoded>`` (V1)."""
+
+SchemaId = NewType("SchemaId", str)
+"""``tenant/namespace/<encoded base topic>`` (``TopicName.getSchemaName``)."""
+
+CursorName = NewType("CursorName", str)
+"""A cursor's name as the metadata store spells it: URL-encoded."""
+
+PARTITIONED_SUFFIX = "-partition-"
+_PARTITION = re.compile(r"^(?P<base>.+)-partition-(?P<index>0|[1-9]\d*)$", re.DOTALL)
+_NAMED_ENTITY = re.compile(r"^[-=:.\w]+$", re.ASCII)
+MAX_NAME_BYTES = 4096
+
+
+def java_url_encode(text: str) -> str:
+    """``java.net.URLEncoder.encode(text, UTF_8)``, which differs from Python's in ``*`` and ``~``."""
+    return quote_plus(text, safe="*").replace("~", "%7E")
+
+
+def java_url_decode(text: str) -> str:
+    """``java.net.URLDecoder.decode(text, UTF_8)``."""
+    return unquote_plus(text, errors="strict")
+
+
+def encode_cursor(subscription: str) -> CursorName:
+    """The cursor that a subscription's name stands for in the metadata store."""
+    return CursorName(java_url_encode(subscription))
+
+
+class TopicDomain(Enum):
+    """``org.apache.pulsar.common.naming.TopicDomain``."""
+
+    PERSISTENT = "persistent"
+    NON_PERSISTENT = "non-persistent"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """A complete topic name (``org.apache.pulsar.common.naming.TopicName``).
+
+    ``cluster`` is set only for V1 names; ``local_name`` is decoded, without domain and namespace.
+    """
+
+    domain: TopicDomain
+    tenant: str
+    cluster: str | None
+    namespace_portion: str
+    local_name: str
+
+    def __str__(self) -> str:
+        return f"{self.domain.value}://{self.namespace}/{self.local_name}"
+
+    @property
+    def namespace(self) -> str:
+        """``tenant/namespace``, or ``tenant/cluster/namespace`` for V1."""
+        middle = f"{self.cluster}/" if self.cluster else ""
+        return f"{self.tenant}/{middle}{self.namespace_portion}"
+
+    @property
+    def managed_ledger_name(self) -> ManagedLedgerName:
+        """Where the topic's managed ledger lives (``TopicName.getPersistenceNamingEncoding``)."""
+        return ManagedLedgerName(f"{self.namespace}/{self.domain.value}/{java_url_encode(self.local_name)}")
+
+    @property
+    def partition_index(self) -> int | None:
+        """The partition's number, or None for a topic that is no partition."""
+        match = _PARTITION.match(self.local_name)
+        return int(match["index"]) if match else None
+
+    @property
+    def base(self) -> "TopicName":
+        """The partitioned topic this is a partition of, or the topic itself."""
+        match = _PARTITION.match(self.local_name)
+        return self._renamed(match["base"]) if match else self
+
+    @property
+    def schema_id(self) -> SchemaId:
+        """The id of the schema, which partitions share (``TopicName.getSchemaName``; V1 names drop the cluster)."""
+        return SchemaId(f"{self.tenant}/{self.namespace_portion}/{java_url_encode(self.base.local_name)}")
+
+    def partition(self, index: int) -> "TopicName":
+        """Partition ``index`` of this topic, whatever its own name ends with."""
+        return self._renamed(f"{self.local_name}{PARTITIONED_SUFFIX}{index}")
+
+    def _renamed(self, local_name: str) -> "TopicName":
+        return TopicName(self.domain, self.tenant, self.cluster, self.namespace_portion, local_name)
+
+
+def parse_topic_name(text: str) -> TopicName:
+    """Read a topic name in any of Pulsar's spellings: URI, ``tenant/namespace/topic``, or a short local name.
+
+    Raises:
+        InvalidInputError: the text is no topic name; the message says what is wrong.
+    """
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise InvalidInputError(f"a topic name is at most {MAX_NAME_BYTES} bytes long")
+    domain_text, separator, rest = text.partition("://")
+    if not separator:
+        domain_text, rest = TopicDomain.PERSISTENT.value, _completed(text)
+    try:
+        domain = TopicDomain(domain_text)
+    except ValueError:
+        raise InvalidInputError(
+            f"topic domain {domain_text[:40]!r} is neither 'persistent' nor 'non-persistent'"
+        ) from None
+    return _topic_from_parts(domain, rest)
+
+
+def topic_of_managed_ledger(name: str) -> TopicName | None:
+    """The topic that a managed-ledger name belongs to, or None when it does not have a topic's shape."""
+    parts = name.split("/")
+    if len(parts) not in (4, 5) or parts[-2] not in (domain.value for domain in TopicDomain):
+        return None
+    try:
+        local_name = java_url_decode(parts[-1])
+    except UnicodeDecodeError:
+        return None
+    cluster = parts[1] if len(parts) == 5 else None
+    return TopicName(TopicDomain(parts[-2]), parts[0], cluster, parts[-3], local_name)
+
+
+def _completed(text: str) -> str:
+    slashes = text.count("/")
+    if slashes == 0:
+        return f"public/default/{text}"
+    if slashes == 2:
+        return text
+    raise InvalidInputError(
+        "write a topic as persistent://tenant/namespace/topic, tenant/namespace/topic or a plain topic name"
+    )
+
+
+def _topic_from_parts(domain: TopicDomain, rest: str) -> TopicName:
+    parts = rest.split("/", 3)
+    if len(parts) == 3:
+        tenant, namespace_portion, local_name = parts
+        cluster = None
+    elif len(parts) == 4:
+        tenant, cluster, namespace_portion, local_name = parts
+    else:
+        raise InvalidInputError(
+            "a topic name needs a tenant, a namespace and a topic: persistent://tenant/namespace/topic"
+        )
+    for entity in (tenant, namespace_portion) if cluster is None else (tenant, cluster, namespace_portion):
+        if not _NAMED_ENTITY.match(entity):
+            raise InvalidInputError(f"{entity[:80]!r} is no valid tenant, cluster or namespace name")
+    if not local_name:
+        raise InvalidInputError("the topic's own name is empty")
+    return TopicName(domain, tenant, cluster, namespace_portion, local_name)
