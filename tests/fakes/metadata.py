@@ -1,0 +1,367 @@
+"""The metadata store in memory, for tests that stop a workflow between any two steps.
+
+Invariant: the semantics are those of the ZooKeeper driver; ``tests/contract/test_metadata_store.py`` runs one suite on
+both. Everything a test wants to go wrong is asked for by name: a failing call, a lost answer, a rival's step just
+before ours, a session that ends, time that passes.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Literal, Self
+
+from service.model.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    SidecarError,
+)
+from service.model.ids import NodeVersion
+from service.model.metadata import DeletionResult, Guard, GuardedDeletion, Node
+
+Method = Literal["read", "read_many", "children", "create", "write", "delete", "delete_many", "now_ms"]
+START_MS = 1_700_000_000_000
+_UNCONDITIONAL = -1
+_REFUSED_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call as it arrived, in the order of arrival; ``paths`` holds every path the call named."""
+
+    method: Method
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Hook:
+    method: Method
+    path: str | None
+    action: Callable[[], None]
+    times: int
+
+    def meets(self, method: Method, paths: Sequence[str]) -> bool:
+        return self.method == method and self.times != 0 and (self.path is None or self.path in paths)
+
+
+@dataclass(slots=True)
+class _Tree:
+    """What all sessions of one store share."""
+
+    now_ms: int = START_MS
+    order: int = 0
+    nodes: dict[str, Node] = field(default_factory=dict)
+    children: dict[str, set[str]] = field(default_factory=dict)
+    owners: dict[str, object] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+class FakeMetadataStore:
+    """One session with a store in memory; `other_session` gives a second one with the same nodes.
+
+    Attributes:
+        journal: every call of a port method, in order; failed ones too.
+    """
+
+    def __init__(self, tree: _Tree | None = None) -> None:
+        self.journal: list[Operation] = []
+        self._tree = tree or _Tree()
+        self._session = object()
+        self._epoch = 1
+        self._hooks: list[_Hook] = []
+        if "/" not in self._tree.nodes:
+            self._add("/", b"", ephemeral=False)
+
+    # What a test arranges ----------------------------------------------------------------------------------------
+
+    def put(self, path: str, data: bytes = b"", *, created_ms: int | None = None) -> Node:
+        """Set a node's data whatever was there, parents included; no hook runs and the journal stays as it is."""
+        with self._tree.lock:
+            if path in self._tree.nodes:
+                node = self._replace_data(path, data)
+            else:
+                self._add_parents(path)
+                node = self._add(path, data, ephemeral=False)
+            if created_ms is not None:
+                self.set_created_ms(path, created_ms)
+                node = self._tree.nodes[path]
+            return node
+
+    def remove(self, path: str) -> None:
+        """Remove a node and everything below it, as another client would."""
+        with self._tree.lock:
+            for name in tuple(self._tree.children.get(path, ())):
+                self.remove(_join(path, name))
+            self._drop(path)
+
+    def peek(self, path: str) -> Node | None:
+        """The node without a hook or a journal entry."""
+        with self._tree.lock:
+            return self._node(path)
+
+    def paths(self) -> list[str]:
+        """Every node's path, sorted."""
+        with self._tree.lock:
+            return sorted(self._tree.nodes)
+
+    def set_created_ms(self, path: str, created_ms: int) -> None:
+        with self._tree.lock:
+            self._tree.nodes[path] = replace(self._tree.nodes[path], created_ms=created_ms)
+
+    def advance_ms(self, milliseconds: int) -> None:
+        with self._tree.lock:
+            self._tree.now_ms += milliseconds
+
+    def before(self, method: Method, action: Callable[[], None], *, path: str | None = None, times: int = 1) -> None:
+        """Run ``action`` before the next calls of ``method`` take effect (``times=-1``: all of them).
+
+        With ``path``, only before calls naming that path; in ``delete_many``, immediately before that one deletion.
+        """
+        self._hooks.append(_Hook(method, path, action, times))
+
+    def fail_next(self, method: Method, error: SidecarError, *, path: str | None = None, times: int = 1) -> None:
+        """Let the next calls of ``method`` raise ``error`` without any effect."""
+
+        def raise_error() -> None:
+            raise error
+
+        self.before(method, raise_error, path=path, times=times)
+
+    def lose_answer_next(self, method: Literal["create", "write", "delete", "delete_many"], *, applied: bool) -> None:
+        """Let the next write's answer be lost, after it took effect or instead of it."""
+
+        def lose() -> None:
+            raise _AnswerLostError(applied=applied)
+
+        self.before(method, lose)
+
+    def end_session(self) -> None:
+        """What an expired session does: ephemeral nodes vanish and a new session starts."""
+        with self._tree.lock:
+            for path in [path for path, owner in self._tree.owners.items() if owner is self._session]:
+                self._drop(path)
+            self._session = object()
+            self._epoch += 1
+
+    def other_session(self) -> "FakeMetadataStore":
+        """Another client of the same store, with its own hooks, journal and ephemeral nodes."""
+        return FakeMetadataStore(self._tree)
+
+    @property
+    def session_epoch(self) -> int:
+        """Counts the sessions of this client; ephemeral nodes of an earlier one are gone."""
+        return self._epoch
+
+    # The port ----------------------------------------------------------------------------------------------------
+
+    def read(self, path: str) -> Node | None:
+        _check_path(path)
+        self._arrive("read", path)
+        with self._tree.lock:
+            return self._node(path)
+
+    def read_many(self, paths: Sequence[str]) -> list[Node | None]:
+        for path in paths:
+            _check_path(path)
+        self._arrive("read_many", *paths)
+        with self._tree.lock:
+            return [self._node(path) for path in paths]
+
+    def children(self, path: str) -> list[str] | None:
+        _check_path(path)
+        self._arrive("children", path)
+        with self._tree.lock:
+            return sorted(self._tree.children[path]) if path in self._tree.nodes else None
+
+    def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Node:
+        _check_path(path)
+        lost = self._arrive_writing("create", path)
+        if lost is not None and not lost.applied:
+            raise OutcomeUnknownError(f"the answer to the creation of {path} was lost; read it again") from lost
+        with self._tree.lock:
+            if path in self._tree.nodes:
+                raise AlreadyExistsError(f"{path} is there already")
+            self._add_parents(path)
+            node = self._add(path, data, ephemeral=ephemeral)
+        if lost is not None:
+            raise OutcomeUnknownError(f"the answer to the creation of {path} was lost; read it again") from lost
+        return node
+
+    def write(self, path: str, data: bytes, version: NodeVersion) -> NodeVersion:
+        _check_path(path)
+        _check_version(version)
+        lost = self._arrive_writing("write", path)
+        if lost is not None and not lost.applied:
+            raise OutcomeUnknownError(f"the answer to the write of {path} was lost; read it again") from lost
+        with self._tree.lock:
+            node = self._tree.nodes.get(path)
+            if node is None:
+                raise NotFoundError(f"{path} is gone")
+            if node.version != version:
+                raise ConflictError(f"{path} is at version {node.version}, not {version}; read it again")
+            written = self._replace_data(path, data).version
+        if lost is not None:
+            raise OutcomeUnknownError(f"the answer to the write of {path} was lost; read it again") from lost
+        return written
+
+    def delete(self, path: str, version: NodeVersion | None = None) -> DeletionResult:
+        _check_path(path)
+        if path == "/":
+            raise InvalidInputError("the root cannot be deleted")
+        if version is not None:
+            _check_version(version)
+        lost = self._arrive_writing("delete", path)
+        if lost is not None and not lost.applied:
+            return DeletionResult.UNKNOWN
+        with self._tree.lock:
+            node = self._tree.nodes.get(path)
+            at = version if version is not None or node is None else node.version
+            result = self._delete(path, at)
+        return result if lost is None else DeletionResult.UNKNOWN
+
+    def delete_many(self, deletions: Sequence[GuardedDeletion]) -> list[DeletionResult]:
+        for deletion in deletions:
+            _check_deletion(deletion)
+        lost = self._arrive_writing("delete_many", *(deletion.path for deletion in deletions))
+        if lost is not None and not lost.applied:
+            return [DeletionResult.UNKNOWN] * len(deletions)
+        results = [self._delete_guarded(deletion) for deletion in deletions]
+        return results if lost is None else [DeletionResult.UNKNOWN] * len(deletions)
+
+    def now_ms(self) -> int:
+        self._arrive("now_ms")
+        with self._tree.lock:
+            return self._tree.now_ms
+
+    def close(self) -> None:
+        """End the session."""
+        self.end_session()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Inside ------------------------------------------------------------------------------------------------------
+
+    def _arrive(self, method: Method, *paths: str) -> None:
+        with self._tree.lock:
+            self.journal.append(Operation(method, paths))
+        per_item = method == "delete_many"
+        for hook in list(self._hooks):
+            if hook.meets(method, paths) and not (per_item and hook.path is not None):
+                self._run(hook)
+
+    def _arrive_writing(self, method: Method, *paths: str) -> "_AnswerLostError | None":
+        try:
+            self._arrive(method, *paths)
+        except _AnswerLostError as lost:
+            return lost
+        return None
+
+    def _run(self, hook: _Hook) -> None:
+        hook.times -= 1
+        if hook.times == 0:
+            self._hooks.remove(hook)
+        hook.action()
+
+    def _delete_guarded(self, deletion: GuardedDeletion) -> DeletionResult:
+        for hook in list(self._hooks):
+            if hook.path is not None and hook.meets("delete_many", [deletion.path]):
+                self._run(hook)
+        with self._tree.lock:
+            if not all(self._holds(guard) for guard in deletion.guards):
+                return DeletionResult.CONFLICT
+            return self._delete(deletion.path, deletion.version)
+
+    def _holds(self, guard: Guard) -> bool:
+        node = self._tree.nodes.get(guard.path)
+        return node is not None and node.version == guard.version
+
+    def _delete(self, path: str, version: NodeVersion | None) -> DeletionResult:
+        node = self._tree.nodes.get(path)
+        if node is None:
+            return DeletionResult.GONE
+        if node.version != version or self._tree.children[path]:
+            return DeletionResult.CONFLICT
+        self._drop(path)
+        return DeletionResult.DELETED
+
+    def _node(self, path: str) -> Node | None:
+        node = self._tree.nodes.get(path)
+        return None if node is None else replace(node, children_count=len(self._tree.children[path]))
+
+    def _add_parents(self, path: str) -> None:
+        parts = path.split("/")[1:-1]
+        for depth in range(1, len(parts) + 1):
+            parent = "/" + "/".join(parts[:depth])
+            if parent not in self._tree.nodes:
+                self._add(parent, b"", ephemeral=False)
+
+    def _add(self, path: str, data: bytes, *, ephemeral: bool) -> Node:
+        tree = self._tree
+        parent, _, name = path.rpartition("/")
+        above = tree.nodes.get(parent or "/")
+        if above is not None and above.ephemeral:
+            raise ConflictError(f"{parent} is ephemeral and cannot have children")
+        tree.order += 1
+        node = Node(path, data, NodeVersion(0), tree.now_ms, tree.now_ms, tree.order, ephemeral=ephemeral)
+        tree.nodes[path] = node
+        tree.children[path] = set()
+        if name:
+            tree.children[parent or "/"].add(name)
+        if ephemeral:
+            tree.owners[path] = self._session
+        return node
+
+    def _replace_data(self, path: str, data: bytes) -> Node:
+        tree = self._tree
+        node = tree.nodes[path]
+        tree.nodes[path] = replace(node, data=data, version=NodeVersion(node.version + 1), modified_ms=tree.now_ms)
+        tree.order += 1
+        return tree.nodes[path]
+
+    def _drop(self, path: str) -> None:
+        tree = self._tree
+        del tree.nodes[path]
+        del tree.children[path]
+        tree.owners.pop(path, None)
+        parent, _, name = path.rpartition("/")
+        tree.children[parent or "/"].discard(name)
+
+
+class _AnswerLostError(Exception):
+    def __init__(self, *, applied: bool) -> None:
+        super().__init__("the answer was lost")
+        self.applied = applied
+
+
+def _join(path: str, name: str) -> str:
+    return f"/{name}" if path == "/" else f"{path}/{name}"
+
+
+def _check_path(path: str) -> None:
+    parts = path.split("/")
+    well_formed = path == "/" or (parts[0] == "" and all(part not in ("", ".", "..") for part in parts[1:]))
+    if not well_formed or _REFUSED_CHARACTERS.search(path):
+        raise InvalidInputError(f"{path[:100]!r} is not a path of the metadata store")
+
+
+def _check_version(version: NodeVersion) -> None:
+    if version == _UNCONDITIONAL or not -(2**31) <= version < 2**31:
+        raise InvalidInputError(f"{version} is not a version that a node can have")
+
+
+def _check_deletion(deletion: GuardedDeletion) -> None:
+    _check_path(deletion.path)
+    _check_version(deletion.version)
+    for guard in deletion.guards:
+        _check_path(guard.path)
+        _check_version(guard.version)
