@@ -1,0 +1,166 @@
+"""Starting members side by side and waiting until each is ready.
+
+Invariant: a member that lost the race for a port is planned again with other ports; any other failure ends the start
+of all, with the last lines of that member's log. "Ready" needs the probe, the living process and a log without a lost
+race: the probe alone could be answered by whoever took the port.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from service.local_cluster.failures import MemberFailedError
+from service.local_cluster.processes import end, exit_code, is_running, spawn
+from service.local_cluster.state import Member
+from service.model.clocks import Clock
+
+_POLL_SECONDS = 0.1
+_PORT_TRIES = 4
+_LAST_LINES = 40
+_LOST_RACES = ("BindException", "Address already in use", "Failed to start org.apache.bookkeeper.http server")
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """What starting needs from its surroundings.
+
+    Attributes:
+        clock: tells when to give up.
+        directory: the cluster's directory; a member's log is ``<name>/<name>.log`` in it.
+        started: told of every member as soon as its process exists; called from several threads.
+        is_ready: the probe.
+        progress: told what became ready; called from several threads.
+        timeout_seconds: how long one member may take.
+        give_up: set when one member failed, so that nobody waits for the others.
+    """
+
+    clock: Clock
+    directory: Path
+    started: Callable[[Member], None]
+    is_ready: Callable[[Member], bool]
+    progress: Callable[[str], None]
+    timeout_seconds: float
+    give_up: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A started member and where in its log this start begins."""
+
+    member: Member
+    log: Path
+    log_start: int
+
+    def output(self) -> str:
+        return self.log.read_bytes()[self.log_start :].decode(errors="replace")
+
+    def lost_a_port(self) -> bool:
+        output = self.output()
+        return any(sign in output for sign in _LOST_RACES)
+
+
+def start_members(
+    launcher: Launcher, members: Sequence[Member], replan: Callable[[str], Member] | None
+) -> tuple[Member, ...]:
+    """Start members side by side and wait until all are ready.
+
+    Args:
+        launcher: the surroundings.
+        members: what to start.
+        replan: gives a member other ports after a lost race; None if its ports must stay, as for a restart.
+
+    Returns:
+        the members as they run, in the given order.
+
+    Raises:
+        MemberFailedError: a member ended, lost its port for good, or was not ready in time.
+    """
+    if not members:
+        return ()
+    with ThreadPoolExecutor(len(members), thread_name_prefix="start-member") as pool:
+        starts = [pool.submit(_start_or_give_up, launcher, member, replan) for member in members]
+    failures = [failure for start in starts if (failure := start.exception()) is not None]
+    if failures:
+        raise next((failure for failure in failures if not isinstance(failure, _GaveUpError)), failures[0])
+    return tuple(start.result() for start in starts)
+
+
+class _GaveUpError(MemberFailedError):
+    """This member was still starting when another one failed."""
+
+
+def _start_or_give_up(launcher: Launcher, member: Member, replan: Callable[[str], Member] | None) -> Member:
+    try:
+        return _start(launcher, member, replan)
+    except BaseException:
+        launcher.give_up.set()
+        raise
+
+
+def _start(launcher: Launcher, member: Member, replan: Callable[[str], Member] | None) -> Member:
+    for _ in range(_PORT_TRIES):
+        attempt = _launch(launcher, member)
+        if _wait_until_ready(launcher, attempt):
+            launcher.progress(f"{member.name} is ready")
+            return attempt.member
+        if replan is None:
+            break
+        launcher.progress(f"{member.name} found a port taken and is started again on another")
+        member = replan(member.name)
+    raise MemberFailedError(f"{member.name} found a port taken: {dict(member.ports)}; see who listens there")
+
+
+def _wait_until_ready(launcher: Launcher, attempt: _Attempt) -> bool:
+    """True when ready, False when a port was lost and the process is gone."""
+    member, process = attempt.member, attempt.member.process
+    assert process is not None
+    deadline = launcher.clock.monotonic_seconds() + launcher.timeout_seconds
+    while True:
+        running = is_running(process)
+        ready = running and launcher.is_ready(member)
+        if attempt.lost_a_port():
+            end([process], launcher.clock)
+            return False
+        if ready:
+            return True
+        if not running:
+            raise _failure(attempt, f"ended with exit code {exit_code(process)} before it was ready")
+        if launcher.clock.monotonic_seconds() > deadline:
+            raise _failure(attempt, f"was not ready within {launcher.timeout_seconds:.0f} seconds")
+        if launcher.clock.wait_seconds(_POLL_SECONDS, launcher.give_up):
+            raise _GaveUpError(f"{member.name} was still starting when another member failed")
+
+
+def _launch(launcher: Launcher, member: Member) -> _Attempt:
+    log = log_path(launcher.directory, member.name)
+    log_start = log.stat().st_size if log.exists() else 0
+    process = spawn(member.argv, environment(), log.parent, log)
+    running = replace(member, process=process)
+    launcher.started(running)
+    return _Attempt(running, log, log_start)
+
+
+def log_path(cluster_directory: Path, name: str) -> Path:
+    """Where a member's output goes."""
+    return cluster_directory / name / f"{name}.log"
+
+
+def last_lines(log: Path, count: int = _LAST_LINES) -> str:
+    """The end of a log, or a note that there is none."""
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-count:])
+    except FileNotFoundError:
+        return f"(no log at {log})"
+
+
+def environment() -> Mapping[str, str]:
+    """The environment members get: this one, without options meant for other Java programs."""
+    unwanted = {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "CLASSPATH"}
+    return {name: value for name, value in os.environ.items() if name not in unwanted}
+
+
+def _failure(attempt: _Attempt, what: str) -> MemberFailedError:
+    return MemberFailedError(f"{attempt.member.name} {what}; the end of its log:\n{last_lines(attempt.log)}")
