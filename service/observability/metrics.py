@@ -1,0 +1,179 @@
+"""Every metric of the service, in one file, so that a dashboard's author has one place to look.
+
+PIP-186 asks for nine counters; where it counts ledgers and offload-ledgers apart, one counter has the label
+``ledger_type``, as Pulsar labels its own. Every sample carries ``cluster``. Invariant: a gauge whose value could not
+be read is absent from the scrape; it is never 0.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from service.model.errors import SidecarError
+from service.model.ledgers import LedgerComponent, LedgerType
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+_BATCH_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeReadings:
+    """What is read when Prometheus asks; None means that it is not known, and is then not reported.
+
+    ``rate_per_second`` None means that no limit is set.
+    """
+
+    inflight: int | None
+    oldest_pending_age_seconds: float | None
+    waiting_bytes: int | None
+    paused: bool
+    rate_per_second: float | None
+    running_topic_deletions: int
+
+
+class DeletionMetrics:
+    """What ledger deletion counts. Thread-safe; one instance per registry."""
+
+    def __init__(self, registry: CollectorRegistry, *, cluster: str, instance: str, version: str) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series per counter, of no use here
+        self._registry = registry
+        self._cluster = cluster
+        self._sent = self._ledger_counter("sent", "Records sent to the system topic, by ledger type (first phase).")
+        self._received = self._counter("received", "Messages received from the system topic and its retry topic.")
+        self._deleted = self._ledger_counter("deleted", "Ledgers deleted.")
+        self._failed = self._ledger_counter("delete_failed", "Attempts to delete a ledger that failed.")
+        self._acknowledged = self._counter("acknowledged", "Messages acknowledged.")
+        self._max_retry = self._counter(
+            "max_retry_reached", "Messages given up after twoPhaseDeletionMaxRetryDeleteCount tries."
+        )
+        self._deleted_bytes = self._ledger_counter(
+            "deleted_bytes", "Length of the ledgers deleted, before replication."
+        )
+        self._decisions = Counter(
+            "pulsar_ledger_deletion_decisions_total",
+            "Decisions about records, by decision and reason.",
+            ("cluster", "decision", "reason"),
+            registry=registry,
+        )
+        self._batch_seconds = Histogram(
+            "pulsar_ledger_deletion_batch_seconds",
+            "Time from receiving a batch to acknowledging it.",
+            ("cluster",),
+            buckets=_BATCH_SECONDS,
+            registry=registry,
+        ).labels(cluster)
+        info = Gauge(
+            "pulsar_sidecar_info",
+            "Always 1; the labels say which sidecar this is.",
+            ("cluster", "instance", "version"),
+            registry=registry,
+        )
+        info.labels(cluster, instance, version).set(1)
+
+    def sent(self, ledger_type: LedgerType, component: LedgerComponent, count: int = 1) -> None:
+        """Records are durably in the system topic."""
+        self._of(self._sent, ledger_type, component).inc(count)
+
+    def received(self, count: int = 1) -> None:
+        """Messages arrived at the consumer."""
+        self._received.labels(self._cluster).inc(count)
+
+    def deleted(
+        self, ledger_type: LedgerType, component: LedgerComponent, count: int = 1, length_bytes: int = 0
+    ) -> None:
+        """Ledgers were deleted; ``length_bytes`` is the sum of their lengths."""
+        self._of(self._deleted, ledger_type, component).inc(count)
+        self._of(self._deleted_bytes, ledger_type, component).inc(length_bytes)
+
+    def delete_failed(self, ledger_type: LedgerType, component: LedgerComponent, count: int = 1) -> None:
+        """Deletions were tried and failed; they are tried again."""
+        self._of(self._failed, ledger_type, component).inc(count)
+
+    def acknowledged(self, count: int = 1) -> None:
+        """Messages are finished for good."""
+        self._acknowledged.labels(self._cluster).inc(count)
+
+    def max_retry_reached(self, count: int = 1) -> None:
+        """Messages went to the dead-letter topic after the last try."""
+        self._max_retry.labels(self._cluster).inc(count)
+
+    def decided(self, decision: str, reason: str, count: int = 1) -> None:
+        """Records were decided; both texts must come from closed lists, or the scrape grows without bound."""
+        self._decisions.labels(self._cluster, decision, reason).inc(count)
+
+    def batch_seconds(self, seconds: float) -> None:
+        """One batch took so long."""
+        self._batch_seconds.observe(seconds)
+
+    def bind(self, read: Callable[[], GaugeReadings]) -> None:
+        """Read the gauges through ``read`` at every scrape; it must answer from memory. Call once."""
+        self._registry.register(_Gauges(self._cluster, read))
+
+    def exposition(self) -> bytes:
+        """Everything in Prometheus' text format (`CONTENT_TYPE`)."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        counter = Counter(f"pulsar_ledger_deletion_{name}_total", text, ("cluster",), registry=self._registry)
+        counter.labels(self._cluster)
+        return counter
+
+    def _ledger_counter(self, name: str, text: str) -> Counter:
+        counter = Counter(
+            f"pulsar_ledger_deletion_{name}_total",
+            text,
+            ("cluster", "ledger_type", "component"),
+            registry=self._registry,
+        )
+        for ledger_type, component in _kinds():  # a series that starts at 0 has a rate from its first event on
+            self._of(counter, ledger_type, component)
+        return counter
+
+    def _of(self, counter: Counter, ledger_type: LedgerType, component: LedgerComponent) -> Counter:
+        return counter.labels(self._cluster, ledger_type.value.lower(), component.value.lower())
+
+
+def _kinds() -> Iterator[tuple[LedgerType, LedgerComponent]]:
+    for component in LedgerComponent:
+        yield LedgerType.LEDGER, component
+    yield LedgerType.OFFLOAD_LEDGER, LedgerComponent.MANAGED_LEDGER
+
+
+class _Gauges:
+    """Gauges read when they are scraped, so a stale number never survives its source."""
+
+    def __init__(self, cluster: str, read: Callable[[], GaugeReadings]) -> None:
+        self._cluster = cluster
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        try:
+            readings = self._read()
+        except SidecarError:
+            return  # what cannot be read is absent
+        yield from self._known(readings)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not read."""
+        return ()
+
+    def _known(self, readings: GaugeReadings) -> Iterator[Metric]:
+        values: dict[str, tuple[str, float | None]] = {
+            "inflight": ("Records that wait: backlog over partitions and retry.", readings.inflight),
+            "oldest_pending_age_seconds": (
+                "Age of the oldest record that waits; absent when none does.",
+                readings.oldest_pending_age_seconds,
+            ),
+            "waiting_bytes": ("Length of the ledgers that wait, as far as records tell.", readings.waiting_bytes),
+            "paused": ("1 while an operator has paused deletion.", readings.paused),
+            "rate_limit_per_second": ("The operator's limit; absent when there is none.", readings.rate_per_second),
+            "topic_deletions_running": ("Two-phase topic deletions under way.", readings.running_topic_deletions),
+        }
+        for name, (text, value) in values.items():
+            if value is not None:
+                family = GaugeMetricFamily(f"pulsar_ledger_deletion_{name}", text, labels=("cluster",))
+                family.add_metric([self._cluster], float(value))
+                yield family
