@@ -35,6 +35,15 @@ class LedgerState(Enum):
     CLOSED = 3
 
 
+class DigestType(Enum):
+    """``LedgerMetadataFormat.DigestType`` of BookKeeper: how a bookie's entry proves itself, with its wire numbers."""
+
+    CRC32 = 1
+    HMAC = 2
+    CRC32C = 3
+    DUMMY = 4
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerSegment:
     """The ensemble that holds the entries from ``first_entry_id`` on."""
@@ -47,7 +56,8 @@ class LedgerSegment:
 class LedgerMetadata:
     """A decoded ``LedgerMetadataFormat`` (BookKeeper ``LedgerMetadataSerDe``).
 
-    ``length_bytes`` is 0 and ``last_entry_id`` -1 while the ledger is open.
+    ``length_bytes`` is 0 and ``last_entry_id`` -1 while the ledger is open. ``digest_type`` is None when the metadata
+    does not say (the oldest format).
     """
 
     state: LedgerState
@@ -58,13 +68,28 @@ class LedgerMetadata:
     last_entry_id: EntryId
     segments: tuple[LedgerSegment, ...]
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
+    digest_type: DigestType | None = DigestType.CRC32C
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadSegment:
+    """One part of a ledger that was offloaded while it grew (``MLDataFormats.OffloadSegment``)."""
+
+    uid_msb: int
+    uid_lsb: int
+    driver_name: str
+    driver_metadata: Mapping[str, str]
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadContext:
     """Where tiered storage keeps a copy of a ledger (``MLDataFormats.OffloadContext``).
 
-    ``uid_msb`` and ``uid_lsb`` are the signed 64-bit halves of the Java UUID of the offload attempt.
+    ``uid_msb`` and ``uid_lsb`` are the signed 64-bit halves of the Java UUID of the offload attempt. ``driver_name``
+    is empty when the context names no driver: Pulsar then uses the namespace's present one
+    (``OffloadUtils.getOffloadDriverName``). A context with ``segments`` was written by streaming offload: its copies
+    are the segments', and its own two halves are 0.
     """
 
     uid_msb: int
@@ -73,6 +98,7 @@ class OffloadContext:
     driver_metadata: Mapping[str, str]
     complete: bool = True
     bookkeeper_deleted: bool = False
+    segments: tuple[OffloadSegment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
