@@ -1,0 +1,367 @@
+"""The settings of the service: each has one name, one unit and one reason, and says so where it is defined.
+
+A setting is written as a flag, as ``PULSAR_SIDECAR_<NAME>``, in a properties file under a ``broker.conf``-like key, or
+(for the connection) in Pulsar's ``client.conf``; the first of these that has it wins. Invariants: loading ends with
+settings that fit together, or with one error that names the setting, the source and what to write; a secret is never
+part of that error. Only the composition root sees this module's types.
+"""
+
+import difflib
+import ipaddress
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from service.model.errors import InvalidInputError
+from service.settings_sources import (
+    ENVIRONMENT_OF_THE_COMMAND_LINE,
+    Layer,
+    client_conf_layer,
+    environment_layer,
+    environment_variable,
+    flag,
+    properties,
+    setting_key,
+)
+
+
+def _split_list(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _with_scheme(*schemes: str) -> AfterValidator:
+    def check(url: str) -> str:
+        if not url.startswith(tuple(f"{scheme}:" for scheme in schemes)):
+            raise ValueError(f"must begin with {' or '.join(f'{scheme}:' for scheme in schemes)}")
+        return url.rstrip("/")
+
+    return AfterValidator(check)
+
+
+def _check_address(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise ValueError("must be host:port with a port from 1 to 65535, such as 127.0.0.1:8750 or [::1]:8750")
+    return text
+
+
+TextList = Annotated[tuple[str, ...], BeforeValidator(_split_list)]
+HttpUrl = Annotated[str, _with_scheme("http", "https")]
+Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
+
+
+class _Group(BaseSettings):
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # Sources are given, never found, so that a test or an embedding program is not configured by its environment.
+        return (init_settings,)
+
+
+class Listening(_Group):
+    """Where the service listens and how others find it."""
+
+    listen: Annotated[str, AfterValidator(_check_address)] = "127.0.0.1:8750"
+    """host:port of the REST service. Without authentication only a loopback address is accepted."""
+
+    listen_tls_certificate_file_path: Path | None = None
+    """PEM certificate chain of the REST service; with it the service speaks HTTPS."""
+
+    listen_tls_key_file_path: Path | None = None
+    """PEM private key that belongs to the certificate chain."""
+
+    advertised_url: HttpUrl | None = None
+    """URL under which other sidecars and clients reach this one: the target of redirects. Default: from ``listen``."""
+
+    instance_name: str = Field(default="", max_length=200, pattern=r"^[-.\w]*$")
+    """Name of this sidecar, different for every sidecar of a cluster and the same after a restart: producers are named
+    after it, and deduplication relies on that (PIP-6). Default: host name and port."""
+
+
+class PulsarCluster(_Group):
+    """The cluster the service works for."""
+
+    web_service_url: HttpUrl = "http://localhost:8080"
+    """URL of Pulsar's admin REST service."""
+
+    broker_service_url: Annotated[str, _with_scheme("pulsar", "pulsar+ssl")] = "pulsar://localhost:6650"
+    """URL of Pulsar's binary service."""
+
+    metadata_store_url: Annotated[str, _with_scheme("zk")] = Field(examples=["zk:localhost:2181"])
+    """The metadata store in Pulsar's own form, ``zk:host:port,host:port/chroot``. There is no default: deleting with
+    the metadata of another cluster must be impossible by omission."""
+
+    metadata_store_session_timeout_millis: int = Field(default=30_000, ge=1_000, le=600_000)
+    """Milliseconds until the metadata store forgets a sidecar that died; its work is then taken over."""
+
+    ledgers_root_path: str = Field(default="/ledgers", pattern=r"^/[^/].*[^/]$")
+    """Where BookKeeper keeps ledgers in the metadata store (``zkLedgersRootPath``)."""
+
+    bookie_http_urls: TextList = ()
+    """Comma-separated URLs of bookies' HTTP admin services: the fallback when the metadata store cannot delete."""
+
+    cluster_name: str | None = None
+    """Pulsar's name of the cluster, the ``cluster`` label of every metric. Default: what the broker says."""
+
+
+class Connection(_Group):
+    """Credentials and TLS towards Pulsar, by the names of ``client.conf``."""
+
+    auth_plugin: str | None = None
+    """Authentication plugin by its Java class name or its short name (``token``, ``tls``)."""
+
+    auth_params: SecretStr | None = None
+    """Parameters of the plugin, such as ``token:...`` or ``file:///path``. Secret."""
+
+    tls_trust_certs_file_path: Path | None = None
+    """PEM file of the certificate authorities that are trusted."""
+
+    tls_allow_insecure_connection: bool = False
+    """Accept certificates that nobody trusted signed. For experiments only."""
+
+    tls_enable_hostname_verification: bool = True
+    """Compare the certificate with the host's name. True here, unlike in ``client.conf``'s sample."""
+
+    tls_certificate_file_path: Path | None = None
+    """PEM client certificate, for TLS authentication."""
+
+    tls_key_file_path: Path | None = None
+    """PEM private key of the client certificate."""
+
+
+class Authentication(_Group):
+    """Who may call the service, by the names of ``broker.conf``."""
+
+    authentication_enabled: bool = False
+    """Demand a Pulsar token (JWT) with every call but the probes and the metrics."""
+
+    token_secret_key: SecretStr | None = None
+    """Secret key of tokens signed with HS256, HS384 or HS512: ``file:///path`` or ``data:;base64,...``. Secret."""
+
+    token_public_key: str | None = None
+    """Public key of tokens signed with a private key: ``file:///path`` or ``data:;base64,...``, PEM or DER."""
+
+    super_user_roles: TextList = ()
+    """Comma-separated roles (``sub`` of the token) that may call; every other role is refused."""
+
+
+class LedgerDeletion(_Group):
+    """Two-phase ledger deletion (PIP-186)."""
+
+    topic_two_phase_deletion_enabled: bool = False
+    """Whether ledger deletion works at all; while false nothing is consumed and nothing is recorded."""
+
+    two_phase_deletion_ledger_deletion_parallelism: int = Field(default=4, ge=1, le=1024)
+    """Partitions of the system topic. An existing topic is never shrunk."""
+
+    two_phase_deletion_reconsume_later_in_seconds: Seconds = 600
+    """Seconds until a failed deletion is tried again."""
+
+    two_phase_deletion_max_retry_delete_count: int = Field(default=10, ge=0, le=1_000_000)
+    """Failed tries until a record goes to the dead-letter topic with its reason."""
+
+    two_phase_deletion_postpone_in_seconds: Seconds = 10
+    """Seconds until a record that was merely not ready is looked at again; this does not count as a try."""
+
+    two_phase_deletion_in_use_settle_in_seconds: Seconds = 600
+    """Seconds after which "in use" is believed: a record is sent before the broker's list shrinks (PIP-186)."""
+
+    two_phase_deletion_open_ledger_min_age_in_seconds: Seconds = 3_600
+    """Seconds during which a ledger that is OPEN or IN_RECOVERY is never deleted: somebody may still write to it."""
+
+    two_phase_deletion_unlinked_ledger_min_age_in_seconds: Seconds = 3_600
+    """Seconds during which an unreferenced ledger is never deleted: brokers create schema, compacted and bucket ledgers
+    before they write the reference."""
+
+    two_phase_deletion_batch_size: int = Field(default=1_000, ge=1, le=10_000)
+    """Records judged together; larger batches need fewer round trips to the metadata store."""
+
+    two_phase_deletion_rate_per_second: float | None = Field(default=None, gt=0, le=1e9, examples=["500"])
+    """Ledgers deleted a second by this sidecar at most, until an operator sets another rate. Default: no limit."""
+
+    two_phase_deletion_outcome_retention_in_minutes: int = Field(default=10_080, ge=1)
+    """Minutes the outcomes are kept, 7 days by default; a deleted ledger can be brought back only from them."""
+
+    two_phase_deletion_outcome_retention_size_in_mb: int = Field(default=-1, ge=-1)
+    """Megabytes of outcomes kept per partition; -1 leaves it to the time alone."""
+
+    two_phase_deletion_watchdog_late_in_seconds: Seconds = 60
+    """Seconds a retry may be overdue before it is read past the broker's delayed delivery tracker."""
+
+    two_phase_deletion_topic_deletion_wait_in_seconds: int = Field(default=30, ge=0, le=600)
+    """Seconds a topic's deletion is waited for before the call answers 202; the sidecars finish it anyway."""
+
+
+class Logging(_Group):
+    """What the service says while it runs."""
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least severity that is written."""
+
+    log_format: Literal["auto", "json", "text"] = "auto"
+    """``json`` is one object per line; ``auto`` is text on a terminal and JSON elsewhere."""
+
+    api_docs_enabled: bool = False
+    """Serve the REST reference as a page on ``/docs``; the page needs no other host."""
+
+
+GROUPS: tuple[type[_Group], ...] = (Listening, PulsarCluster, Connection, Authentication, LedgerDeletion, Logging)
+
+
+class Settings(Listening, PulsarCluster, Connection, Authentication, LedgerDeletion, Logging):
+    """All settings; see `load_settings`."""
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if not self.authentication_enabled and not self.listens_on_loopback:
+            raise ValueError(
+                f"listen={self.listen} can be reached from other machines and authenticationEnabled is false: set "
+                "authenticationEnabled=true with tokenSecretKey or tokenPublicKey and superUserRoles, "
+                "or listen on 127.0.0.1"
+            )
+        if self.authentication_enabled and (self.token_secret_key is None) == (self.token_public_key is None):
+            raise ValueError("authenticationEnabled=true needs exactly one of tokenSecretKey and tokenPublicKey")
+        if self.authentication_enabled and not self.super_user_roles:
+            raise ValueError("authenticationEnabled=true needs superUserRoles, or nobody could call the service")
+        if (self.listen_tls_certificate_file_path is None) != (self.listen_tls_key_file_path is None):
+            raise ValueError("listenTlsCertificateFilePath and listenTlsKeyFilePath are needed together")
+        return self
+
+    @property
+    def listen_host(self) -> str:
+        """The host to listen on, without brackets."""
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def listen_port(self) -> int:
+        """The port to listen on."""
+        return int(self.listen.rpartition(":")[2])
+
+    @property
+    def listens_on_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        try:
+            return ipaddress.ip_address(self.listen_host).is_loopback
+        except ValueError:
+            return self.listen_host == "localhost"
+
+    @property
+    def effective_advertised_url(self) -> str:
+        """``advertised_url``, or the listening address with this host's name for "every interface"."""
+        if self.advertised_url:
+            return self.advertised_url
+        scheme = "https" if self.listen_tls_certificate_file_path else "http"
+        host = self.listen.rpartition(":")[0]
+        return f"{scheme}://{socket.getfqdn() if self.listen_host in ('0.0.0.0', '::') else host}:{self.listen_port}"  # noqa: S104
+
+    @property
+    def effective_instance_name(self) -> str:
+        """``instance_name``, or host name and port."""
+        return self.instance_name or f"{socket.gethostname()}-{self.listen_port}"
+
+
+def load_settings(
+    flags: Mapping[str, str | None],
+    environment: Mapping[str, str],
+    config: Path | None = None,
+    warn: Callable[[str], None] = lambda text: None,
+) -> Settings:
+    """Read the settings from all sources.
+
+    Args:
+        flags: texts by the setting's Python name; None and empty mean "not given".
+        environment: usually ``os.environ``; ``PULSAR_SIDECAR_CONFIG`` may name the file instead of ``config``.
+        config: a properties file.
+        warn: told about variables that are no settings.
+
+    Raises:
+        InvalidInputError: a setting is unknown, wrong or missing; the text says which, where, and what to write.
+    """
+    config = config or (Path(named) if (named := environment.get("PULSAR_SIDECAR_CONFIG")) else None)
+    layers = (
+        Layer("command line", {name: text for name, text in flags.items() if text}),
+        _known_environment(environment_layer(environment), warn),
+        _file_layer(config),
+        client_conf_layer(environment),
+    )
+
+    class Layered(Settings):
+        """The settings with exactly these sources."""
+
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *_: Any, **__: Any
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return tuple(InitSettingsSource(settings_cls, dict(layer.values)) for layer in layers)
+
+    try:
+        return Layered()  # type: ignore[call-arg]  # the required ones come from the sources
+    except ValidationError as error:
+        raise InvalidInputError(_explained(error, layers)) from None
+
+
+def _known_environment(layer: Layer, warn: Callable[[str], None]) -> Layer:
+    values = {}
+    for name, text in layer.values.items():
+        if name in Settings.model_fields:
+            values[name] = text
+        elif name.upper() not in ENVIRONMENT_OF_THE_COMMAND_LINE:
+            guess = difflib.get_close_matches(name, Settings.model_fields, n=1)
+            meant = f"; did you mean {environment_variable(guess[0])}?" if guess else ""
+            warn(f"the environment variable {environment_variable(name)} is no setting and has no effect{meant}")
+    return Layer(layer.name, values)
+
+
+def _file_layer(path: Path | None) -> Layer:
+    if path is None:
+        return Layer("configuration file", {})
+    fields = {setting_key(field): field for field in Settings.model_fields}
+    written = properties(path)
+    for key in written:
+        if key not in fields:
+            guess = difflib.get_close_matches(key, fields, n=1)
+            meant = f"; did you mean {guess[0]}?" if guess else ""
+            raise InvalidInputError(f"{path}: {key!r} is no setting{meant}")
+    return Layer(str(path), {fields[key]: text for key, text in written.items() if text})
+
+
+def _explained(error: ValidationError, layers: Sequence[Layer]) -> str:
+    lines = []
+    for problem in error.errors(include_url=False, include_input=False, include_context=False):
+        text = problem["msg"].removeprefix("Value error, ")
+        field = str(problem["loc"][0]) if problem["loc"] else None
+        lines.append(text if field is None else _explained_field(field, problem["type"], text, layers))
+    return "\n".join(lines)
+
+
+def _explained_field(field: str, kind: str, text: str, layers: Sequence[Layer]) -> str:
+    example = _example(field)
+    written = f"{flag(field)} {example}, {environment_variable(field)}={example}, or {setting_key(field)}={example}"
+    if kind == "missing":
+        return f"{setting_key(field)} is missing: write for example {written} in the configuration file"
+    source = next((layer.name for layer in layers if field in layer.values), "defaults")
+    return f"{setting_key(field)} ({source}): {text}; write for example {setting_key(field)}={example}"
+
+
+def _example(field: str) -> str:
+    definition = Settings.model_fields[field]
+    if definition.examples:
+        return str(definition.examples[0])
+    default = definition.get_default()
+    if isinstance(default, bool):
+        return str(default).lower()
+    return str(default) if default else "..."
