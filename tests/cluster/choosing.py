@@ -1,0 +1,105 @@
+"""Which cluster the tests run on: one that exists, else one in containers, else one of processes on this machine.
+
+Invariant: a named cluster is used or the run fails; the other two are tried only when none is named. Whatever is
+started here is taken down here, and also when the test process is killed.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from testcontainers.compose import DockerCompose
+
+from service.local_cluster.addresses import ClusterAddresses, parse_addresses
+from service.local_cluster.cluster import LocalCluster
+from service.local_cluster.failures import MissingPrerequisiteError
+from service.local_cluster.spec import DEFAULT_VERSION, ClusterSpec, Lifetime
+from tests.cluster.running import (
+    ClusterUnderTest,
+    ComposeClusterUnderTest,
+    ExternalClusterUnderTest,
+    LocalClusterUnderTest,
+)
+
+CLUSTER_VARIABLE = "PULSAR_SIDECAR_TEST_CLUSTER"
+PROJECT = Path(__file__).parents[2]
+COMPOSE_MEMBERS = ("zookeeper", "bookie-1", "bookie-2", "broker-1", "broker-2")
+COMPOSE_ADDRESSES = ClusterAddresses(
+    web_service_urls=("http://127.0.0.1:8080", "http://127.0.0.1:8081"),
+    broker_service_url="pulsar://127.0.0.1:6650,127.0.0.1:6651",
+    metadata_store_url="zk:127.0.0.1:2181",
+    bookie_http_urls=("http://127.0.0.1:8000", "http://127.0.0.1:8001"),
+    directory=None,
+    version=DEFAULT_VERSION,
+    cluster_name="local",
+    members={},
+    member_urls={
+        "zookeeper": "zk:127.0.0.1:2181",
+        "bookie-1": "http://127.0.0.1:8000",
+        "bookie-2": "http://127.0.0.1:8001",
+        "broker-1": "http://127.0.0.1:8080",
+        "broker-2": "http://127.0.0.1:8081",
+    },
+)
+_ENGINE_TIMEOUT_SECONDS = 10
+
+
+@contextmanager
+def chosen_cluster(directory: Path) -> Iterator[ClusterUnderTest]:
+    """The cluster for tests that need nothing special of it.
+
+    Args:
+        directory: a new directory, used if a local cluster is started.
+    """
+    named = os.environ.get(CLUSTER_VARIABLE)
+    if named:
+        yield ExternalClusterUnderTest(named_cluster(named))
+    elif docker_engine_answers():
+        with compose_cluster() as cluster:
+            yield cluster
+    else:
+        with local_cluster(ClusterSpec(directory)) as cluster:
+            yield cluster
+
+
+def named_cluster(value: str) -> ClusterAddresses:
+    """Addresses given as the line that ``local-cluster up --json`` prints, or as the path of a file with that line."""
+    return parse_addresses(value if value.lstrip().startswith("{") else Path(value).read_text())
+
+
+def docker_engine_answers() -> bool:
+    """Whether ``docker`` reaches an engine and has the compose plugin; a missing or silent engine is no error."""
+    docker = shutil.which("docker")
+    if docker is None:
+        return False
+    questions = ([docker, "version", "--format", "{{.Server.Version}}"], [docker, "compose", "version"])
+    try:
+        return all(
+            subprocess.run(q, capture_output=True, check=False, timeout=_ENGINE_TIMEOUT_SECONDS).returncode == 0
+            for q in questions
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+@contextmanager
+def compose_cluster() -> Iterator[ClusterUnderTest]:
+    """The Pulsar services of ``docker-compose.yml``, without the sidecar."""
+    with DockerCompose(PROJECT, services=list(COMPOSE_MEMBERS), wait=True):
+        yield ComposeClusterUnderTest(COMPOSE_ADDRESSES, PROJECT)
+
+
+@contextmanager
+def local_cluster(spec: ClusterSpec) -> Iterator[ClusterUnderTest]:
+    """A cluster of processes that end with this process at the latest."""
+    try:
+        cluster = LocalCluster.up(replace(spec, lifetime=Lifetime.STARTING_PROCESS))
+    except MissingPrerequisiteError as error:
+        pytest.skip(f"no cluster to test on: {error}; or name a running one in {CLUSTER_VARIABLE}")
+    with cluster:
+        yield LocalClusterUnderTest(cluster)

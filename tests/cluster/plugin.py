@@ -1,0 +1,57 @@
+"""The fixtures through which every test gets its cluster, and the logs of its members in the report of a failure."""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+from service.local_cluster.spec import ClusterSpec
+from tests.cluster.choosing import chosen_cluster, local_cluster
+from tests.cluster.running import ClusterUnderTest
+
+ClusterFactory = Callable[..., AbstractContextManager[ClusterUnderTest]]
+
+_LINES_OF_A_LOG = 25
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTest]:
+    """The cluster shared by all tests that need nothing special: 2 bookies, 2 brokers, stock configuration.
+
+    A test that breaks a member restarts it before it ends.
+    """
+    with chosen_cluster(tmp_path_factory.mktemp("cluster") / "members") as shared:
+        yield shared
+
+
+@pytest.fixture(scope="session")
+def special_cluster(tmp_path_factory: pytest.TempPathFactory) -> ClusterFactory:
+    """Starts a local cluster of one's own: ``with special_cluster(brokers=1, broker_conf={...}) as cluster``.
+
+    The arguments are those of ``ClusterSpec``; 1 bookie and 1 broker unless told otherwise. Share it within a module
+    by a module-scoped fixture: every member is a Java process.
+    """
+
+    def start(**wishes: Any) -> AbstractContextManager[ClusterUnderTest]:
+        directory = tmp_path_factory.mktemp("special-cluster") / "members"
+        return local_cluster(ClusterSpec(directory, **({"brokers": 1, "bookies": 1} | wishes)))
+
+    return start
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the end of each member's log to the report of a test that failed on a cluster."""
+    report = yield
+    if report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            if hasattr(value, "addresses") and hasattr(value, "log"):
+                report.sections += _logs(value)
+    return report
+
+
+def _logs(cluster: ClusterUnderTest) -> list[tuple[str, str]]:
+    return [(f"end of the log of {name}", cluster.log(name, _LINES_OF_A_LOG)) for name in cluster.addresses.member_urls]

@@ -1,0 +1,157 @@
+"""A cluster that tests may talk to and, where the tests started it themselves, break on purpose.
+
+Invariant: a test that breaks a member never touches a cluster that somebody else started; it is skipped with a reason.
+"""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from service.local_cluster.addresses import ClusterAddresses
+from service.local_cluster.cluster import LocalCluster
+
+_COMPOSE_TIMEOUT_SECONDS = 300
+
+
+class ClusterUnderTest(Protocol):
+    """Where a cluster is, and the ways of breaking it; members are named ``zookeeper``, ``bookie-1``, ``broker-2``."""
+
+    @property
+    def addresses(self) -> ClusterAddresses:
+        """Where it listens; read again after a restart, because process ids change (addresses do not)."""
+        ...
+
+    def kill(self, name: str) -> None:
+        """SIGKILL a member and return when it is gone."""
+        ...
+
+    def stop(self, name: str) -> None:
+        """Freeze a member."""
+        ...
+
+    def cont(self, name: str) -> None:
+        """Let a frozen member go on."""
+        ...
+
+    def restart(self, name: str) -> None:
+        """Start a member again, stopping it first if it runs; return when it is ready."""
+        ...
+
+    def is_running(self, name: str) -> bool:
+        """Whether a member's process exists."""
+        ...
+
+    def log(self, name: str, lines: int = 40) -> str:
+        """The last lines a member wrote."""
+        ...
+
+
+class LocalClusterUnderTest:
+    """A cluster of processes on this machine."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+
+    @property
+    def addresses(self) -> ClusterAddresses:
+        return self._cluster.addresses()
+
+    def kill(self, name: str) -> None:
+        self._cluster.kill(name)
+
+    def stop(self, name: str) -> None:
+        self._cluster.stop(name)
+
+    def cont(self, name: str) -> None:
+        self._cluster.cont(name)
+
+    def restart(self, name: str) -> None:
+        self._cluster.restart(name)
+
+    def is_running(self, name: str) -> bool:
+        return self._cluster.is_running(name)
+
+    def log(self, name: str, lines: int = 40) -> str:
+        return self._cluster.log(name, lines)
+
+
+class ComposeClusterUnderTest:
+    """The services of ``docker-compose.yml``; a service has the name of the member it runs."""
+
+    def __init__(self, addresses: ClusterAddresses, project: Path) -> None:
+        self._addresses = addresses
+        self._project = project
+
+    @property
+    def addresses(self) -> ClusterAddresses:
+        return self._addresses
+
+    def kill(self, name: str) -> None:
+        self._compose("kill", "--signal", "SIGKILL", name)
+
+    def stop(self, name: str) -> None:
+        self._compose("pause", name)
+
+    def cont(self, name: str) -> None:
+        self._compose("unpause", name)
+
+    def restart(self, name: str) -> None:
+        self._compose("stop", "--timeout", "15", name)
+        self._compose("up", "--detach", "--no-deps", "--wait", name)
+
+    def is_running(self, name: str) -> bool:
+        return bool(self._compose("ps", "--quiet", "--status", "running", name).strip())
+
+    def log(self, name: str, lines: int = 40) -> str:
+        return self._compose("logs", "--no-color", "--tail", str(lines), name)
+
+    def _compose(self, *arguments: str) -> str:
+        command: Sequence[str] = ("docker", "compose", *arguments)
+        answer = subprocess.run(
+            command,
+            cwd=self._project,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_COMPOSE_TIMEOUT_SECONDS,
+        )
+        return answer.stdout
+
+
+class ExternalClusterUnderTest:
+    """A cluster that somebody else started: tests use it and never break it."""
+
+    def __init__(self, addresses: ClusterAddresses) -> None:
+        self._addresses = addresses
+
+    @property
+    def addresses(self) -> ClusterAddresses:
+        return self._addresses
+
+    def kill(self, name: str) -> None:
+        _refuse("kill", name)
+
+    def stop(self, name: str) -> None:
+        _refuse("freeze", name)
+
+    def cont(self, name: str) -> None:
+        _refuse("continue", name)
+
+    def restart(self, name: str) -> None:
+        _refuse("restart", name)
+
+    def is_running(self, name: str) -> bool:
+        return name in self._addresses.members
+
+    def log(self, name: str, lines: int = 40) -> str:
+        return "(the log of a cluster that somebody else started is not read)"
+
+
+def _refuse(verb: str, name: str) -> None:
+    pytest.skip(
+        f"this test would {verb} {name}, and the cluster of PULSAR_SIDECAR_TEST_CLUSTER is not the tests' own; "
+        "unset the variable to run it on a cluster that the tests start"
+    )
