@@ -4,7 +4,9 @@ Every path is absolute below the cluster's chroot. Ledger ids use the hybrid lay
 ``PulsarLedgerManager`` always uses (BookKeeper ``StringUtils.getHybridHierarchicalLedgerPath``).
 """
 
-from service.model.ids import LedgerId
+import re
+
+from service.model.ids import MAX_LEDGER_ID, LedgerId
 from service.model.names import CursorName, ManagedLedgerName, SchemaId, TopicName
 
 MANAGED_LEDGERS = "/managed-ledgers"
@@ -13,6 +15,10 @@ PARTITIONED_TOPICS = "/admin/partitioned-topics"
 DEFAULT_LEDGERS_ROOT = "/ledgers"
 LAST_SHORT_LEDGER_ID = 2**31 - 2
 """Ids up to here live in the 2-4-4 layout, larger ones in the long 3-4-4-4-4 layout."""
+
+_LEDGER_BELOW_ROOT = re.compile(
+    r"([0-9]{2})/([0-9]{4})/L([0-9]{4})|([0-9]{3})/([0-9]{4})/([0-9]{4})/([0-9]{4})/L([0-9]{4})"
+)
 
 
 def managed_ledger_path(name: ManagedLedgerName) -> str:
@@ -43,6 +49,17 @@ def ledger_path(ledger_id: LedgerId, root: str = DEFAULT_LEDGERS_ROOT) -> str:
         return f"{root}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
     digits = f"{ledger_id:019d}"
     return f"{root}/{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}/L{digits[15:]}"
+
+
+def ledger_id_of_path(path: str, root: str = DEFAULT_LEDGERS_ROOT) -> LedgerId | None:
+    """The id whose metadata node is at ``path``, or None for every other node (inverse of `ledger_path`)."""
+    match = _LEDGER_BELOW_ROOT.fullmatch(path.removeprefix(f"{root}/"))
+    if match is None or not path.startswith(f"{root}/"):
+        return None
+    ledger_id = int("".join(group for group in match.groups() if group is not None))
+    if ledger_id > MAX_LEDGER_ID or ledger_path(LedgerId(ledger_id), root) != path:
+        return None
+    return LedgerId(ledger_id)
 
 
 def instance_id_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:

@@ -22,8 +22,10 @@ CursorName = NewType("CursorName", str)
 """A cursor's name as the metadata store spells it: URL-encoded."""
 
 PARTITIONED_SUFFIX = "-partition-"
-_PARTITION = re.compile(r"^(?P<base>.+)-partition-(?P<index>0|[1-9]\d*)$", re.DOTALL)
-_NAMED_ENTITY = re.compile(r"^[-=:.\w]+$", re.ASCII)
+_PARTITION = re.compile(r"(?P<base>.+)-partition-(?P<index>0|[1-9]\d{0,9})", re.DOTALL)
+_NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
+_NO_NODE_NAMES = (".", "..")
+MAX_PARTITION_INDEX = 2**31 - 1
 MAX_NAME_BYTES = 4096
 
 
@@ -79,13 +81,13 @@ class TopicName:
     @property
     def partition_index(self) -> int | None:
         """The partition's number, or None for a topic that is no partition."""
-        match = _PARTITION.match(self.local_name)
+        match = _partition_match(self.local_name)
         return int(match["index"]) if match else None
 
     @property
     def base(self) -> "TopicName":
         """The partitioned topic this is a partition of, or the topic itself."""
-        match = _PARTITION.match(self.local_name)
+        match = _partition_match(self.local_name)
         return self._renamed(match["base"]) if match else self
 
     @property
@@ -107,7 +109,11 @@ def parse_topic_name(text: str) -> TopicName:
     Raises:
         InvalidInputError: the text is no topic name; the message says what is wrong.
     """
-    if len(text.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+    try:
+        length_bytes = len(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise InvalidInputError("a topic name is Unicode text, without lone surrogates") from None
+    if length_bytes > MAX_NAME_BYTES:
         raise InvalidInputError(f"a topic name is at most {MAX_NAME_BYTES} bytes long")
     domain_text, separator, rest = text.partition("://")
     if not separator:
@@ -126,12 +132,18 @@ def topic_of_managed_ledger(name: str) -> TopicName | None:
     parts = name.split("/")
     if len(parts) not in (4, 5) or parts[-2] not in (domain.value for domain in TopicDomain):
         return None
-    try:
-        local_name = java_url_decode(parts[-1])
-    except UnicodeDecodeError:
-        return None
     cluster = parts[1] if len(parts) == 5 else None
-    return TopicName(TopicDomain(parts[-2]), parts[0], cluster, parts[-3], local_name)
+    try:
+        topic = TopicName(TopicDomain(parts[-2]), parts[0], cluster, parts[-3], java_url_decode(parts[-1]))
+        # An encoding that Pulsar does not write ("%2f", "%zz", a bare "~") is no topic's, even if it decodes.
+        return topic if topic.managed_ledger_name == name else None
+    except UnicodeError:
+        return None
+
+
+def _partition_match(local_name: str) -> re.Match[str] | None:
+    match = _PARTITION.fullmatch(local_name)
+    return match if match and int(match["index"]) <= MAX_PARTITION_INDEX else None
 
 
 def _completed(text: str) -> str:
@@ -157,8 +169,8 @@ def _topic_from_parts(domain: TopicDomain, rest: str) -> TopicName:
             "a topic name needs a tenant, a namespace and a topic: persistent://tenant/namespace/topic"
         )
     for entity in (tenant, namespace_portion) if cluster is None else (tenant, cluster, namespace_portion):
-        if not _NAMED_ENTITY.match(entity):
+        if not _NAMED_ENTITY.fullmatch(entity) or entity in _NO_NODE_NAMES:
             raise InvalidInputError(f"{entity[:80]!r} is no valid tenant, cluster or namespace name")
-    if not local_name:
-        raise InvalidInputError("the topic's own name is empty")
+    if not local_name or local_name in _NO_NODE_NAMES:
+        raise InvalidInputError("the topic's own name is empty, or one that no metadata store can hold")
     return TopicName(domain, tenant, cluster, namespace_portion, local_name)
