@@ -136,9 +136,10 @@ def topic_of_managed_ledger(name: str) -> TopicName | None:
     try:
         topic = TopicName(TopicDomain(parts[-2]), parts[0], cluster, parts[-3], java_url_decode(parts[-1]))
         # An encoding that Pulsar does not write ("%2f", "%zz", a bare "~") is no topic's, even if it decodes.
-        return topic if topic.managed_ledger_name == name else None
+        is_pulsars = topic.managed_ledger_name == name
     except UnicodeError:
         return None
+    return topic if is_pulsars else None
 
 
 def _partition_match(local_name: str) -> re.Match[str] | None:
