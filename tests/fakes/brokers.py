@@ -1,0 +1,92 @@
+"""The brokers' view of their ledgers, and their topic deletion, in memory.
+
+Invariant: what these fakes allow, a cluster allows; ``tests/contract/test_live_owners.py`` runs one suite on both.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from service.ledger_deletion.ports import OwnerView
+from service.model.errors import NotFoundError, OutcomeUnknownError
+from service.model.names import TopicName
+from tests.fakes.hooks import AnswerLostError, Hooks
+
+
+class FakeLiveOwners:
+    """Brokers whose loaded topics a test chooses; ``asked`` holds the topics of every `views` call."""
+
+    def __init__(self) -> None:
+        self.hooks = Hooks()
+        self.asked: list[frozenset[TopicName]] = []
+        self._views: dict[TopicName, OwnerView] = {}
+        self._urls: dict[TopicName, str] = {}
+
+    def load(self, topic: TopicName, view: OwnerView) -> None:
+        self._views[topic] = view
+
+    def unload(self, topic: TopicName) -> None:
+        self._views.pop(topic, None)
+
+    def own(self, topic: TopicName, url: str | None) -> None:
+        """Let the broker at ``url`` own the topic's bundle; None: nobody."""
+        self._urls.pop(topic, None)
+        if url is not None:
+            self._urls[topic] = url
+
+    def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, OwnerView]:
+        self.asked.append(frozenset(topics))
+        self.hooks.arrive("views")
+        return {topic: self._views[topic] for topic in topics if topic in self._views}
+
+    def owner_url(self, topic: TopicName) -> str | None:
+        self.hooks.arrive("owner_url")
+        return self._urls.get(topic)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeletion:
+    """One `FakeTopicAdmin.delete_topic` call."""
+
+    topic: TopicName
+    partitioned: bool
+    force: bool
+
+
+class FakeTopicAdmin:
+    """A broker that deletes topics: ``on_delete`` does to a fake store what the broker would do to the real one.
+
+    ``on_delete`` may raise what a broker answers (`NotFoundError`, `BrokerRefusedError`); without it every deletion
+    succeeds.
+    """
+
+    def __init__(self, on_delete: Callable[[TopicDeletion], None] | None = None) -> None:
+        self.hooks = Hooks()
+        self.deletions: list[TopicDeletion] = []
+        self.on_delete = on_delete
+
+    def lose_answer_next(self, *, applied: bool, times: int = 1) -> None:
+        """Let the next deletions end with an unknown outcome, after they took effect or instead of it."""
+
+        def lose() -> None:
+            raise AnswerLostError(applied=applied)
+
+        self.hooks.before("delete_topic", lose, times=times)
+
+    def miss_next(self, *, times: int = 1) -> None:
+        """Let the broker know no such topic."""
+        self.hooks.fail_next("delete_topic", NotFoundError("the broker knows no such topic"), times=times)
+
+    def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
+        deletion = TopicDeletion(topic, partitioned, force)
+        try:
+            self.hooks.arrive("delete_topic")
+        except AnswerLostError as lost:
+            if lost.applied:
+                self._apply(deletion)
+            raise OutcomeUnknownError(f"no answer to the deletion of {topic}; read its metadata again") from lost
+        self._apply(deletion)
+
+    def _apply(self, deletion: TopicDeletion) -> None:
+        if self.on_delete is not None:
+            self.on_delete(deletion)
+        self.deletions.append(deletion)

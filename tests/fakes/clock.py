@@ -1,0 +1,37 @@
+"""A clock that moves only when a test moves it, so that delays are crossed without waiting.
+
+Invariant: wall and monotonic time advance together, and never backwards.
+"""
+
+import threading
+
+from service.model.clocks import StopSignal
+
+START_MS = 1_700_000_000_000
+
+
+class FakeClock:
+    """`service.model.clocks.Clock` under a test's control; waiting moves the time at once."""
+
+    def __init__(self, now_ms: int = START_MS) -> None:
+        self._started_ms = now_ms
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+
+    def advance_ms(self, milliseconds: int) -> None:
+        if milliseconds < 0:
+            raise ValueError("time does not run backwards")
+        with self._lock:
+            self._now_ms += milliseconds
+
+    def now_ms(self) -> int:
+        with self._lock:
+            return self._now_ms
+
+    def monotonic_seconds(self) -> float:
+        return (self.now_ms() - self._started_ms) / 1000
+
+    def wait_seconds(self, seconds: float, stop: StopSignal) -> bool:
+        if not stop.is_set():
+            self.advance_ms(max(0, round(seconds * 1000)))
+        return stop.is_set()

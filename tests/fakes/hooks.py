@@ -1,0 +1,63 @@
+"""Failures on request, for the fakes of brokers and topics: what goes wrong is asked for by name, just before a call."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Call = Literal[
+    "ensure", "publisher", "publish", "pending", "receive", "acknowledge", "postpone", "overdue", "dead_letters",
+    "outcomes_since", "backlog", "views", "owner_url", "delete_topic",
+]  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Hook:
+    call: Call
+    action: Callable[[], None]
+    times: int
+
+
+class Hooks:
+    """What a test wants to happen just before a call takes effect."""
+
+    def __init__(self) -> None:
+        self.journal: list[Call] = []
+        self._hooks: list[_Hook] = []
+        self._lock = threading.RLock()
+
+    def before(self, call: Call, action: Callable[[], None], *, times: int = 1) -> None:
+        """Run ``action`` before the next calls (``times=-1``: all of them)."""
+        self._hooks.append(_Hook(call, action, times))
+
+    def fail_next(self, call: Call, error: Exception, *, times: int = 1) -> None:
+        """Let the next calls raise ``error`` without any effect."""
+
+        def raise_error() -> None:
+            raise error
+
+        self.before(call, raise_error, times=times)
+
+    def forget(self) -> None:
+        """Drop every hook that has not run."""
+        with self._lock:
+            self._hooks.clear()
+
+    def arrive(self, call: Call) -> None:
+        """Record the call and run the hooks that wait for it."""
+        with self._lock:
+            self.journal.append(call)
+            due = [hook for hook in self._hooks if hook.call == call]
+            for hook in due:
+                hook.times -= 1
+            self._hooks = [hook for hook in self._hooks if hook.times != 0]
+        for hook in due:
+            hook.action()
+
+
+class AnswerLostError(Exception):
+    """Raised by a hook to let a change happen (or not) and its answer be lost."""
+
+    def __init__(self, *, applied: bool) -> None:
+        super().__init__("the answer was lost")
+        self.applied = applied

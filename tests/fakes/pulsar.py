@@ -1,0 +1,386 @@
+"""The topics of the service in memory; the fakes of brokers can be had from here too.
+
+Invariant: what these fakes allow, a cluster allows; ``tests/contract/test_deletion_topics.py`` runs one
+suite on both. A message that was stored stays until it is acknowledged,
+whoever closes or crashes; a test asks by name for everything that is to go wrong.
+"""
+
+import threading
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from service.ledger_deletion.ports import (
+    SYSTEM_NAMESPACE,
+    Backlog,
+    DeletionTopic,
+    Delivery,
+    OutgoingMessage,
+    PublishResult,
+)
+from service.ledger_deletion.retrying import DELAY_TIME
+from service.model.clocks import Clock
+from service.model.errors import ConflictError, InvalidInputError, TemporaryError
+from tests.fakes.brokers import FakeLiveOwners, FakeTopicAdmin, TopicDeletion
+from tests.fakes.hooks import AnswerLostError, Hooks
+
+__all__ = [
+    "FakeDeadLetters",
+    "FakeDeletionTopics",
+    "FakeLiveOwners",
+    "FakePendingDeletions",
+    "FakePublisher",
+    "FakeTopicAdmin",
+    "Hooks",
+    "StoredMessage",
+    "TopicDeletion",
+]
+
+
+@dataclass(slots=True)
+class StoredMessage:
+    """One message of a topic; ``deliver_at_ms`` is None for one that is delivered at once."""
+
+    message_id: str
+    topic: str
+    payload: bytes
+    key: str | None
+    properties: dict[str, str]
+    publish_time_ms: int
+    deliver_at_ms: int | None
+    producer_name: str
+    sequence_id: int
+    acknowledged: bool = False
+    holder: object | None = None
+    not_before_ms: int = 0
+    redelivery_count: int = 0
+
+    def delivery(self) -> Delivery:
+        return Delivery(
+            handle=self.message_id,
+            payload=self.payload,
+            key=self.key,
+            properties=dict(self.properties),
+            message_id=self.message_id,
+            topic=self.topic,
+            publish_time_ms=self.publish_time_ms,
+            redelivery_count=self.redelivery_count,
+        )
+
+
+@dataclass(slots=True)
+class _Log:
+    """One partition or unpartitioned topic."""
+
+    uri: str
+    ledger_id: int
+    partition_index: int
+    messages: list[StoredMessage] = field(default_factory=list)
+    last_sequence_ids: dict[str, int] = field(default_factory=dict)
+
+    def append(self, message: OutgoingMessage, producer_name: str, now_ms: int) -> PublishResult:
+        last = self.last_sequence_ids.get(producer_name, -1)
+        sequence_id = last + 1 if message.sequence_id is None else message.sequence_id
+        if sequence_id <= last:
+            return PublishResult.ALREADY_STORED
+        self.last_sequence_ids[producer_name] = sequence_id
+        delay = message.deliver_after_ms
+        self.messages.append(
+            StoredMessage(
+                message_id=f"{self.ledger_id}:{len(self.messages)}:{self.partition_index}",
+                topic=self.uri,
+                payload=message.payload,
+                key=message.key,
+                properties=dict(message.properties),
+                publish_time_ms=now_ms,
+                deliver_at_ms=None if not delay else now_ms + delay,
+                producer_name=producer_name,
+                sequence_id=sequence_id,
+            )
+        )
+        return PublishResult.STORED
+
+    def waiting(self) -> list[StoredMessage]:
+        return [message for message in self.messages if not message.acknowledged]
+
+
+class FakeDeletionTopics:
+    """The four topics, shared by every sidecar of a test; hooks and inspection stand beside the port's methods.
+
+    ``nack_delay_ms`` is what `PendingDeletions.postpone` waits, on ``clock``.
+    """
+
+    def __init__(
+        self, clock: Clock, *, partitions: int = 4, max_messages: int = 500, nack_delay_ms: int = 1000
+    ) -> None:
+        self.hooks = Hooks()
+        self.clock = clock
+        self.max_messages = max_messages
+        self.nack_delay_ms = nack_delay_ms
+        self.ensured = False
+        self.delayed_tracker_stalled = False
+        self.lock = threading.RLock()
+        self.logs = {topic: _logs(topic, number, partitions) for number, topic in enumerate(DeletionTopic)}
+        self._names: dict[tuple[DeletionTopic, str], FakePublisher] = {}
+        self._consumers: list[FakePendingDeletions | FakeDeadLetters] = []
+
+    # What a test arranges and sees -------------------------------------------------------------------------------
+
+    def put(
+        self,
+        topic: DeletionTopic,
+        payload: bytes,
+        *,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        deliver_after_ms: int | None = None,
+    ) -> None:
+        """Store a message as a foreign producer would."""
+        message = OutgoingMessage(payload, key, dict(properties or {}), deliver_after_ms=deliver_after_ms)
+        with self.lock:
+            self.log_for(topic, key).append(message, "someone-else", self.clock.now_ms())
+
+    def messages(self, topic: DeletionTopic) -> list[StoredMessage]:
+        """Every message ever stored, acknowledged ones too, as copies, partition by partition."""
+        with self.lock:
+            return [replace(message) for log in self.logs[topic] for message in log.messages]
+
+    def waiting(self, topic: DeletionTopic) -> list[StoredMessage]:
+        """The messages that are not acknowledged, as copies."""
+        return [message for message in self.messages(topic) if not message.acknowledged]
+
+    def stall_delayed_tracker(self, *, stalled: bool = True) -> None:
+        """Let delayed messages stay undelivered although they are due."""
+        self.delayed_tracker_stalled = stalled
+
+    def lose_receipts_next(self, *, stored: bool, times: int = 1) -> None:
+        """Let the next `Publisher.publish` calls answer UNKNOWN for everything, stored or not."""
+
+        def lose() -> None:
+            raise AnswerLostError(applied=stored)
+
+        self.hooks.before("publish", lose, times=times)
+
+    def drop_connections(self) -> None:
+        """What the brokers see when every sidecar is killed."""
+        for consumer in tuple(self._consumers):
+            consumer.close()
+        for publisher in tuple(self._names.values()):
+            publisher.close()
+
+    # The port ----------------------------------------------------------------------------------------------------
+
+    def ensure(self) -> None:
+        self.hooks.arrive("ensure")
+        self.ensured = True
+
+    def publisher(self, topic: DeletionTopic, producer_name: str) -> "FakePublisher":
+        self.hooks.arrive("publisher")
+        with self.lock:
+            if (topic, producer_name) in self._names:
+                raise ConflictError(f"another process publishes as {producer_name} now; choose another name")
+            publisher = FakePublisher(self, topic, producer_name)
+            self._names[topic, producer_name] = publisher
+            return publisher
+
+    def pending(self) -> "FakePendingDeletions":
+        self.hooks.arrive("pending")
+        consumer = FakePendingDeletions(self)
+        with self.lock:
+            self._consumers.append(consumer)
+        return consumer
+
+    def dead_letters(self) -> "FakeDeadLetters":
+        self.hooks.arrive("dead_letters")
+        with self.lock:
+            if any(isinstance(consumer, FakeDeadLetters) for consumer in self._consumers):
+                raise ConflictError("another listing or redrive of dead letters is running, try again")
+            consumer = FakeDeadLetters(self)
+            self._consumers.append(consumer)
+            return consumer
+
+    def outcomes_since(self, since_ms: int) -> Iterator[bytes]:
+        self.hooks.arrive("outcomes_since")
+        stored = self.messages(DeletionTopic.OUTCOME)
+        yield from (message.payload for message in stored if message.publish_time_ms >= since_ms)
+
+    def backlog(self) -> Backlog:
+        self.hooks.arrive("backlog")
+        with self.lock:
+            waiting = {log.uri: log.waiting() for topic in _CONSUMED for log in self.logs[topic]}
+            times = [message.publish_time_ms for messages in waiting.values() for message in messages]
+            counts = {uri: len(messages) for uri, messages in waiting.items()}
+            return Backlog(counts, min(times, default=None), self.clock.now_ms())
+
+    # For the publishers and consumers ----------------------------------------------------------------------------
+
+    def log_for(self, topic: DeletionTopic, key: str | None) -> _Log:
+        logs = self.logs[topic]
+        return logs[zlib.crc32((key or "").encode()) % len(logs)]
+
+    def give_name_free(self, topic: DeletionTopic, producer_name: str) -> None:
+        with self.lock:
+            self._names.pop((topic, producer_name), None)
+
+    def leave(self, consumer: "FakePendingDeletions | FakeDeadLetters") -> None:
+        """Give everything the consumer held back to the others."""
+        with self.lock:
+            if consumer in self._consumers:
+                self._consumers.remove(consumer)
+            for logs in self.logs.values():
+                for message in (message for log in logs for message in log.messages):
+                    if message.holder is consumer and not message.acknowledged:
+                        message.holder = None
+                        message.redelivery_count += 1
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        ids = {delivery.handle for delivery in deliveries}
+        with self.lock:
+            for message in (message for logs in self.logs.values() for log in logs for message in log.messages):
+                if message.message_id in ids:
+                    message.acknowledged = True
+                    message.holder = None
+
+
+class FakePublisher:
+    """A producer under a stable name; deduplicates by name, partition and sequence id."""
+
+    def __init__(self, topics: FakeDeletionTopics, topic: DeletionTopic, producer_name: str) -> None:
+        self._topics = topics
+        self._topic = topic
+        self._producer_name = producer_name
+        self._closed = False
+
+    def publish(self, messages: Sequence[OutgoingMessage]) -> list[PublishResult]:
+        _refuse_mixed_ids(messages)
+        try:
+            self._topics.hooks.arrive("publish")
+        except AnswerLostError as lost:
+            if lost.applied:
+                self._store(messages)
+            return [PublishResult.UNKNOWN] * len(messages)
+        return self._store(messages)
+
+    def close(self) -> None:
+        self._closed = True
+        self._topics.give_name_free(self._topic, self._producer_name)
+
+    def _store(self, messages: Sequence[OutgoingMessage]) -> list[PublishResult]:
+        if self._closed:
+            return [PublishResult.NOT_STORED] * len(messages)
+        topics = self._topics
+        with topics.lock:
+            now_ms = topics.clock.now_ms()
+            return [
+                topics.log_for(self._topic, message.key).append(message, self._producer_name, now_ms)
+                for message in messages
+            ]
+
+
+class FakePendingDeletions:
+    """A Shared consumer: what one holds, no other gets, until it is closed or postpones."""
+
+    def __init__(self, topics: FakeDeletionTopics) -> None:
+        self._topics = topics
+        self._closed = False
+
+    def receive(self) -> list[Delivery]:
+        self._check_open()
+        self._topics.hooks.arrive("receive")
+        with self._topics.lock:
+            found = [message for message in _of(self._topics, _CONSUMED) if self._available(message)]
+            taken = found[: self._topics.max_messages]
+            for message in taken:
+                message.holder = self
+            return [message.delivery() for message in taken]
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        self._check_open()
+        self._topics.hooks.arrive("acknowledge")
+        self._topics.acknowledge(deliveries)
+
+    def postpone(self, deliveries: Sequence[Delivery]) -> None:
+        self._check_open()
+        self._topics.hooks.arrive("postpone")
+        ids = {delivery.handle for delivery in deliveries}
+        with self._topics.lock:
+            for message in _of(self._topics, _CONSUMED):
+                if message.message_id in ids and message.holder is self:
+                    message.holder = None
+                    message.redelivery_count += 1
+                    message.not_before_ms = self._topics.clock.now_ms() + self._topics.nack_delay_ms
+
+    def overdue(self, late_ms: int, limit: int) -> list[Delivery]:
+        self._check_open()
+        self._topics.hooks.arrive("overdue")
+        due_before_ms = self._topics.clock.now_ms() - late_ms
+        with self._topics.lock:
+            late = [
+                message
+                for message in _of(self._topics, (DeletionTopic.RETRY,))
+                if not message.acknowledged and message.holder is not self and _due_ms(message) < due_before_ms
+            ]
+            return [message.delivery() for message in late[:limit]]
+
+    def close(self) -> None:
+        self._closed = True
+        self._topics.leave(self)
+
+    def _available(self, message: StoredMessage) -> bool:
+        now_ms = self._topics.clock.now_ms()
+        delayed = message.deliver_at_ms is not None
+        if delayed and self._topics.delayed_tracker_stalled:
+            return False
+        due = message.deliver_at_ms is None or message.deliver_at_ms <= now_ms
+        return due and not message.acknowledged and message.holder is None and message.not_before_ms <= now_ms
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TemporaryError("the consumer of pending deletions is closed; open a new one")
+
+
+class FakeDeadLetters:
+    """The only user of the dead letters while it is open."""
+
+    def __init__(self, topics: FakeDeletionTopics) -> None:
+        self._topics = topics
+
+    def receive(self, limit: int) -> list[Delivery]:
+        self._topics.hooks.arrive("receive")
+        with self._topics.lock:
+            dead = _of(self._topics, (DeletionTopic.DEAD_LETTER,))
+            taken = [message for message in dead if not message.acknowledged and message.holder is None][:limit]
+            for message in taken:
+                message.holder = self
+            return [message.delivery() for message in taken]
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        self._topics.hooks.arrive("acknowledge")
+        self._topics.acknowledge(deliveries)
+
+    def close(self) -> None:
+        self._topics.leave(self)
+
+
+_CONSUMED = (DeletionTopic.PENDING, DeletionTopic.RETRY)
+
+
+def _logs(topic: DeletionTopic, number: int, partitions: int) -> list[_Log]:
+    uri = f"persistent://{SYSTEM_NAMESPACE}/{topic.value}"
+    if topic is not DeletionTopic.PENDING:
+        return [_Log(uri, 100 * (number + 1), -1)]
+    return [_Log(f"{uri}-partition-{index}", 100 * (number + 1) + index, index) for index in range(partitions)]
+
+
+def _of(topics: FakeDeletionTopics, kinds: Sequence[DeletionTopic]) -> Iterator[StoredMessage]:
+    return (message for kind in kinds for log in topics.logs[kind] for message in log.messages)
+
+
+def _due_ms(message: StoredMessage) -> int:
+    delay = message.properties.get(DELAY_TIME, "0")
+    return message.publish_time_ms + (int(delay) if delay.isascii() and delay.isdigit() else 0)
+
+
+def _refuse_mixed_ids(messages: Sequence[OutgoingMessage]) -> None:
+    if len({message.sequence_id is None for message in messages}) > 1:
+        raise InvalidInputError("give every message of a call a sequence id, or none of them")
