@@ -1,4 +1,4 @@
-"""Failures on request, for the fakes of brokers and topics: what goes wrong is asked for by name, just before a call."""
+"""Failures on request, for the fakes: what goes wrong is asked for by name, just before a call takes effect."""
 
 import threading
 from collections.abc import Callable
