@@ -1,0 +1,13 @@
+from collections.abc import Sequence
+from typing import ClassVar
+
+class Delete:
+    def __init__(self, path: str, version: int) -> None: ...
+
+class CheckVersion:
+    def __init__(self, path: str, version: int) -> None: ...
+
+class Transaction:
+    type: ClassVar[int]
+    def __init__(self, operations: Sequence[Delete | CheckVersion]) -> None: ...
+    def serialize(self) -> bytearray: ...
