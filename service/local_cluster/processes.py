@@ -105,12 +105,18 @@ def _start_time(pid: int) -> str | None:
 
 
 def _start_time_from_proc(pid: int) -> str | None:
+    """Field 22 of ``/proc/<pid>/stat``.
+
+    A process that was killed is a zombie at once, but its other threads may hold its ports a little longer.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
     state, *fields = stat.rpartition(")")[2].split()
-    return None if state in "ZX" else fields[18]
+    threads, started = int(fields[16]), fields[18]
+    ended = state == "X" or (state == "Z" and threads <= 1)
+    return None if ended else started
 
 
 def _start_time_from_ps(pid: int) -> str | None:
