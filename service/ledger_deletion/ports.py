@@ -11,7 +11,7 @@ from typing import Protocol
 
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerEntry, LedgerMetadata, OffloadContext
-from service.model.names import ManagedLedgerName, TopicName
+from service.model.names import CursorName, ManagedLedgerName, TopicName
 
 
 class DeletionTopic(Enum):
@@ -52,10 +52,12 @@ class LedgerEntries(Protocol):
 class OwnerView:
     """What the broker that has a topic loaded says it uses (``internalStats``).
 
-    ``reading`` holds the ledgers at which a cursor's read position stands, non-durable readers included.
+    ``cursors`` names every cursor the broker holds open; ``reading`` holds the ledgers at which a cursor's read
+    position stands, non-durable readers included.
     """
 
     broker: str
+    cursors: frozenset[CursorName]
     ledgers: frozenset[LedgerId]
     cursor_ledgers: frozenset[LedgerId]
     schema_ledgers: frozenset[LedgerId]

@@ -1,0 +1,88 @@
+"""Everything that is known about one pending deletion at the moment it is judged: read, never assumed."""
+
+from dataclasses import dataclass
+
+from service.ledger_deletion.pending import PendingDeleteLedgerInfo
+from service.ledger_deletion.ports import OwnerView
+from service.ledger_ownership.claims import ClaimReading
+from service.model.ids import NodeVersion
+from service.model.ledgers import LedgerMetadata
+from service.model.metadata import Guard
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLedger:
+    """A ledger's metadata node as it was read.
+
+    Attributes:
+        raw: the node's bytes, kept so that the ledger can be brought back.
+        claim: what the ledger's custom metadata says it is.
+        replication_locked: auto-recovery or a bookie's garbage collector works on it right now.
+        under_replication_mark: path of auto-recovery's note about it, None when there is none.
+    """
+
+    path: str
+    raw: bytes
+    version: NodeVersion
+    created_ms: int
+    metadata: LedgerMetadata
+    claim: ClaimReading
+    replication_locked: bool = False
+    under_replication_mark: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UndecodableLedger:
+    """A ledger's metadata node that exists but cannot be read by this version."""
+
+    path: str
+    version: NodeVersion
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Referenced:
+    """A node of the claimed owner references the ledger."""
+
+    by: Guard
+
+
+@dataclass(frozen=True, slots=True)
+class Unreferenced:
+    """Every node that could reference the ledger was read and does not; ``read`` holds those that exist."""
+
+    read: tuple[Guard, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencesUnknown:
+    """A node that could reference the ledger could not be read or understood."""
+
+    reason: str
+
+
+References = Referenced | Unreferenced | ReferencesUnknown
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What `deciding.decide` judges by.
+
+    Attributes:
+        instance_id: BookKeeper's instance id of this cluster.
+        ledger: the ledger's node; None when the store said that there is none.
+        references: what the owner that the ledger claims references.
+        owner: the live owner's view; None when the topic is loaded nowhere.
+        operation_running: the two-phase topic deletion that wrote the record has not ended.
+        in_use_since_ms: when the record was first found in use, on the store's clock.
+        now_ms: the store's clock.
+    """
+
+    record: PendingDeleteLedgerInfo
+    instance_id: str
+    ledger: StoredLedger | UndecodableLedger | None
+    references: References
+    owner: OwnerView | None
+    operation_running: bool
+    in_use_since_ms: int | None
+    now_ms: int

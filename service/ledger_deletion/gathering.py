@@ -1,0 +1,176 @@
+"""Gathers the facts that `deciding.decide` judges by, for a whole batch at a time.
+
+The order of the reads is part of the safety: first the ledgers' own nodes, whose versions the deletion will name;
+then the live owners; last the owners' nodes, whose versions the deletion is guarded by. A reference that appears
+between a read and the deletion changes a version and so makes the deletion a conflict.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from service.ledger_deletion.facts import Facts, References, ReferencesUnknown, StoredLedger, UndecodableLedger
+from service.ledger_deletion.operations import operation_path
+from service.ledger_deletion.pending import PendingDeleteLedgerInfo
+from service.ledger_deletion.ports import LedgerEntries, LiveOwners, OwnerView
+from service.ledger_deletion.referencing import CompactedLedgers, OwnerNodes, owner_path
+from service.ledger_ownership.claims import (
+    BucketClaim,
+    Claim,
+    CompactedClaim,
+    CursorClaim,
+    DataClaim,
+    NotPulsars,
+    SchemaClaim,
+    Unrecognised,
+    read_claim,
+)
+from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from service.ledger_ownership.paths import (
+    instance_id_path,
+    ledger_path,
+    managed_ledger_path,
+    replication_lock_path,
+    under_replication_mark_path,
+)
+from service.model.errors import TemporaryError, UndecodableError
+from service.model.ids import LedgerId
+from service.model.ledgers import LedgerType
+from service.model.metadata import MetadataStore, Node
+from service.model.names import TopicName, topic_of_managed_ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One record to be judged, and since when it has been seen in use (store's clock), if it has."""
+
+    record: PendingDeleteLedgerInfo
+    in_use_since_ms: int | None = None
+
+
+class Gatherer:
+    """Reads everything that a batch of judgements needs."""
+
+    def __init__(self, store: MetadataStore, entries: LedgerEntries, owners: LiveOwners, ledgers_root: str) -> None:
+        self._store = store
+        self._owners = owners
+        self._root = ledgers_root
+        self._compacted = CompactedLedgers(store, entries, ledgers_root)
+
+    def gather(self, questions: Sequence[Question]) -> list[Facts]:
+        """The facts of each question, in order.
+
+        Raises:
+            TemporaryError: the store or a live broker could not be asked; nothing is known about any of them.
+        """
+        nodes = self._read(self._first_paths(questions))
+        instance_id = self.instance_id(nodes[instance_id_path(self._root)])
+        ledgers = {question.record.ledger_id: self._ledger(question.record.ledger_id, nodes) for question in questions}
+        claims = [_claim(question.record, ledgers[question.record.ledger_id]) for question in questions]
+        topics = [_topic(question.record, claim) for question, claim in zip(questions, claims, strict=True)]
+        views = self._owners.views({topic for topic in topics if topic is not None})
+        owners = OwnerNodes(self._read(_owner_paths(questions, claims)), self._compacted)
+        now_ms = self._store.now_ms()
+        return [
+            Facts(
+                record=question.record,
+                instance_id=instance_id,
+                ledger=ledgers[question.record.ledger_id],
+                references=_references(owners, question.record, claim),
+                owner=_view(views, topic),
+                operation_running=_operation_running(question.record, nodes),
+                in_use_since_ms=question.in_use_since_ms,
+                now_ms=now_ms,
+            )
+            for question, claim, topic in zip(questions, claims, topics, strict=True)
+        ]
+
+    def instance_id(self, node: Node | None) -> str:
+        """BookKeeper's instance id from its node.
+
+        A wrong ``ledgersRootPath`` would make every ledger look deleted, so its absence stops everything.
+        """
+        if node is None:
+            raise TemporaryError(
+                f"there is no BookKeeper instance id at {instance_id_path(self._root)}: "
+                "check ledgersRootPath and the metadata store's address"
+            )
+        return node.data.decode("utf-8", "replace")
+
+    def _first_paths(self, questions: Sequence[Question]) -> Iterable[str]:
+        yield instance_id_path(self._root)
+        for question in questions:
+            ledger_id = question.record.ledger_id
+            yield ledger_path(ledger_id, self._root)
+            yield replication_lock_path(ledger_id, self._root)
+            yield under_replication_mark_path(ledger_id, self._root)
+            if question.record.mark.operation_id is not None:
+                yield operation_path(question.record.mark.operation_id)
+
+    def _read(self, paths: Iterable[str]) -> dict[str, Node | None]:
+        distinct = list(dict.fromkeys(paths))
+        return dict(zip(distinct, self._store.read_many(distinct), strict=True))
+
+    def _ledger(self, ledger_id: LedgerId, nodes: Mapping[str, Node | None]) -> StoredLedger | UndecodableLedger | None:
+        node = nodes[ledger_path(ledger_id, self._root)]
+        if node is None:
+            return None
+        try:
+            metadata = decode_ledger_metadata(node.data)
+        except UndecodableError as error:
+            return UndecodableLedger(node.path, node.version, str(error))
+        mark = nodes[under_replication_mark_path(ledger_id, self._root)]
+        return StoredLedger(
+            path=node.path,
+            raw=node.data,
+            version=node.version,
+            created_ms=node.created_ms,
+            metadata=metadata,
+            claim=read_claim(metadata.custom_metadata),
+            replication_locked=nodes[replication_lock_path(ledger_id, self._root)] is not None,
+            under_replication_mark=mark.path if mark else None,
+        )
+
+
+def _claim(record: PendingDeleteLedgerInfo, ledger: StoredLedger | UndecodableLedger | None) -> Claim | None:
+    if record.ledger_type is LedgerType.OFFLOAD_LEDGER:
+        return DataClaim(record.topic.managed_ledger_name)
+    if not isinstance(ledger, StoredLedger) or isinstance(ledger.claim, (NotPulsars, Unrecognised)):
+        return None
+    return ledger.claim
+
+
+def _topic(record: PendingDeleteLedgerInfo, claim: Claim | None) -> TopicName | None:
+    match claim:
+        case None:
+            return None
+        case DataClaim(managed_ledger) | CursorClaim(managed_ledger, _):
+            return topic_of_managed_ledger(managed_ledger)
+        case CompactedClaim(topic) | BucketClaim(topic, _, _):
+            return topic
+        case SchemaClaim(schema_id):
+            return record.topic if record.topic.schema_id == schema_id else None
+
+
+def _owner_paths(questions: Sequence[Question], claims: Sequence[Claim | None]) -> Iterable[str]:
+    for question, claim in zip(questions, claims, strict=True):
+        if question.record.ledger_type is LedgerType.OFFLOAD_LEDGER:
+            yield managed_ledger_path(question.record.topic.managed_ledger_name)
+        elif claim is not None:
+            yield owner_path(claim)
+
+
+def _references(owners: OwnerNodes, record: PendingDeleteLedgerInfo, claim: Claim | None) -> References:
+    if record.ledger_type is LedgerType.OFFLOAD_LEDGER and record.offload_context is not None:
+        return owners.offload_references(record.topic.managed_ledger_name, record.ledger_id, record.offload_context)
+    if claim is None:
+        return ReferencesUnknown("the ledger claims no owner that this version knows")
+    return owners.references(claim, record.ledger_id)
+
+
+def _view(views: Mapping[TopicName, OwnerView], topic: TopicName | None) -> OwnerView | None:
+    return views.get(topic) if topic is not None else None
+
+
+def _operation_running(record: PendingDeleteLedgerInfo, nodes: Mapping[str, Node | None]) -> bool:
+    operation_id = record.mark.operation_id
+    return operation_id is not None and nodes[operation_path(operation_id)] is not None

@@ -1,0 +1,191 @@
+"""The first phase for a whole topic: find every ledger it references and record each, before anybody shrinks a list.
+
+What is recorded is persisted in the operation's node before it is sent, under fixed sequence ids, so that whoever
+resumes sends exactly the same messages again and deduplication drops the second copies (PIP-6).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from service.ledger_deletion.marking import (
+    LedgerBirth,
+    TopicReferences,
+    ledger_ids_of,
+    record_key,
+    records_of,
+    schema_records,
+)
+from service.ledger_deletion.operations import Operation, encode_operation, operation_path
+from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, encode_record
+from service.ledger_deletion.ports import DeletionTopic, DeletionTopics, LedgerEntries, OutgoingMessage
+from service.ledger_deletion.referencing import COMPACTION_CURSOR, CompactedLedgers
+from service.ledger_deletion.steps import Step, Steps
+from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from service.ledger_ownership.paths import (
+    cursor_path,
+    instance_id_path,
+    ledger_path,
+    managed_ledger_path,
+    schema_path,
+)
+from service.ledger_ownership.references import (
+    CursorReferences,
+    cursor_references,
+    managed_ledger_references,
+    schema_references,
+)
+from service.model.errors import TemporaryError, UndecodableError
+from service.model.ids import LedgerId, NodeVersion
+from service.model.metadata import MetadataStore, Node
+from service.model.names import CursorName, TopicName
+
+_STABLE_ROUNDS = 5
+"""A topic that gains ledgers faster than they can be recorded is too busy to be deleted now."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOperation:
+    """A running deletion and the version of its node, for compare-and-set."""
+
+    operation: Operation
+    version: NodeVersion
+
+
+class Recorder:
+    """Records what topics reference."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        entries: LedgerEntries,
+        topics: DeletionTopics,
+        ledgers_root: str,
+        steps: Steps,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._root = ledgers_root
+        self._steps = steps
+        self._compacted = CompactedLedgers(store, entries, ledgers_root)
+
+    def incarnations(self, paths: Sequence[str]) -> dict[str, int]:
+        """Creation order of every node that exists, by path."""
+        return {node.path: node.created_order for node in self._store.read_many(paths) if node is not None}
+
+    def record(self, held: HeldOperation) -> HeldOperation:
+        """Record everything the operation's topics reference now, until nothing new turns up.
+
+        Raises:
+            TemporaryError: something could not be read or sent; the broker must not be asked yet.
+        """
+        resend = True
+        for _ in range(_STABLE_ROUNDS):
+            records = self.current_records(held.operation)
+            self._steps.reached(Step.REFERENCES_GATHERED)
+            held, numbered = self._numbered(held, records, resend=resend)
+            if not numbered:
+                return held
+            self._send(held.operation, numbered)
+            self._steps.reached(Step.RECORDS_SENT)
+            resend = False
+        raise TemporaryError("the topic gains ledgers faster than they are recorded; stop its producers and try again")
+
+    def _numbered(
+        self, held: HeldOperation, records: Sequence[PendingDeleteLedgerInfo], *, resend: bool
+    ) -> tuple[HeldOperation, list[tuple[int, PendingDeleteLedgerInfo]]]:
+        """The records to send with their sequence ids, ascending; new ones are persisted in the node first.
+
+        A crash may have come between persisting and sending, so an attempt starts by sending everything again.
+        """
+        numbers = {key: number for number, key in enumerate(held.operation.recorded)}
+        known = [(numbers[record_key(record)], record) for record in records if record_key(record) in numbers]
+        new = [record for record in records if record_key(record) not in numbers]
+        added = list(enumerate(new, start=len(numbers)))
+        if new:
+            held = self._persist(held, new)
+            self._steps.reached(Step.RECORDING_PERSISTED)
+        return held, (sorted(known, key=_number) if resend else []) + added
+
+    def current_records(self, operation: Operation) -> list[PendingDeleteLedgerInfo]:
+        """Every ledger that the operation's incarnations reference now, as records."""
+        mark = Mark(
+            operation_id=operation.operation_id, instance_id=self._instance_id(), requested_by=operation.requested_by
+        )
+        references = [
+            found
+            for topic in operation.topics
+            if (found := self._topic_references(topic, operation.incarnations)) is not None
+        ]
+        schemas = self._schema_ledgers(operation.topic)
+        births = self._births({*schemas, *(ledger for found in references for ledger in ledger_ids_of(found))})
+        records = [record for found in references for record in records_of(found, births, mark)]
+        return records + schema_records(operation.topic, schemas, births, mark)
+
+    def _topic_references(self, topic: TopicName, incarnations: Mapping[str, int]) -> TopicReferences | None:
+        path = managed_ledger_path(topic.managed_ledger_name)
+        node = self._store.read(path)
+        if node is None or incarnations.get(path) != node.created_order:
+            return None
+        cursors = self._cursors(topic, path)
+        compaction = cursors.get(COMPACTION_CURSOR)
+        return TopicReferences(
+            topic=topic,
+            managed_ledger=managed_ledger_references(node.data),
+            cursors=cursors,
+            compacted_ledgers=self._compacted.referenced(compaction) if compaction else frozenset(),
+        )
+
+    def _cursors(self, topic: TopicName, path: str) -> dict[CursorName, CursorReferences]:
+        names = [CursorName(name) for name in self._store.children(path) or []]
+        nodes = self._store.read_many([cursor_path(topic.managed_ledger_name, name) for name in names])
+        return {name: cursor_references(node.data) for name, node in zip(names, nodes, strict=True) if node is not None}
+
+    def _schema_ledgers(self, topic: TopicName) -> frozenset[LedgerId]:
+        # Partitions share the schema of their topic, so deleting one partition does not take it along.
+        if topic.partition_index is not None:
+            return frozenset()
+        node = self._store.read(schema_path(topic.schema_id))
+        return schema_references(node.data) if node else frozenset()
+
+    def _births(self, ledger_ids: set[LedgerId]) -> dict[LedgerId, LedgerBirth]:
+        ordered = sorted(ledger_ids)
+        nodes = self._store.read_many([ledger_path(ledger_id, self._root) for ledger_id in ordered])
+        return {ledger_id: _birth(node) for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None}
+
+    def _instance_id(self) -> str:
+        node = self._store.read(instance_id_path(self._root))
+        if node is None:
+            raise TemporaryError(f"there is no {instance_id_path(self._root)}: check ledgersRootPath")
+        return node.data.decode("utf-8", "replace")
+
+    def _persist(self, held: HeldOperation, records: Sequence[PendingDeleteLedgerInfo]) -> HeldOperation:
+        operation = held.operation.recording(tuple(record_key(record) for record in records))
+        version = self._store.write(operation_path(operation.operation_id), encode_operation(operation), held.version)
+        return HeldOperation(operation, version)
+
+    def _send(self, operation: Operation, numbered: Sequence[tuple[int, PendingDeleteLedgerInfo]]) -> None:
+        publisher = self._topics.publisher(DeletionTopic.PENDING, operation.producer_name)
+        try:
+            results = publisher.publish(
+                [
+                    OutgoingMessage(encode_record(record), str(record.topic), sequence_id=number)
+                    for number, record in numbered
+                ]
+            )
+        finally:
+            publisher.close()
+        missing = sum(not result.stored for result in results)
+        if missing:
+            raise TemporaryError(f"{missing} of {len(numbered)} records have no receipt from __ledger_deletion")
+
+
+def _number(numbered: tuple[int, PendingDeleteLedgerInfo]) -> int:
+    return numbered[0]
+
+
+def _birth(node: Node) -> LedgerBirth:
+    try:
+        length_bytes = decode_ledger_metadata(node.data).length_bytes
+    except UndecodableError:
+        length_bytes = 0
+    return LedgerBirth(node.created_ms, length_bytes)

@@ -1,0 +1,53 @@
+"""Dead letters: looked at, and sent back to the system topic with their tries set to zero."""
+
+from collections.abc import Collection
+
+from service.ledger_deletion.operating import DeadLetter, Redriven
+from service.ledger_deletion.pending import PendingDeleteLedgerInfo, parse_record
+from service.ledger_deletion.ports import DeadLetters, Delivery, Publisher
+from service.ledger_deletion.retrying import REASON, fresh, tries
+from service.model.errors import InvalidInputError
+from service.model.ids import LedgerId
+
+_SHOWN_BYTES = 2_000
+
+
+def list_dead(dead_letters: DeadLetters, limit: int) -> list[DeadLetter]:
+    """Up to ``limit`` dead letters, oldest first; they stay where they are."""
+    return [_dead_letter(delivery) for delivery in dead_letters.receive(limit)]
+
+
+def redrive(
+    dead_letters: DeadLetters, publisher: Publisher, ledger_ids: Collection[LedgerId] | None, limit: int
+) -> Redriven:
+    """Send dead letters back, those of the given ledgers or all; one leaves the topic only when its copy is stored."""
+    deliveries = dead_letters.receive(limit)
+    wanted = [delivery for delivery in deliveries if ledger_ids is None or _ledger_id(delivery) in ledger_ids]
+    results = publisher.publish([fresh(delivery) for delivery in wanted]) if wanted else []
+    stored = [delivery for delivery, result in zip(wanted, results, strict=True) if result.stored]
+    if stored:
+        dead_letters.acknowledge(stored)
+    return Redriven(redriven=len(stored), left=len(deliveries) - len(stored))
+
+
+def _dead_letter(delivery: Delivery) -> DeadLetter:
+    return DeadLetter(
+        message_id=delivery.message_id,
+        record=_record(delivery),
+        raw=delivery.payload[:_SHOWN_BYTES].decode("utf-8", "replace"),
+        reason=delivery.properties.get(REASON, "written by another client without a reason"),
+        tries=tries(delivery.properties),
+        dead_since_ms=delivery.publish_time_ms,
+    )
+
+
+def _record(delivery: Delivery) -> PendingDeleteLedgerInfo | None:
+    try:
+        return parse_record(delivery.payload)
+    except InvalidInputError:
+        return None
+
+
+def _ledger_id(delivery: Delivery) -> LedgerId | None:
+    record = _record(delivery)
+    return record.ledger_id if record else None

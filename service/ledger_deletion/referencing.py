@@ -1,0 +1,169 @@
+"""Whether a claimed owner references a ledger, from the owner's nodes as they were read.
+
+One instance serves one batch: every node is decoded once. Nothing here concludes "unreferenced" from a node that was
+not read or not understood.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar, assert_never
+
+from service.ledger_deletion.facts import Referenced, References, ReferencesUnknown, Unreferenced
+from service.ledger_deletion.ports import LedgerEntries
+from service.ledger_ownership.claims import (
+    BucketClaim,
+    Claim,
+    CompactedClaim,
+    CursorClaim,
+    DataClaim,
+    SchemaClaim,
+)
+from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from service.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path, schema_path
+from service.ledger_ownership.references import (
+    CursorReferences,
+    cursor_references,
+    managed_ledger_references,
+    position_entry_compacted_ledger,
+    schema_references,
+)
+from service.model.errors import TemporaryError
+from service.model.ids import LedgerId
+from service.model.ledgers import OffloadContext
+from service.model.metadata import Guard, MetadataStore, Node
+from service.model.names import CursorName, ManagedLedgerName, TopicName, encode_cursor
+
+COMPACTION_CURSOR = CursorName("__compaction")
+"""``Compactor.COMPACTION_SUBSCRIPTION``: its position carries the id of the compacted ledger."""
+
+_TAIL_ENTRIES = 2
+"""The newest entry may not be acknowledged; then the one before it is what a broker would recover."""
+
+Decoded = TypeVar("Decoded")
+
+
+def owner_path(claim: Claim) -> str:
+    """The one node that references a ledger of this claim, directly or through its cursor's ledger."""
+    match claim:
+        case DataClaim(managed_ledger):
+            return managed_ledger_path(managed_ledger)
+        case CursorClaim(managed_ledger, cursor):
+            return cursor_path(managed_ledger, cursor)
+        case SchemaClaim(schema_id):
+            return schema_path(schema_id)
+        case CompactedClaim(topic):
+            return compaction_cursor_path(topic)
+        case BucketClaim(topic, subscription, _):
+            return bucket_cursor_path(topic, subscription)
+        case never:
+            assert_never(never)
+
+
+def compaction_cursor_path(topic: TopicName) -> str:
+    """The ``__compaction`` cursor's node."""
+    return cursor_path(topic.managed_ledger_name, COMPACTION_CURSOR)
+
+
+def bucket_cursor_path(topic: TopicName, subscription: str) -> str:
+    """The node of the cursor whose properties point at the delayed-index buckets of a subscription."""
+    return cursor_path(topic.managed_ledger_name, encode_cursor(subscription))
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedLedgers:
+    """Reads which compacted ledgers a ``__compaction`` cursor may reference."""
+
+    store: MetadataStore
+    entries: LedgerEntries
+    ledgers_root: str
+
+    def referenced(self, cursor: CursorReferences) -> frozenset[LedgerId]:
+        """All ids that the cursor's durable or newest position carries.
+
+        While the topic is loaded they are only in the last entries of the cursor's ledger.
+
+        Raises:
+            TemporaryError: they could not be read, so nothing is known.
+        """
+        if cursor.cursor_ledger is None:
+            return frozenset() if cursor.compacted_ledger is None else frozenset({cursor.compacted_ledger})
+        node = self.store.read(ledger_path(cursor.cursor_ledger, self.ledgers_root))
+        if node is None:
+            raise TemporaryError(f"the compaction cursor's ledger {cursor.cursor_ledger} has no metadata")
+        metadata = decode_ledger_metadata(node.data)
+        tail = self.entries.read_tail(cursor.cursor_ledger, metadata, _TAIL_ENTRIES)
+        if not tail:
+            raise TemporaryError(f"no bookie holds an entry of the compaction cursor's ledger {cursor.cursor_ledger}")
+        ids = (position_entry_compacted_ledger(entry.payload) for entry in tail)
+        return frozenset(ledger_id for ledger_id in ids if ledger_id is not None)
+
+
+@dataclass(slots=True)
+class OwnerNodes:
+    """The owners' nodes of one batch, and what they reference."""
+
+    nodes: Mapping[str, Node | None]
+    compacted_ledgers: CompactedLedgers
+    _decoded: dict[str, object] = field(default_factory=dict)
+
+    def references(self, claim: Claim, ledger_id: LedgerId) -> References:
+        """Whether the claimed owner references the ledger."""
+        path = owner_path(claim)
+        try:
+            return self._verdict(path, self._referenced_ids(claim, path, ledger_id))
+        except TemporaryError as error:
+            return ReferencesUnknown(f"{path}: {error}")
+
+    def offload_references(
+        self, managed_ledger: ManagedLedgerName, ledger_id: LedgerId, context: OffloadContext
+    ) -> References:
+        """Whether the managed ledger still counts on this offload attempt's copy."""
+        path = managed_ledger_path(managed_ledger)
+        try:
+            listed = self._decode(path, managed_ledger_references)
+        except TemporaryError as error:
+            return ReferencesUnknown(f"{path}: {error}")
+        entry = listed.ledgers.get(ledger_id) if listed else None
+        offload = entry.offload if entry else None
+        same = offload is not None and (offload.uid_msb, offload.uid_lsb) == (context.uid_msb, context.uid_lsb)
+        return self._verdict(path, same)
+
+    def _verdict(self, path: str, referenced: bool) -> References:
+        node = self.nodes[path]
+        if node is None:
+            return Unreferenced()
+        guard = Guard(path, node.version)
+        return Referenced(guard) if referenced else Unreferenced((guard,))
+
+    def _referenced_ids(self, claim: Claim, path: str, ledger_id: LedgerId) -> bool:
+        match claim:
+            case DataClaim():
+                listed = self._decode(path, managed_ledger_references)
+                entry = listed.ledgers.get(ledger_id) if listed else None
+                # Once the offloader's copy has replaced it, the list entry no longer means BookKeeper's copy.
+                return entry is not None and not (entry.offload and entry.offload.bookkeeper_deleted)
+            case CursorClaim():
+                cursor = self._decode(path, cursor_references)
+                return cursor is not None and cursor.cursor_ledger == ledger_id
+            case SchemaClaim():
+                versions = self._decode(path, schema_references)
+                return versions is not None and ledger_id in versions
+            case CompactedClaim():
+                return ledger_id in (self._decode(path, self._compacted) or frozenset())
+            case BucketClaim():
+                cursor = self._decode(path, cursor_references)
+                return cursor is not None and ledger_id in cursor.buckets.values()
+            case never:
+                assert_never(never)
+
+    def _compacted(self, data: bytes) -> frozenset[LedgerId]:
+        return self.compacted_ledgers.referenced(cursor_references(data))
+
+    def _decode(self, path: str, decoder: Callable[[bytes], Decoded]) -> Decoded | None:
+        node = self.nodes[path]
+        if node is None:
+            return None
+        key = f"{decoder.__name__} {path}"
+        if key not in self._decoded:
+            self._decoded[key] = decoder(node.data)
+        return self._decoded[key]  # type: ignore[return-value]

@@ -1,0 +1,45 @@
+"""``sendPendingDeleteLedger``: the first phase for whoever wants ledgers deleted (PIP-186 "The first phase")."""
+
+from collections.abc import Sequence
+
+from service.ledger_deletion.operating import SentLedger
+from service.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record
+from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic, OutgoingMessage, Publisher, PublishResult
+from service.model.errors import InvalidInputError
+from service.model.names import TopicName
+
+_REASONS = {
+    PublishResult.NOT_STORED: "the broker did not take it; send it again",
+    PublishResult.UNKNOWN: "no receipt came back; send it again, a second copy does no harm",
+}
+
+
+def refuse_own_topics(topic: TopicName) -> None:
+    """The service's own topics are never deleted through themselves.
+
+    Raises:
+        InvalidInputError: the topic is one of them.
+    """
+    own = {member.value for member in DeletionTopic}
+    if topic.namespace == SYSTEM_NAMESPACE and topic.base.local_name in own:
+        raise InvalidInputError(f"{topic} belongs to the deletion service itself; let the brokers trim it")
+
+
+def send(
+    publisher: Publisher, records: Sequence[PendingDeleteLedgerInfo], first_sequence_id: int | None
+) -> list[SentLedger]:
+    """Publish the records and say of each whether it is durably recorded; unknown counts as not sent."""
+    for record in records:
+        refuse_own_topics(record.topic)
+    messages = [
+        OutgoingMessage(
+            encode_record(record),
+            key=str(record.topic),
+            sequence_id=None if first_sequence_id is None else first_sequence_id + index,
+        )
+        for index, record in enumerate(records)
+    ]
+    return [
+        SentLedger(record.ledger_id, result.stored, _REASONS.get(result))
+        for record, result in zip(records, publisher.publish(messages), strict=True)
+    ]

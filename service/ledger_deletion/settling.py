@@ -1,0 +1,342 @@
+"""The second phase, one batch at a time: judge, keep the judgement, delete, keep the outcome, acknowledge.
+
+Invariant: a message is acknowledged only after what became of it is durable: its outcome, or its copy on the retry or
+dead-letter topic. Whatever fails in between leaves the message to be delivered again, and everything before it can be
+done again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, assert_never
+
+from service.ledger_deletion.deciding import (
+    Delete,
+    DeleteOffloaded,
+    Finish,
+    Policy,
+    Postpone,
+    Reason,
+    RetryLater,
+)
+from service.ledger_deletion.gathering import Gatherer
+from service.ledger_deletion.judging import Candidate, Judgement, Malformed, judge, read_deliveries
+from service.ledger_deletion.outcomes import Settlement, judged_messages, settled_messages
+from service.ledger_deletion.ports import (
+    DeletionTopic,
+    Delivery,
+    OffloadDeletion,
+    OffloadedLedgers,
+    OutgoingMessage,
+    PendingDeletions,
+    Publisher,
+    PublishResult,
+)
+from service.ledger_deletion.retrying import Reconsumption, RetryPolicy, reconsume
+from service.ledger_deletion.steps import Step, Steps
+from service.model.clocks import Clock
+from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from service.model.ledgers import LedgerType
+from service.model.metadata import DeletionResult, GuardedDeletion, MetadataStore
+
+_JUDGING_ROUNDS = 3
+"""How often a record whose nodes change under it is judged within one batch before it is sent to the retry topic."""
+
+
+class Tally(Protocol):
+    """Counts what happens (`service.observability.metrics.DeletionMetrics` is one)."""
+
+    def received(self, count: int) -> None: ...
+    def deleted(self, ledger_type: str, component: str, count: int, length_bytes: int) -> None: ...
+    def delete_failed(self, ledger_type: str, component: str, count: int) -> None: ...
+    def acknowledged(self, count: int) -> None: ...
+    def max_retry_reached(self, count: int) -> None: ...
+    def decided(self, decision: str, reason: str, count: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Publishers:
+    """Where a batch writes."""
+
+    retry: Publisher
+    dead_letter: Publisher
+    outcome: Publisher
+
+
+@dataclass(slots=True)
+class Ledgerbook:
+    """How the messages of one batch ended so far."""
+
+    settlements: list[Settlement] = field(default_factory=list)
+    finished: list[Delivery] = field(default_factory=list)
+    reconsumptions: list[tuple[Delivery, Reconsumption, Settlement]] = field(default_factory=list)
+    postponed: list[Delivery] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What one batch did."""
+
+    received: int
+    deleted: int
+    postponed: int
+
+
+class Settler:
+    """Takes batches of messages to their end."""
+
+    def __init__(
+        self,
+        sidecar: str,
+        clock: Clock,
+        store: MetadataStore,
+        gatherer: Gatherer,
+        offloaded: OffloadedLedgers,
+        publishers: Publishers,
+        policy: Policy,
+        retry_policy: RetryPolicy,
+        tally: Tally,
+        steps: Steps,
+        pace: Callable[[int], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._sidecar = sidecar
+        self._clock = clock
+        self._store = store
+        self._gatherer = gatherer
+        self._offloaded = offloaded
+        self._publishers = publishers
+        self._policy = policy
+        self._retry_policy = retry_policy
+        self._tally = tally
+        self._steps = steps
+        self._pace = pace
+        self._warn = warn
+
+    def settle(self, pending: PendingDeletions, deliveries: Sequence[Delivery]) -> BatchReport:
+        """Take one batch to its end; a failure postpones, it never raises for a single record."""
+        self._tally.received(len(deliveries))
+        self._steps.reached(Step.BATCH_RECEIVED)
+        book = Ledgerbook()
+        candidates, malformed = read_deliveries(deliveries)
+        for message in malformed:
+            self._reject(book, message)
+        self._work_through(book, candidates)
+        deleted = sum(settlement.decision == "deleted" for settlement in book.settlements)
+        self._close(book, pending)
+        return BatchReport(len(deliveries), deleted, len(book.postponed))
+
+    # --- judging and deleting ---------------------------------------------------------------------------------------
+
+    def _work_through(self, book: Ledgerbook, candidates: Sequence[Candidate]) -> None:
+        open_candidates = list(candidates)
+        for _ in range(_JUDGING_ROUNDS):
+            if not open_candidates:
+                return
+            try:
+                judgements = judge(self._gatherer, self._policy, open_candidates)
+            except (TemporaryError, OutcomeUnknownError) as error:
+                self._postpone_all(book, open_candidates, f"facts could not be gathered: {error}")
+                return
+            self._steps.reached(Step.FACTS_GATHERED)
+            open_candidates = self._obey(book, judgements)
+        for candidate in open_candidates:
+            self._retry(book, candidate, RetryLater(Reason.CHANGED_MEANWHILE, "its nodes change all the time"), None)
+
+    def _obey(self, book: Ledgerbook, judgements: Sequence[Judgement]) -> list[Candidate]:
+        """Carry out the verdicts; returns what has to be judged again."""
+        deletions: list[Judgement] = []
+        again: list[Candidate] = []
+        deleting: set[tuple[int, LedgerType]] = set()
+        for judgement in judgements:
+            record = judgement.candidate.record
+            match judgement.verdict:
+                case Finish(reason, detail):
+                    self._finish(book, judgement, "kept", reason, detail)
+                case RetryLater() as verdict:
+                    self._retry(book, judgement.candidate, verdict, judgement)
+                case Postpone(reason, _):
+                    self._tally.decided("postponed", reason.value, 1)
+                    book.postponed.append(judgement.candidate.delivery)
+                case Delete() | DeleteOffloaded():
+                    # Two records of one ledger in a batch: the second is judged again after the first's deletion.
+                    key = (record.ledger_id, record.ledger_type)
+                    (again.append(judgement.candidate) if key in deleting else deletions.append(judgement))
+                    deleting.add(key)
+                case never:
+                    assert_never(never)
+        return again + (self._delete(book, deletions) if deletions else [])
+
+    def _delete(self, book: Ledgerbook, judgements: Sequence[Judgement]) -> list[Candidate]:
+        if not self._keep_judgements(judgements):
+            candidates = [judgement.candidate for judgement in judgements]
+            self._postpone_all(book, candidates, "the judgement could not be kept on the outcome topic")
+            return []
+        self._steps.reached(Step.JUDGEMENT_KEPT)
+        self._pace(len(judgements))
+        stored = [judgement for judgement in judgements if isinstance(judgement.verdict, Delete)]
+        again = self._delete_stored(book, stored)
+        for judgement in judgements:
+            if isinstance(judgement.verdict, DeleteOffloaded):
+                self._delete_offloaded(book, judgement, judgement.verdict)
+        self._steps.reached(Step.LEDGERS_DELETED)
+        return again
+
+    def _keep_judgements(self, judgements: Sequence[Judgement]) -> bool:
+        judged = [
+            (judgement.candidate.delivery.message_id, judgement.facts, judgement.verdict)
+            for judgement in judgements
+            if isinstance(judgement.verdict, (Delete, DeleteOffloaded))
+        ]
+        payloads = judged_messages(self._sidecar, self._clock.now_ms(), judged)
+        return self._stored(self._publishers.outcome, [OutgoingMessage(payload) for payload in payloads])
+
+    def _delete_stored(self, book: Ledgerbook, judgements: Sequence[Judgement]) -> list[Candidate]:
+        deletions = [
+            GuardedDeletion(judgement.verdict.ledger.path, judgement.verdict.ledger.version, judgement.verdict.guards)
+            for judgement in judgements
+            if isinstance(judgement.verdict, Delete)
+        ]
+        again: list[Candidate] = []
+        for judgement, result in zip(judgements, self._delete_many(deletions), strict=True):
+            match result:
+                case DeletionResult.DELETED:
+                    self._deleted(book, judgement)
+                case DeletionResult.GONE:
+                    self._finish(book, judgement, "kept", Reason.ALREADY_GONE, "somebody else deleted it just now")
+                case DeletionResult.CONFLICT | DeletionResult.UNKNOWN:
+                    again.append(judgement.candidate)
+                case never:
+                    assert_never(never)
+        return again
+
+    def _delete_many(self, deletions: Sequence[GuardedDeletion]) -> list[DeletionResult]:
+        try:
+            return self._store.delete_many(deletions)
+        except (TemporaryError, OutcomeUnknownError) as error:
+            self._warn(f"{len(deletions)} deletions have no answer and are judged again: {error}")
+            return [DeletionResult.UNKNOWN] * len(deletions)
+
+    def _deleted(self, book: Ledgerbook, judgement: Judgement) -> None:
+        record = judgement.candidate.record
+        length = 0
+        if isinstance(judgement.verdict, Delete):
+            length = judgement.verdict.ledger.metadata.length_bytes
+            self._clear_under_replication(judgement.verdict.ledger.under_replication_mark)
+        self._tally.deleted(record.ledger_type.value, record.component.value, 1, length)
+        self._finish(book, judgement, "deleted", Reason.UNREFERENCED, "nothing references it")
+
+    def _clear_under_replication(self, mark: str | None) -> None:
+        if mark is None:
+            return
+        try:
+            self._store.delete(mark)
+        except SidecarError as error:
+            self._warn(f"auto-recovery's note {mark} about a deleted ledger stays: {error}")
+
+    def _delete_offloaded(self, book: Ledgerbook, judgement: Judgement, verdict: DeleteOffloaded) -> None:
+        record = judgement.candidate.record
+        try:
+            result = self._offloaded.delete_offloaded(
+                record.ledger_id, verdict.context, record.topic.managed_ledger_name
+            )
+        except PermanentError as error:
+            self._finish(book, judgement, "kept", Reason.REFUSED_BY_STORAGE, str(error))
+            return
+        except (TemporaryError, OutcomeUnknownError) as error:
+            self._retry(book, judgement.candidate, RetryLater(Reason.TEMPORARY_FAILURE, str(error)), judgement)
+            return
+        if result is OffloadDeletion.DELETED:
+            self._deleted(book, judgement)
+        else:
+            self._finish(book, judgement, "kept", Reason.ALREADY_GONE, "tiered storage holds no such objects")
+
+    # --- how a record ends ------------------------------------------------------------------------------------------
+
+    def _reject(self, book: Ledgerbook, malformed: Malformed) -> None:
+        self._tally.decided("rejected", Reason.MALFORMED.value, 1)
+        book.settlements.append(
+            Settlement("rejected", Reason.MALFORMED.value, malformed.detail, malformed.delivery.message_id, None)
+        )
+        book.finished.append(malformed.delivery)
+
+    def _finish(self, book: Ledgerbook, judgement: Judgement, decision: str, reason: Reason, detail: str) -> None:
+        candidate = judgement.candidate
+        self._tally.decided(decision, reason.value, 1)
+        book.settlements.append(
+            Settlement(decision, reason.value, detail, candidate.delivery.message_id, candidate.record, judgement.facts)
+        )
+        book.finished.append(candidate.delivery)
+
+    def _retry(self, book: Ledgerbook, candidate: Candidate, verdict: RetryLater, judgement: Judgement | None) -> None:
+        again = reconsume(
+            candidate.delivery,
+            self._retry_policy,
+            f"{verdict.reason.value}: {verdict.detail}",
+            delay_ms=verdict.delay_ms,
+            in_use_since=judgement.in_use_since_ms if judgement else None,
+        )
+        dead = again.destination is DeletionTopic.DEAD_LETTER
+        decision = "dead-letter" if dead else "retry"
+        self._tally.decided(decision, verdict.reason.value, 1)
+        self._tally.delete_failed(candidate.record.ledger_type.value, candidate.record.component.value, 1)
+        if dead:
+            self._tally.max_retry_reached(1)
+        settlement = Settlement(
+            decision,
+            verdict.reason.value,
+            verdict.detail,
+            candidate.delivery.message_id,
+            candidate.record,
+            judgement.facts if judgement else None,
+        )
+        book.reconsumptions.append((candidate.delivery, again, settlement))
+
+    def _postpone_all(self, book: Ledgerbook, candidates: Sequence[Candidate], why: str) -> None:
+        self._warn(f"{len(candidates)} records are postponed: {why}")
+        self._tally.decided("postponed", Reason.TEMPORARY_FAILURE.value, len(candidates))
+        book.postponed.extend(candidate.delivery for candidate in candidates)
+
+    # --- making it durable ------------------------------------------------------------------------------------------
+
+    def _close(self, book: Ledgerbook, pending: PendingDeletions) -> None:
+        self._send_again(book)
+        payloads = settled_messages(self._sidecar, self._clock.now_ms(), book.settlements)
+        outgoing = [OutgoingMessage(payload) for payload in payloads]
+        if outgoing and not self._stored(self._publishers.outcome, outgoing):
+            self._warn(f"{len(book.finished)} records are postponed: their outcome could not be kept")
+            book.postponed.extend(book.finished)
+            book.finished.clear()
+        self._steps.reached(Step.OUTCOMES_KEPT)
+        if book.postponed:
+            pending.postpone(book.postponed)
+        if book.finished:
+            pending.acknowledge(book.finished)
+            self._tally.acknowledged(len(book.finished))
+        self._steps.reached(Step.ACKNOWLEDGED)
+
+    def _send_again(self, book: Ledgerbook) -> None:
+        for destination, publisher in (
+            (DeletionTopic.RETRY, self._publishers.retry),
+            (DeletionTopic.DEAD_LETTER, self._publishers.dead_letter),
+        ):
+            group = [entry for entry in book.reconsumptions if entry[1].destination is destination]
+            if not group:
+                continue
+            results = self._publish(publisher, [again.message for _, again, _ in group])
+            for (delivery, _, settlement), result in zip(group, results, strict=True):
+                if result.stored:
+                    book.settlements.append(settlement)
+                    book.finished.append(delivery)
+                else:
+                    book.postponed.append(delivery)
+        self._steps.reached(Step.RECONSUMED)
+
+    def _stored(self, publisher: Publisher, messages: Sequence[OutgoingMessage]) -> bool:
+        return all(result.stored for result in self._publish(publisher, messages))
+
+    def _publish(self, publisher: Publisher, messages: Sequence[OutgoingMessage]) -> list[PublishResult]:
+        try:
+            return publisher.publish(messages)
+        except SidecarError as error:
+            self._warn(f"{len(messages)} messages could not be published: {error}")
+            return [PublishResult.UNKNOWN] * len(messages)
