@@ -7,6 +7,7 @@ knowing any protobuf.
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 
+from service.model.errors import TemporaryError
 from service.model.ids import BookieId, EntryId, LedgerId
 from service.model.ledgers import DigestType, LedgerEntry, LedgerMetadata, LedgerState, OffloadContext
 from service.wire import DataFormats_pb2 as bookkeeper
@@ -46,10 +47,14 @@ class FakeLedgerEntries:
         known = max(stored, default=EntryId(-1))
         last = metadata.last_entry_id if metadata.state is LedgerState.CLOSED else known
         wanted = [entry_id for entry_id in sorted(stored) if last - count < entry_id <= last]
+        if metadata.state is LedgerState.CLOSED and len(wanted) < min(count, last + 1):
+            raise TemporaryError(f"no bookie delivers every entry of ledger {ledger_id} up to {last}; try again")
         return tuple(LedgerEntry(ledger_id, entry_id, stored[entry_id]) for entry_id in wanted)
 
     def readable(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> bool:
         stored = self._read(ledger_id)
+        if metadata.state is not LedgerState.CLOSED:
+            return bool(stored)
         return metadata.last_entry_id < 0 or {0, metadata.last_entry_id} <= stored.keys()
 
     def _read(self, ledger_id: LedgerId) -> Mapping[EntryId, bytes]:
