@@ -1,0 +1,95 @@
+"""The REST door: routes, errors and gate put together.
+
+Invariant: the app holds no state and makes no decision; it can be built around any `LedgerDeletionService`.
+"""
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import Any
+
+from anyio.to_thread import current_default_thread_limiter
+from fastapi import FastAPI
+from starlette.responses import HTMLResponse
+
+from service.api import errors
+from service.api.authentication import Authenticator
+from service.api.gate import OPEN_PATHS, Gate
+from service.api.reference import reference_page
+from service.api.routes import ledger_deletion, probes, topics
+from service.ledger_deletion.operating import LedgerDeletionService
+from service.model.clocks import Clock, StopSignal
+from service.observability.metrics import DeletionMetrics
+
+_THREADS = 128
+"""Topic deletions wait in a thread each; probes must find a free one beside them."""
+
+_DESCRIPTION = """Two-phase ledger deletion (PIP-186) beside unmodified brokers.
+
+Every error's body is `{"reason": "..."}`. 400: the request is malformed. 401, 403: no valid token, or a role that is no
+superuser. 404: no such path, topic, or outcome. 405: the feature is off (`topicTwoPhaseDeletionEnabled`), or the path
+has another method. 409: it does not fit the present state, such as a ledger still in use. 412: the record is not what
+the metadata says. 413: more than 8 MiB. 503: it may work later, so ask again; every call may be repeated. A broker's
+refusal keeps the broker's status.
+
+A topic in a path is URL-encoded, as for Pulsar's own admin service."""
+
+
+def create_app(
+    service: LedgerDeletionService,
+    metrics: DeletionMetrics,
+    authentication: Authenticator,
+    *,
+    clock: Clock,
+    draining: StopSignal,
+    own_hosts: Collection[str] = (),
+    docs: bool = False,
+    version: str = "0",
+) -> FastAPI:
+    """Build the app.
+
+    Args:
+        service: what the routes call.
+        metrics: what ``/metrics`` shows.
+        authentication: decides who may call.
+        clock: times requests for the log.
+        draining: once set, ``/readyz`` answers 503.
+        own_hosts: host names under which clients reach this sidecar, beside loopback ones.
+        docs: serve the reference as a page on ``/docs``.
+        version: this program's.
+    """
+    app = FastAPI(
+        title="pulsar-sidecar",
+        version=version,
+        description=_DESCRIPTION,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        lifespan=_threads,
+    )
+    errors.install(app)
+    app.include_router(topics.router(service))
+    app.include_router(ledger_deletion.router(service))
+    app.include_router(probes.router(service, metrics, draining))
+    if docs:
+        app.add_api_route("/docs", lambda: HTMLResponse(reference_page(app.openapi())), include_in_schema=False)
+    app.add_middleware(Gate, authentication=authentication, own_hosts=own_hosts, clock=clock)
+    app.openapi_schema = _with_security(app.openapi())
+    return app
+
+
+@asynccontextmanager
+async def _threads(_: FastAPI) -> AsyncIterator[None]:
+    current_default_thread_limiter().total_tokens = _THREADS
+    yield
+
+
+def _with_security(document: dict[str, Any]) -> dict[str, Any]:
+    document.setdefault("components", {})["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "A Pulsar token."}
+    }
+    for path, operations in document["paths"].items():
+        if path not in OPEN_PATHS:
+            for operation in operations.values():
+                operation["security"] = [{"token": []}]
+    return document

@@ -1,0 +1,35 @@
+"""What Kubernetes and Prometheus ask."""
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from service.api.schemas import Healthy, Reason
+from service.ledger_deletion.operating import LedgerDeletionService
+from service.model.clocks import StopSignal
+from service.model.errors import TemporaryError
+from service.observability.metrics import CONTENT_TYPE, DeletionMetrics
+
+
+def router(service: LedgerDeletionService, metrics: DeletionMetrics, draining: StopSignal) -> APIRouter:
+    """``/livez``, ``/readyz`` and ``/metrics``, open to everybody."""
+    routes = APIRouter(tags=["probes"], responses={"default": {"model": Reason}})
+
+    @routes.get("/livez")
+    def livez() -> Healthy:
+        """The process answers."""
+        return Healthy()
+
+    @routes.get("/readyz")
+    def readyz() -> Healthy:
+        """Work can be done; 503 says what is missing."""
+        missing = "the service is stopping" if draining.is_set() else service.ready()
+        if missing is not None:
+            raise TemporaryError(missing)
+        return Healthy()
+
+    @routes.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE: {}}}})
+    def scrape() -> Response:
+        """Every metric in Prometheus' text format."""
+        return Response(metrics.exposition(), media_type=CONTENT_TYPE)
+
+    return routes

@@ -1,0 +1,108 @@
+"""The HTTP server around the app: one process, and an orderly end.
+
+Invariant: even a request that is not HTTP at all is answered with ``{"reason": ...}``.
+"""
+
+import json
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import h11
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from service.model.errors import InvalidInputError
+
+_GRACE_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where to listen; with both files the server speaks HTTPS."""
+
+    host: str
+    port: int
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+
+
+class ReasonProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1, with our body for requests that cannot be parsed."""
+
+    def send_400_response(self, msg: str) -> None:
+        body = json.dumps({"reason": f"this is no HTTP/1.1 request, or its line or headers exceed 64 KiB: {msg}"})
+        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+        events: tuple[h11.Event, ...] = (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=body.encode()),
+            h11.EndOfMessage(),
+        )
+        for event in events:
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that says that it is stopping before it stops."""
+
+    def __init__(self, config: uvicorn.Config, draining: threading.Event) -> None:
+        super().__init__(config)
+        self._draining = draining
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._draining.set()
+        super().handle_exit(sig, frame)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn's, except that the process then ends with 0 and not by the signal it has obeyed."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        previous = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for sig, handler in previous.items():
+                signal.signal(sig, handler)
+
+
+def listening_socket(endpoint: Endpoint) -> socket.socket:
+    """A socket that accepts connections from now on; they wait until the server runs.
+
+    Raises:
+        InvalidInputError: the address is taken, or is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+    try:
+        return socket.create_server((endpoint.host, endpoint.port), family=family, backlog=512)
+    except OSError as error:
+        raise InvalidInputError(
+            f"cannot listen on {endpoint.host} port {endpoint.port}: {error.strerror}; choose another one with listen"
+        ) from error
+
+
+def server_for(app: FastAPI, endpoint: Endpoint, draining: threading.Event) -> DrainingServer:
+    """A server that is not running yet; ``run(sockets)`` blocks until SIGTERM or SIGINT has been obeyed."""
+    config = uvicorn.Config(
+        app,
+        http=ReasonProtocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+        ssl_certfile=endpoint.certificate_file,
+        ssl_keyfile=endpoint.key_file,
+    )
+    return DrainingServer(config, draining)

@@ -1,0 +1,133 @@
+"""`LedgerDeletionService` in memory, for tests of its doors.
+
+It answers what a test has put in, remembers what it was asked, and raises what it is told to.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from service.ledger_deletion.operating import (
+    Control,
+    DeadLetter,
+    InflightEstimate,
+    LedgerDeletionAnswer,
+    OperationState,
+    Redirect,
+    Redriven,
+    SentLedger,
+    ServiceStatus,
+    SidecarInstance,
+    TopicDeletionStatus,
+    Undeleted,
+)
+from service.ledger_deletion.pending import PendingDeleteLedgerInfo
+from service.model.errors import NotFoundError, SidecarError
+from service.model.ids import LedgerId, OperationId
+from service.model.names import TopicName
+
+
+@dataclass(slots=True)
+class FakeDeletionService:
+    """Set the public fields, call through a door, look at ``asked``."""
+
+    failure: SidecarError | RuntimeError | None = None
+    not_sent: dict[int, str] = field(default_factory=dict)
+    control: Control = field(default_factory=Control)
+    inflight: InflightEstimate = field(default_factory=lambda: InflightEstimate(7, 120, 5_000, 900))
+    instances: tuple[SidecarInstance, ...] = ()
+    deletion_state: OperationState = OperationState.DONE
+    deletion_reason: str | None = None
+    running: list[TopicDeletionStatus] = field(default_factory=list)
+    ledger_answer: LedgerDeletionAnswer | Redirect = LedgerDeletionAnswer.DELETED
+    dead: list[DeadLetter] = field(default_factory=list)
+    deleted: set[int] = field(default_factory=set)
+    missing: str | None = None
+    enabled: bool = True
+    asked: list[tuple[str, object]] = field(default_factory=list)
+
+    def send_pending_delete_ledgers(
+        self,
+        records: Sequence[PendingDeleteLedgerInfo],
+        *,
+        producer_name: str | None = None,
+        first_sequence_id: int | None = None,
+    ) -> list[SentLedger]:
+        self._asked("send", (list(records), producer_name, first_sequence_id))
+        return [
+            SentLedger(record.ledger_id, record.ledger_id not in self.not_sent, self.not_sent.get(record.ledger_id))
+            for record in records
+        ]
+
+    def delete_topic(
+        self, topic: TopicName, *, partitioned: bool, force: bool, requested_by: str | None
+    ) -> TopicDeletionStatus:
+        self._asked("delete_topic", (topic, partitioned, force, requested_by))
+        return TopicDeletionStatus(
+            OperationId("op-1"), topic, self.deletion_state, 3, 1, 1_700_000_000_000, self.deletion_reason
+        )
+
+    def topic_deletions(self) -> list[TopicDeletionStatus]:
+        self._asked("topic_deletions", None)
+        return self.running
+
+    def delete_ledger(self, record: PendingDeleteLedgerInfo, *, authoritative: bool) -> LedgerDeletionAnswer | Redirect:
+        self._asked("delete_ledger", (record, authoritative))
+        if authoritative and isinstance(self.ledger_answer, Redirect):
+            return LedgerDeletionAnswer.DELETED
+        return self.ledger_answer
+
+    def estimated_inflight(self) -> InflightEstimate:
+        self._asked("estimated_inflight", None)
+        return self.inflight
+
+    def status(self) -> ServiceStatus:
+        self._asked("status", None)
+        return ServiceStatus(self.enabled, self.control, self.inflight, self.instances, len(self.running), None)
+
+    def pause(self, reason: str | None) -> Control:
+        self._asked("pause", reason)
+        self.control = replace(self.control, paused=True, paused_reason=reason)
+        return self.control
+
+    def resume(self) -> Control:
+        self._asked("resume", None)
+        self.control = replace(self.control, paused=False, paused_reason=None)
+        return self.control
+
+    def limit_rate(self, ledgers_per_second: float | None) -> Control:
+        self._asked("limit_rate", ledgers_per_second)
+        self.control = replace(self.control, rate_per_second=ledgers_per_second)
+        return self.control
+
+    def dead_letters(self, limit: int) -> list[DeadLetter]:
+        self._asked("dead_letters", limit)
+        return self.dead[:limit]
+
+    def redrive(self, ledger_ids: Sequence[LedgerId] | None, limit: int) -> Redriven:
+        self._asked("redrive", (ledger_ids, limit))
+        chosen = [letter for letter in self.dead if ledger_ids is None or self._id(letter) in ledger_ids][:limit]
+        self.dead = [letter for letter in self.dead if letter not in chosen]
+        return Redriven(len(chosen), len(self.dead))
+
+    def undelete(self, ledger_id: LedgerId, *, force: bool) -> Undeleted:
+        self._asked("undelete", (ledger_id, force))
+        if ledger_id not in self.deleted:
+            raise NotFoundError(f"no outcome says that ledger {ledger_id} was deleted")
+        self.deleted.discard(ledger_id)
+        return Undeleted(ledger_id, readable=True)
+
+    def ready(self) -> str | None:
+        return self.missing
+
+    def calls(self, name: str) -> list[object]:
+        """The arguments of every call of that name."""
+        return [arguments for called, arguments in self.asked if called == name]
+
+    def _asked(self, name: str, arguments: object) -> None:
+        self.asked.append((name, arguments))
+        if self.failure is not None:
+            raise self.failure
+
+    @staticmethod
+    def _id(letter: DeadLetter) -> LedgerId | None:
+        return None if letter.record is None else letter.record.ledger_id
