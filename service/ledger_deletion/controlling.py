@@ -20,7 +20,7 @@ class ControlPanel:
         self._store = store
 
     def read(self) -> Control:
-        """The switches as they stand; a node that cannot be read means paused, because it was meant to say something."""
+        """The switches as they stand; what cannot be read means paused: it was meant to say something."""
         node = self._store.read(CONTROL)
         return Control() if node is None else _decode_control(node.data)
 

@@ -17,7 +17,7 @@ from service.ledger_deletion.marking import (
 )
 from service.ledger_deletion.operations import Operation, encode_operation, operation_path
 from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, encode_record
-from service.ledger_deletion.ports import DeletionTopic, DeletionTopics, LedgerEntries, OutgoingMessage
+from service.ledger_deletion.ports import DeletionTopic, DeletionTopics, LedgerEntries, OutgoingMessage, PublishResult
 from service.ledger_deletion.referencing import COMPACTION_CURSOR, CompactedLedgers
 from service.ledger_deletion.steps import Step, Steps
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
@@ -38,6 +38,7 @@ from service.model.errors import TemporaryError, UndecodableError
 from service.model.ids import LedgerId, NodeVersion
 from service.model.metadata import MetadataStore, Node
 from service.model.names import CursorName, TopicName
+from service.observability.metrics import DeletionMetrics
 
 _STABLE_ROUNDS = 5
 """A topic that gains ledgers faster than they can be recorded is too busy to be deleted now."""
@@ -60,11 +61,13 @@ class Recorder:
         entries: LedgerEntries,
         topics: DeletionTopics,
         ledgers_root: str,
+        metrics: DeletionMetrics,
         steps: Steps,
     ) -> None:
         self._store = store
         self._topics = topics
         self._root = ledgers_root
+        self._metrics = metrics
         self._steps = steps
         self._compacted = CompactedLedgers(store, entries, ledgers_root)
 
@@ -174,6 +177,9 @@ class Recorder:
             )
         finally:
             publisher.close()
+        for (_, record), result in zip(numbered, results, strict=True):
+            if result is PublishResult.STORED:
+                self._metrics.sent(record.ledger_type, record.component)
         missing = sum(not result.stored for result in results)
         if missing:
             raise TemporaryError(f"{missing} of {len(numbered)} records have no receipt from __ledger_deletion")

@@ -38,7 +38,8 @@ def undelete(
     readable = _readable(entries, kept)
     if not readable and not force:
         raise ConflictError(
-            f"bookies no longer hold the entries of ledger {ledger_id}, or did not answer; force brings back its metadata only"
+            f"bookies no longer hold the entries of ledger {ledger_id}, or did not answer; "
+            "force brings back its metadata only"
         )
     try:
         store.create(kept.path, kept.metadata)

@@ -7,7 +7,7 @@ done again.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from service.ledger_deletion.deciding import (
     Delete,
@@ -18,9 +18,12 @@ from service.ledger_deletion.deciding import (
     Reason,
     RetryLater,
 )
+from service.ledger_deletion.facts import StoredLedger
 from service.ledger_deletion.gathering import Gatherer
 from service.ledger_deletion.judging import Candidate, Judgement, Malformed, judge, read_deliveries
+from service.ledger_deletion.limiting import Pacer
 from service.ledger_deletion.outcomes import Settlement, judged_messages, settled_messages
+from service.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record
 from service.ledger_deletion.ports import (
     DeletionTopic,
     Delivery,
@@ -37,20 +40,10 @@ from service.model.clocks import Clock
 from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from service.model.ledgers import LedgerType
 from service.model.metadata import DeletionResult, GuardedDeletion, MetadataStore
+from service.observability.metrics import DeletionMetrics
 
 _JUDGING_ROUNDS = 3
 """How often a record whose nodes change under it is judged within one batch before it is sent to the retry topic."""
-
-
-class Tally(Protocol):
-    """Counts what happens (`service.observability.metrics.DeletionMetrics` is one)."""
-
-    def received(self, count: int) -> None: ...
-    def deleted(self, ledger_type: str, component: str, count: int, length_bytes: int) -> None: ...
-    def delete_failed(self, ledger_type: str, component: str, count: int) -> None: ...
-    def acknowledged(self, count: int) -> None: ...
-    def max_retry_reached(self, count: int) -> None: ...
-    def decided(self, decision: str, reason: str, count: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +72,7 @@ class BatchReport:
     received: int
     deleted: int
     postponed: int
+    mean_length_bytes: float | None
 
 
 class Settler:
@@ -94,9 +88,9 @@ class Settler:
         publishers: Publishers,
         policy: Policy,
         retry_policy: RetryPolicy,
-        tally: Tally,
+        metrics: DeletionMetrics,
         steps: Steps,
-        pace: Callable[[int], None],
+        pacer: Pacer,
         warn: Callable[[str], None],
     ) -> None:
         self._sidecar = sidecar
@@ -107,23 +101,42 @@ class Settler:
         self._publishers = publishers
         self._policy = policy
         self._retry_policy = retry_policy
-        self._tally = tally
+        self._metrics = metrics
         self._steps = steps
-        self._pace = pace
+        self._pacer = pacer
         self._warn = warn
 
     def settle(self, pending: PendingDeletions, deliveries: Sequence[Delivery]) -> BatchReport:
         """Take one batch to its end; a failure postpones, it never raises for a single record."""
-        self._tally.received(len(deliveries))
+        self._metrics.received(len(deliveries))
         self._steps.reached(Step.BATCH_RECEIVED)
         book = Ledgerbook()
         candidates, malformed = read_deliveries(deliveries)
         for message in malformed:
             self._reject(book, message)
-        self._work_through(book, candidates)
-        deleted = sum(settlement.decision == "deleted" for settlement in book.settlements)
+        for chunk in self._pacer.chunks(candidates):
+            self._work_through(book, chunk)
+        report = _report(deliveries, book)
         self._close(book, pending)
-        return BatchReport(len(deliveries), deleted, len(book.postponed))
+        return report
+
+    def settle_now(self, record: PendingDeleteLedgerInfo, origin: str) -> Settlement:
+        """Judge one record and delete its ledger at once, without the topic; how it ended or why it has to wait.
+
+        Raises:
+            TemporaryError: the facts could not be read, or the judgement could not be kept.
+        """
+        book = Ledgerbook()
+        delivery = Delivery(None, encode_record(record), str(record.topic), {}, origin, "", 0)
+        self._work_through(book, [Candidate(delivery, record)])
+        if book.reconsumptions:
+            return book.reconsumptions[0][2]
+        if not book.settlements:
+            raise TemporaryError(f"ledger {record.ledger_id} could not be judged now; try again")
+        payloads = settled_messages(self._sidecar, self._clock.now_ms(), book.settlements)
+        if not self._stored(self._publishers.outcome, [OutgoingMessage(payload) for payload in payloads]):
+            self._warn(f"the outcome of ledger {record.ledger_id} could not be kept")
+        return book.settlements[0]
 
     # --- judging and deleting ---------------------------------------------------------------------------------------
 
@@ -155,7 +168,7 @@ class Settler:
                 case RetryLater() as verdict:
                     self._retry(book, judgement.candidate, verdict, judgement)
                 case Postpone(reason, _):
-                    self._tally.decided("postponed", reason.value, 1)
+                    self._metrics.decided("postponed", reason.value, 1)
                     book.postponed.append(judgement.candidate.delivery)
                 case Delete() | DeleteOffloaded():
                     # Two records of one ledger in a batch: the second is judged again after the first's deletion.
@@ -172,7 +185,6 @@ class Settler:
             self._postpone_all(book, candidates, "the judgement could not be kept on the outcome topic")
             return []
         self._steps.reached(Step.JUDGEMENT_KEPT)
-        self._pace(len(judgements))
         stored = [judgement for judgement in judgements if isinstance(judgement.verdict, Delete)]
         again = self._delete_stored(book, stored)
         for judgement in judgements:
@@ -222,7 +234,7 @@ class Settler:
         if isinstance(judgement.verdict, Delete):
             length = judgement.verdict.ledger.metadata.length_bytes
             self._clear_under_replication(judgement.verdict.ledger.under_replication_mark)
-        self._tally.deleted(record.ledger_type.value, record.component.value, 1, length)
+        self._metrics.deleted(record.ledger_type, record.component, 1, length)
         self._finish(book, judgement, "deleted", Reason.UNREFERENCED, "nothing references it")
 
     def _clear_under_replication(self, mark: str | None) -> None:
@@ -253,7 +265,7 @@ class Settler:
     # --- how a record ends ------------------------------------------------------------------------------------------
 
     def _reject(self, book: Ledgerbook, malformed: Malformed) -> None:
-        self._tally.decided("rejected", Reason.MALFORMED.value, 1)
+        self._metrics.decided("rejected", Reason.MALFORMED.value, 1)
         book.settlements.append(
             Settlement("rejected", Reason.MALFORMED.value, malformed.detail, malformed.delivery.message_id, None)
         )
@@ -261,7 +273,7 @@ class Settler:
 
     def _finish(self, book: Ledgerbook, judgement: Judgement, decision: str, reason: Reason, detail: str) -> None:
         candidate = judgement.candidate
-        self._tally.decided(decision, reason.value, 1)
+        self._metrics.decided(decision, reason.value, 1)
         book.settlements.append(
             Settlement(decision, reason.value, detail, candidate.delivery.message_id, candidate.record, judgement.facts)
         )
@@ -277,10 +289,10 @@ class Settler:
         )
         dead = again.destination is DeletionTopic.DEAD_LETTER
         decision = "dead-letter" if dead else "retry"
-        self._tally.decided(decision, verdict.reason.value, 1)
-        self._tally.delete_failed(candidate.record.ledger_type.value, candidate.record.component.value, 1)
+        self._metrics.decided(decision, verdict.reason.value, 1)
+        self._metrics.delete_failed(candidate.record.ledger_type, candidate.record.component, 1)
         if dead:
-            self._tally.max_retry_reached(1)
+            self._metrics.max_retry_reached(1)
         settlement = Settlement(
             decision,
             verdict.reason.value,
@@ -293,7 +305,7 @@ class Settler:
 
     def _postpone_all(self, book: Ledgerbook, candidates: Sequence[Candidate], why: str) -> None:
         self._warn(f"{len(candidates)} records are postponed: {why}")
-        self._tally.decided("postponed", Reason.TEMPORARY_FAILURE.value, len(candidates))
+        self._metrics.decided("postponed", Reason.TEMPORARY_FAILURE.value, len(candidates))
         book.postponed.extend(candidate.delivery for candidate in candidates)
 
     # --- making it durable ------------------------------------------------------------------------------------------
@@ -311,7 +323,7 @@ class Settler:
             pending.postpone(book.postponed)
         if book.finished:
             pending.acknowledge(book.finished)
-            self._tally.acknowledged(len(book.finished))
+            self._metrics.acknowledged(len(book.finished))
         self._steps.reached(Step.ACKNOWLEDGED)
 
     def _send_again(self, book: Ledgerbook) -> None:
@@ -340,3 +352,18 @@ class Settler:
         except SidecarError as error:
             self._warn(f"{len(messages)} messages could not be published: {error}")
             return [PublishResult.UNKNOWN] * len(messages)
+
+
+def _report(deliveries: Sequence[Delivery], book: Ledgerbook) -> BatchReport:
+    settlements = [*book.settlements, *(settlement for _, _, settlement in book.reconsumptions)]
+    lengths = [
+        settlement.facts.ledger.metadata.length_bytes
+        for settlement in settlements
+        if settlement.facts is not None and isinstance(settlement.facts.ledger, StoredLedger)
+    ]
+    return BatchReport(
+        received=len(deliveries),
+        deleted=sum(settlement.decision == "deleted" for settlement in settlements),
+        postponed=len(book.postponed),
+        mean_length_bytes=sum(lengths) / len(lengths) if lengths else None,
+    )

@@ -23,10 +23,10 @@ from service.ledger_deletion.steps import Step, Steps
 from service.ledger_ownership.paths import partitioned_topic_path
 from service.model.errors import (
     AlreadyExistsError,
-    BrokerRefusedError,
     ConflictError,
     NotFoundError,
     OutcomeUnknownError,
+    PermanentError,
     TemporaryError,
     UndecodableError,
 )
@@ -86,11 +86,11 @@ class TopicDeleter:
             self._ask_broker(held.operation)
             self._steps.reached(Step.BROKER_ASKED)
             left = self._left(held.operation)
-        except (BrokerRefusedError, NotFoundError):
-            self.end(held.operation)
-            raise
         except (TemporaryError, OutcomeUnknownError, ConflictError) as error:
             return self._left_running(held, str(error)), OperationState.RUNNING
+        except PermanentError:
+            self.end(held.operation)
+            raise
         if left:
             return self._left_running(held, f"{left[0]} is still there"), OperationState.RUNNING
         return self._done(held)
