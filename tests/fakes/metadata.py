@@ -349,7 +349,9 @@ def _join(path: str, name: str) -> str:
 
 def _check_path(path: str) -> None:
     parts = path.split("/")
-    well_formed = path == "/" or (parts[0] == "" and all(part not in ("", ".", "..") for part in parts[1:]))
+    well_formed = path == "/" or (
+        len(parts) > 1 and parts[0] == "" and all(part not in ("", ".", "..") for part in parts[1:])
+    )
     if not well_formed or _REFUSED_CHARACTERS.search(path):
         raise InvalidInputError(f"{path[:100]!r} is not a path of the metadata store")
 

@@ -13,8 +13,8 @@ from service.model.ids import NodeVersion
 from service.model.metadata import GuardedDeletion
 
 MAX_PATH_BYTES = 32 * 1024
-MAX_REQUEST_BYTES = 1_048_575
-"""ZooKeeper's default ``jute.maxbuffer``; a larger request makes the server drop the connection."""
+MAX_REQUEST_BYTES = 10_485_760
+"""``jute.maxbuffer`` as Pulsar's own scripts set it; a larger request makes the server drop the connection."""
 REQUEST_OVERHEAD_BYTES = 1024
 
 _ANY_VERSION = -1
@@ -51,10 +51,10 @@ def check_data(path: str, data: bytes) -> None:
     """Refuse a node that does not fit into one request.
 
     Raises:
-        InvalidInputError: larger than ZooKeeper takes by default.
+        InvalidInputError: larger than Pulsar's ZooKeeper takes.
     """
     if len(data) + len(path.encode()) + REQUEST_OVERHEAD_BYTES > MAX_REQUEST_BYTES:
-        raise InvalidInputError(f"{len(data)} bytes for {path} are more than ZooKeeper takes in one request (1 MB)")
+        raise InvalidInputError(f"{len(data)} bytes for {path} are more than ZooKeeper takes in one request (10 MB)")
 
 
 def check_deletions(deletions: Iterable[GuardedDeletion]) -> None:

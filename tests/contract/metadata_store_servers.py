@@ -1,0 +1,134 @@
+"""The metadata stores that the behaviour suite runs on, and a ZooKeeper server that a test may break."""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NotEmptyError
+
+from service.adapters.metadata.url import parse_metadata_store_url
+from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from service.local_cluster.cluster import LocalCluster, find_software, no_progress
+from service.local_cluster.failures import MissingPrerequisiteError
+from service.local_cluster.life_line import hold_life_line
+from service.local_cluster.planning import metadata_store_url, plan_zookeeper
+from service.local_cluster.readiness import is_ready
+from service.local_cluster.spec import ClusterSpec
+from service.local_cluster.starting import Launcher, start_members
+from service.local_cluster.state import ClusterState, Member, change_state, write_state
+from service.model.clocks import SystemClock
+from tests.fakes.metadata import FakeMetadataStore
+
+CLOCK = SystemClock()
+AnyStore = FakeMetadataStore | ZooKeeperMetadataStore
+
+
+@dataclass(frozen=True, slots=True)
+class TwoSessions:
+    """A store, empty but for its root, as two clients see it."""
+
+    store: AnyStore
+    rival: AnyStore
+
+
+@contextmanager
+def fake_sessions() -> Iterator[TwoSessions]:
+    store = FakeMetadataStore()
+    yield TwoSessions(store, store.other_session())
+
+
+@contextmanager
+def zookeeper_sessions(url: str) -> Iterator[TwoSessions]:
+    with chroot(url) as below, open_metadata_store(below, CLOCK) as store, open_metadata_store(below, CLOCK) as rival:
+        yield TwoSessions(store, rival)
+
+
+@contextmanager
+def chroot(url: str) -> Iterator[str]:
+    """A URL whose root is a new node, removed afterwards with all below it."""
+    name = f"/contract-{secrets.token_hex(6)}"
+    with raw_client(url) as client:
+        client.create_async(name).get()
+        try:
+            yield url + name
+        finally:
+            _remove(client, name)
+
+
+def _remove(client: KazooClient, path: str) -> None:
+    # kazoo's own recursive deletion takes a round trip per node, one after the other.
+    names = client.get_children_async(path, include_data=True).get()[0]
+    leaves = [client.delete_async(f"{path}/{name}") for name in names]
+    for name, leaf in zip(names, leaves, strict=True):
+        try:
+            leaf.get()
+        except NotEmptyError:
+            _remove(client, f"{path}/{name}")
+    client.delete_async(path).get()
+
+
+@contextmanager
+def raw_client(url: str) -> Iterator[KazooClient]:
+    """kazoo itself, for what only a stranger to the driver may do."""
+    client = KazooClient(parse_metadata_store_url(url).hosts)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LoneZooKeeper:
+    """A ZooKeeper server of one's own, without a cluster around it."""
+
+    url: str
+    cluster: LocalCluster
+
+    def kill(self) -> None:
+        self.cluster.kill("zookeeper")
+
+    def freeze(self) -> None:
+        self.cluster.stop("zookeeper")
+
+    def thaw(self) -> None:
+        self.cluster.cont("zookeeper")
+
+    def restart(self) -> None:
+        self.cluster.restart("zookeeper")
+
+
+@contextmanager
+def lone_zookeeper(directory: Path) -> Iterator[LoneZooKeeper]:
+    """Start a server that ends with this process at the latest."""
+    spec = ClusterSpec(directory)
+    try:
+        software = find_software(spec)
+    except MissingPrerequisiteError as error:
+        pytest.skip(f"no ZooKeeper to break: {error}")
+    directory.mkdir(parents=True)
+    write_state(ClusterState(directory, spec.version, spec.cluster_name))
+    cluster, life_line = LocalCluster(directory), hold_life_line(directory)
+
+    def record(member: Member) -> None:
+        change_state(directory, lambda state: state.with_member(member))
+
+    launcher = Launcher(
+        clock=CLOCK,
+        directory=directory,
+        started=record,
+        is_ready=is_ready,
+        progress=no_progress,
+        timeout_seconds=spec.start_timeout_seconds,
+    )
+    try:
+        (member,) = start_members(launcher, [plan_zookeeper(spec, software)], lambda _: plan_zookeeper(spec, software))
+        yield LoneZooKeeper(metadata_store_url(member), cluster)
+    finally:
+        cluster.down()
+        life_line.release()
