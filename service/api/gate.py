@@ -113,16 +113,18 @@ class Gate:
 
 async def _whole_body(headers: Headers, receive: Receive) -> Receive:
     """Read the body to its end, so that one that is too large is refused before a route begins."""
-    parts: list[bytes] = []
-    left = MAX_BODY_BYTES - int(headers.get("content-length", "0"))
-    more = True
-    while more and left >= 0:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        more = message.get("more_body", False)
-        left = MAX_BODY_BYTES - sum(map(len, parts))
-    if left < 0:
+    if int(headers.get("content-length", "0")) > MAX_BODY_BYTES:
         raise TooLargeError
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise InvalidInputError("the request broke off before its body had ended")
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > MAX_BODY_BYTES:
+            raise TooLargeError
     replayed = False
 
     async def replay() -> Message:
@@ -130,7 +132,7 @@ async def _whole_body(headers: Headers, receive: Receive) -> Receive:
         if replayed:
             return await receive()
         replayed = True
-        return {"type": "http.request", "body": b"".join(parts), "more_body": False}
+        return {"type": "http.request", "body": bytes(body), "more_body": False}
 
     return replay
 

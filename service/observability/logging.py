@@ -1,0 +1,123 @@
+"""Logging, set up once for the whole process: structlog for our lines, and the same line for those of libraries.
+
+Invariant: nothing that looks like a credential leaves the process in a log line, whoever wrote it and wherever in the
+line it stands: by a field's name, or by its shape inside any text, tracebacks included.
+"""
+
+import logging
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Literal, TextIO
+
+import structlog
+from structlog.typing import Processor
+
+REDACTED = "[redacted]"
+_MAX_DEPTH = 6
+
+_SECRET_FIELD = re.compile(
+    r"token|passw|secret|credential|auth_?params|authorization|cookie|api_?key|private_?key|jwt", re.IGNORECASE
+)
+_SECRET_SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\beyJ[\w-]{4,}\.[\w-]+(?:\.[\w-]*)?"), REDACTED),  # a JWT: base64 of {"...
+    (re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"',]+"), rf"\1 {REDACTED}"),
+    (re.compile(r"(?i)data:[^,\s]*;base64,[\w+/=-]+"), f"data:;base64,{REDACTED}"),
+    (re.compile(r"://[^/\s:@]+:[^/\s@]+@"), f"://{REDACTED}@"),
+    (
+        re.compile(
+            r"(?i)([\w-]*(?:token|passw(?:or)?d|secret|credential|auth_?params|authorization|api_?key|private_?key)[\w-]*"
+            r"[\"']?\s*[:=]\s*[\"']?)(?!\[redacted\])[^\s\"',;&}\]]+"
+        ),
+        rf"\1{REDACTED}",
+    ),
+)
+_NOISY = ("kazoo", "urllib3", "uvicorn.access", "asyncio", "botocore", "h11")
+LogFormat = Literal["auto", "json", "text"]
+
+
+def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None = None) -> None:
+    """Route every line of the process to ``stream`` (standard error), redacted.
+
+    Args:
+        level: DEBUG, INFO, WARNING or ERROR.
+        log_format: ``auto`` writes text on a terminal and JSON elsewhere.
+        stream: where to.
+    """
+    stream = stream or sys.stderr
+    shared = _shared_processors()
+    renderer = _renderer(log_format == "text" or (log_format == "auto" and stream.isatty()), stream)
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                redact,
+                renderer,
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level)
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Structlog processor: hide what looks like a credential."""
+    for name, value in event.items():
+        event[name] = _redacted_field(name, value, _MAX_DEPTH)
+    return event
+
+
+def redacted_text(text: str) -> str:
+    """A text without what looks like a credential in it."""
+    for shape, replacement in _SECRET_SHAPES:
+        text = shape.sub(replacement, text)
+    return text
+
+
+def _redacted_field(name: str, value: object, depth: int) -> object:
+    if value is not None and not isinstance(value, bool) and _SECRET_FIELD.search(name):
+        return REDACTED
+    return _redacted(value, depth)
+
+
+def _redacted(value: object, depth: int) -> object:
+    if isinstance(value, str):
+        return redacted_text(value)
+    if isinstance(value, bytes):
+        return redacted_text(value.decode("utf-8", "backslashreplace"))
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if depth == 0:
+        return "[too deep]"
+    if isinstance(value, Mapping):
+        return {str(name): _redacted_field(str(name), item, depth - 1) for name, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_redacted(item, depth - 1) for item in value]
+    return redacted_text(str(value))
+
+
+def _shared_processors() -> list[Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+
+
+def _renderer(text: bool, stream: TextIO) -> Processor:
+    if text:
+        return structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    return structlog.processors.JSONRenderer(ensure_ascii=False)

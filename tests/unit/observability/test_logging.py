@@ -1,0 +1,119 @@
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.observability.logging import configure_logging, redacted_text
+
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhZG1pbiJ9.dGhlLXNpZ25hdHVyZS1vZi1pdA"
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    written = io.StringIO()
+    configure_logging("DEBUG", "auto", written)
+    yield written
+    root.handlers = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def line(stream: io.StringIO) -> dict[str, object]:
+    document = json.loads(stream.getvalue())
+    assert isinstance(document, dict)
+    return document
+
+
+def test_off_a_terminal_a_line_is_one_json_object(stream: io.StringIO) -> None:
+    structlog.get_logger("room").info("ledger deleted", ledger_id=7, topic="persistent://t/n/ä")
+    written = line(stream)
+    assert written["event"] == "ledger deleted"
+    assert written["ledger_id"] == 7
+    assert written["topic"] == "persistent://t/n/ä"
+    assert written["level"] == "info"
+    assert written["logger"] == "room"
+    assert str(written["timestamp"]).endswith("Z")
+
+
+def test_lines_of_libraries_take_the_same_way(stream: io.StringIO) -> None:
+    logging.getLogger("kazoo.client").warning("connection %s dropped, token=%s", "a", "abc123")
+    written = line(stream)
+    assert written["event"] == "connection a dropped, token=[redacted]"
+    assert written["level"] == "warning"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("auth_params", "token:abc"),
+        ("authParams", "x"),
+        ("token", "x"),
+        ("password", b"x"),
+        ("headers", {"Authorization": "x", "Accept": "a"}),
+        ("options", [{"tokenSecretKey": "x"}]),
+        ("url", "http://user:x@host/path"),
+        ("text", f"got {JWT} from there"),
+        ("text", "Authorization: Bearer x"),
+        ("text", 'authParams={"privateKey":"x"}'),
+        ("text", "password=x&user=me"),
+        ("key", "data:;base64,eA=="),
+    ],
+)
+def test_a_credential_is_hidden_wherever_it_stands(stream: io.StringIO, field: str, value: object) -> None:
+    structlog.get_logger().info("calling", **{field: value})
+    shown = line(stream)[field]
+    assert "[redacted]" in str(shown)
+    assert "dGhlLXNpZ25hdHVyZS1vZi1pdA" not in str(shown)
+    assert ":x@" not in str(shown)
+    assert not str(shown).endswith("x")
+
+
+def test_a_credential_in_a_traceback_is_hidden(stream: io.StringIO) -> None:
+    def refuse() -> None:
+        raise RuntimeError(f"refused Bearer {JWT}")
+
+    try:
+        refuse()
+    except RuntimeError:
+        structlog.get_logger().exception("call failed")
+    assert "RuntimeError: refused Bearer [redacted]" in str(line(stream)["exception"])
+    assert JWT not in stream.getvalue()
+
+
+def test_what_is_no_credential_stays(stream: io.StringIO) -> None:
+    structlog.get_logger().info("the record is malformed", reason="ledgerId: must be an integer", tries=3, left=None)
+    written = line(stream)
+    assert written["reason"] == "ledgerId: must be an integer"
+    assert written["tries"] == 3
+    assert written["left"] is None
+
+
+def test_text_for_a_person_is_no_json() -> None:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    try:
+        written = io.StringIO()
+        configure_logging("WARNING", "text", written)
+        structlog.get_logger().info("hidden by the level")
+        structlog.get_logger().warning("seen", token="abc")
+        assert "seen" in written.getvalue()
+        assert "abc" not in written.getvalue()
+        assert "hidden" not in written.getvalue()
+    finally:
+        root.handlers = handlers
+        root.setLevel(level)
+        structlog.reset_defaults()
+
+
+@given(st.from_regex(r"[A-Za-z0-9_-]{8,40}", fullmatch=True), st.text(max_size=30))
+def test_no_token_survives_beside_any_text(secret: str, around: str) -> None:
+    for template in ("{around} token:{secret}", "Bearer {secret} {around}", '{around} "password": "{secret}"'):
+        shown = redacted_text(template.format(around=around, secret=secret))
+        assert shown.count(secret) <= around.count(secret) + "Bearer token password redacted base64".count(secret)
