@@ -1,0 +1,56 @@
+# pulsar-sidecar: `make help` lists what there is. Everything installs into .venv; nothing else is touched.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+SOURCES := service pyspark_jobs tests docs/generate.py proto/generate.py
+
+.PHONY: help check test demo demo-down format generate lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+$(INSTALLED): deploy/requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or later is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing the locked dependencies into $(VENV) (about a minute the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-dev.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+check: $(INSTALLED) ## format, lint, types, import contracts, generated files, unit tests (under a minute)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python proto/generate.py --check
+	$(BIN)/python docs/generate.py --check
+	$(BIN)/python -m pytest -q tests/unit tests/model
+
+test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
+	$(BIN)/python -m pytest tests
+
+demo: $(INSTALLED) ## the main job on a real cluster: leaks without the sidecar, none with it
+	@$(BIN)/pulsar-sidecar demo up
+
+demo-down: ## end the demo's processes and remove its files
+	@test ! -x $(BIN)/pulsar-sidecar || $(BIN)/pulsar-sidecar demo down
+
+format: $(INSTALLED) ## format and fix what can be fixed
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+generate: $(INSTALLED) ## protobuf modules and the reference pages
+	$(BIN)/python proto/generate.py
+	$(BIN)/python docs/generate.py
+
+lock: ## resolve the dependencies again (needs uv)
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --no-annotate --no-header pyproject.toml --output-file deploy/requirements.lock
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --no-annotate --no-header --group dev pyproject.toml --output-file deploy/requirements-dev.lock
+
+clean: ## remove what the build made; the demo's processes are not touched
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
