@@ -7,6 +7,7 @@ removes every file, whoever calls it and however the start ended.
 import shutil
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,6 +16,7 @@ import requests
 
 from service.local_cluster import planning
 from service.local_cluster.addresses import ClusterAddresses, addresses_of
+from service.local_cluster.class_archives import ARCHIVE_NAME, RECORDING_OPTION, archives, kind_of
 from service.local_cluster.distribution import (
     offloader_distribution,
     server_distribution,
@@ -53,6 +55,7 @@ from service.model.clocks import Clock, SystemClock
 
 _GRACEFUL_STOP_SECONDS = 15.0
 _RESTART_TIMEOUT_SECONDS = 120.0
+_RECORDING_SECONDS = 120.0
 
 Progress = Callable[[str], None]
 
@@ -80,8 +83,12 @@ class LocalCluster:
             ClusterExistsError: the directory holds a cluster or somebody's files.
             MemberFailedError: a member did not become ready; everything was taken down again.
         """
+        software = _with_class_archives(spec, find_software(spec, progress), progress)
+        return cls._up_with(spec, software, progress, clock)
+
+    @classmethod
+    def _up_with(cls, spec: ClusterSpec, software: Software, progress: Progress, clock: Clock | None) -> Self:
         cluster = cls(spec.directory, clock, progress)
-        software = find_software(spec, progress)
         cluster._claim_directory(spec)
         try:
             if spec.lifetime is Lifetime.STARTING_PROCESS:
@@ -113,20 +120,25 @@ class LocalCluster:
         process = read_state(self._directory).member(name).process
         return process is not None and is_running(process)
 
-    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+    def kill(
+        self,
+        name: str,
+        number: signal.Signals = signal.SIGKILL,
+        timeout_seconds: float = _GRACEFUL_STOP_SECONDS,
+    ) -> None:
         """Send a signal to a member; after SIGKILL and SIGTERM wait until it is gone.
 
         Raises:
             ClusterNotFoundError: no such member, or it does not run.
-            MemberFailedError: it did not end within the time for a graceful stop.
+            MemberFailedError: it did not end within ``timeout_seconds``.
         """
         process = read_state(self._directory).member(name).process
         if process is None or not send_signal(process, number):
             raise ClusterNotFoundError(f"{name} does not run; start it with restart")
         if number not in (signal.SIGKILL, signal.SIGTERM):
             return
-        if not wait_until_gone(process, self._clock, _GRACEFUL_STOP_SECONDS):
-            raise MemberFailedError(f"{name} still runs {_GRACEFUL_STOP_SECONDS:.0f} s after {number.name}")
+        if not wait_until_gone(process, self._clock, timeout_seconds):
+            raise MemberFailedError(f"{name} still runs {timeout_seconds:.0f} s after {number.name}")
 
     def stop(self, name: str) -> None:
         """Freeze a member (SIGSTOP): it keeps its connections and its ports and does nothing."""
@@ -262,3 +274,28 @@ def find_software(spec: ClusterSpec, progress: Progress = no_progress) -> Softwa
         return Software(java, distribution)
     offloaders = unpacked(offloader_distribution(spec.version), cache, progress)
     return Software(java, distribution, offloaders / "offloaders")
+
+
+def _with_class_archives(spec: ClusterSpec, software: Software, progress: Progress) -> Software:
+    def record(directory: Path) -> None:
+        _record_classes(spec.version, software, directory)
+
+    found = archives(cache_directory(), software.java, software.distribution, record, progress)
+    return replace(software, class_archives=found)
+
+
+def _record_classes(version: str, software: Software, directory: Path) -> None:
+    """Run a small cluster, end its members gently so that each writes its archive, and collect the archives."""
+    spec = ClusterSpec(
+        directory / "cluster",
+        brokers=1,
+        bookies=1,
+        version=version,
+        java_options=(RECORDING_OPTION,),
+        lifetime=Lifetime.STARTING_PROCESS,
+    )
+    with LocalCluster._up_with(spec, software, no_progress, None) as cluster:
+        for name in reversed(spec.member_names()):
+            cluster.kill(name, signal.SIGTERM, _RECORDING_SECONDS)
+        for name in ("metadata-setup", *spec.member_names()):
+            (spec.directory / name / ARCHIVE_NAME).rename(directory / f"{kind_of(name)}.jsa")

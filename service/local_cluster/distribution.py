@@ -4,17 +4,16 @@ Invariant: a directory in the cache is complete. Unpacking happens beside it and
 lock, so two runs at once fetch once and a run that is killed half-way leaves nothing that looks finished.
 """
 
-import fcntl
 import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from service.local_cluster.failures import DistributionError, MissingPrerequisiteError
+from service.local_cluster.locks import exclusive
 from service.model.errors import InvalidInputError
 
 _GROUP = "org.apache.pulsar"
@@ -61,7 +60,9 @@ def unpacked(artifact: Artifact, cache: Path, progress: Progress) -> Path:
     if target.is_dir():
         return target
     shelf.mkdir(parents=True, exist_ok=True)
-    with _locked(shelf / f"{artifact.directory_name()}.lock"):
+    lock = shelf / f"{artifact.directory_name()}.lock"
+    lock.touch()
+    with exclusive(lock):
         if not target.is_dir():
             _fetch_and_unpack(artifact, shelf, target, progress)
     return target
@@ -114,10 +115,3 @@ def _unpack(archive: Path, directory: Path) -> Path:
         raise DistributionError(f"{archive.name} cannot be unpacked: {error}; is the disk full?") from error
     (content,) = directory.iterdir()
     return content
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

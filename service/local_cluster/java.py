@@ -37,10 +37,17 @@ _MEMORY: Mapping[Role, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class JavaRuntime:
-    """A Java runtime that is new enough for Pulsar."""
+    """A Java runtime that is new enough for Pulsar.
+
+    Attributes:
+        executable: the ``java`` program.
+        major_version: 17 for Java 17.
+        build: everything it says about its version, which tells two builds apart.
+    """
 
     executable: Path
     major_version: int
+    build: str
 
 
 def find_java() -> JavaRuntime:
@@ -54,23 +61,28 @@ def find_java() -> JavaRuntime:
     if found is None or not Path(found).exists():
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "no java on the path"
         raise MissingPrerequisiteError(f"Pulsar needs a JDK {OLDEST_JAVA} or later: {where}; install one")
-    major = _major_version(found)
+    build = _version_text(found)
+    major = _major_version(found, build)
     if major < OLDEST_JAVA:
         raise MissingPrerequisiteError(
             f"Pulsar needs a JDK {OLDEST_JAVA} or later and {found} is version {major}; "
             "install one, or point JAVA_HOME at it"
         )
-    return JavaRuntime(Path(found), major)
+    return JavaRuntime(Path(found), major, build)
 
 
-def _major_version(java: str) -> int:
+def _version_text(java: str) -> str:
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own java
             [java, "-version"], capture_output=True, text=True, check=False, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MissingPrerequisiteError(f"{java} does not run: {error}; install a JDK {OLDEST_JAVA}") from error
-    version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    return answer.stderr + answer.stdout
+
+
+def _major_version(java: str, text: str) -> int:
+    version = re.search(r'version "(?:1\.)?(\d+)', text)
     if version is None:
         raise MissingPrerequisiteError(f"{java} -version tells no version; install a JDK {OLDEST_JAVA}")
     return int(version.group(1))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
+from service.local_cluster.class_archives import archive_of, kind_of
 from service.local_cluster.configuration import (
     bookie_settings,
     broker_settings,
@@ -28,11 +29,13 @@ class Software:
         java: the runtime.
         distribution: the unpacked server distribution.
         offloaders: directory of the offloader archives (``*.nar``), None without them.
+        class_archives: directory of the class archives, None without them.
     """
 
     java: JavaRuntime
     distribution: Path
     offloaders: Path | None = None
+    class_archives: Path | None = None
 
 
 def plan_zookeeper(spec: ClusterSpec, software: Software) -> Member:
@@ -118,7 +121,8 @@ def broker_service_url(brokers: tuple[Member, ...]) -> str:
 def _argv(spec: ClusterSpec, software: Software, name: str, main_class: str, *arguments: str) -> tuple[str, ...]:
     role = Role.ZOOKEEPER if name == "metadata-setup" else role_of(name)
     jvm = jvm_argv(software.java, role, software.distribution, spec.directory / name)
-    return (*jvm, *spec.java_options, main_class, *arguments)
+    shared = archive_of(kind_of(name), software.class_archives)
+    return (*jvm, *shared, *spec.java_options, main_class, *arguments)
 
 
 def _fresh_directory(spec: ClusterSpec, name: str) -> Path:

@@ -4,15 +4,13 @@ Invariant: the file is replaced in one step and under a lock, and a member stand
 exists, so whatever was started can be found and ended.
 """
 
-import fcntl
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from service.local_cluster.failures import ClusterNotFoundError
+from service.local_cluster.locks import exclusive
 from service.local_cluster.processes import ProcessIdentity
 from service.local_cluster.spec import Role
 from service.model.errors import UndecodableError
@@ -115,20 +113,10 @@ def write_state(state: ClusterState) -> None:
 
 def change_state(directory: Path, change: Callable[[ClusterState], ClusterState]) -> ClusterState:
     """Read, change and write the state while nobody else does."""
-    with _locked(directory):
+    with exclusive(directory):
         state = change(read_state(directory))
         write_state(state)
     return state
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _encode(state: ClusterState) -> dict[str, object]:
