@@ -103,11 +103,15 @@ class GuardedDeleter:
 
     def _sift(self, suspects: list[int], run: "_Run") -> list[int]:
         """Settle what a look settles; the rest is to be tried again."""
+        if not suspects:
+            return []
         deletions = [run.deletions[item] for item in suspects]
         paths = dict.fromkeys(path for deletion in deletions for path in _named_paths(deletion))
-        if not paths:
-            return []
-        seen = dict(zip(paths, self._reader.read_many(tuple(paths)), strict=True))
+        try:
+            seen = dict(zip(paths, self._reader.read_many(tuple(paths)), strict=True))
+        except TemporaryError:
+            # One node that may not be read hides all others; the next waves find the offenders one by one.
+            return suspects
         for item, deletion in zip(suspects, deletions, strict=True):
             run.results[item] = look(deletion, seen)
         return [item for item in suspects if run.results[item] is None]
