@@ -83,6 +83,7 @@ class LocalCluster:
             ClusterExistsError: the directory holds a cluster or somebody's files.
             MemberFailedError: a member did not become ready; everything was taken down again.
         """
+        _refuse_if_in_use(spec.directory)
         software = _with_class_archives(spec, find_software(spec, progress), progress)
         return cls._up_with(spec, software, progress, clock)
 
@@ -195,10 +196,7 @@ class LocalCluster:
         return member.process is not None and is_running(member.process) and is_ready(member)
 
     def _claim_directory(self, spec: ClusterSpec) -> None:
-        if has_state(self._directory):
-            raise ClusterExistsError(f"{self._directory} holds a cluster already; take it down first with down")
-        if self._directory.exists() and any(self._directory.iterdir()):
-            raise ClusterExistsError(f"{self._directory} is not empty; choose another directory")
+        _refuse_if_in_use(self._directory)
         self._directory.mkdir(parents=True, exist_ok=True)
         write_state(ClusterState(self._directory, spec.version, spec.cluster_name))
 
@@ -258,6 +256,13 @@ class LocalCluster:
         answer = requests.post(f"{address}/admin/v2/clusters/{spec.cluster_name}", json=urls, timeout=30)
         if not answer.ok:
             raise MemberFailedError(f"the cluster's addresses could not be corrected: {answer.text}")
+
+
+def _refuse_if_in_use(directory: Path) -> None:
+    if has_state(directory):
+        raise ClusterExistsError(f"{directory} holds a cluster already; take it down first with down")
+    if directory.exists() and any(directory.iterdir()):
+        raise ClusterExistsError(f"{directory} is not empty; choose another directory")
 
 
 def find_software(spec: ClusterSpec, progress: Progress = no_progress) -> Software:

@@ -7,6 +7,8 @@ whoever starts a member on it must be ready to ask for another (``starting``).
 
 import secrets
 import socket
+from collections.abc import Iterable
+from pathlib import Path
 
 from service.model.errors import TemporaryError
 
@@ -14,6 +16,7 @@ LOOPBACK = "127.0.0.1"
 _FIRST_PORT = 15_000
 _PORT_COUNT = 17_000
 _TRIES = 200
+_LISTENING = "0A"
 
 
 def is_free(port: int) -> bool:
@@ -43,3 +46,33 @@ def free_ports(count: int) -> tuple[int, ...]:
     if len(chosen) < count:
         raise TemporaryError(f"found only {len(chosen)} of {count} free ports on {LOOPBACK}; stop something")
     return tuple(chosen)
+
+
+def listens_on(pid: int, ports: Iterable[int]) -> bool:
+    """Whether it is this process that listens on all these ports, not another that was quicker.
+
+    Where the system has no ``/proc/net/tcp`` to tell, the answer is True.
+    """
+    table = Path("/proc/net/tcp")
+    if not table.exists():
+        return True
+    own = _sockets_of(pid)
+    listeners = {
+        int(fields[1].rpartition(":")[2], 16)
+        for fields in (line.split() for line in table.read_text().splitlines()[1:])
+        if fields[3] == _LISTENING and fields[9] in own
+    }
+    return listeners.issuperset(ports)
+
+
+def _sockets_of(pid: int) -> set[str]:
+    """Inodes of a process's sockets; the empty set if it ended."""
+    inodes = set()
+    for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+        try:
+            target = str(descriptor.readlink())
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            inodes.add(target.removeprefix("socket:[").removesuffix("]"))
+    return inodes

@@ -1,8 +1,8 @@
 """Starting members side by side and waiting until each is ready.
 
 Invariant: a member that lost the race for a port is planned again with other ports; any other failure ends the start
-of all, with the last lines of that member's log. "Ready" needs the probe, the living process and a log without a lost
-race: the probe alone could be answered by whoever took the port.
+of all, with the last lines of that member's log. "Ready" needs the probe and that it is this member's process that
+listens: the probe alone could be answered by whoever took the port.
 """
 
 import os
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from service.local_cluster.failures import MemberFailedError
+from service.local_cluster.ports import listens_on
 from service.local_cluster.processes import end, exit_code, is_running, spawn
 from service.local_cluster.state import Member
 from service.model.clocks import Clock
@@ -120,7 +121,7 @@ def _wait_until_ready(launcher: Launcher, attempt: _Attempt) -> bool:
     deadline = launcher.clock.monotonic_seconds() + launcher.timeout_seconds
     while True:
         running = is_running(process)
-        ready = running and launcher.is_ready(member)
+        ready = running and launcher.is_ready(member) and listens_on(process.pid, member.ports.values())
         if attempt.lost_a_port():
             end([process], launcher.clock)
             return False

@@ -1,0 +1,160 @@
+"""Fetching through Maven, on a stand-in ``mvn`` program: complete or absent, once for two runs, clear when it fails."""
+
+import os
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from service.local_cluster.class_archives import archive_of, archives, kind_of
+from service.local_cluster.distribution import server_distribution, unpacked
+from service.local_cluster.failures import DistributionError, MemberFailedError, MissingPrerequisiteError
+from service.local_cluster.java import JavaRuntime, find_java
+from service.local_cluster.spec import cache_directory
+from service.model.errors import InvalidInputError
+
+ARTIFACT = server_distribution("4.0.8")
+
+
+def install(directory: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = directory / "bin" / name
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    content = tmp_path / "apache-pulsar-4.0.8"
+    (content / "lib").mkdir(parents=True)
+    (content / "lib" / "some.jar").write_text("jar")
+    path = tmp_path / "pulsar-server-distribution-4.0.8-bin.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        tar.add(content, "apache-pulsar-4.0.8")
+    return path
+
+
+def copying_mvn(archive: Path) -> str:
+    return (
+        f'echo run >> "{archive.parent}/runs"; for a in "$@"; do o=${{a#-DoutputDirectory=}}; done; cp "{archive}" "$o"'
+    )
+
+
+def test_a_distribution_is_fetched_once_for_runs_at_the_same_time(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "mvn", copying_mvn(archive), monkeypatch)
+    cache, progress = tmp_path / "cache", list[str]()
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(lambda _: unpacked(ARTIFACT, cache, progress.append), range(4)))
+    (directory,) = found
+    assert (directory / "lib" / "some.jar").read_text() == "jar"
+    assert (tmp_path / "runs").read_text() == "run\n"
+    assert any("fetching" in text for text in progress)
+    assert sorted(path.name for path in directory.parent.iterdir()) == [directory.name, f"{directory.name}.lock"]
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "mvn", copying_mvn(archive), monkeypatch)
+    left = tmp_path / "cache" / "distributions" / ".pulsar-server-distribution-4.0.8-left"
+    left.mkdir(parents=True)
+    unpacked(ARTIFACT, tmp_path / "cache", print)
+    assert not left.exists()
+
+
+def test_a_fetch_that_fails_shows_what_maven_said_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "mvn", "echo Could not find artifact; exit 1", monkeypatch)
+    with pytest.raises(DistributionError, match=r"mvn[\s\S]*4\.0\.8:tar\.gz:bin[\s\S]*Could not find artifact"):
+        unpacked(ARTIFACT, tmp_path / "cache", print)
+    assert [path.suffix for path in (tmp_path / "cache" / "distributions").iterdir()] == [".lock"]
+
+
+def test_an_archive_cut_short_is_no_distribution(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive.write_bytes(archive.read_bytes()[:60])
+    install(tmp_path, "mvn", copying_mvn(archive), monkeypatch)
+    with pytest.raises(DistributionError, match="cannot be unpacked"):
+        unpacked(ARTIFACT, tmp_path / "cache", print)
+    assert [path.suffix for path in (tmp_path / "cache" / "distributions").iterdir()] == [".lock"]
+
+
+def test_without_maven_the_message_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingPrerequisiteError, match="install Maven"):
+        unpacked(ARTIFACT, tmp_path / "cache", print)
+
+
+def test_without_java_the_message_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingPrerequisiteError, match="JDK 17"):
+        find_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(MissingPrerequisiteError, match="no bin/java"):
+        find_java()
+
+
+@pytest.mark.parametrize(
+    ("said", "major"), [('openjdk version "17.0.15" 2025-04-15', 17), ('openjdk version "25" 2025-09-16', 25)]
+)
+def test_a_new_enough_java_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, major: int) -> None:
+    install(tmp_path, "java", f"echo '{said}' >&2", monkeypatch)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert (find_java().major_version, find_java().executable) == (major, tmp_path / "bin" / "java")
+
+
+@pytest.mark.parametrize("said", ['java version "1.8.0_382"', 'openjdk version "11.0.2"', "no version here"])
+def test_another_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    install(tmp_path, "java", f"echo '{said}' >&2", monkeypatch)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(MissingPrerequisiteError, match="JDK 17"):
+        find_java()
+
+
+@pytest.mark.parametrize("version", ["", "../4.0.8", "4.0.8/x", "4 0"])
+def test_a_version_that_is_no_file_name_is_refused(tmp_path: Path, version: str) -> None:
+    with pytest.raises(InvalidInputError):
+        unpacked(server_distribution(version), tmp_path, print)
+
+
+def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PULSAR_SIDECAR_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / "pulsar-sidecar"
+    monkeypatch.setenv("PULSAR_SIDECAR_CACHE", str(tmp_path / "own"))
+    assert cache_directory() == tmp_path / "own"
+
+
+def test_class_archives_are_recorded_once_for_a_java_and_a_distribution(tmp_path: Path) -> None:
+    recorded = list[Path]()
+
+    def record(directory: Path) -> None:
+        recorded.append(directory)
+        (directory / "broker.jsa").touch()
+
+    java = JavaRuntime(Path("java"), 17, "17.0.15")
+    first = archives(tmp_path, java, tmp_path / "pulsar", record, print)
+    assert archives(tmp_path, java, tmp_path / "pulsar", record, print) == first
+    assert len(recorded) == 1
+    other = archives(tmp_path, JavaRuntime(Path("java"), 17, "17.0.16"), tmp_path / "pulsar", record, print)
+    assert other != first
+    assert archive_of(kind_of("broker-12"), first) == [f"-XX:SharedArchiveFile={first}/broker.jsa"]
+    assert archive_of(kind_of("metadata-setup"), first) == []
+    assert archive_of("broker", None) == []
+
+
+def test_a_recording_that_fails_is_said_and_not_kept(tmp_path: Path) -> None:
+    def fail(directory: Path) -> None:
+        (directory / "broker.jsa").touch()
+        raise MemberFailedError("broker-1 ended")
+
+    said = list[str]()
+    java = JavaRuntime(Path("java"), 17, "17.0.15")
+    assert archives(tmp_path, java, tmp_path / "pulsar", fail, said.append) is None
+    assert "broker-1 ended" in said[-1]
+    assert list((tmp_path / "class-archives").iterdir()) == []

@@ -1,0 +1,161 @@
+"""Starting on real, small processes: a lost race for a port is repeated, any other failure stops the start of all."""
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from service.local_cluster.failures import MemberFailedError
+from service.local_cluster.ports import LOOPBACK, free_ports, is_free, listens_on
+from service.local_cluster.processes import end, is_running
+from service.local_cluster.readiness import four_letter_word, is_ready
+from service.local_cluster.spec import Role
+from service.local_cluster.starting import Launcher, start_members
+from service.local_cluster.state import Member
+from service.model.clocks import SystemClock
+
+LISTEN = """
+import socket, sys, time
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])), reuse_port=False)
+while True:
+    connection, _ = listener.accept()
+    connection.recv(100)
+    connection.sendall(b"Mode: standalone")
+    connection.close()
+"""
+
+
+@dataclass
+class Stage:
+    """A cluster directory and everything that was started in it."""
+
+    directory: Path
+    started: list[Member] = field(default_factory=list)
+    progress: list[str] = field(default_factory=list)
+
+    def launcher(self, timeout_seconds: float = 20.0) -> Launcher:
+        return Launcher(
+            clock=SystemClock(),
+            directory=self.directory,
+            started=self.started.append,
+            is_ready=is_ready,
+            progress=self.progress.append,
+            timeout_seconds=timeout_seconds,
+        )
+
+    def member(self, name: str, port: int, program: str = LISTEN) -> Member:
+        (self.directory / name).mkdir(exist_ok=True)
+        argv = (sys.executable, "-c", program, str(port))
+        return Member(name, Role.ZOOKEEPER, {"client": port}, argv)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path)
+    yield stage
+    end([member.process for member in stage.started if member.process], SystemClock())
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    """A port on which somebody listens who answers the probe as if ready."""
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        thread = threading.Thread(target=_answer, args=[listener], daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def _answer(listener: socket.socket) -> None:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        with connection:
+            connection.recv(100)
+            connection.sendall(b"Mode: somebody else")
+
+
+def test_members_that_listen_become_ready_in_the_given_order(stage: Stage) -> None:
+    names = ("zookeeper", "zookeeper-2")
+    planned = [stage.member(name, port) for name, port in zip(names, free_ports(2), strict=True)]
+    running = start_members(stage.launcher(), planned, replan=None)
+    assert tuple(member.name for member in running) == names
+    assert all(member.process is not None and is_running(member.process) for member in running)
+    assert sorted(stage.progress) == ["zookeeper is ready", "zookeeper-2 is ready"]
+
+
+def test_a_lost_race_for_a_port_is_repeated_on_another(stage: Stage, taken_port: int) -> None:
+    (free,) = free_ports(1)
+    assert is_ready(stage.member("zookeeper", taken_port)), "the probe alone is fooled"
+    (running,) = start_members(
+        stage.launcher(), [stage.member("zookeeper", taken_port)], lambda name: stage.member(name, free)
+    )
+    assert running.ports == {"client": free}
+    first, second = (member.process for member in stage.started)
+    assert first is not None
+    assert second is not None
+    assert (is_running(first), is_running(second)) == (False, True)
+    assert four_letter_word(free, "srvr") == "Mode: standalone"
+
+
+def test_a_port_that_is_taken_again_and_again_ends_the_start(stage: Stage, taken_port: int) -> None:
+    with pytest.raises(MemberFailedError, match="port taken"):
+        start_members(
+            stage.launcher(),
+            [stage.member("zookeeper", taken_port)],
+            lambda name: stage.member(name, taken_port),
+        )
+
+
+def test_a_restart_keeps_its_port_or_fails(stage: Stage, taken_port: int) -> None:
+    with pytest.raises(MemberFailedError, match=f"port taken.*{taken_port}"):
+        start_members(stage.launcher(), [stage.member("zookeeper", taken_port)], replan=None)
+
+
+def test_an_earlier_lost_race_in_the_log_is_not_taken_for_a_new_one(stage: Stage) -> None:
+    (port,) = free_ports(1)
+    member = stage.member("zookeeper", port)
+    (stage.directory / "zookeeper" / "zookeeper.log").write_text("java.net.BindException: Address already in use\n")
+    assert start_members(stage.launcher(), [member], replan=None)
+
+
+def test_a_member_that_ends_shows_its_exit_code_and_the_end_of_its_log(stage: Stage) -> None:
+    broken = stage.member("zookeeper", 1, "import sys; print('no such setting'); sys.exit(7)")
+    with pytest.raises(MemberFailedError, match=r"zookeeper ended with exit code 7[\s\S]*no such setting"):
+        start_members(stage.launcher(), [broken], replan=None)
+
+
+def test_nobody_waits_for_the_others_when_one_failed(stage: Stage) -> None:
+    (port,) = free_ports(1)
+    silent = stage.member("zookeeper", port, "import time; time.sleep(60)")
+    broken = stage.member("zookeeper-2", port, "raise SystemExit(3)")
+    with pytest.raises(MemberFailedError, match="zookeeper-2 ended with exit code 3"):
+        start_members(stage.launcher(timeout_seconds=50.0), [silent, broken], replan=None)
+
+
+def test_a_member_that_never_answers_is_given_up(stage: Stage) -> None:
+    (port,) = free_ports(1)
+    silent = stage.member("zookeeper", port, "import time; print('thinking', flush=True); time.sleep(60)")
+    with pytest.raises(MemberFailedError, match=r"not ready within 1 seconds[\s\S]*thinking"):
+        start_members(stage.launcher(timeout_seconds=1.0), [silent], replan=None)
+
+
+def test_free_ports_are_free_and_different(taken_port: int) -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    assert all(is_free(port) for port in ports)
+    assert not is_free(taken_port)
+
+
+def test_the_process_that_listens_is_known(taken_port: int) -> None:
+    assert listens_on(os.getpid(), [taken_port])
+    assert not listens_on(os.getpid(), [taken_port, *free_ports(1)])
+    assert not listens_on(os.getppid(), [taken_port])
