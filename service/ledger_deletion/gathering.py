@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from service.ledger_deletion.facts import Facts, References, ReferencesUnknown, StoredLedger, UndecodableLedger
 from service.ledger_deletion.operations import operation_path
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo
-from service.ledger_deletion.ports import LedgerEntries, LiveOwners, OwnerView
-from service.ledger_deletion.referencing import CompactedLedgers, OwnerNodes, owner_path
+from service.ledger_deletion.ports import LiveOwners, OwnerView
+from service.ledger_deletion.referencing import OwnerNodes, owner_path
 from service.ledger_ownership.claims import (
     BucketClaim,
     Claim,
@@ -24,6 +24,7 @@ from service.ledger_ownership.claims import (
     Unrecognised,
     read_claim,
 )
+from service.ledger_ownership.compaction import CompactedLedgers
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.paths import (
     instance_id_path,
@@ -32,6 +33,7 @@ from service.ledger_ownership.paths import (
     replication_lock_path,
     under_replication_mark_path,
 )
+from service.ledger_ownership.ports import LedgerEntries
 from service.model.errors import TemporaryError, UndecodableError
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerType

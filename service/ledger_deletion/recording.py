@@ -17,9 +17,9 @@ from service.ledger_deletion.marking import (
 )
 from service.ledger_deletion.operations import Operation, encode_operation, operation_path
 from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, encode_record
-from service.ledger_deletion.ports import DeletionTopic, DeletionTopics, LedgerEntries, OutgoingMessage, PublishResult
-from service.ledger_deletion.referencing import COMPACTION_CURSOR, CompactedLedgers
+from service.ledger_deletion.ports import DeletionTopic, DeletionTopics, OutgoingMessage, PublishResult
 from service.ledger_deletion.steps import Step, Steps
+from service.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.paths import (
     cursor_path,
@@ -28,6 +28,7 @@ from service.ledger_ownership.paths import (
     managed_ledger_path,
     schema_path,
 )
+from service.ledger_ownership.ports import LedgerEntries
 from service.ledger_ownership.references import (
     CursorReferences,
     cursor_references,

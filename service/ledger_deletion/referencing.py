@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar, assert_never
 
 from service.ledger_deletion.facts import Referenced, References, ReferencesUnknown, Unreferenced
-from service.ledger_deletion.ports import LedgerEntries
 from service.ledger_ownership.claims import (
     BucketClaim,
     Claim,
@@ -18,26 +17,18 @@ from service.ledger_ownership.claims import (
     DataClaim,
     SchemaClaim,
 )
-from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from service.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path, schema_path
+from service.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers
+from service.ledger_ownership.paths import cursor_path, managed_ledger_path, schema_path
 from service.ledger_ownership.references import (
-    CursorReferences,
     cursor_references,
     managed_ledger_references,
-    position_entry_compacted_ledger,
     schema_references,
 )
 from service.model.errors import TemporaryError
 from service.model.ids import LedgerId
 from service.model.ledgers import OffloadContext
-from service.model.metadata import Guard, MetadataStore, Node
-from service.model.names import CursorName, ManagedLedgerName, TopicName, encode_cursor
-
-COMPACTION_CURSOR = CursorName("__compaction")
-"""``Compactor.COMPACTION_SUBSCRIPTION``: its position carries the id of the compacted ledger."""
-
-_TAIL_ENTRIES = 2
-"""The newest entry may not be acknowledged; then the one before it is what a broker would recover."""
+from service.model.metadata import Guard, Node
+from service.model.names import ManagedLedgerName, TopicName, encode_cursor
 
 Decoded = TypeVar("Decoded")
 
@@ -67,35 +58,6 @@ def compaction_cursor_path(topic: TopicName) -> str:
 def bucket_cursor_path(topic: TopicName, subscription: str) -> str:
     """The node of the cursor whose properties point at the delayed-index buckets of a subscription."""
     return cursor_path(topic.managed_ledger_name, encode_cursor(subscription))
-
-
-@dataclass(frozen=True, slots=True)
-class CompactedLedgers:
-    """Reads which compacted ledgers a ``__compaction`` cursor may reference."""
-
-    store: MetadataStore
-    entries: LedgerEntries
-    ledgers_root: str
-
-    def referenced(self, cursor: CursorReferences) -> frozenset[LedgerId]:
-        """All ids that the cursor's durable or newest position carries.
-
-        While the topic is loaded they are only in the last entries of the cursor's ledger.
-
-        Raises:
-            TemporaryError: they could not be read, so nothing is known.
-        """
-        if cursor.cursor_ledger is None:
-            return frozenset() if cursor.compacted_ledger is None else frozenset({cursor.compacted_ledger})
-        node = self.store.read(ledger_path(cursor.cursor_ledger, self.ledgers_root))
-        if node is None:
-            raise TemporaryError(f"the compaction cursor's ledger {cursor.cursor_ledger} has no metadata")
-        metadata = decode_ledger_metadata(node.data)
-        tail = self.entries.read_tail(cursor.cursor_ledger, metadata, _TAIL_ENTRIES)
-        if not tail:
-            raise TemporaryError(f"no bookie holds an entry of the compaction cursor's ledger {cursor.cursor_ledger}")
-        ids = (position_entry_compacted_ledger(entry.payload) for entry in tail)
-        return frozenset(ledger_id for ledger_id in ids if ledger_id is not None)
 
 
 @dataclass(slots=True)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from service.ledger_deletion.operating import Undeleted
 from service.ledger_deletion.outcomes import KeptLedger, kept_ledgers
-from service.ledger_deletion.ports import DeletionTopics, LedgerEntries
+from service.ledger_deletion.ports import DeletionTopics
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from service.ledger_ownership.ports import LedgerEntries
 from service.model.errors import AlreadyExistsError, ConflictError, NotFoundError, TemporaryError, UndecodableError
 from service.model.ids import LedgerId
 from service.model.metadata import MetadataStore

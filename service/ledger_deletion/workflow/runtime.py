@@ -15,7 +15,6 @@ from service.ledger_deletion.ports import (
     Backlog,
     DeletionTopic,
     DeletionTopics,
-    LedgerEntries,
     LiveOwners,
     OffloadedLedgers,
     OutgoingMessage,
@@ -27,6 +26,7 @@ from service.ledger_deletion.retrying import RetryPolicy
 from service.ledger_deletion.settling import Publishers, Settler
 from service.ledger_deletion.steps import GoOn, Steps
 from service.ledger_deletion.topic_deleting import TopicDeleter
+from service.ledger_ownership.ports import LedgerEntries
 from service.model.clocks import Clock
 from service.model.errors import SidecarError
 from service.model.metadata import MetadataStore

@@ -1,0 +1,1 @@
+"""Audits: what exists in BookKeeper against what the metadata references."""
