@@ -74,8 +74,9 @@ def _expand(algorithm: int, payload: bytes, size_bytes: int) -> bytes:
 
 
 def _inflate(payload: bytes, size_bytes: int) -> bytes:
+    # Pulsar's codec flushes its stream but never ends it, so only the promised size tells whether it is whole.
     stream = zlib.decompressobj()
     plain = stream.decompress(payload, size_bytes + 1)
-    if not stream.eof or stream.unused_data:
-        raise UndecodableError("a compressed node is not one whole zlib stream; read it again")
+    if stream.unused_data:
+        raise UndecodableError("a compressed node goes on after its zlib stream; read it again")
     return plain

@@ -79,6 +79,7 @@ def _from_message(message: bookkeeper.LedgerMetadataFormat) -> LedgerMetadata:
         ),
         custom_metadata=_custom_metadata(message.customMetadata),
         digest_type=DigestType(message.digestType) if message.HasField("digestType") else None,
+        password=message.password,
     )
 
 

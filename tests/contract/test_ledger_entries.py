@@ -16,10 +16,10 @@ from service.adapters.bookkeeper.bookie_connections import BookieConnections
 from service.adapters.bookkeeper.bookie_http import BookieHttp
 from service.adapters.bookkeeper.bookie_wire import BookieEntries
 from service.adapters.metadata.zookeeper import open_metadata_store
-from service.ledger_deletion.ports import LedgerEntries
 from service.ledger_ownership import paths
 from service.ledger_ownership.claims import CompactedClaim, CursorClaim, DataClaim, SchemaClaim, read_claim
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from service.ledger_ownership.ports import LedgerEntries
 from service.ledger_ownership.references import (
     CursorReferences,
     cursor_references,

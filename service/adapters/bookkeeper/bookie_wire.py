@@ -43,14 +43,10 @@ class _Answers:
 
 
 class BookieEntries:
-    """`LedgerEntries` over the bookies themselves.
+    """`LedgerEntries` over the bookies themselves."""
 
-    ``password`` is Pulsar's ``managedLedgerPassword``, needed only to check entries of digest type HMAC.
-    """
-
-    def __init__(self, bookies: BookieReads, *, password: bytes = b"") -> None:
+    def __init__(self, bookies: BookieReads) -> None:
         self._bookies = bookies
-        self._password = password
 
     def read_tail(self, ledger_id: LedgerId, metadata: LedgerMetadata, count: int) -> tuple[LedgerEntry, ...]:
         """The ``count`` highest entries, ascending; see `LedgerEntries.read_tail`."""
@@ -152,7 +148,7 @@ class BookieEntries:
         data = self._bookies.read(bookie, ledger_id, entry_id)
         if data is None:
             return None
-        stored = checked_entry(data, metadata.digest_type, self._password)
+        stored = checked_entry(data, metadata.digest_type, metadata.password)
         if stored.entry.ledger_id != ledger_id or entry_id not in (LAST_STORED, stored.entry.entry_id):
             raise TemporaryError(f"bookie {bookie} answered with another entry than {ledger_id}:{entry_id}; try again")
         return stored
