@@ -159,8 +159,8 @@ class AppendRequest(Request):
 
     @model_validator(mode="after")
     def _sequence_belongs_to_a_producer(self) -> "AppendRequest":
-        if self.first_sequence_id is not None and self.producer_name is None:
-            raise ValueError("firstSequenceId needs producerName")
+        if (self.first_sequence_id is None) != (self.producer_name is None):
+            raise ValueError("producerName and firstSequenceId belong together: give both or neither")
         return self
 
 

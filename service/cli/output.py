@@ -1,10 +1,21 @@
 """The only place that writes to the terminal, so that results and remarks never mix.
 
 Invariant: standard output carries results only, one write each, so it can be piped; everything said to a person goes
-to standard error.
+to standard error. A table shows text of others without its control characters, so that a topic's name cannot move the
+cursor.
 """
 
+import json
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+
+
+class Format(Enum):
+    """How results are written."""
+
+    JSON = "json"
+    TABLE = "table"
 
 
 def result(text: str) -> None:
@@ -15,3 +26,56 @@ def result(text: str) -> None:
 def info(text: str) -> None:
     """Say something to the person at the terminal, on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def document(value: object, form: Format) -> None:
+    """Write what a service answered: as indented JSON, or as a table of objects, of one object, or a plain value."""
+    result(json.dumps(value, indent=2, ensure_ascii=False) if form is Format.JSON else _as_table(value))
+
+
+def printable(text: str) -> str:
+    """The text with everything but line breaks escaped that is not printable."""
+    return "".join(
+        character if character.isprintable() or character == "\n" else f"\\x{ord(character):02x}" for character in text
+    )
+
+
+def _as_table(value: object) -> str:
+    if isinstance(value, Mapping):
+        rows = list(_flattened(value, ""))
+        width = max((len(name) for name, _ in rows), default=0)
+        return "\n".join(f"{name:{width}}  {cell}" for name, cell in rows)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return _columns([dict(_flattened(row, "")) if isinstance(row, Mapping) else {"": _cell(row)} for row in value])
+    return _cell(value)
+
+
+def _columns(rows: Sequence[Mapping[str, str]]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    widths = {name: max(len(name), *(len(row.get(name, "")) for row in rows)) for name in names}
+    lines = [{name: name for name in names}, *rows]
+    return "\n".join("  ".join(f"{line.get(name, ''):{widths[name]}}" for name in names).rstrip() for line in lines)
+
+
+def _flattened(value: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]:
+    for name, item in value.items():
+        full = f"{prefix}{name}"
+        if isinstance(item, Mapping):
+            yield from _flattened(item, f"{full}.")
+        elif isinstance(item, list) and any(isinstance(part, Mapping) for part in item):
+            for index, part in enumerate(item):
+                yield from _flattened(part, f"{full}.{index}.")
+        else:
+            yield full, _cell(item)
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case list():
+            return ", ".join(_cell(item) for item in value) or "-"
+        case _:
+            return printable(str(value)).replace("\n", "\\n")

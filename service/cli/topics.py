@@ -1,0 +1,84 @@
+"""``pulsar-sidecar topics``: the calls that stand beside Pulsar's own ``topics`` commands."""
+
+from typing import Annotated
+
+import typer
+
+from service.cli import output
+from service.cli.connecting import GlobalOptions, Output
+from service.cli.exits import EXIT_CODES, exiting
+from service.cli.records import Component, Kind, RecordOptions, record_document
+from service.model.errors import InvalidInputError
+from service.model.ids import MAX_LEDGER_ID
+from service.model.names import TopicDomain, TopicName, java_url_encode, parse_topic_name
+
+app = typer.Typer(name="topics", help="Delete topics and ledgers in two phases.", no_args_is_help=True)
+
+_Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")]
+
+
+@app.callback(epilog=EXIT_CODES)
+def _group() -> None:
+    """Delete topics and ledgers in two phases."""
+
+
+@app.command(epilog=EXIT_CODES)
+def delete(
+    ctx: typer.Context,
+    topic: _Topic,
+    partitioned: Annotated[bool, typer.Option("--partitioned", help="The topic with all its partitions.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Even if clients are connected.")] = False,
+    form: Output = None,
+) -> None:
+    """Delete a topic: every ledger it references is recorded first, then the broker deletes it.
+
+    If the broker cannot finish in time the deletion goes on by itself, and its state is printed.
+
+    Example: pulsar-sidecar topics delete persistent://public/default/orders
+    """
+    options: GlobalOptions = ctx.obj
+    with exiting():
+        path = _path(parse_topic_name(topic)) + ("/partitions" if partitioned else "")
+        running = options.client().call("DELETE", path, parameters={"force": "true"} if force else None)
+        if running is None:
+            output.info(f"deleted {output.printable(topic)}")
+        else:
+            output.document(running, options.format(form))
+
+
+@app.command("delete-ledger", epilog=EXIT_CODES)
+def delete_ledger(
+    ctx: typer.Context,
+    topic: _Topic,
+    ledger_id: Annotated[int, typer.Option("--ledger-id", "-l", min=0, max=MAX_LEDGER_ID, help="The ledger.")],
+    component: Annotated[Component, typer.Option(help="What the ledger is used for.")] = Component.MANAGED_LEDGER,
+    kind: Annotated[Kind, typer.Option("--type", help="Where its data lives.")] = Kind.LEDGER,
+    cursor_name: Annotated[str | None, typer.Option(help="Subscription, for a cursor's or a bucket's ledger.")] = None,
+    schema_id: Annotated[str | None, typer.Option(help="tenant/namespace/topic, for a schema's ledger.")] = None,
+    offload_context: Annotated[
+        str | None, typer.Option(metavar="JSON", help='{"msb":..,"lsb":..,"driverName":..,"metadata":{..}}')
+    ] = None,
+    authoritative: Annotated[
+        bool, typer.Option("--authoritative", help="Judge on this sidecar, not on the one beside the owner.")
+    ] = False,
+) -> None:
+    """Judge one ledger now, and delete it if nothing references it (PIP-186 deleteLedger).
+
+    Example: pulsar-sidecar topics delete-ledger persistent://public/default/orders -l 4711
+    """
+    options: GlobalOptions = ctx.obj
+    with exiting():
+        name = parse_topic_name(topic)
+        record = record_document(
+            ledger_id, RecordOptions(str(name), component, kind, cursor_name, schema_id, offload_context)
+        )
+        parameters = {"authoritative": "true"} if authoritative else None
+        options.client().call("POST", f"{_path(name)}/deleteLedger", record, parameters)
+        output.info(f"ledger {ledger_id} is deleted")
+
+
+def _path(topic: TopicName) -> str:
+    if topic.domain is not TopicDomain.PERSISTENT:
+        raise InvalidInputError(f"{topic} has no ledgers; write persistent://tenant/namespace/topic")
+    version = "/admin" if topic.cluster else "/admin/v2"
+    return f"{version}/persistent/{topic.namespace}/{java_url_encode(topic.local_name)}"
