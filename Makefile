@@ -33,7 +33,7 @@ test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and
 	$(BIN)/python -m pytest tests
 
 demo: $(INSTALLED) ## the main job on a real cluster: leaks without the sidecar, none with it
-	@$(BIN)/pulsar-sidecar demo up
+	@$(BIN)/pulsar-sidecar demo
 
 demo-down: ## end the demo's processes and remove its files
 	@test ! -x $(BIN)/pulsar-sidecar || $(BIN)/pulsar-sidecar demo down

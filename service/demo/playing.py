@@ -1,0 +1,92 @@
+"""The whole demonstration, from an empty directory to its last lines."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from service.demo.stage import Stage
+from service.demo.story import Act, Drain, Story
+from service.ledger_ownership.compaction import CompactedLedgers
+from service.local_cluster.addresses import ClusterAddresses
+from service.model.clocks import Clock
+from service.model.metadata import MetadataStore
+
+TOPICS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Eyes:
+    """The demo's own look at the cluster, independent of the sidecar; ``client`` is a ``pulsar.Client``."""
+
+    store: MetadataStore
+    compacted: CompactedLedgers
+    client: Any
+
+
+OpenEyes = Callable[[ClusterAddresses], AbstractContextManager[Eyes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the demonstration measured, and where to look next."""
+
+    plain: Act
+    two_phase: Act
+    drain: Drain
+    seconds: float
+    sidecar_url: str
+    web_service_url: str
+
+    @property
+    def kept_its_promise(self) -> bool:
+        """Nothing leaked through the sidecar and nothing is left to do."""
+        act = self.two_phase
+        return not (act.orphans or act.dangling or act.topics_left or self.drain.pending)
+
+
+def play(stage: Stage, open_eyes: OpenEyes, clock: Clock, say: Callable[[str], None], topics: int) -> Report:
+    """Set the stage, play both acts, leave everything running."""
+    started = clock.monotonic_seconds()
+    say("1. A real cluster: ZooKeeper, two bookies, two brokers")
+    addresses = stage.set_up()
+    with open_eyes(addresses) as eyes:
+        story = Story(stage, eyes.store, eyes.compacted, eyes.client, addresses.web_service_urls, clock, say, topics)
+        say("2. Without the sidecar")
+        plain = story.without_sidecar()
+        say(f"   {len(plain.orphans)} ledgers leaked, {len(plain.dangling)} references dangle, and nothing mends it")
+        say("3. With the sidecar")
+        sidecar = stage.start_sidecar(addresses)
+        two_phase, drain = story.with_sidecar(sidecar.url)
+    seconds = clock.monotonic_seconds() - started
+    return Report(plain, two_phase, drain, seconds, sidecar.url, addresses.web_service_urls[0])
+
+
+def lines(report: Report) -> list[str]:
+    """The last lines, each with figures measured in this run."""
+    plain, two_phase, drain = report.plain, report.two_phase, report.drain
+    rows = [
+        ("", "without", "with the sidecar"),
+        ("topics deleted while both brokers were killed", str(plain.topics), str(two_phase.topics)),
+        ("their ledgers, cursors' included", str(plain.ledgers), str(two_phase.ledgers)),
+        ("deletions accepted at the first try", str(plain.accepted_at_first), str(two_phase.accepted_at_first)),
+        ("ledgers leaked (exist, referenced by nothing)", str(len(plain.orphans)), str(len(two_phase.orphans))),
+        ("references to ledgers that do not exist", str(len(plain.dangling)), str(len(two_phase.dangling))),
+        ("topics left over", str(plain.topics_left), str(two_phase.topics_left)),
+    ]
+    table = [f"  {name:<48}{without:>10}{with_it:>20}" for name, without, with_it in rows]
+    return [
+        "",
+        *table,
+        "",
+        f"  pending deletions went from {drain.highest_pending} to {drain.pending} in {drain.seconds:.1f} s; "
+        f"the second phase itself deleted {drain.deleted_by_sidecar} ledgers that brokers had left",
+        f"  the whole story took {report.seconds:.0f} s",
+        "",
+        "  Look around (everything is still running):",
+        f"    status    curl {report.sidecar_url}/admin/v2/ledger-deletion/status",
+        f"    metrics   curl {report.sidecar_url}/metrics",
+        f"    a broker  curl {report.web_service_url}/admin/v2/brokers/health",
+        f"    the CLI   pulsar-sidecar --admin-url {report.sidecar_url} ledger-deletion status",
+        "  and end it with: make demo-down",
+    ]
