@@ -248,8 +248,10 @@ def private_nodes(url: str) -> Iterator[None]:
         owner.add_auth("digest", f"sidecar:{SECRET}")
         owner.create_async("/private", b"1", acl).get()
         owner.create_async("/private/node", b"2", acl).get()
-        yield
-        owner.delete("/private", recursive=True)
+        try:
+            yield
+        finally:
+            owner.delete("/private", recursive=True)
 
 
 def test_what_may_not_be_read_is_not_absent(url: str) -> None:
@@ -282,6 +284,8 @@ def test_a_refused_deletion_does_not_stop_its_neighbours(url: str) -> None:
 def test_a_credential_opens_and_stays_out_of_the_logs(url: str, caplog: pytest.LogCaptureFixture) -> None:
     credential = ZooKeeperCredential("digest", f"sidecar:{SECRET}")
     with private_nodes(url):
+        with open_impatiently(url) as earlier:
+            earlier.read("/")
         caplog.set_level(1)
         caplog.set_level(1, "service.adapters.metadata.session.kazoo")
         caplog.clear()

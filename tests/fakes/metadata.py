@@ -41,7 +41,7 @@ class Operation:
 class _Hook:
     method: Method
     path: str | None
-    action: Callable[[], None]
+    action: Callable[[], object]
     times: int
 
     def meets(self, method: Method, paths: Sequence[str]) -> bool:
@@ -116,7 +116,7 @@ class FakeMetadataStore:
         with self._tree.lock:
             self._tree.now_ms += milliseconds
 
-    def before(self, method: Method, action: Callable[[], None], *, path: str | None = None, times: int = 1) -> None:
+    def before(self, method: Method, action: Callable[[], object], *, path: str | None = None, times: int = 1) -> None:
         """Run ``action`` before the next calls of ``method`` take effect (``times=-1``: all of them).
 
         With ``path``, only before calls naming that path; in ``delete_many``, immediately before that one deletion.
@@ -349,9 +349,8 @@ def _join(path: str, name: str) -> str:
 
 def _check_path(path: str) -> None:
     parts = path.split("/")
-    well_formed = path == "/" or (
-        len(parts) > 1 and parts[0] == "" and all(part not in ("", ".", "..") for part in parts[1:])
-    )
+    names = parts[1:]
+    well_formed = path == "/" or (parts[0] == "" and names != [] and not {"", ".", ".."} & set(names))
     if not well_formed or _REFUSED_CHARACTERS.search(path):
         raise InvalidInputError(f"{path[:100]!r} is not a path of the metadata store")
 

@@ -135,7 +135,7 @@ class PacketSize:
 
     def shrink(self) -> None:
         """After a lost answer: a quarter, one packet at a time."""
-        self._bytes_per_node = min(self._bytes_per_node * 4, float(_TARGET_ANSWER_BYTES))
+        self._bytes_per_node = min(4 * _TARGET_ANSWER_BYTES / self.nodes, float(_TARGET_ANSWER_BYTES))
         self.in_flight = 1
 
     def take(self, paths: Sequence[bytes], start: int) -> tuple[bytes, ...]:

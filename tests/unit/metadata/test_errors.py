@@ -1,0 +1,74 @@
+import inspect
+
+import pytest
+from kazoo import exceptions
+from kazoo.handlers.threading import KazooTimeoutError
+
+from service.adapters.metadata.errors import (
+    CLIENT_ERRORS,
+    DEFINITE_ANSWERS,
+    Meaning,
+    known_exceptions,
+    may_be_repeated,
+    meaning,
+    reading_failed,
+    writing_failed,
+)
+from service.model.errors import OutcomeUnknownError, TemporaryError
+
+BASES = {exceptions.KazooException, exceptions.ZookeeperError}
+
+
+def every_exception_of_kazoo() -> set[type[Exception]]:
+    declared: set[type[Exception]] = {
+        kind for _, kind in inspect.getmembers(exceptions, inspect.isclass) if issubclass(kind, Exception)
+    }
+    return (declared - BASES) | {KazooTimeoutError}
+
+
+def test_every_exception_of_kazoo_has_a_meaning() -> None:
+    assert known_exceptions() == every_exception_of_kazoo()
+    assert all(issubclass(kind, CLIENT_ERRORS) for kind in every_exception_of_kazoo())
+
+
+@pytest.mark.parametrize("kind", sorted(every_exception_of_kazoo(), key=str))
+def test_a_failure_without_a_definite_answer_leaves_the_outcome_of_a_write_open(kind: type[Exception]) -> None:
+    error = writing_failed(kind(), "write /a")
+    lost = meaning(kind()) is Meaning.LOST
+    assert isinstance(error, OutcomeUnknownError if lost else TemporaryError)
+    assert "write /a" in str(error)
+    assert isinstance(reading_failed(kind(), "read /a"), TemporaryError)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        exceptions.ConnectionLoss,
+        exceptions.SessionExpiredError,
+        exceptions.ConnectionClosedError,
+        exceptions.OperationTimeoutError,
+        exceptions.RequestTimeoutError,
+        KazooTimeoutError,
+    ],
+)
+def test_lost_answers_may_be_asked_for_again(kind: type[Exception]) -> None:
+    assert meaning(kind()) is Meaning.LOST
+    assert may_be_repeated(kind())
+
+
+def test_a_refusal_is_not_asked_for_again() -> None:
+    assert not may_be_repeated(exceptions.NoAuthError())
+    assert "credential" in str(reading_failed(exceptions.NoAuthError(), "read /a"))
+
+
+def test_a_throttled_call_did_nothing_and_may_be_repeated() -> None:
+    assert may_be_repeated(exceptions.ThrottledOpError())
+    assert meaning(exceptions.ThrottledOpError()) is Meaning.REFUSED
+
+
+def test_what_kazoo_may_invent_later_counts_as_lost() -> None:
+    class LaterError(exceptions.KazooException):
+        pass
+
+    assert meaning(LaterError()) is Meaning.LOST
+    assert not isinstance(LaterError(), DEFINITE_ANSWERS)

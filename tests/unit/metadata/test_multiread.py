@@ -1,0 +1,161 @@
+"""The multi-read's bytes and how the size of its packets is chosen; the real server is met in the contract suite."""
+
+import contextlib
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.adapters.metadata.multiread import MultiRead, PacketSize, decode
+from service.model.errors import TemporaryError
+from service.model.ids import NodeVersion
+from service.model.metadata import Node
+
+NO_NODE, NO_AUTH = -101, -102
+
+longs = st.integers(-(2**63), 2**63 - 1)
+ints = st.integers(-(2**31), 2**31 - 1)
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> Node:
+    return Node(
+        path=draw(st.text(alphabet="abc/", min_size=1, max_size=8)),
+        data=draw(st.binary(max_size=40)),
+        version=NodeVersion(draw(ints)),
+        created_ms=draw(longs),
+        modified_ms=draw(longs),
+        created_order=draw(longs),
+        children_count=draw(ints),
+        ephemeral=draw(st.booleans()),
+    )
+
+
+def encoded_node(node: Node) -> bytes:
+    """As ``GetDataResult`` in ZooKeeper's ``MultiResponse``: a header, the data, the stat."""
+    stat = struct.pack(
+        "!qqqqiiiqiiq",
+        node.created_order,
+        7,
+        node.created_ms,
+        node.modified_ms,
+        node.version,
+        3,
+        2,
+        81 if node.ephemeral else 0,
+        len(node.data),
+        node.children_count,
+        9,
+    )
+    return struct.pack("!iBi", 4, 0, 0) + struct.pack("!i", len(node.data)) + node.data + stat
+
+
+def encoded_error(code: int) -> bytes:
+    return struct.pack("!iBi", -1, 0, code) + struct.pack("!i", code)
+
+
+END = struct.pack("!iBi", -1, 1, -1)
+results = st.lists(st.none() | nodes(), max_size=6)
+
+
+def encoded(found: list[Node | None]) -> bytes:
+    return b"".join(encoded_error(NO_NODE) if node is None else encoded_node(node) for node in found) + END
+
+
+def paths_of(found: list[Node | None]) -> list[str]:
+    return ["/none" if node is None else node.path for node in found]
+
+
+@given(results)
+def test_an_answer_is_decoded_in_order(found: list[Node | None]) -> None:
+    assert decode(memoryview(encoded(found)), paths_of(found)) == found
+
+
+@given(results, st.data())
+def test_a_truncated_answer_is_an_error(found: list[Node | None], data: st.DataObject) -> None:
+    answer = encoded(found)
+    cut = data.draw(st.integers(0, len(answer) - 1))
+    with pytest.raises(TemporaryError):
+        decode(memoryview(answer[:cut]), paths_of(found))
+
+
+@given(results, st.sampled_from([-1, 1]))
+def test_an_answer_to_another_number_of_paths_is_an_error(found: list[Node | None], difference: int) -> None:
+    paths = [*paths_of(found), "/more"] if difference > 0 else paths_of(found)[:-1]
+    if len(paths) == len(found):
+        return
+    with pytest.raises(TemporaryError):
+        decode(memoryview(encoded(found)), paths)
+
+
+@given(st.binary(max_size=200), st.integers(0, 3))
+def test_nonsense_is_an_error_or_exactly_what_was_asked(noise: bytes, count: int) -> None:
+    with contextlib.suppress(TemporaryError):
+        assert len(decode(memoryview(noise), ["/a"] * count)) == count
+
+
+@pytest.mark.parametrize("code", [NO_AUTH, -4, -2, 0, -127, -9999])
+def test_only_no_node_means_absent(code: int) -> None:
+    with pytest.raises(TemporaryError, match="/a"):
+        decode(memoryview(encoded_error(code) + END), ["/a"])
+
+
+def test_a_node_without_data_has_no_bytes() -> None:
+    """ZooKeeper tells null data by the length -1."""
+    answer = struct.pack("!iBii", 4, 0, 0, -1) + struct.pack("!qqqqiiiqiiq", 1, 1, 2, 2, 0, 0, 0, 0, 0, 0, 1) + END
+    assert decode(memoryview(answer), ["/a"]) == [Node("/a", b"", NodeVersion(0), 2, 2, 1)]
+
+
+def test_the_request_as_zookeeper_reads_it() -> None:
+    """As ``MultiOperationRecord`` with ``Op.getData``: per path a header and the path without a watch, then the end."""
+    request = MultiRead(("/ä".encode(), b"/b"))
+    expected = b"".join(
+        struct.pack("!iBi", 4, 0, -1) + struct.pack("!i", len(path)) + path + b"\x00" for path in ("/ä".encode(), b"/b")
+    )
+    assert request.type == 22
+    assert bytes(request.serialize()) == expected + END
+    assert "/b" not in repr(request)
+
+
+def test_packets_begin_small_and_grow_on_small_nodes() -> None:
+    size, asked = PacketSize(), []
+    for _ in range(6):
+        asked.append(size.nodes)
+        size.learn(220 * size.nodes, size.nodes)
+    assert asked[0] <= 16
+    assert asked == sorted(asked)
+    assert asked[-1] == 500
+    assert size.in_flight == 8
+
+
+def test_one_large_answer_makes_packets_small_at_once() -> None:
+    size = PacketSize()
+    for _ in range(6):
+        size.learn(220 * size.nodes, size.nodes)
+    size.learn(1_000_000 * size.nodes, size.nodes)
+    assert size.nodes == 1
+
+
+def test_a_lost_answer_makes_packets_smaller_down_to_one_node() -> None:
+    size = PacketSize()
+    for _ in range(6):
+        size.learn(220 * size.nodes, size.nodes)
+    before = size.nodes
+    size.shrink()
+    assert size.nodes < before
+    assert size.in_flight == 1
+    for _ in range(10):
+        size.shrink()
+    assert size.nodes == 1
+
+
+@given(st.lists(st.integers(1, 300_000), min_size=1, max_size=30))
+def test_packets_cover_all_paths_and_stay_within_a_request(lengths: list[int]) -> None:
+    paths, size, start = [b"x" * length for length in lengths], PacketSize(), 0
+    while start < len(paths):
+        packet = size.take(paths, start)
+        assert packet == tuple(paths[start : start + len(packet)])
+        assert packet
+        assert len(packet) == 1 or len(MultiRead(packet).serialize()) < 300_000
+        start += len(packet)

@@ -1,0 +1,60 @@
+import pytest
+
+from service.adapters.metadata.url import ZooKeeperUrl, parse_metadata_store_url
+from service.model.errors import InvalidInputError
+
+
+@pytest.mark.parametrize(
+    ("url", "servers", "chroot"),
+    [
+        ("zk:127.0.0.1:2181", ("127.0.0.1:2181",), ""),
+        ("zk:a:1,b:2,c:3", ("a:1", "b:2", "c:3"), ""),
+        ("zk:a:1, b:2/pulsar/one", ("a:1", "b:2"), "/pulsar/one"),
+        ("zk:a", ("a:2181",), ""),
+        ("zk:a:2181/", ("a:2181",), ""),
+        ("zk:a:2181/pulsar/", ("a:2181",), "/pulsar"),
+        ("a:2181", ("a:2181",), ""),
+        ("zookeeper-0.zk_svc:2181,zookeeper-1:2181/p", ("zookeeper-0.zk_svc:2181", "zookeeper-1:2181"), "/p"),
+        ("zk:[::1]:2182", ("[::1]:2182",), ""),
+        ("zk:[fe80::1]", ("[fe80::1]:2181",), ""),
+        (" zk:a:1 ", ("a:1",), ""),
+    ],
+)
+def test_the_forms_that_pulsar_takes(url: str, servers: tuple[str, ...], chroot: str) -> None:
+    assert parse_metadata_store_url(url) == ZooKeeperUrl(servers, chroot)
+
+
+def test_zookeepers_connect_string() -> None:
+    assert parse_metadata_store_url("zk:a:1,b/x/y").hosts == "a:1,b:2181/x/y"
+
+
+@pytest.mark.parametrize("url", ["etcd:http://a:2379", "oxia://a:6648/ns", "rocksdb:///data", "memory:local", "etcd:a"])
+def test_other_stores_are_named_as_unsupported(url: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"not supported.*ZooKeeper.*zk:host:port"):
+        parse_metadata_store_url(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "zk:",
+        "zk:,a:1",
+        "zk:a:1,",
+        "zk:a:0",
+        "zk:a:65536",
+        "zk:a:x",
+        "zk:a:1:2",
+        "zk:a b:1",
+        "zk:a:1//x",
+        "zk:a:1/x/../y",
+        "zk:zk:a:1",
+        "zk://a:1",
+        "http://a:1",
+        "zk:user:password@a:1",
+        "/chroot",
+    ],
+)
+def test_malformed_urls_say_what_is_expected(url: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"zk:host:port|not a path"):
+        parse_metadata_store_url(url)
