@@ -1,0 +1,240 @@
+"""The storages that the suite of `OffloadedLedgers` runs on, each with the few things a test arranges.
+
+Invariant: the real ones are reached the way the sidecar reaches them, and what a test put there is looked at without
+the code under test.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+import boto3  # type: ignore[import-untyped]
+import requests
+from botocore.exceptions import ClientError  # type: ignore[import-untyped]
+from moto.server import ThreadedMotoServer
+
+from service.adapters.offload.credentials import AccessKey, OffloadCredentials
+from service.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
+from service.ledger_deletion.ports import OffloadedLedgers
+from service.model.errors import TemporaryError
+from service.model.ids import LedgerId
+from service.model.ledgers import OffloadContext
+from service.model.names import ManagedLedgerName
+from tests.fakes.offload import FAKE_BUCKET, FAKE_DRIVER, PARTS, FakeOffloadedLedgers
+
+CLUSTER = "local"
+BUCKET = "pulsar-offload"
+ACCESS_KEY = AccessKey("an-id", "a-secret")
+_SEQUENCE_FILE_HEADER = b"SEQ\x06\x21org.apache.hadoop.io.LongWritable"
+
+
+def attempt_of(context: OffloadContext) -> str:
+    """The attempt's UUID as Java prints it."""
+    halves = (half.to_bytes(8, "big", signed=True) for half in (context.uid_msb, context.uid_lsb))
+    return str(UUID(bytes=b"".join(halves)))
+
+
+class OffloadStorage(Protocol):
+    """A place for copies, and the port over it."""
+
+    ledgers: OffloadedLedgers
+
+    def context(self, uid_msb: int, uid_lsb: int) -> OffloadContext:
+        """A context of a copy in this place."""
+        ...
+
+    def elsewhere(self, context: OffloadContext) -> OffloadContext:
+        """The same copy at a place that the sidecar may not touch."""
+        ...
+
+    def put(
+        self,
+        ledger_id: LedgerId,
+        context: OffloadContext,
+        managed_ledger: ManagedLedgerName,
+        parts: Collection[str] = PARTS,
+    ) -> None:
+        """Put a copy there as Pulsar's offloader does."""
+        ...
+
+    def put_foreign(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> None:
+        """Put something of the same name there that Pulsar's offloader of this cluster did not write."""
+        ...
+
+    def parts(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> set[str]:
+        """Which of ``data`` and ``index`` are there."""
+        ...
+
+    def disappear(self) -> None:
+        """Let the bucket or the base directory be missing."""
+        ...
+
+
+class FakeStorage:
+    """The fake."""
+
+    def __init__(self) -> None:
+        self.fake = FakeOffloadedLedgers(CLUSTER)
+        self.ledgers: OffloadedLedgers = self.fake
+
+    def context(self, uid_msb: int, uid_lsb: int) -> OffloadContext:
+        return OffloadContext(uid_msb, uid_lsb, FAKE_DRIVER, {"bucket": FAKE_BUCKET, "region": "us-east-1"})
+
+    def elsewhere(self, context: OffloadContext) -> OffloadContext:
+        return replace(context, driver_metadata={**context.driver_metadata, "bucket": "elsewhere"})
+
+    def put(
+        self,
+        ledger_id: LedgerId,
+        context: OffloadContext,
+        managed_ledger: ManagedLedgerName,
+        parts: Collection[str] = PARTS,
+    ) -> None:
+        self.fake.put(ledger_id, context, managed_ledger, parts=parts)
+
+    def put_foreign(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> None:
+        self.fake.put(ledger_id, context, managed_ledger, cluster_name="another")
+
+    def parts(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> set[str]:
+        return self.fake.parts(ledger_id, context)
+
+    def disappear(self) -> None:
+        self.fake.fail_next(TemporaryError("the bucket cannot be asked"))
+
+
+class S3Storage:
+    """A bucket of a server that speaks S3, on the loopback address; the server forgets all it held before."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        requests.post(f"{endpoint}/moto-api/reset", timeout=10).raise_for_status()
+        keys = {"aws_access_key_id": ACCESS_KEY.key_id, "aws_secret_access_key": ACCESS_KEY.secret}
+        self._client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
+        self._client.create_bucket(Bucket=BUCKET)
+        credentials = OffloadCredentials(s3=ACCESS_KEY)
+        self.ledgers: OffloadedLedgers = ObjectStoreOffloadedLedgers(
+            [f"s3://{BUCKET}@{endpoint}"], CLUSTER, credentials
+        )
+
+    def context(self, uid_msb: int, uid_lsb: int) -> OffloadContext:
+        return OffloadContext(
+            uid_msb,
+            uid_lsb,
+            "S3",
+            {
+                "managedLedgerOffloadDriver": "S3",
+                "bucket": BUCKET,
+                "region": "",
+                "serviceEndpoint": self._endpoint,
+            },
+        )
+
+    def elsewhere(self, context: OffloadContext) -> OffloadContext:
+        """The same server under another name."""
+        endpoint = self._endpoint.replace("127.0.0.1", "localhost")
+        return replace(context, driver_metadata={**context.driver_metadata, "serviceEndpoint": endpoint})
+
+    def put(
+        self,
+        ledger_id: LedgerId,
+        context: OffloadContext,
+        managed_ledger: ManagedLedgerName,
+        parts: Collection[str] = PARTS,
+        cluster_name: str = CLUSTER,
+    ) -> None:
+        for part in parts:
+            metadata = {
+                "role": part,
+                "managedledgername": managed_ledger,
+                "pulsarclustername": cluster_name,
+                "s3managedledgeroffloaderformatversion": "1",
+                "s3managedledgeroffloadersoftwareversion": "4.0.8",
+            }
+            self._client.put_object(
+                Bucket=BUCKET, Key=self._key(ledger_id, context, part), Body=b"x", Metadata=metadata
+            )
+
+    def put_foreign(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> None:
+        self.put(ledger_id, context, managed_ledger, cluster_name="another")
+
+    def parts(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> set[str]:
+        return {part for part in PARTS if self._exists(self._key(ledger_id, context, part))}
+
+    def disappear(self) -> None:
+        for item in self._client.list_objects_v2(Bucket=BUCKET).get("Contents", []):
+            self._client.delete_object(Bucket=BUCKET, Key=item["Key"])
+        self._client.delete_bucket(Bucket=BUCKET)
+
+    def _key(self, ledger_id: LedgerId, context: OffloadContext, part: str) -> str:
+        return f"{attempt_of(context)}-ledger-{ledger_id}{'-index' if part == 'index' else ''}"
+
+    def _exists(self, key: str) -> bool:
+        try:
+            self._client.head_object(Bucket=BUCKET, Key=key)
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "404":
+                raise
+            return False
+        return True
+
+
+class DirectoryStorage:
+    """A base directory of the filesystem driver."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        base.mkdir()
+        (base / "another-tenant").mkdir()
+        self.ledgers: OffloadedLedgers = ObjectStoreOffloadedLedgers([f"file://{base}"], CLUSTER)
+
+    def context(self, uid_msb: int, uid_lsb: int) -> OffloadContext:
+        return OffloadContext(uid_msb, uid_lsb, "filesystem", {"storageBasePath": f"file://{self._base}"})
+
+    def elsewhere(self, context: OffloadContext) -> OffloadContext:
+        """The same directory through a symbolic link beside it."""
+        link = self._base.with_name("link")
+        link.symlink_to(self._base)
+        return replace(context, driver_metadata={"storageBasePath": f"file://{link}"})
+
+    def put(
+        self,
+        ledger_id: LedgerId,
+        context: OffloadContext,
+        managed_ledger: ManagedLedgerName,
+        parts: Collection[str] = PARTS,
+    ) -> None:
+        directory = self._directory(ledger_id, context, managed_ledger)
+        directory.mkdir(parents=True)
+        for part in parts:
+            (directory / part).write_bytes(_SEQUENCE_FILE_HEADER)
+            (directory / f".{part}.crc").write_bytes(b"crc\x00")
+
+    def put_foreign(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> None:
+        self.put(ledger_id, context, managed_ledger)
+        (self._directory(ledger_id, context, managed_ledger) / "notes.txt").write_text("mine")
+
+    def parts(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> set[str]:
+        directory = self._directory(ledger_id, context, managed_ledger)
+        found = {path.name for path in directory.iterdir()} if directory.exists() else set()
+        return found & PARTS
+
+    def disappear(self) -> None:
+        self._base.rename(self._base.with_name("unmounted"))
+
+    def _directory(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> Path:
+        return self._base / managed_ledger / f"{ledger_id}-{attempt_of(context)}"
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """The URL of an S3 server of one's own."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()

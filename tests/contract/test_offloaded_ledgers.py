@@ -1,0 +1,138 @@
+"""How a copy in tiered storage is deleted, whatever the storage: the fake, an S3 server, a directory."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from service.ledger_deletion.ports import OffloadDeletion
+from service.model.errors import PermanentError, TemporaryError
+from service.model.ids import LedgerId
+from service.model.ledgers import OffloadSegment
+from service.model.names import ManagedLedgerName
+from tests.contract.offload_storages import (
+    DirectoryStorage,
+    FakeStorage,
+    OffloadStorage,
+    S3Storage,
+    s3_server,
+)
+
+LEDGER = LedgerId(5)
+ORDERS = ManagedLedgerName("public/default/persistent/orders%2F2026+eu-partition-0")
+MSB, LSB = -2_126_243_137_049_270_631, 0x4123_4567_89AB_CDEF
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    with s3_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(params=["fake", "s3", "directory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> OffloadStorage:
+    if request.param == "fake":
+        return FakeStorage()
+    if request.param == "directory":
+        return DirectoryStorage(tmp_path / "base")
+    return S3Storage(request.getfixturevalue("s3_endpoint"))
+
+
+def test_a_copy_is_deleted_whole(storage: OffloadStorage) -> None:
+    context = storage.context(MSB, LSB)
+    storage.put(LEDGER, context, ORDERS)
+    assert storage.parts(LEDGER, context, ORDERS) == {"data", "index"}
+
+    assert storage.ledgers.delete_offloaded(LEDGER, context, ORDERS) is OffloadDeletion.DELETED
+
+    assert storage.parts(LEDGER, context, ORDERS) == set()
+
+
+def test_deleting_again_finds_nothing(storage: OffloadStorage) -> None:
+    context = storage.context(MSB, LSB)
+    storage.put(LEDGER, context, ORDERS)
+    storage.ledgers.delete_offloaded(LEDGER, context, ORDERS)
+
+    assert storage.ledgers.delete_offloaded(LEDGER, context, ORDERS) is OffloadDeletion.GONE
+
+
+def test_a_copy_that_never_was_is_gone(storage: OffloadStorage) -> None:
+    context = storage.context(MSB, LSB)
+    assert storage.ledgers.delete_offloaded(LEDGER, context, ORDERS) is OffloadDeletion.GONE
+
+
+@pytest.mark.parametrize("part", ["data", "index"])
+def test_half_a_copy_is_deleted(storage: OffloadStorage, part: str) -> None:
+    context = storage.context(MSB, LSB)
+    storage.put(LEDGER, context, ORDERS, [part])
+
+    assert storage.ledgers.delete_offloaded(LEDGER, context, ORDERS) is OffloadDeletion.DELETED
+
+    assert storage.parts(LEDGER, context, ORDERS) == set()
+
+
+def test_other_copies_stay(storage: OffloadStorage) -> None:
+    context, other_attempt = storage.context(MSB, LSB), storage.context(MSB, LSB + 1)
+    other_ledger = LedgerId(51)
+    storage.put(LEDGER, context, ORDERS)
+    storage.put(LEDGER, other_attempt, ORDERS)
+    storage.put(other_ledger, context, ORDERS)
+
+    storage.ledgers.delete_offloaded(LEDGER, context, ORDERS)
+
+    assert storage.parts(LEDGER, other_attempt, ORDERS) == {"data", "index"}
+    assert storage.parts(other_ledger, context, ORDERS) == {"data", "index"}
+
+
+def test_what_somebody_else_wrote_stays(storage: OffloadStorage) -> None:
+    context = storage.context(MSB, LSB)
+    storage.put_foreign(LEDGER, context, ORDERS)
+
+    with pytest.raises(PermanentError):
+        storage.ledgers.delete_offloaded(LEDGER, context, ORDERS)
+
+    assert storage.parts(LEDGER, context, ORDERS) == {"data", "index"}
+
+
+def test_a_place_that_is_not_allowed_is_not_touched(storage: OffloadStorage) -> None:
+    context = storage.context(MSB, LSB)
+    storage.put(LEDGER, context, ORDERS)
+
+    with pytest.raises(PermanentError, match="offloadAllowedLocations"):
+        storage.ledgers.delete_offloaded(LEDGER, storage.elsewhere(context), ORDERS)
+
+    assert storage.parts(LEDGER, context, ORDERS) == {"data", "index"}
+
+
+@pytest.mark.parametrize("driver_name", ["", "glacier"])
+def test_a_driver_that_is_not_known_is_refused(storage: OffloadStorage, driver_name: str) -> None:
+    context = storage.context(MSB, LSB)
+    storage.put(LEDGER, context, ORDERS)
+
+    with pytest.raises(PermanentError, match="driver"):
+        storage.ledgers.delete_offloaded(LEDGER, replace(context, driver_name=driver_name), ORDERS)
+
+    assert storage.parts(LEDGER, context, ORDERS) == {"data", "index"}
+
+
+def test_streaming_segments_are_refused(storage: OffloadStorage) -> None:
+    context = storage.context(0, 0)
+    segment = OffloadSegment(MSB, LSB, context.driver_name, context.driver_metadata, complete=True)
+
+    with pytest.raises(PermanentError):
+        storage.ledgers.delete_offloaded(LEDGER, replace(context, segments=(segment,)), ORDERS)
+
+
+def test_a_context_without_an_attempt_is_refused(storage: OffloadStorage) -> None:
+    with pytest.raises(PermanentError):
+        storage.ledgers.delete_offloaded(LEDGER, storage.context(0, 0), ORDERS)
+
+
+def test_a_storage_that_is_missing_is_no_absence(storage: OffloadStorage) -> None:
+    context = storage.context(MSB, LSB)
+    storage.put(LEDGER, context, ORDERS)
+    storage.disappear()
+
+    with pytest.raises(TemporaryError):
+        storage.ledgers.delete_offloaded(LEDGER, context, ORDERS)

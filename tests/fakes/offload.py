@@ -1,0 +1,124 @@
+"""Tiered storage in memory, for tests of what decides about offloaded copies.
+
+Invariant: the answers are those of the real storages; ``tests/contract/test_offloaded_ledgers.py`` runs one suite on
+all.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from service.ledger_deletion.ports import OffloadDeletion
+from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError
+from service.model.ids import LedgerId
+from service.model.ledgers import OffloadContext
+from service.model.names import ManagedLedgerName
+
+FAKE_BUCKET = "fake-offload"
+FAKE_DRIVER = "aws-s3"
+FAKE_CLUSTER = "local"
+PARTS = frozenset({"data", "index"})
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOffloaded:
+    """One call of the port."""
+
+    ledger_id: LedgerId
+    context: OffloadContext
+    managed_ledger: ManagedLedgerName
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    ledger_id: LedgerId
+    uid_msb: int
+    uid_lsb: int
+
+
+@dataclass(slots=True)
+class _Copy:
+    managed_ledger: ManagedLedgerName
+    cluster_name: str
+    parts: set[str]
+
+
+class FakeOffloadedLedgers:
+    """One bucket, of which the sidecar knows, and nothing else.
+
+    Attributes:
+        journal: every call, in order; failed ones too.
+    """
+
+    def __init__(self, cluster_name: str = FAKE_CLUSTER) -> None:
+        self.journal: list[DeleteOffloaded] = []
+        self._cluster_name = cluster_name
+        self._copies: dict[_Name, _Copy] = {}
+        self._failures: list[SidecarError] = []
+        self._lost_answers: list[bool] = []
+
+    # What a test arranges ----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def context(uid_msb: int = 7, uid_lsb: int = -9) -> OffloadContext:
+        """A context of a complete copy in the one bucket."""
+        return OffloadContext(uid_msb, uid_lsb, FAKE_DRIVER, {"bucket": FAKE_BUCKET, "region": "us-east-1"})
+
+    def put(
+        self,
+        ledger_id: LedgerId,
+        context: OffloadContext,
+        managed_ledger: ManagedLedgerName,
+        *,
+        parts: Collection[str] = PARTS,
+        cluster_name: str | None = None,
+    ) -> None:
+        """Have a copy there; with another ``cluster_name`` it is somebody else's."""
+        copy = _Copy(managed_ledger, cluster_name or self._cluster_name, set(parts))
+        self._copies[_Name(ledger_id, context.uid_msb, context.uid_lsb)] = copy
+
+    def parts(self, ledger_id: LedgerId, context: OffloadContext) -> set[str]:
+        """Which of ``data`` and ``index`` are there."""
+        copy = self._copies.get(_Name(ledger_id, context.uid_msb, context.uid_lsb))
+        return set() if copy is None else set(copy.parts)
+
+    def fail_next(self, error: SidecarError, *, times: int = 1) -> None:
+        """Let the next calls raise without any effect."""
+        self._failures += [error] * times
+
+    def lose_answer_next(self, *, applied: bool) -> None:
+        """Let the next call's answer be lost, after it took effect or instead of it."""
+        self._lost_answers.append(applied)
+
+    # The port ----------------------------------------------------------------------------------------------------
+
+    def delete_offloaded(
+        self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName
+    ) -> OffloadDeletion:
+        self.journal.append(DeleteOffloaded(ledger_id, context, managed_ledger))
+        if self._failures:
+            raise self._failures.pop(0)
+        if not self._lost_answers:
+            return self._delete(ledger_id, context, managed_ledger)
+        if self._lost_answers.pop(0):
+            self._delete(ledger_id, context, managed_ledger)
+        raise OutcomeUnknownError(f"the answer to the deletion of the copy of ledger {ledger_id} was lost; look again")
+
+    # Inside ------------------------------------------------------------------------------------------------------
+
+    def _delete(
+        self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName
+    ) -> OffloadDeletion:
+        if context.segments or (context.uid_msb, context.uid_lsb) == (0, 0):
+            raise PermanentError(f"the offload context of ledger {ledger_id} names no single copy")
+        if context.driver_name != FAKE_DRIVER:
+            raise PermanentError(f"offload driver {context.driver_name!r} is unknown")
+        if context.driver_metadata.get("bucket") != FAKE_BUCKET:
+            raise PermanentError("the bucket is not in offloadAllowedLocations; add it and send the record again")
+        name = _Name(ledger_id, context.uid_msb, context.uid_lsb)
+        copy = self._copies.get(name)
+        if copy is None:
+            return OffloadDeletion.GONE
+        if (copy.managed_ledger, copy.cluster_name) != (managed_ledger, self._cluster_name):
+            raise PermanentError(f"the copy of ledger {ledger_id} belongs to somebody else")
+        del self._copies[name]
+        return OffloadDeletion.DELETED

@@ -1,0 +1,185 @@
+"""What no absence, no success and no leak may be concluded from: buckets that lie, refuse, break or are missing."""
+
+import traceback
+from collections.abc import Callable, Iterator
+
+import obstore.exceptions
+import pytest
+
+from service.adapters.offload.credentials import AccessKey, OffloadCredentials
+from service.adapters.offload.object_copies import CLIENT_ERRORS
+from service.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
+from service.ledger_deletion.ports import OffloadDeletion
+from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from service.model.ids import LedgerId
+from service.model.ledgers import OffloadContext
+from service.model.names import ManagedLedgerName
+from tests.unit.offload.scripted_bucket import (
+    ABSENT,
+    EMPTY_LISTING,
+    Answer,
+    Request,
+    ScriptedBucket,
+    present,
+    scripted_bucket,
+)
+
+LEDGER = LedgerId(4)
+ORDERS = ManagedLedgerName("public/default/persistent/orders")
+KEY = "/copies/00000000-0000-0001-0000-000000000002-ledger-4"
+SECRET = "c2VjcmV0LXNlY3JldA=="
+CREDENTIALS = OffloadCredentials(s3=AccessKey("an-id", SECRET), azureblob=AccessKey("acme", SECRET))
+OURS = {
+    "s3managedledgeroffloaderformatversion": "1",
+    "managedledgername": ORDERS,
+    "pulsarclustername": "local",
+}
+LISTED = Answer(200, {"Content-Type": "application/xml"}, EMPTY_LISTING)
+DONE = Answer(204)
+
+
+@pytest.fixture
+def bucket() -> Iterator[ScriptedBucket]:
+    with scripted_bucket() as scripted:
+        yield scripted
+
+
+def delete(bucket: ScriptedBucket) -> OffloadDeletion:
+    ledgers = ObjectStoreOffloadedLedgers([f"s3://copies@{bucket.url}"], "local", CREDENTIALS)
+    context = OffloadContext(1, 2, "S3", {"bucket": "copies", "region": "", "serviceEndpoint": bucket.url})
+    return ledgers.delete_offloaded(LEDGER, context, ORDERS)
+
+
+def failure(bucket: ScriptedBucket) -> SidecarError:
+    with pytest.raises(SidecarError) as caught:
+        delete(bucket)
+    return caught.value
+
+
+def objects(answer_to_delete: Answer, *, forget: bool) -> Callable[[Request], Answer]:
+    """Both objects there; after a DELETE an object is forgotten or not."""
+    held = {
+        KEY: present("x-amz-meta-", role="data", **OURS),
+        f"{KEY}-index": present("x-amz-meta-", role="index", **OURS),
+    }
+
+    def answer(request: Request) -> Answer:
+        if request.method == "DELETE":
+            if forget:
+                held.pop(request.path, None)
+            return answer_to_delete
+        return held.get(request.path, ABSENT) if request.method == "HEAD" else LISTED
+
+    return answer
+
+
+def test_both_objects_are_looked_at_deleted_and_looked_at_again(bucket: ScriptedBucket) -> None:
+    bucket.answer = objects(DONE, forget=True)
+    assert delete(bucket) is OffloadDeletion.DELETED
+    assert [(request.method, request.path) for request in bucket.requests] == [
+        ("HEAD", KEY),
+        ("HEAD", f"{KEY}-index"),
+        ("DELETE", KEY),
+        ("DELETE", f"{KEY}-index"),
+        ("HEAD", KEY),
+        ("HEAD", f"{KEY}-index"),
+    ]
+
+
+def test_a_deletion_that_did_not_happen_is_no_success(bucket: ScriptedBucket) -> None:
+    bucket.answer = objects(DONE, forget=False)
+    error = failure(bucket)
+    assert isinstance(error, TemporaryError)
+    assert "still there" in str(error)
+
+
+@pytest.mark.parametrize("forget", [True, False])
+def test_a_deletion_without_a_clear_answer_is_unknown(bucket: ScriptedBucket, forget: bool) -> None:
+    bucket.answer = objects(Answer(400), forget=forget)
+    assert isinstance(failure(bucket), OutcomeUnknownError)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_deletion_is_temporary(bucket: ScriptedBucket, status: int) -> None:
+    bucket.answer = objects(Answer(status), forget=False)
+    error = failure(bucket)
+    assert isinstance(error, TemporaryError)
+    assert "refuses" in str(error)
+
+
+def test_a_lost_look_after_a_deletion_is_unknown(bucket: ScriptedBucket) -> None:
+    working = objects(DONE, forget=True)
+    bucket.answer = lambda request: Answer(403) if bucket.methods()[-3:-1] == ["DELETE"] * 2 else working(request)
+    assert isinstance(failure(bucket), OutcomeUnknownError)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403])
+def test_a_refused_look_is_no_absence(bucket: ScriptedBucket, status: int) -> None:
+    bucket.answer = lambda _: Answer(status)
+    assert isinstance(failure(bucket), TemporaryError)
+
+
+@pytest.mark.parametrize("answer", [Answer(404), Answer(403), Answer(200, body=b"<html><br></html>")])
+def test_a_bucket_that_cannot_be_listed_is_no_absence(bucket: ScriptedBucket, answer: Answer) -> None:
+    bucket.answer = lambda request: answer if request.method == "GET" else ABSENT
+    assert isinstance(failure(bucket), TemporaryError)
+
+
+def test_nothing_is_deleted_when_only_the_index_is_foreign(bucket: ScriptedBucket) -> None:
+    held = {
+        KEY: present("x-amz-meta-", role="data", **OURS),
+        f"{KEY}-index": present("x-amz-meta-", role="index", **(OURS | {"pulsarclustername": "another"})),
+    }
+    bucket.answer = lambda request: held.get(request.path, ABSENT)
+    error = failure(bucket)
+    assert isinstance(error, PermanentError)
+    assert "pulsarclustername is 'another'" in str(error)
+    assert "DELETE" not in bucket.methods()
+
+
+def test_nobody_listens() -> None:
+    with scripted_bucket() as gone:
+        pass
+    assert isinstance(failure(gone), TemporaryError)
+
+
+def test_no_secret_is_in_an_error(bucket: ScriptedBucket) -> None:
+    bucket.answer = lambda _: Answer(403)
+    assert SECRET not in "".join(traceback.format_exception(failure(bucket)))
+    assert SECRET not in repr(CREDENTIALS)
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_BUCKET"])
+def test_the_environment_does_not_redirect(bucket: ScriptedBucket, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "http://127.0.0.1:1")
+    bucket.answer = objects(DONE, forget=True)
+    assert delete(bucket) is OffloadDeletion.DELETED
+
+
+def test_google_says_who_wrote_an_object(bucket: ScriptedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "a-token")
+    monkeypatch.setenv("GOOGLE_BASE_URL", "http://127.0.0.1:1")
+    foreign = present("x-goog-meta-", role="data", **(OURS | {"pulsarclustername": "another"}))
+    bucket.answer = lambda _: foreign
+    ledgers = ObjectStoreOffloadedLedgers([f"gs://copies@{bucket.url}"], "local", CREDENTIALS)
+    metadata = {"bucket": "copies", "region": "", "serviceEndpoint": bucket.url}
+    with pytest.raises(PermanentError, match="pulsarclustername"):
+        ledgers.delete_offloaded(LEDGER, OffloadContext(1, 2, "google-cloud-storage", metadata), ORDERS)
+    assert {request.path for request in bucket.requests} == {KEY, f"{KEY}-index"}
+
+
+def test_azure_says_who_wrote_an_object(bucket: ScriptedBucket) -> None:
+    foreign = present("x-ms-meta-", role="data", **(OURS | {"pulsarclustername": "another"}))
+    bucket.answer = lambda _: foreign
+    ledgers = ObjectStoreOffloadedLedgers([f"azure://copies@{bucket.url}"], "local", CREDENTIALS)
+    context = OffloadContext(1, 2, "azureblob", {"bucket": "copies", "region": "", "serviceEndpoint": ""})
+    with pytest.raises(PermanentError, match="pulsarclustername"):
+        ledgers.delete_offloaded(LEDGER, context, ORDERS)
+    assert {request.path for request in bucket.requests} == {KEY, f"{KEY}-index"}
+
+
+def test_every_error_of_the_client_is_translated() -> None:
+    exported = [item for item in vars(obstore.exceptions).values() if isinstance(item, type)]
+    errors = [item for item in exported if issubclass(item, Exception)]
+    assert len(errors) >= 12
+    assert [item for item in errors if not issubclass(item, CLIENT_ERRORS)] == []

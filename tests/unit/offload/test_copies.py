@@ -1,0 +1,97 @@
+"""Names of copies and the check that an object is what the record says."""
+
+import uuid
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.adapters.offload.copies import ObjectRole, OffloadedCopy, check_identity, copy_of, java_uuid
+from service.model.errors import InvalidInputError, PermanentError
+from service.model.ids import LedgerId
+from service.model.ledgers import OffloadContext, OffloadSegment
+from service.model.names import ManagedLedgerName
+
+ORDERS = ManagedLedgerName("public/default/persistent/orders%3Av1%3Dx")
+COPY = OffloadedCopy(LedgerId(4), UUID("5facb921-a29a-41f6-bc28-bf15d5273bac"), ORDERS)
+CONTEXT = OffloadContext(6894088683710464502, -4888447295019336788, "S3", {"bucket": "pulsar-offload"})
+WRITTEN_BY_4_0_8 = {
+    "Content-Type": "application/unknown",
+    "s3managedledgeroffloaderformatversion": "1",
+    "s3managedledgeroffloadersoftwareversion": "4.0.8",
+    "s3managedledgeroffloadersoftwaregitsha": "2c519a386acbfaa2dbebcc484bb42ba18e4278d3",
+    "managedledgername": ORDERS,
+    "pulsarclustername": "local",
+    "role": "data",
+}
+LONG = st.integers(-(2**63), 2**63 - 1)
+
+
+def test_names_are_those_of_the_offloader() -> None:
+    assert copy_of(LedgerId(4), CONTEXT, ORDERS) == COPY
+    assert COPY.key(ObjectRole.DATA) == "5facb921-a29a-41f6-bc28-bf15d5273bac-ledger-4"
+    assert COPY.key(ObjectRole.INDEX) == "5facb921-a29a-41f6-bc28-bf15d5273bac-ledger-4-index"
+    assert COPY.directory_name == "4-5facb921-a29a-41f6-bc28-bf15d5273bac"
+
+
+@given(LONG, LONG)
+def test_a_uuid_has_the_two_halves_of_java(most: int, least: int) -> None:
+    digits = java_uuid(most, least).hex
+    assert int.from_bytes(bytes.fromhex(digits[:16]), "big", signed=True) == most
+    assert int.from_bytes(bytes.fromhex(digits[16:]), "big", signed=True) == least
+
+
+@pytest.mark.parametrize(("msb", "lsb"), [(2**63, 1), (1, -(2**63) - 1), (0, 2**64)])
+def test_halves_out_of_range_are_refused(msb: int, lsb: int) -> None:
+    with pytest.raises(InvalidInputError):
+        copy_of(LedgerId(4), replace(CONTEXT, uid_msb=msb, uid_lsb=lsb), ORDERS)
+
+
+@pytest.mark.parametrize("ledger_id", [-1, 2**63])
+def test_ledger_ids_out_of_range_are_refused(ledger_id: int) -> None:
+    with pytest.raises(InvalidInputError):
+        copy_of(LedgerId(ledger_id), CONTEXT, ORDERS)
+
+
+def test_streaming_segments_are_refused_even_beside_an_attempt() -> None:
+    segment = OffloadSegment(1, 2, "S3", {}, complete=True)
+    with pytest.raises(PermanentError, match="streaming"):
+        copy_of(LedgerId(4), replace(CONTEXT, segments=(segment,)), ORDERS)
+
+
+def test_what_4_0_8_writes_passes() -> None:
+    check_identity(COPY, ObjectRole.DATA, WRITTEN_BY_4_0_8, "local")
+
+
+def test_names_of_metadata_may_be_in_any_case() -> None:
+    shouted = {name.upper(): value for name, value in WRITTEN_BY_4_0_8.items()}
+    check_identity(COPY, ObjectRole.DATA, shouted, "local")
+
+
+def test_an_older_offloader_says_only_its_format() -> None:
+    check_identity(COPY, ObjectRole.INDEX, {"s3managedledgeroffloaderformatversion": "1"}, "local")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("s3managedledgeroffloaderformatversion", None),
+        ("s3managedledgeroffloaderformatversion", "2"),
+        ("role", "index"),
+        ("managedledgername", "public/default/persistent/orders"),
+        ("pulsarclustername", "another"),
+        ("pulsarclustername", ""),
+    ],
+)
+def test_what_differs_is_named(name: str, value: str | None) -> None:
+    attributes = {key: text for key, text in WRITTEN_BY_4_0_8.items() if key != name}
+    if value is not None:
+        attributes[name] = value
+    with pytest.raises(PermanentError, match=name):
+        check_identity(COPY, ObjectRole.DATA, attributes, "local")
+
+
+def test_java_prints_what_python_prints() -> None:
+    assert str(java_uuid(0x0123456789ABCDEF, -1)) == str(uuid.UUID("01234567-89ab-cdef-ffff-ffffffffffff"))

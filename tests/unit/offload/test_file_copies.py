@@ -1,0 +1,161 @@
+"""What the filesystem driver's copies may not be mistaken for."""
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from service.adapters.offload.copies import OffloadedCopy
+from service.adapters.offload.file_copies import delete_map_file
+from service.ledger_deletion.ports import OffloadDeletion
+from service.model.errors import InvalidInputError, PermanentError, TemporaryError
+from service.model.ids import LedgerId
+from service.model.names import ManagedLedgerName
+
+ATTEMPT = UUID("de226a77-a189-46e1-958b-4a18f357396e")
+ORDERS = ManagedLedgerName("public/default/persistent/..%2F..%2Forders")
+COPY = OffloadedCopy(LedgerId(4), ATTEMPT, ORDERS)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    directory = tmp_path / "base"
+    (directory / ORDERS).mkdir(parents=True)
+    return directory
+
+
+@pytest.fixture
+def copy_directory(base: Path) -> Path:
+    directory = base / ORDERS / COPY.directory_name
+    write_map_file(directory)
+    return directory
+
+
+def write_map_file(directory: Path) -> None:
+    directory.mkdir(parents=True)
+    for name in ("data", "index"):
+        (directory / name).write_bytes(b"SEQ\x06\x21org.apache.hadoop.io.LongWritable")
+        (directory / f".{name}.crc").write_bytes(b"crc\x00")
+
+
+def contents(directory: Path) -> set[Path]:
+    return {path.relative_to(directory) for path in directory.rglob("*")}
+
+
+def test_only_the_copys_own_directory_goes(base: Path, copy_directory: Path) -> None:
+    write_map_file(copy_directory.with_name("5-" + str(ATTEMPT)))
+    before = contents(base)
+
+    assert delete_map_file(base, COPY) is OffloadDeletion.DELETED
+
+    assert before - contents(base) == {
+        path.relative_to(base) for path in [copy_directory, *(copy_directory / name for name in FILES)]
+    }
+
+
+FILES = ("data", "index", ".data.crc", ".index.crc")
+
+
+@pytest.mark.parametrize("left", [(), ("data",), ("index", ".index.crc")])
+def test_what_an_interrupted_deletion_left_goes(base: Path, copy_directory: Path, left: tuple[str, ...]) -> None:
+    for name in set(FILES) - set(left):
+        (copy_directory / name).unlink()
+    assert delete_map_file(base, COPY) is OffloadDeletion.DELETED
+    assert not copy_directory.exists()
+
+
+def test_a_writer_that_died_at_once_left_empty_files(base: Path, copy_directory: Path) -> None:
+    (copy_directory / "index").write_bytes(b"")
+    assert delete_map_file(base, COPY) is OffloadDeletion.DELETED
+
+
+@pytest.mark.parametrize(
+    "managed_ledger",
+    [
+        "",
+        "/",
+        "/etc",
+        "..",
+        "public/default/../../..",
+        "public//default",
+        "public/./default",
+        "public/\0/default",
+        "a/",
+    ],
+)
+def test_names_that_leave_the_base_are_refused(base: Path, copy_directory: Path, managed_ledger: str) -> None:
+    copy = OffloadedCopy(COPY.ledger_id, COPY.attempt, ManagedLedgerName(managed_ledger))
+    before = contents(base.parent)
+    with pytest.raises(InvalidInputError):
+        delete_map_file(base, copy)
+    assert contents(base.parent) == before
+
+
+@pytest.mark.parametrize("depth", ["tenant", "managed-ledger", "copy"])
+def test_symbolic_links_are_not_followed(base: Path, copy_directory: Path, depth: str, tmp_path: Path) -> None:
+    moved = {
+        "tenant": base / "public",
+        "managed-ledger": base / ORDERS,
+        "copy": copy_directory,
+    }[depth]
+    real = tmp_path / "real"
+    moved.rename(real)
+    moved.symlink_to(real)
+    with pytest.raises(PermanentError, match="symbolic"):
+        delete_map_file(base, COPY)
+    assert (copy_directory / "data").exists()
+
+
+def test_a_link_inside_the_copy_is_no_part_of_it(base: Path, copy_directory: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"SEQ")
+    (copy_directory / "data").unlink()
+    (copy_directory / "data").symlink_to(victim)
+    with pytest.raises(PermanentError, match="'data'"):
+        delete_map_file(base, COPY)
+    assert victim.exists()
+    assert (copy_directory / "index").exists()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "part-00000", ".DATA.crc"])
+def test_a_directory_with_something_else_in_it_stays(base: Path, copy_directory: Path, name: str) -> None:
+    (copy_directory / name).write_bytes(b"SEQ")
+    with pytest.raises(PermanentError, match="no MapFile"):
+        delete_map_file(base, COPY)
+    assert {path.name for path in copy_directory.iterdir()} == {*FILES, name}
+
+
+def test_a_directory_named_like_a_file_of_the_copy_stays(base: Path, copy_directory: Path) -> None:
+    (copy_directory / "data").unlink()
+    (copy_directory / "data").mkdir()
+    with pytest.raises(PermanentError, match="no MapFile"):
+        delete_map_file(base, COPY)
+    assert (copy_directory / "index").exists()
+
+
+def test_data_that_is_no_sequence_file_stays(base: Path, copy_directory: Path) -> None:
+    (copy_directory / "data").write_bytes(b"SQLite format 3")
+    with pytest.raises(PermanentError, match="no MapFile"):
+        delete_map_file(base, COPY)
+    assert (copy_directory / "index").exists()
+
+
+def test_a_file_that_is_still_open_is_waited_for(base: Path, copy_directory: Path) -> None:
+    (copy_directory / ".nfs0000000000000001").write_bytes(b"")
+    with pytest.raises(TemporaryError, match="still open"):
+        delete_map_file(base, COPY)
+
+
+def test_an_empty_base_is_not_mounted(tmp_path: Path) -> None:
+    with pytest.raises(TemporaryError, match="mounted"):
+        delete_map_file(tmp_path, COPY)
+
+
+def test_a_missing_base_is_not_mounted(tmp_path: Path) -> None:
+    with pytest.raises(TemporaryError, match="mount"):
+        delete_map_file(tmp_path / "missing", COPY)
+
+
+def test_a_missing_managed_ledger_below_a_filled_base_is_gone(base: Path) -> None:
+    copy = OffloadedCopy(COPY.ledger_id, COPY.attempt, ManagedLedgerName("other/ns/persistent/t"))
+    assert delete_map_file(base, copy) is OffloadDeletion.GONE
