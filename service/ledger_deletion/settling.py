@@ -18,6 +18,7 @@ from service.ledger_deletion.deciding import (
     Reason,
     RetryLater,
 )
+from service.ledger_deletion.deleting import LedgerDeleter
 from service.ledger_deletion.facts import StoredLedger
 from service.ledger_deletion.gathering import Gatherer
 from service.ledger_deletion.judging import Candidate, Judgement, Malformed, judge, read_deliveries
@@ -39,7 +40,7 @@ from service.ledger_deletion.steps import Step, Steps
 from service.model.clocks import Clock
 from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from service.model.ledgers import LedgerType
-from service.model.metadata import DeletionResult, GuardedDeletion, MetadataStore
+from service.model.metadata import DeletionResult
 from service.observability.metrics import DeletionMetrics
 
 _JUDGING_ROUNDS = 3
@@ -82,7 +83,7 @@ class Settler:
         self,
         sidecar: str,
         clock: Clock,
-        store: MetadataStore,
+        deleter: LedgerDeleter,
         gatherer: Gatherer,
         offloaded: OffloadedLedgers,
         publishers: Publishers,
@@ -95,7 +96,7 @@ class Settler:
     ) -> None:
         self._sidecar = sidecar
         self._clock = clock
-        self._store = store
+        self._deleter = deleter
         self._gatherer = gatherer
         self._offloaded = offloaded
         self._publishers = publishers
@@ -203,16 +204,16 @@ class Settler:
         return self._stored(self._publishers.outcome, [OutgoingMessage(payload) for payload in payloads])
 
     def _delete_stored(self, book: Ledgerbook, judgements: Sequence[Judgement]) -> list[Candidate]:
-        deletions = [
-            GuardedDeletion(judgement.verdict.ledger.path, judgement.verdict.ledger.version, judgement.verdict.guards)
+        ledgers = [
+            (judgement.candidate.record.ledger_id, judgement.verdict)
             for judgement in judgements
             if isinstance(judgement.verdict, Delete)
         ]
         again: list[Candidate] = []
-        for judgement, result in zip(judgements, self._delete_many(deletions), strict=True):
-            match result:
+        for judgement, deletion in zip(judgements, self._deleter.delete(ledgers), strict=True):
+            match deletion.result:
                 case DeletionResult.DELETED:
-                    self._deleted(book, judgement)
+                    self._deleted(book, judgement, conditional=deletion.conditional)
                 case DeletionResult.GONE:
                     self._finish(book, judgement, "kept", Reason.ALREADY_GONE, "somebody else deleted it just now")
                 case DeletionResult.CONFLICT | DeletionResult.UNKNOWN:
@@ -221,29 +222,12 @@ class Settler:
                     assert_never(never)
         return again
 
-    def _delete_many(self, deletions: Sequence[GuardedDeletion]) -> list[DeletionResult]:
-        try:
-            return self._store.delete_many(deletions)
-        except (TemporaryError, OutcomeUnknownError) as error:
-            self._warn(f"{len(deletions)} deletions have no answer and are judged again: {error}")
-            return [DeletionResult.UNKNOWN] * len(deletions)
-
-    def _deleted(self, book: Ledgerbook, judgement: Judgement) -> None:
+    def _deleted(self, book: Ledgerbook, judgement: Judgement, *, conditional: bool = True) -> None:
         record = judgement.candidate.record
-        length = 0
-        if isinstance(judgement.verdict, Delete):
-            length = judgement.verdict.ledger.metadata.length_bytes
-            self._clear_under_replication(judgement.verdict.ledger.under_replication_mark)
-        self._metrics.deleted(record.ledger_type, record.component, 1, length)
-        self._finish(book, judgement, "deleted", Reason.UNREFERENCED, "nothing references it")
-
-    def _clear_under_replication(self, mark: str | None) -> None:
-        if mark is None:
-            return
-        try:
-            self._store.delete(mark)
-        except SidecarError as error:
-            self._warn(f"auto-recovery's note {mark} about a deleted ledger stays: {error}")
+        verdict = judgement.verdict
+        length_bytes = verdict.ledger.metadata.length_bytes if isinstance(verdict, Delete) else 0
+        self._metrics.deleted(record.ledger_type, record.component, 1, length_bytes)
+        self._finish(book, judgement, "deleted", Reason.UNREFERENCED, "nothing references it", conditional=conditional)
 
     def _delete_offloaded(self, book: Ledgerbook, judgement: Judgement, verdict: DeleteOffloaded) -> None:
         record = judgement.candidate.record
@@ -271,13 +255,22 @@ class Settler:
         )
         book.finished.append(malformed.delivery)
 
-    def _finish(self, book: Ledgerbook, judgement: Judgement, decision: str, reason: Reason, detail: str) -> None:
-        candidate = judgement.candidate
+    def _finish(
+        self,
+        book: Ledgerbook,
+        judgement: Judgement,
+        decision: str,
+        reason: Reason,
+        detail: str,
+        *,
+        conditional: bool = True,
+    ) -> None:
+        delivery, record = judgement.candidate.delivery, judgement.candidate.record
         self._metrics.decided(decision, reason.value, 1)
         book.settlements.append(
-            Settlement(decision, reason.value, detail, candidate.delivery.message_id, candidate.record, judgement.facts)
+            Settlement(decision, reason.value, detail, delivery.message_id, record, judgement.facts, conditional)
         )
-        book.finished.append(candidate.delivery)
+        book.finished.append(delivery)
 
     def _retry(self, book: Ledgerbook, candidate: Candidate, verdict: RetryLater, judgement: Judgement | None) -> None:
         again = reconsume(

@@ -7,6 +7,7 @@ import structlog
 
 from service.ledger_deletion.controlling import ControlPanel, Register
 from service.ledger_deletion.deciding import Policy
+from service.ledger_deletion.deleting import LedgerDeleter
 from service.ledger_deletion.gathering import Gatherer
 from service.ledger_deletion.limiting import Pacer
 from service.ledger_deletion.operating import Control, InflightEstimate, SidecarInstance, TopicDeletionStatus
@@ -15,6 +16,7 @@ from service.ledger_deletion.ports import (
     Backlog,
     DeletionTopic,
     DeletionTopics,
+    DirectLedgerDeletion,
     LiveOwners,
     OffloadedLedgers,
     OutgoingMessage,
@@ -61,7 +63,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The adapters the room works with."""
+    """The adapters the room works with; ``direct`` only where deleting without the metadata store is wanted."""
 
     clock: Clock
     store: MetadataStore
@@ -70,6 +72,7 @@ class World:
     admin: TopicAdmin
     topics: DeletionTopics
     offloaded: OffloadedLedgers
+    direct: DirectLedgerDeletion | None = None
 
 
 class Runtime:
@@ -112,7 +115,7 @@ class Runtime:
         return Settler(
             sidecar=self.instance.name,
             clock=self.world.clock,
-            store=self.world.store,
+            deleter=LedgerDeleter(self.world.store, self.world.direct, self.warn),
             gatherer=self._gatherer,
             offloaded=self.world.offloaded,
             publishers=Publishers(

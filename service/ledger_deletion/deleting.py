@@ -1,0 +1,72 @@
+"""Deletes exactly the ledgers that were judged, and says of each how.
+
+BookKeeper's own delete ignores versions (``LedgerDeleteOp`` removes with ``Version.ANY``), so the rule is the metadata
+store's guarded delete. Only where the store takes no deletion from us, and bookie HTTP addresses are configured, is
+BookKeeper asked instead; the outcome then says that the deletion was unconditional.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from service.ledger_deletion.deciding import Delete
+from service.ledger_deletion.ports import DirectLedgerDeletion
+from service.model.errors import OutcomeUnknownError, SidecarError, TemporaryError
+from service.model.ids import LedgerId
+from service.model.metadata import DeletionResult, GuardedDeletion, MetadataStore
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What became of one ledger; ``conditional`` is false when BookKeeper deleted it without a version."""
+
+    result: DeletionResult
+    conditional: bool = True
+
+
+class LedgerDeleter:
+    """Carries out `Delete` verdicts."""
+
+    def __init__(self, store: MetadataStore, direct: DirectLedgerDeletion | None, warn: Callable[[str], None]) -> None:
+        self._store = store
+        self._direct = direct
+        self._warn = warn
+
+    def delete(self, ledgers: Sequence[tuple[LedgerId, Delete]]) -> list[Deletion]:
+        """One answer per ledger, in order; CONFLICT and UNKNOWN have to be judged again."""
+        deletions = [
+            GuardedDeletion(verdict.ledger.path, verdict.ledger.version, verdict.guards) for _, verdict in ledgers
+        ]
+        answers = [
+            self._without_store(ledger_id) if result is DeletionResult.UNKNOWN else Deletion(result)
+            for (ledger_id, _), result in zip(ledgers, self._delete_many(deletions), strict=True)
+        ]
+        for (_, verdict), answer in zip(ledgers, answers, strict=True):
+            if answer.result is DeletionResult.DELETED:
+                self._clear_under_replication(verdict.ledger.under_replication_mark)
+        return answers
+
+    def _delete_many(self, deletions: Sequence[GuardedDeletion]) -> list[DeletionResult]:
+        try:
+            return self._store.delete_many(deletions)
+        except (TemporaryError, OutcomeUnknownError) as error:
+            self._warn(f"the metadata store did not answer {len(deletions)} deletions: {error}")
+            return [DeletionResult.UNKNOWN] * len(deletions)
+
+    def _without_store(self, ledger_id: LedgerId) -> Deletion:
+        if self._direct is None:
+            return Deletion(DeletionResult.UNKNOWN)
+        try:
+            self._direct.delete(ledger_id)
+        except SidecarError as error:
+            self._warn(f"ledger {ledger_id} could not be deleted over a bookie's HTTP either: {error}")
+            return Deletion(DeletionResult.UNKNOWN)
+        return Deletion(DeletionResult.DELETED, conditional=False)
+
+    def _clear_under_replication(self, mark: str | None) -> None:
+        # Auto-recovery keeps trying to repair a ledger that is gone (BookKeeper #3316).
+        if mark is None:
+            return
+        try:
+            self._store.delete(mark)
+        except SidecarError as error:
+            self._warn(f"auto-recovery's note {mark} about a deleted ledger stays: {error}")
