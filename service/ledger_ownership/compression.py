@@ -15,6 +15,7 @@ from service.wire import MLDataFormats_pb2 as ml
 
 WRAPPER_MAGIC = b"\x47\x78"
 MAX_UNCOMPRESSED_BYTES = 256 * 1024 * 1024
+_ZLIB_FLUSHED = b"\x00\x00\xff\xff"
 _METADATA_LENGTH = struct.Struct(">i")
 _METADATA_START = len(WRAPPER_MAGIC) + _METADATA_LENGTH.size
 
@@ -74,9 +75,9 @@ def _expand(algorithm: int, payload: bytes, size_bytes: int) -> bytes:
 
 
 def _inflate(payload: bytes, size_bytes: int) -> bytes:
-    # Pulsar's codec flushes its stream but never ends it, so only the promised size tells whether it is whole.
+    # Pulsar's codec flushes its stream and never ends it, so a whole one ends with the mark of a flush.
     stream = zlib.decompressobj()
     plain = stream.decompress(payload, size_bytes + 1)
-    if stream.unused_data:
-        raise UndecodableError("a compressed node goes on after its zlib stream; read it again")
+    if stream.unused_data or not (stream.eof or payload.endswith(_ZLIB_FLUSHED)):
+        raise UndecodableError("a compressed node is not one whole zlib stream; read it again")
     return plain

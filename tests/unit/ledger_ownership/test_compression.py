@@ -1,0 +1,99 @@
+"""The wrapper around compressed nodes: all of Pulsar's algorithms, and everything that can be wrong with one."""
+
+import zlib
+
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.ledger_ownership.compression import MAX_UNCOMPRESSED_BYTES, unwrap
+from service.model.errors import UndecodableError
+from service.wire import MLDataFormats_pb2 as ml
+from tests.fakes.bookkeeper import compressed
+from tests.unit.ledger_ownership import golden
+
+
+def _deflate_as_pulsar(plain: bytes) -> bytes:
+    stream = zlib.compressobj()
+    return stream.compress(plain) + stream.flush(zlib.Z_SYNC_FLUSH)
+
+
+COMPRESSORS = {
+    "NONE": lambda plain: plain,
+    "LZ4": lambda plain: bytes(cramjam.lz4.compress_block(plain, store_size=False)),
+    "ZLIB": _deflate_as_pulsar,
+    "ZSTD": lambda plain: bytes(cramjam.zstd.compress(plain)),
+    "SNAPPY": lambda plain: bytes(cramjam.snappy.compress_raw(plain)),
+}
+REAL = [golden.MANAGED_LEDGER_ZSTD, golden.MANAGED_LEDGER_SNAPPY, golden.CURSOR_LZ4, golden.CURSOR_ZLIB]
+
+
+def test_knows_every_algorithm_of_pulsar() -> None:
+    assert set(COMPRESSORS) == set(ml.CompressionType.keys())
+
+
+@given(st.sampled_from(sorted(COMPRESSORS)), st.binary(min_size=1, max_size=2000))
+def test_round_trip(algorithm: str, plain: bytes) -> None:
+    assert unwrap(compressed(algorithm, plain, COMPRESSORS[algorithm](plain))) == plain
+
+
+def test_a_zlib_stream_that_ends_is_fine_too() -> None:
+    assert unwrap(compressed("ZLIB", b"plain", zlib.compress(b"plain"))) == b"plain"
+
+
+@given(st.binary(max_size=50).filter(lambda data: data[:2] != b"\x47\x78"))
+def test_a_plain_node_passes(data: bytes) -> None:
+    assert unwrap(data) == data
+
+
+@pytest.mark.parametrize("node", REAL)
+def test_every_truncation_is_noticed(node: bytes) -> None:
+    whole = unwrap(node)
+    for length in range(2, len(node)):
+        try:
+            assert unwrap(node[:length]) == whole
+        except UndecodableError:
+            continue
+
+
+@pytest.mark.parametrize("algorithm", sorted(COMPRESSORS))
+@pytest.mark.parametrize("promised", [9, 11, 0])
+def test_another_size_than_promised(algorithm: str, promised: int) -> None:
+    payload = COMPRESSORS[algorithm](b"ten bytes!")
+    with pytest.raises(UndecodableError):
+        unwrap(compressed(algorithm, bytes(promised), payload))
+
+
+@pytest.mark.parametrize("size", [-1, MAX_UNCOMPRESSED_BYTES + 1])
+def test_an_absurd_size_is_not_even_tried(size: int) -> None:
+    metadata = ml.ManagedLedgerInfoMetadata(compressionType=ml.LZ4, uncompressedSize=size).SerializeToString()
+    with pytest.raises(UndecodableError, match="promises"):
+        unwrap(b"\x47\x78" + len(metadata).to_bytes(4, "big") + metadata)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        b"\x47\x78",
+        b"\x47\x78\x00\x00\x00",
+        b"\x47\x78\xff\xff\xff\xff",
+        b"\x47\x78\x7f\xff\xff\xff\x08\x01",
+        b"\x47\x78\x00\x00\x00\x00rest",
+        b"\x47\x78\x00\x00\x00\x04\x08\x09\x10\x01x",
+        b"\x47\x78\x00\x00\x00\x02\x08\x01x",
+        compressed("ZLIB", b"plain", zlib.compress(b"plain") + b"more"),
+        compressed("ZSTD", b"plain", b"not zstd"),
+    ],
+)
+def test_damaged_wrappers(node: bytes) -> None:
+    with pytest.raises(UndecodableError):
+        unwrap(node)
+
+
+@given(st.binary(max_size=60))
+def test_garbage_behind_the_magic_never_escapes_as_another_error(data: bytes) -> None:
+    try:
+        unwrap(b"\x47\x78" + data)
+    except UndecodableError:
+        return
