@@ -44,6 +44,8 @@ class FakeDeletionService:
     missing: str | None = None
     enabled: bool = True
     asked: list[tuple[str, object]] = field(default_factory=list)
+    judged: list[tuple[PendingDeleteLedgerInfo, bool]] = field(default_factory=list)
+    recorded: list[PendingDeleteLedgerInfo] = field(default_factory=list)
 
     def send_pending_delete_ledgers(
         self,
@@ -53,6 +55,7 @@ class FakeDeletionService:
         first_sequence_id: int | None = None,
     ) -> list[SentLedger]:
         self._asked("send", (list(records), producer_name, first_sequence_id))
+        self.recorded += [record for record in records if record.ledger_id not in self.not_sent]
         return [
             SentLedger(record.ledger_id, record.ledger_id not in self.not_sent, self.not_sent.get(record.ledger_id))
             for record in records
@@ -72,6 +75,7 @@ class FakeDeletionService:
 
     def delete_ledger(self, record: PendingDeleteLedgerInfo, *, authoritative: bool) -> LedgerDeletionAnswer | Redirect:
         self._asked("delete_ledger", (record, authoritative))
+        self.judged.append((record, authoritative))
         if authoritative and isinstance(self.ledger_answer, Redirect):
             return LedgerDeletionAnswer.DELETED
         return self.ledger_answer

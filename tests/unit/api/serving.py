@@ -1,0 +1,88 @@
+"""The app on a real HTTP server in this process, and a client that sends bytes as they are."""
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from service.api.app import create_app
+from service.api.authentication import Authenticator, NoAuthentication
+from service.api.server import Endpoint, listening_socket, server_for
+from service.ledger_deletion.operating import LedgerDeletionService
+from service.model.clocks import SystemClock
+from service.observability.metrics import DeletionMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> object:
+        return json.loads(self.body)
+
+    @property
+    def reason(self) -> str:
+        document = self.json
+        assert isinstance(document, dict)
+        assert set(document) == {"reason"}, document
+        assert isinstance(document["reason"], str)
+        return document["reason"]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    port: int
+    draining: threading.Event
+    metrics: DeletionMetrics
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def ask(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> Answer:
+        """Send the path as it is; a body that is not bytes goes as JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        sent = dict(headers or {})
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        if body is not None:
+            sent.setdefault("Content-Type", "application/json")
+        try:
+            connection.request(method, path, body, sent)
+            response = connection.getresponse()
+            return Answer(response.status, dict(response.getheaders()), response.read())
+        finally:
+            connection.close()
+
+
+@contextmanager
+def served(service: LedgerDeletionService, authentication: Authenticator | None = None) -> Iterator[Served]:
+    metrics = DeletionMetrics(CollectorRegistry(), cluster="east", instance="test", version="0")
+    draining = threading.Event()
+    app = create_app(
+        service,
+        metrics,
+        authentication or NoAuthentication(),
+        clock=SystemClock(),
+        draining=draining,
+        own_hosts=["sidecar.example"],
+        docs=True,
+    )
+    endpoint = Endpoint("127.0.0.1", 0)
+    with listening_socket(endpoint) as listening:
+        server = server_for(app, endpoint, draining)
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            yield Served(listening.getsockname()[1], draining, metrics)
+        finally:
+            server.should_exit = True
+            thread.join(20)
+            assert not thread.is_alive()

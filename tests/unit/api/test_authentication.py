@@ -1,0 +1,293 @@
+import base64
+import hashlib
+import hmac
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from service.api.authentication import TokenAuthentication, public_key, secret_key
+from service.model.clocks import SystemClock
+from service.model.errors import InvalidInputError, NotAuthenticatedError
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.unit.api.serving import Served, served
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+STATUS = "/admin/v2/ledger-deletion/status"
+EVERY_ROUTE = [
+    ("DELETE", "/admin/v2/persistent/t/n/x"),
+    ("DELETE", "/admin/v2/persistent/t/n/x/partitions"),
+    ("POST", "/admin/v2/persistent/t/n/x/deleteLedger"),
+    ("DELETE", "/admin/persistent/t/c/n/x"),
+    ("DELETE", "/admin/persistent/t/c/n/x/partitions"),
+    ("GET", "/admin/v2/broker-stats/estimatedInflightDeletionLedgerCount"),
+    ("POST", "/admin/v2/ledger-deletion/pending"),
+    ("GET", "/admin/v2/ledger-deletion/inflight"),
+    ("GET", STATUS),
+    ("POST", "/admin/v2/ledger-deletion/pause"),
+    ("POST", "/admin/v2/ledger-deletion/resume"),
+    ("PUT", "/admin/v2/ledger-deletion/rate"),
+    ("GET", "/admin/v2/ledger-deletion/topic-deletions"),
+    ("GET", "/admin/v2/ledger-deletion/dead-letters"),
+    ("POST", "/admin/v2/ledger-deletion/dead-letters/redrive"),
+    ("POST", "/admin/v2/ledger-deletion/undelete"),
+    ("GET", "/openapi.json"),
+    ("GET", "/docs"),
+    ("GET", "/no-such-path"),
+]
+
+
+def data_url(key: bytes) -> str:
+    return "data:;base64," + base64.b64encode(key).decode()
+
+
+@pytest.fixture(scope="module")
+def rsa_key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(65537, 2048)
+
+
+@pytest.fixture(scope="module")
+def by_secret() -> Iterator[tuple[FakeDeletionService, Served]]:
+    service = FakeDeletionService()
+    authentication = TokenAuthentication(secret_key(data_url(SECRET)), ["admin", "ops"], SystemClock())
+    with served(service, authentication) as server:
+        yield service, server
+
+
+@pytest.fixture(scope="module")
+def by_public_key(rsa_key: rsa.RSAPrivateKey) -> Iterator[Served]:
+    key = public_key(data_url(der(rsa_key)))
+    with served(FakeDeletionService(), TokenAuthentication(key, ["admin"], SystemClock())) as server:
+        yield server
+
+
+def der(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
+    return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def pem(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def private(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def hs256(claims: dict[str, object], key: bytes = SECRET, algorithm: str = "HS256") -> str:
+    return jwt.encode(claims, key, algorithm=algorithm)
+
+
+def unsigned(header: dict[str, object], claims: dict[str, object], signature: str = "") -> str:
+    parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in (header, claims)]
+    return ".".join([*parts, signature])
+
+
+def ask(server: Served, authorization: str | None, method: str = "GET", path: str = STATUS) -> tuple[int, str]:
+    headers = {} if authorization is None else {"Authorization": authorization}
+    answer = server.ask(method, path, headers=headers)
+    return answer.status, answer.reason if answer.status >= 400 else ""
+
+
+NOW = SystemClock().now_ms() // 1000
+ADMIN: dict[str, object] = {"sub": "admin"}
+REFUSED: dict[str, tuple[str | None, int]] = {
+    "no header": (None, 401),
+    "empty header": ("", 401),
+    "other scheme": ("Basic YWRtaW46YWRtaW4=", 401),
+    "no token": ("Bearer", 401),
+    "blank token": ("Bearer   ", 401),
+    "not a token": ("Bearer x.y.z", 401),
+    "wrong key": ("Bearer " + hs256(ADMIN, b"another secret key of 32 bytes!!"), 401),
+    "alg none": ("Bearer " + unsigned({"alg": "none", "typ": "JWT"}, ADMIN), 401),
+    "alg None": ("Bearer " + unsigned({"alg": "None"}, ADMIN, "x"), 401),
+    "no alg": ("Bearer " + unsigned({}, ADMIN), 401),
+    "alg is a number": ("Bearer " + unsigned({"alg": 1}, ADMIN), 401),
+    "stripped signature": ("Bearer " + hs256(ADMIN).rpartition(".")[0] + ".", 401),
+    "changed claims": (
+        "Bearer " + unsigned({"alg": "HS256"}, ADMIN, hs256({"sub": "guest"}).rpartition(".")[2]),
+        401,
+    ),
+    "expired": ("Bearer " + hs256(ADMIN | {"exp": NOW - 10}), 401),
+    "expires now": ("Bearer " + hs256(ADMIN | {"exp": NOW - 0.001}), 401),
+    "not yet": ("Bearer " + hs256(ADMIN | {"nbf": NOW + 3600}), 401),
+    "exp is a text": ("Bearer " + unsigned({"alg": "HS256"}, ADMIN | {"exp": "x"}, "x"), 401),
+    "no role": ("Bearer " + hs256({}), 401),
+    "empty role": ("Bearer " + hs256({"sub": ""}), 401),
+    "other role": ("Bearer " + hs256({"sub": "guest"}), 403),
+    "nearly the role": ("Bearer " + hs256({"sub": "Admin"}), 403),
+    "roles in one": ("Bearer " + hs256({"sub": "admin,ops"}), 403),
+    "far too long": ("Bearer " + "a" * 20_000, 401),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_who_is_refused(case: str, by_secret: tuple[FakeDeletionService, Served]) -> None:
+    service, server = by_secret
+    service.asked.clear()
+    authorization, status = REFUSED[case]
+    answered, reason = ask(server, authorization)
+    assert answered == status
+    assert reason
+    if authorization and len(authorization) > 20:
+        assert authorization.split()[-1] not in reason
+    assert service.asked == []
+
+
+@pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512"])
+@pytest.mark.parametrize("role", ["admin", "ops"])
+@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
+def test_a_superuser_may_call(algorithm: str, role: str, by_secret: tuple[FakeDeletionService, Served]) -> None:
+    token = hs256({"sub": role, "exp": NOW + 3600, "aud": "anybody"}, algorithm=algorithm)
+    assert ask(by_secret[1], f"Bearer {token}") == (200, "")
+    assert ask(by_secret[1], f"bearer {token}") == (200, "")
+
+
+def test_the_role_is_the_one_who_asked(by_secret: tuple[FakeDeletionService, Served]) -> None:
+    service, server = by_secret
+    headers = {"Authorization": f"Bearer {hs256({'sub': 'ops'})}"}
+    record = {
+        "ledgerId": 7,
+        "topicName": "persistent://t/n/x",
+        "ledgerType": "LEDGER",
+        "ledgerComponent": "MANAGED_LEDGER",
+    }
+    assert server.ask("DELETE", "/admin/v2/persistent/t/n/x", headers=headers).status == 204
+    assert server.ask("POST", "/admin/v2/ledger-deletion/pending", {"ledgers": [record]}, headers).status == 200
+    assert server.ask("POST", "/admin/v2/persistent/t/n/x/deleteLedger", record, headers).status == 204
+    assert service.calls("delete_topic")[-1][-1] == "ops"  # type: ignore[index]
+    assert service.recorded[-1].mark.requested_by == "ops"
+    assert service.judged[-1][0].mark.requested_by == "ops"
+
+
+@pytest.mark.parametrize(("method", "path"), EVERY_ROUTE)
+def test_every_route_wants_a_token(method: str, path: str, by_secret: tuple[FakeDeletionService, Served]) -> None:
+    service, server = by_secret
+    service.asked.clear()
+    assert ask(server, None, method, path)[0] == 401
+    assert ask(server, f"Bearer {hs256({'sub': 'guest'})}", method, path)[0] == 403
+    assert server.ask(method, f"{path}?token={hs256(ADMIN)}").status == 401
+    assert service.asked == []
+
+
+def test_the_table_has_every_route(by_secret: tuple[FakeDeletionService, Served]) -> None:
+    answer = by_secret[1].ask("GET", "/openapi.json", headers={"Authorization": f"Bearer {hs256(ADMIN)}"})
+    document = answer.json
+    assert isinstance(document, dict)
+    published = {
+        (method.upper(), path)
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        if operation.get("security")
+    }
+    table = {(method, path) for method, path in EVERY_ROUTE}
+    assert len(published) == len(table) - 3  # the reference itself and a path that does not exist
+    assert {
+        path for path in document["paths"] if not any(o.get("security") for o in document["paths"][path].values())
+    } == {
+        "/livez",
+        "/readyz",
+        "/metrics",
+    }
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics"])
+def test_probes_and_metrics_are_open(path: str, by_secret: tuple[FakeDeletionService, Served]) -> None:
+    assert by_secret[1].ask("GET", path).status == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/livez/", "/livez/../admin/v2/ledger-deletion/status", "//livez", "/LIVEZ", "/%6Civez"]
+)
+def test_nothing_that_merely_looks_like_a_probe_is_open(
+    path: str, by_secret: tuple[FakeDeletionService, Served]
+) -> None:
+    assert by_secret[1].ask("GET", path).status == 401
+
+
+def test_two_authorization_headers_are_refused(by_secret: tuple[FakeDeletionService, Served]) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", by_secret[1].port, timeout=10)
+    connection.putrequest("GET", STATUS)
+    connection.putheader("Authorization", f"Bearer {hs256(ADMIN)}")
+    connection.putheader("Authorization", f"Bearer {hs256({'sub': 'guest'})}")
+    connection.endheaders()
+    assert connection.getresponse().status == 401
+    connection.close()
+
+
+def test_a_public_key_verifies_its_own_tokens_only(by_public_key: Served, rsa_key: rsa.RSAPrivateKey) -> None:
+    def signed(key: bytes, algorithm: str) -> str:
+        return "Bearer " + jwt.encode({"sub": "admin"}, key, algorithm=algorithm)
+
+    assert ask(by_public_key, signed(private(rsa_key), "RS256")) == (200, "")
+    assert ask(by_public_key, signed(private(rsa_key), "RS512")) == (200, "")
+    assert ask(by_public_key, signed(private(rsa.generate_private_key(65537, 2048)), "RS256"))[0] == 401
+    assert ask(by_public_key, signed(private(ec.generate_private_key(ec.SECP256R1())), "ES256"))[0] == 401
+
+
+def test_the_public_key_is_no_hmac_secret(by_public_key: Served, rsa_key: rsa.RSAPrivateKey) -> None:
+    for known in (der(rsa_key), pem(rsa_key)):
+        signing = unsigned({"alg": "HS256", "typ": "JWT"}, ADMIN).rstrip(".")
+        digest = hmac.new(known, signing.encode(), hashlib.sha256).digest()
+        forged = f"{signing}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+        assert ask(by_public_key, f"Bearer {forged}")[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("curve", "algorithm"), [(ec.SECP256R1(), "ES256"), (ec.SECP384R1(), "ES384"), (ec.SECP521R1(), "ES512")]
+)
+def test_elliptic_curves(curve: ec.EllipticCurve, algorithm: str) -> None:
+    key = ec.generate_private_key(curve)
+    token = jwt.encode({"sub": "admin"}, private(key), algorithm=algorithm)
+    for form in (der(key), pem(key)):
+        authentication = TokenAuthentication(public_key(data_url(form)), ["admin"], SystemClock())
+        assert authentication.role(f"Bearer {token}") == "admin"
+
+
+def test_keys_are_read_in_every_form_of_pulsar(tmp_path: Path) -> None:
+    path = tmp_path / "my secret.key"
+    path.write_bytes(SECRET)
+    encoded = base64.b64encode(SECRET).decode()
+    for text in (
+        data_url(SECRET),
+        f"data:application/octet-stream;base64,{encoded}",
+        f"file://{str(path).replace(' ', '%20')}",
+        str(path),
+        encoded,
+    ):
+        assert secret_key(text).key == SECRET
+
+
+@pytest.mark.parametrize(
+    "text", ["", "file:///no/such/file", "data:;base64,%%%", "data:", "not base64!", data_url(b"short"), "c2hvcnQ="]
+)
+def test_a_bad_secret_key_is_refused_without_being_told(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="tokenSecretKey") as raised:
+        secret_key(text)
+    assert not text or text not in str(raised.value).replace("data:;base64,...", "")
+
+
+def test_a_bad_public_key_is_refused() -> None:
+    ed = ed25519.Ed25519PrivateKey.generate().public_key()
+    for encoded in (
+        b"",
+        b"nonsense",
+        b"-----BEGIN PUBLIC KEY-----\nx\n-----END PUBLIC KEY-----",
+        ed.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
+    ):
+        with pytest.raises(InvalidInputError, match="tokenPublicKey"):
+            public_key(data_url(encoded))
+
+
+@pytest.mark.parametrize("claim", ["exp", "nbf"])
+@pytest.mark.parametrize("value", ["soon", True, [1], {"a": 1}])
+def test_a_time_that_is_no_time_is_refused(claim: str, value: object) -> None:
+    signing = unsigned({"alg": "HS256", "typ": "JWT"}, ADMIN | {claim: value}).rstrip(".")
+    signature = base64.urlsafe_b64encode(hmac.new(SECRET, signing.encode(), hashlib.sha256).digest()).rstrip(b"=")
+    authentication = TokenAuthentication(secret_key(data_url(SECRET)), ["admin"], SystemClock())
+    with pytest.raises(NotAuthenticatedError, match=claim):
+        authentication.role(f"Bearer {signing}.{signature.decode()}")

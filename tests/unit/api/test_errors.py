@@ -1,0 +1,65 @@
+import pytest
+
+from service.api.errors import STATUS_BY_ERROR, MismatchError, TooLargeError, error_response, status_of
+from service.model import errors
+from service.model.errors import BrokerRefusedError, SidecarError
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.unit.api.serving import Served
+
+STATUS = "/admin/v2/ledger-deletion/status"
+
+TABLE = [
+    (errors.InvalidInputError("x"), 400),
+    (errors.NotAuthenticatedError("x"), 401),
+    (errors.NotAuthorizedError("x"), 403),
+    (errors.NotFoundError("x"), 404),
+    (errors.DisabledError("x"), 405),
+    (errors.ConflictError("x"), 409),
+    (errors.AlreadyExistsError("x"), 409),
+    (errors.PermanentError("x"), 412),
+    (MismatchError("x"), 412),
+    (TooLargeError(), 413),
+    (errors.TemporaryError("x"), 503),
+    (errors.UndecodableError("x"), 503),
+    (errors.OutcomeUnknownError("x"), 503),
+    (BrokerRefusedError(412, "x"), 412),
+    (BrokerRefusedError(403, "x"), 403),
+    (BrokerRefusedError(500, "x"), 502),
+    (SidecarError("x"), 500),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), TABLE, ids=lambda value: str(value) if isinstance(value, int) else f"{type(value).__name__}"
+)
+def test_every_error_has_its_status_and_says_its_reason(
+    error: SidecarError, status: int, service: FakeDeletionService, server: Served
+) -> None:
+    service.failure = error
+    answer = server.ask("GET", STATUS)
+    assert answer.status == status
+    assert answer.reason == str(error)
+    assert ("retry-after" in answer.headers) == (status == 503)
+    assert ("www-authenticate" in answer.headers) == (status == 401)
+
+
+def test_no_error_of_the_model_is_left_to_chance() -> None:
+    defined = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SidecarError)}
+    tested = {type(error) for error, _ in TABLE}
+    assert defined <= tested
+    assert set(STATUS_BY_ERROR) <= tested
+
+
+def test_a_defect_is_answered_and_the_process_lives(service: FakeDeletionService, server: Served) -> None:
+    service.failure = RuntimeError("secret detail")
+    answer = server.ask("GET", STATUS)
+    assert answer.status == 500
+    assert "secret detail" not in answer.reason
+    service.failure = None
+    assert server.ask("GET", STATUS).status == 200
+
+
+def test_a_reason_is_shortened_and_always_encodable() -> None:
+    response = error_response(SidecarError("\ud800" + "x" * 100_000))
+    assert len(response.body) < 3_000
+    assert status_of(SidecarError("")) == 500

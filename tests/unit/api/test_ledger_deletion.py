@@ -1,0 +1,217 @@
+import pytest
+
+from service.ledger_deletion.operating import DeadLetter, OperationState, SidecarInstance, TopicDeletionStatus
+from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
+from service.model.errors import TemporaryError
+from service.model.ids import LedgerId, NodeVersion, OperationId
+from service.model.ledgers import LedgerComponent, LedgerType
+from service.model.names import parse_topic_name
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.unit.api.serving import Served
+
+BASE = "/admin/v2/ledger-deletion"
+TOPIC = parse_topic_name("persistent://public/default/orders")
+RECORD = PendingDeleteLedgerInfo(TOPIC, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, LedgerId(7))
+DOCUMENT = {
+    "topicName": "persistent://public/default/orders",
+    "ledgerComponent": "MANAGED_LEDGER",
+    "ledgerType": "LEDGER",
+    "ledgerId": 7,
+}
+
+
+def letter(ledger_id: int, reason: str = "no bookie answers") -> DeadLetter:
+    record = PendingDeleteLedgerInfo(TOPIC, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, LedgerId(ledger_id))
+    return DeadLetter(f"1:{ledger_id}:0", record, "{}", reason, 10, 1_700_000_000_000)
+
+
+def test_the_answer_says_which_records_were_sent(service: FakeDeletionService, server: Served) -> None:
+    service.not_sent = {8: "the outcome of the publish is unknown"}
+    answer = server.ask("POST", f"{BASE}/pending", {"ledgers": [DOCUMENT, DOCUMENT | {"ledgerId": 8}]})
+    assert answer.status == 200
+    assert answer.json == {
+        "sent": [7],
+        "notSent": [{"ledgerId": 8, "reason": "the outcome of the publish is unknown"}],
+    }
+    assert service.recorded == [RECORD]
+
+
+def test_a_caller_may_bring_its_own_producer_and_what_it_knew(service: FakeDeletionService, server: Served) -> None:
+    sidecar = {"markedVersion": 3, "unreferenced": True, "instanceId": "i", "createdMs": 5, "lengthBytes": 6}
+    request = {"ledgers": [DOCUMENT | {"sidecar": sidecar}], "producerName": "cleaner-1", "firstSequenceId": 40}
+    assert server.ask("POST", f"{BASE}/pending", request).status == 200
+    mark = Mark(marked_version=NodeVersion(3), unreferenced=True, instance_id="i", created_ms=5, length_bytes=6)
+    assert service.calls("send") == [([RECORD.marked(mark)], "cleaner-1", 40)]
+
+
+def test_the_largest_ledger_id_is_a_ledger_id(service: FakeDeletionService, server: Served) -> None:
+    answer = server.ask("POST", f"{BASE}/pending", {"ledgers": [DOCUMENT | {"ledgerId": 2**63 - 1}]})
+    assert answer.json == {"sent": [2**63 - 1], "notSent": []}
+
+
+def test_the_count_says_its_age(service: FakeDeletionService, server: Served) -> None:
+    answer = server.ask("GET", "/admin/v2/broker-stats/estimatedInflightDeletionLedgerCount")
+    assert (answer.status, answer.body) == (200, b"7")
+    assert answer.headers["x-pulsar-sidecar-age-ms"] == "120"
+    assert server.ask("GET", f"{BASE}/inflight").json == {
+        "count": 7,
+        "ageMs": 120,
+        "oldestAgeMs": 5000,
+        "waitingBytes": 900,
+    }
+
+
+def test_status(service: FakeDeletionService, server: Served) -> None:
+    service.enabled = False
+    service.instances = (SidecarInstance("a", "http://a:8750", None, 1),)
+    assert server.ask("GET", f"{BASE}/status").json == {
+        "enabled": False,
+        "control": {"paused": False, "pausedReason": None, "ratePerSecond": None},
+        "inflight": {"count": 7, "ageMs": 120, "oldestAgeMs": 5000, "waitingBytes": 900},
+        "instances": [{"name": "a", "advertisedUrl": "http://a:8750", "brokerUrl": None, "startedMs": 1}],
+        "runningTopicDeletions": 0,
+        "lastError": None,
+    }
+
+
+def test_pause_and_resume(service: FakeDeletionService, server: Served) -> None:
+    paused = {"paused": True, "pausedReason": "bookies move", "ratePerSecond": None}
+    assert server.ask("POST", f"{BASE}/pause", {"reason": "bookies move"}).json == paused
+    assert server.ask("POST", f"{BASE}/pause").json == paused | {"pausedReason": None}
+    assert server.ask("POST", f"{BASE}/resume").json == {"paused": False, "pausedReason": None, "ratePerSecond": None}
+
+
+@pytest.mark.parametrize("rate", [0.5, 500, None])
+def test_rate(rate: float | None, service: FakeDeletionService, server: Served) -> None:
+    answer = server.ask("PUT", f"{BASE}/rate", {"ledgersPerSecond": rate})
+    assert answer.json == {"paused": False, "pausedReason": None, "ratePerSecond": rate}
+    assert service.calls("limit_rate") == [rate]
+
+
+def test_topic_deletions(service: FakeDeletionService, server: Served) -> None:
+    service.running = [TopicDeletionStatus(OperationId("o"), TOPIC, OperationState.RUNNING, 3, 2, 9, "waits")]
+    assert server.ask("GET", f"{BASE}/topic-deletions").json == [
+        {
+            "operationId": "o",
+            "topic": str(TOPIC),
+            "state": "running",
+            "recordedLedgers": 3,
+            "attempts": 2,
+            "requestedMs": 9,
+            "reason": "waits",
+        }
+    ]
+
+
+def test_dead_letters_are_listed_with_their_reason(service: FakeDeletionService, server: Served) -> None:
+    malformed = DeadLetter("1:2:0", None, "\x00not json", "the record is no JSON document", 0, 9)
+    service.dead = [letter(7), malformed]
+    assert server.ask("GET", f"{BASE}/dead-letters").json == [
+        {
+            "messageId": "1:7:0",
+            "record": DOCUMENT,
+            "raw": "{}",
+            "reason": "no bookie answers",
+            "tries": 10,
+            "deadSinceMs": 1_700_000_000_000,
+        },
+        {
+            "messageId": "1:2:0",
+            "record": None,
+            "raw": "\x00not json",
+            "reason": "the record is no JSON document",
+            "tries": 0,
+            "deadSinceMs": 9,
+        },
+    ]
+    assert service.calls("dead_letters") == [100]
+    listed = server.ask("GET", f"{BASE}/dead-letters?limit=1").json
+    assert isinstance(listed, list)
+    assert len(listed) == 1
+
+
+def test_redrive(service: FakeDeletionService, server: Served) -> None:
+    service.dead = [letter(1), letter(2), letter(3)]
+    assert server.ask("POST", f"{BASE}/dead-letters/redrive", {"ledgerIds": [2]}).json == {"redriven": 1, "left": 2}
+    assert server.ask("POST", f"{BASE}/dead-letters/redrive", {"limit": 1}).json == {"redriven": 1, "left": 1}
+    assert server.ask("POST", f"{BASE}/dead-letters/redrive", {}).json == {"redriven": 1, "left": 0}
+    assert service.calls("redrive") == [([2], 10_000), (None, 1), (None, 10_000)]
+
+
+def test_undelete(service: FakeDeletionService, server: Served) -> None:
+    service.deleted = {7}
+    assert server.ask("POST", f"{BASE}/undelete", {"ledgerId": 7, "force": True}).json == {
+        "ledgerId": 7,
+        "readable": True,
+    }
+    answer = server.ask("POST", f"{BASE}/undelete", {"ledgerId": 7})
+    assert answer.status == 404
+    assert "7" in answer.reason
+    assert service.calls("undelete") == [(7, True), (7, False)]
+
+
+def test_probes(service: FakeDeletionService, server: Served) -> None:
+    assert (server.ask("GET", "/livez").status, server.ask("GET", "/readyz").status) == (200, 200)
+    service.missing = "no broker answers"
+    answer = server.ask("GET", "/readyz")
+    assert (answer.status, answer.reason) == (503, "no broker answers")
+    assert server.ask("GET", "/livez").status == 200
+    service.missing = None
+    server.draining.set()
+    try:
+        answer = server.ask("GET", "/readyz")
+        assert (answer.status, answer.reason) == (503, "the service is stopping")
+        assert server.ask("GET", "/livez").status == 200
+    finally:
+        server.draining.clear()
+
+
+def test_metrics_are_prometheus_text(server: Served) -> None:
+    server.metrics.received(3)
+    answer = server.ask("GET", "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert b'pulsar_ledger_deletion_received_total{cluster="east"} 3.0' in answer.body
+
+
+def test_a_failing_service_leaves_probes_alone(service: FakeDeletionService, server: Served) -> None:
+    service.failure = TemporaryError("no broker answers")
+    assert server.ask("GET", f"{BASE}/status").status == 503
+    assert server.ask("GET", "/livez").status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:1234"}, 200),
+        ({"Host": "[::1]:8750"}, 200),
+        ({"Host": "sidecar.example:8750"}, 200),
+        ({"Origin": "http://localhost:8750"}, 200),
+        ({"Host": "rebound.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example"}, 403),
+        ({"Host": ""}, 403),
+        ({"Host": "[::1"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+    ],
+    ids=str,
+)
+def test_another_sites_page_cannot_use_a_browser_to_call(
+    headers: dict[str, str], status: int, service: FakeDeletionService, server: Served
+) -> None:
+    assert server.ask("POST", f"{BASE}/pause", headers=headers).status == status
+    assert len(service.calls("pause")) == (status == 200)
+
+
+def test_the_reference_needs_no_other_host(server: Served) -> None:
+    page = server.ask("GET", "/docs").body.decode()
+    assert "/admin/v2/ledger-deletion/undelete" in page
+    assert "//" not in page.replace("://", "")
+    assert "<script" not in page
+    document = server.ask("GET", "/openapi.json").json
+    assert isinstance(document, dict)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            assert "422" not in operation["responses"]
