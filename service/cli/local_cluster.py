@@ -43,6 +43,9 @@ app = typer.Typer(
     help="Start, look at, break and take down a real Pulsar cluster on this machine.",
     epilog=_EXIT_CODES,
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 _Directory = Annotated[

@@ -60,7 +60,7 @@ def kind_of(member_name: str) -> str:
 def _record_into(target: Path, record: Callable[[Path], None], progress: Callable[[str], None]) -> Path | None:
     for unfinished in target.parent.glob(".recording-*"):
         shutil.rmtree(unfinished)
-    progress("recording the classes that Pulsar loads, so that every start is quicker (once, about 20 s)")
+    progress("recording the classes that Pulsar loads, so that every start is quicker (once, about 30 s)")
     workshop = Path(tempfile.mkdtemp(prefix=".recording-", dir=target.parent))
     try:
         record(workshop)
