@@ -1,0 +1,168 @@
+"""The Shared consumer of pending deletions: batches in, single acknowledgements out.
+
+What brokers can do decides what happens to batches: with ``acknowledgmentAtBatchIndexLevelEnabled`` off (the default)
+an entry is acknowledged when all of its messages are, and comes back as a whole. So a crash, and a message that is
+postponed, bring back its neighbours too. Within one consumer the finished ones are recognised and acknowledged again
+without being handed out, and those still being worked on are not handed out twice; another sidecar does get them
+twice, which the workflow must bear, as it must bear any redelivery. The client sends acknowledgements in groups, every
+100 ms: one that is lost with its connection brings its message back, too.
+"""
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import _pulsar
+import pulsar
+
+from service.adapters.pulsar.deliveries import delivery_of, handle_of
+from service.adapters.pulsar.errors import translated
+from service.adapters.pulsar.overdue import OverdueReader
+from service.ledger_deletion.ports import Delivery
+from service.ledger_deletion.retrying import SUBSCRIPTION
+from service.model.errors import SidecarError, TemporaryError
+
+_REMEMBERED_ENTRIES: Final = 20_000
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """How the consumer receives.
+
+    Attributes:
+        max_messages: most messages of one `receive`.
+        max_bytes: most bytes of one `receive`, -1 for no limit.
+        receive_timeout_ms: how long `receive` waits for a full batch; what came by then is returned.
+        postpone_ms: when a postponed message comes again.
+        consumer_name: what brokers show in their stats; None lets the broker choose.
+    """
+
+    max_messages: int = 500
+    max_bytes: int = 10 * 1024 * 1024
+    receive_timeout_ms: int = 200
+    postpone_ms: int = 1000
+    consumer_name: str | None = None
+
+
+class SharedPendingDeletions:
+    """`service.ledger_deletion.ports.PendingDeletions` on the pending and the retry topic."""
+
+    def __init__(
+        self, client: pulsar.Client, topics: Sequence[str], overdue: OverdueReader, settings: ConsumerSettings
+    ) -> None:
+        """Subscribe.
+
+        Raises:
+            TemporaryError: a broker of one of the topics could not be reached.
+        """
+        policy = pulsar.ConsumerBatchReceivePolicy(
+            settings.max_messages, settings.max_bytes, settings.receive_timeout_ms
+        )
+        with translated(f"subscribing to {', '.join(topics)}"):
+            self._consumer = client.subscribe(
+                list(topics),
+                SUBSCRIPTION,
+                pulsar.ConsumerType.Shared,
+                receiver_queue_size=settings.max_messages,
+                consumer_name=settings.consumer_name,
+                negative_ack_redelivery_delay_ms=settings.postpone_ms,
+                initial_position=pulsar.InitialPosition.Earliest,
+                batch_receive_policy=policy,
+            )
+        self._overdue = overdue
+        self._held: dict[str, _pulsar.MessageId] = {}
+        self._finished = FinishedBatches(_REMEMBERED_ENTRIES)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def receive(self) -> list[Delivery]:
+        self._check_open()
+        with translated("receiving pending deletions"):
+            messages = self._consumer.batch_receive()
+        fresh: list[Delivery] = []
+        with self._lock:
+            for message in messages:
+                delivery = delivery_of(message)
+                if self._finished.holds(message.message_id()):
+                    self._acknowledge(message.message_id())
+                    continue
+                # Of an entry that came again, only the newest copy's acknowledgement counts.
+                if delivery.message_id not in self._held:
+                    fresh.append(delivery)
+                self._held[delivery.message_id] = message.message_id()
+        return fresh
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        self._check_open()
+        with self._lock:
+            for delivery in deliveries:
+                message_id = self._held.get(delivery.message_id, handle_of(delivery))
+                self._acknowledge(message_id)
+                self._finished.add(message_id)
+                self._held.pop(delivery.message_id, None)
+
+    def postpone(self, deliveries: Sequence[Delivery]) -> None:
+        self._check_open()
+        with self._lock, translated("postponing pending deletions"):
+            for delivery in deliveries:
+                message_id = self._held.pop(delivery.message_id, handle_of(delivery))
+                self._consumer.negative_acknowledge(message_id)
+
+    def overdue(self, late_ms: int, limit: int) -> list[Delivery]:
+        self._check_open()
+        with self._lock:
+            held = frozenset(self._held)
+        found = self._overdue.read(late_ms, limit, held)
+        with self._lock:
+            for delivery in found:
+                self._held.setdefault(delivery.message_id, handle_of(delivery))
+        return found
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            with translated("closing the consumer of pending deletions"):
+                self._consumer.close()
+        except SidecarError as error:
+            # The broker gives the messages to others once it notices that the connection is gone.
+            _LOGGER.warning("%s", error)
+
+    def _acknowledge(self, message_id: _pulsar.MessageId) -> None:
+        with translated("acknowledging a pending deletion"):
+            self._consumer.acknowledge(message_id)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TemporaryError("the consumer of pending deletions is closed; open a new one")
+
+
+class FinishedBatches:
+    """Which messages of batched entries are acknowledged already; remembers the entries used last."""
+
+    def __init__(self, entries: int) -> None:
+        self._entries = entries
+        self._indexes: OrderedDict[tuple[int, int, int], set[int]] = OrderedDict()
+
+    def add(self, message_id: _pulsar.MessageId) -> None:
+        """Note an acknowledged message; one that was not batched needs no note."""
+        if message_id.batch_index() < 0:
+            return
+        entry = _entry(message_id)
+        self._indexes.setdefault(entry, set()).add(message_id.batch_index())
+        self._indexes.move_to_end(entry)
+        if len(self._indexes) > self._entries:
+            self._indexes.popitem(last=False)
+
+    def holds(self, message_id: _pulsar.MessageId) -> bool:
+        """Whether the message was acknowledged here before."""
+        return message_id.batch_index() in self._indexes.get(_entry(message_id), ())
+
+
+def _entry(message_id: _pulsar.MessageId) -> tuple[int, int, int]:
+    return message_id.ledger_id(), message_id.entry_id(), message_id.partition()

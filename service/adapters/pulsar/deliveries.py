@@ -1,0 +1,49 @@
+"""Turns the client's messages into deliveries, message ids spelled as Java spells them."""
+
+import _pulsar
+import pulsar
+
+from service.adapters.pulsar.sequences import SEQUENCE_ID
+from service.ledger_deletion.ports import Delivery
+from service.model.errors import PermanentError
+from service.model.ids import EntryId, LedgerId
+from service.model.positions import Position
+
+
+def delivery_of(message: pulsar.Message) -> Delivery:
+    """The message as the workflow sees it; its handle is the client's own message id."""
+    message_id = message.message_id()
+    properties = message.properties()
+    properties.pop(SEQUENCE_ID, None)
+    return Delivery(
+        handle=message_id,
+        payload=message.data(),
+        key=message.partition_key() or message.ordering_key() or None,
+        properties=properties,
+        message_id=java_message_id(message_id),
+        topic=message.topic_name(),
+        publish_time_ms=message.publish_timestamp(),
+        redelivery_count=max(0, message.redelivery_count()),
+    )
+
+
+def java_message_id(message_id: _pulsar.MessageId) -> str:
+    """``ledgerId:entryId:partitionIndex[:batchIndex]`` (``MessageIdImpl``, ``BatchMessageIdImpl``)."""
+    text = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
+    return f"{text}:{message_id.batch_index()}" if message_id.batch_index() >= 0 else text
+
+
+def handle_of(delivery: Delivery) -> _pulsar.MessageId:
+    """The client's message id that `delivery_of` put there.
+
+    Raises:
+        PermanentError: the delivery was made elsewhere.
+    """
+    if not isinstance(delivery.handle, _pulsar.MessageId):
+        raise PermanentError(f"{delivery.message_id} was not received here, so it cannot be acknowledged here")
+    return delivery.handle
+
+
+def position_of(message_id: _pulsar.MessageId) -> Position:
+    """The entry that holds the message."""
+    return Position(LedgerId(message_id.ledger_id()), EntryId(message_id.entry_id()))

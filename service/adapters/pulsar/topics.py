@@ -1,0 +1,78 @@
+"""The four topics of the service on a real cluster.
+
+Invariant: nothing here decides anything about a record; it moves records, and says truthfully what it could move.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import pulsar
+
+from service.adapters.pulsar.admin_rest import AdminRest
+from service.adapters.pulsar.backlogs import BacklogGauge
+from service.adapters.pulsar.consumer import ConsumerSettings, SharedPendingDeletions
+from service.adapters.pulsar.dead_letters import ExclusiveDeadLetters
+from service.adapters.pulsar.outcome_log import read_outcomes
+from service.adapters.pulsar.overdue import OverdueReader
+from service.adapters.pulsar.publisher import PublisherSettings, TopicPublisher
+from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from service.adapters.pulsar.topics_setup import TopicsSettings, TopicsSetup
+from service.ledger_deletion.ports import SYSTEM_NAMESPACE, Backlog, DeletionTopic
+from service.model.clocks import Clock
+from service.model.names import TopicName, parse_topic_name
+
+_BATCHED: Final = (DeletionTopic.PENDING, DeletionTopic.OUTCOME)
+"""Retries and dead letters are acknowledged one by one and long apart, so each has an entry of its own, as in Java."""
+
+
+def topic_name(topic: DeletionTopic) -> TopicName:
+    """The full name of one of the service's topics."""
+    return parse_topic_name(f"persistent://{SYSTEM_NAMESPACE}/{topic.value}")
+
+
+class PulsarDeletionTopics:
+    """`service.ledger_deletion.ports.DeletionTopics` over one client and the admin REST API; safe for several threads.
+
+    The client stays the caller's, who closes it after everything that was opened here.
+    """
+
+    def __init__(
+        self,
+        client: pulsar.Client,
+        rest: AdminRest,
+        clock: Clock,
+        *,
+        topics: TopicsSettings | None = None,
+        consumer: ConsumerSettings | None = None,
+        publisher: PublisherSettings | None = None,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._admin = BrokerTopicAdmin(rest)
+        self._setup = TopicsSetup(self._admin, topic_name, topics or TopicsSettings(), clock)
+        self._consumer = consumer or ConsumerSettings()
+        self._publisher = publisher or PublisherSettings(batching=True)
+        pending, retry = topic_name(DeletionTopic.PENDING), topic_name(DeletionTopic.RETRY)
+        self._overdue = OverdueReader(client, self._admin, retry, clock)
+        self._gauge = BacklogGauge(self._admin, pending, retry, clock)
+        self._consumed = (str(pending), str(retry))
+
+    def ensure(self) -> None:
+        self._setup.run()
+
+    def publisher(self, topic: DeletionTopic, producer_name: str) -> TopicPublisher:
+        settings = replace(self._publisher, batching=self._publisher.batching and topic in _BATCHED)
+        return TopicPublisher(self._client, str(topic_name(topic)), producer_name, settings, self._clock)
+
+    def pending(self) -> SharedPendingDeletions:
+        return SharedPendingDeletions(self._client, self._consumed, self._overdue, self._consumer)
+
+    def dead_letters(self) -> ExclusiveDeadLetters:
+        return ExclusiveDeadLetters(self._client, self._admin, topic_name(DeletionTopic.DEAD_LETTER), self._clock)
+
+    def outcomes_since(self, since_ms: int) -> Iterator[bytes]:
+        return read_outcomes(self._client, self._admin, topic_name(DeletionTopic.OUTCOME), since_ms)
+
+    def backlog(self) -> Backlog:
+        return self._gauge.measure()
