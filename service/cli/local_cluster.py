@@ -3,6 +3,7 @@
 Invariant: standard output carries only what was asked for (addresses, states); progress goes to standard error.
 """
 
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
@@ -58,7 +59,17 @@ _Directory = Annotated[
     ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of text.")]
-_Settings = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="May be repeated.")]
+_BrokerConf = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="A setting of broker.conf, for every broker. May be repeated."),
+]
+_BookieConf = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="A setting of bookkeeper.conf, for every bookie. May be repeated."),
+]
+_ZookeeperConf = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of zookeeper.conf. May be repeated.")
+]
 _Name = Annotated[str, typer.Argument(help="zookeeper, bookie-1, broker-2, ...")]
 
 
@@ -68,14 +79,16 @@ def up(
     bookies: Annotated[int, typer.Option(min=1, help="Number of bookies.")] = 2,
     directory: _Directory = None,
     version: Annotated[str, typer.Option(help="Pulsar's version, fetched once.")] = DEFAULT_VERSION,
-    broker_conf: _Settings = None,
-    bookie_conf: _Settings = None,
-    zookeeper_conf: _Settings = None,
+    broker_conf: _BrokerConf = None,
+    bookie_conf: _BookieConf = None,
+    zookeeper_conf: _ZookeeperConf = None,
     member_conf: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME:KEY=VALUE", help="A setting of one member. May be repeated."),
     ] = None,
-    offloaders: Annotated[bool, typer.Option("--offloaders", help="Fetch the offloaders too.")] = False,
+    offloaders: Annotated[
+        bool, typer.Option("--offloaders", help="Fetch the tiered-storage offloaders and load them.")
+    ] = False,
     json: _Json = False,
 ) -> None:
     """Start ZooKeeper, bookies (HTTP admin on) and brokers, and wait until all are ready.
@@ -85,7 +98,7 @@ def up(
 
     Example: local-cluster up --brokers 1 --broker-conf transactionCoordinatorEnabled=true --json
     """
-    with _exit_codes():
+    with _exit_codes(), _ending_like_ctrl_c():
         spec = ClusterSpec(
             directory=_directory(directory),
             brokers=brokers,
@@ -108,7 +121,8 @@ def status(directory: _Directory = None, json: _Json = False) -> None:
         cluster = LocalCluster(_directory(directory))
         states = cluster.status()
         addresses = cluster.addresses()
-        output.result(addresses.json_line() if json else _states_as_text(addresses, states))
+        line = addresses.json_line(ready=states) if json else _states_as_text(addresses, states)
+        output.result(line)
         if not all(states.values()):
             down_members = ", ".join(name for name, is_up in states.items() if not is_up)
             raise ClusterNotFoundError(f"not up: {down_members}; start them with restart")
@@ -123,7 +137,7 @@ def down(directory: _Directory = None) -> None:
 
 @app.command(epilog=_EXIT_CODES)
 def kill(name: _Name, directory: _Directory = None) -> None:
-    """Kill one member at once (SIGKILL), as a power cut would; start it again with restart."""
+    """Kill one member at once (SIGKILL); start it again with restart."""
     with _exit_codes():
         LocalCluster(_directory(directory)).kill(name)
 
@@ -184,6 +198,18 @@ def _exit_codes() -> Iterator[None]:
     except SidecarError as error:
         output.info(str(error))
         raise typer.Exit(_exit_code(error)) from error
+
+
+@contextmanager
+def _ending_like_ctrl_c() -> Iterator[None]:
+    """Let a polite end of this process take down what it has started so far."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _exit_code(error: SidecarError) -> ExitCode:

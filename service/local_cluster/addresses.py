@@ -41,8 +41,12 @@ class ClusterAddresses:
     members: Mapping[str, int]
     member_urls: Mapping[str, str]
 
-    def json_line(self) -> str:
-        """One line of JSON, without a line break."""
+    def json_line(self, **more: object) -> str:
+        """One line of JSON, without a line break.
+
+        Args:
+            more: further keys and their values.
+        """
         document = {
             "webServiceUrls": list(self.web_service_urls),
             "brokerServiceUrl": self.broker_service_url,
@@ -53,6 +57,7 @@ class ClusterAddresses:
             "clusterName": self.cluster_name,
             "members": dict(self.members),
             "memberUrls": dict(self.member_urls),
+            **more,
         }
         return json.dumps(document, separators=(",", ":"))
 

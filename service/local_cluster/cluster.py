@@ -4,7 +4,6 @@ Invariant: everything that was started stands in the state file first to last, s
 removes every file, whoever calls it and however the start ended.
 """
 
-import shutil
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -49,6 +48,7 @@ from service.local_cluster.state import (
     change_state,
     has_state,
     read_state,
+    remove,
     write_state,
 )
 from service.model.clocks import Clock, SystemClock
@@ -174,9 +174,8 @@ class LocalCluster:
             TemporaryError: a process did not end; the directory is still there.
         """
         if has_state(self._directory):
-            members = read_state(self._directory).members
-            end([member.process for member in members if member.process], self._clock)
-            shutil.rmtree(self._directory)
+            end(read_state(self._directory).processes(), self._clock)
+            remove(self._directory)
         if self._life_line is not None:
             self._life_line.release()
             self._life_line = None
@@ -236,6 +235,7 @@ class LocalCluster:
         argv = planning.metadata_setup_argv(spec, software, metadata_store_url, brokers)
         log = log_path(self._directory, "metadata-setup")
         process = spawn(argv, environment(), log.parent, log)
+        change_state(self._directory, lambda state: replace(state, metadata_setup=process))
         if not wait_until_gone(process, self._clock, spec.start_timeout_seconds):
             end([process], self._clock)
         if exit_code(process) != 0:
@@ -252,7 +252,7 @@ class LocalCluster:
             "serviceUrl": planning.web_service_url(started),
             "brokerServiceUrl": planning.broker_service_url(started),
         }
-        address = f"{addresses_of(read_state(self._directory)).web_service_urls[0]}"
+        address = self.addresses().web_service_urls[0]
         answer = requests.post(f"{address}/admin/v2/clusters/{spec.cluster_name}", json=urls, timeout=30)
         if not answer.ok:
             raise MemberFailedError(f"the cluster's addresses could not be corrected: {answer.text}")

@@ -48,7 +48,10 @@ def zookeeper_settings(spec: ClusterSpec, name: str, client_port: int) -> dict[s
 
 
 def bookie_settings(spec: ClusterSpec, name: str, ports: Mapping[str, int], metadata_store_url: str) -> dict[str, str]:
-    """Settings over the distribution's ``bookkeeper.conf``."""
+    """Settings over the distribution's ``bookkeeper.conf``.
+
+    ``journalSyncData`` is off for the reason ``forceSync`` is: what a killed bookie wrote is kept by the system.
+    """
     directory = spec.directory / name
     return {
         "bookiePort": str(ports["bookie"]),

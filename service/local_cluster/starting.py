@@ -8,7 +8,7 @@ listens: the probe alone could be answered by whoever took the port.
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -82,7 +82,12 @@ def start_members(
     if not members:
         return ()
     with ThreadPoolExecutor(len(members), thread_name_prefix="start-member") as pool:
-        starts = [pool.submit(_start_or_give_up, launcher, member, replan) for member in members]
+        try:
+            starts = [pool.submit(_start_or_give_up, launcher, member, replan) for member in members]
+            wait(starts)
+        except BaseException:  # such as Ctrl-C while waiting
+            launcher.give_up.set()
+            raise
     failures = [failure for start in starts if (failure := start.exception()) is not None]
     if failures:
         raise next((failure for failure in failures if not isinstance(failure, _GaveUpError)), failures[0])

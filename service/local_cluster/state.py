@@ -5,6 +5,7 @@ exists, so whatever was started can be found and ended.
 """
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -47,12 +48,19 @@ class ClusterState:
         version: Pulsar's version.
         cluster_name: Pulsar's name for the cluster.
         members: ZooKeeper, then bookies, then brokers, by number.
+        metadata_setup: the process that sets up the cluster's metadata; it ends by itself.
     """
 
     directory: Path
     version: str
     cluster_name: str
     members: tuple[Member, ...] = ()
+    metadata_setup: ProcessIdentity | None = None
+
+    def processes(self) -> list[ProcessIdentity]:
+        """Everything that was started last under each name; some may have ended."""
+        started = [member.process for member in self.members]
+        return [process for process in (*started, self.metadata_setup) if process is not None]
 
     def member(self, name: str) -> Member:
         """The member of that name.
@@ -119,6 +127,17 @@ def change_state(directory: Path, change: Callable[[ClusterState], ClusterState]
     return state
 
 
+def remove(directory: Path) -> None:
+    """Remove a cluster's directory, the state last, so that an attempt that fails half-way can be repeated."""
+    for content in directory.iterdir():
+        if content.is_dir():
+            shutil.rmtree(content)
+        elif content.name != _FILE_NAME:
+            content.unlink()
+    (directory / _FILE_NAME).unlink()
+    directory.rmdir()
+
+
 def _encode(state: ClusterState) -> dict[str, object]:
     members = [asdict(member) | {"role": member.role.value} for member in state.members]
     return {
@@ -126,6 +145,7 @@ def _encode(state: ClusterState) -> dict[str, object]:
         "version": state.version,
         "clusterName": state.cluster_name,
         "members": members,
+        "metadataSetup": None if state.metadata_setup is None else asdict(state.metadata_setup),
     }
 
 
@@ -140,6 +160,7 @@ def _decode(directory: Path, document: dict[str, object]) -> ClusterState:
         version=str(document["version"]),
         cluster_name=str(document["clusterName"]),
         members=tuple(_decode_member(member) for member in members),
+        metadata_setup=_decode_process(document["metadataSetup"]),
     )
 
 
@@ -152,5 +173,9 @@ def _decode_member(document: Mapping[str, object]) -> Member:
         role=Role(document["role"]),
         ports={str(purpose): int(port) for purpose, port in ports.items()},
         argv=tuple(str(argument) for argument in argv),
-        process=ProcessIdentity(**process) if isinstance(process, dict) else None,
+        process=_decode_process(process),
     )
+
+
+def _decode_process(document: object) -> ProcessIdentity | None:
+    return ProcessIdentity(**document) if isinstance(document, dict) else None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -164,6 +165,27 @@ sys.stdin.read()
     for process in processes:
         assert _ends(process)
     assert _becomes_empty(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    directory = tmp_path / "cluster"
+    program = "from service.cli.local_cluster import app; app()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "up", "--dir", str(directory)],
+        cwd=PROJECT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as up:
+        assert up.stderr is not None
+        assert any("metadata is set up" in line for line in up.stderr)
+        assert _becomes_true(lambda: len(read_state(directory).members) == 5)
+        processes = read_state(directory).processes()
+        up.send_signal(number)
+        assert up.wait(30) != 0
+    assert not any(is_running(process) for process in processes)
+    assert list(tmp_path.iterdir()) == []
 
 
 def _ends(process: ProcessIdentity) -> bool:

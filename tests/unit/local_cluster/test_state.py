@@ -47,8 +47,10 @@ def state_in(directory: Path) -> ClusterState:
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    write_state(state_in(tmp_path))
-    assert read_state(tmp_path) == state_in(tmp_path)
+    state = replace(state_in(tmp_path), metadata_setup=ProcessIdentity(13, "5"))
+    write_state(state)
+    assert read_state(tmp_path) == state
+    assert [process.pid for process in state.processes()] == [10, 11, 12, 13]
     assert [path.name for path in tmp_path.iterdir()] == ["cluster.json"]
 
 
