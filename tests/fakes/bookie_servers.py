@@ -1,0 +1,137 @@
+"""Bookies that really listen: the read part of protocol version 2 over TCP, with the faults a test asks for."""
+
+import socket
+import socketserver
+import struct
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from service.adapters.bookkeeper.digests import digest
+from service.model.ids import BookieId, EntryId, LedgerId
+from service.model.ledgers import DigestType
+
+_REQUEST = struct.Struct(">iiqq")
+_RESPONSE = struct.Struct(">iiiqq")
+_ENTRY_HEADER = struct.Struct(">qqqq")
+
+EOK, ENOLEDGER, ENOENTRY = 0, 1, 2
+
+
+def stored_entry(
+    ledger_id: int,
+    entry_id: int,
+    payload: bytes,
+    *,
+    last_confirmed: int = -1,
+    digest_type: DigestType = DigestType.CRC32C,
+    password: bytes = b"",
+) -> bytes:
+    """An entry as a bookie stores it."""
+    header = _ENTRY_HEADER.pack(ledger_id, entry_id, last_confirmed, len(payload))
+    return header + digest(digest_type, header + payload, password) + payload
+
+
+def response(code: int, ledger_id: int, entry_id: int, entry: bytes = b"") -> bytes:
+    """A framed answer to a read."""
+    return _RESPONSE.pack(_RESPONSE.size - 4 + len(entry), 0x02020000, code, ledger_id, entry_id) + entry
+
+
+class FakeBookie:
+    """A bookie on a free port of this machine.
+
+    ``answer`` may be replaced by a test: from ledger and entry to the bytes to send, or None to close the connection.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[int, int], bytes] = {}
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self.answer: Callable[[int, int], bytes | None] = self._from_entries
+        self._open: list[socketserver.BaseRequestHandler] = []
+        self._server = _Server(("127.0.0.1", 0), _handler_of(self))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+
+    @property
+    def bookie_id(self) -> BookieId:
+        return BookieId(f"127.0.0.1:{self._server.server_address[1]}")
+
+    def store(self, ledger_id: int, entry_id: int, payload: bytes = b"", *, last_confirmed: int = -1) -> None:
+        """Put an entry there as a writer would."""
+        self.entries[ledger_id, entry_id] = stored_entry(ledger_id, entry_id, payload, last_confirmed=last_confirmed)
+
+    def disconnect(self) -> None:
+        """Close every connection that is open now."""
+        while self._open:
+            handler = self._open.pop()
+            handler.request.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _from_entries(self, ledger_id: int, entry_id: int) -> bytes:
+        held = sorted(entry for ledger, entry in self.entries if ledger == ledger_id)
+        if not held:
+            return response(ENOLEDGER, ledger_id, entry_id)
+        entry = self.entries.get((ledger_id, held[-1] if entry_id == -1 else entry_id))
+        return response(ENOENTRY if entry is None else EOK, ledger_id, entry_id, entry or b"")
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+
+def _handler_of(bookie: FakeBookie) -> type[socketserver.BaseRequestHandler]:
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            bookie.connections += 1
+            bookie._open.append(self)
+            while len(request := self._read_request()) == _REQUEST.size:
+                bookie.requests.append(request)
+                _, _, ledger_id, entry_id = _REQUEST.unpack(request)
+                answer = bookie.answer(ledger_id, entry_id)
+                if answer is None:
+                    return
+                self.wfile.write(answer)
+
+        def _read_request(self) -> bytes:
+            try:
+                return self.rfile.read(_REQUEST.size)
+            except (OSError, ValueError):
+                return b""
+
+    return Handler
+
+
+class FakeBookies:
+    """Single reads from bookies in memory (`BookieReads`): what each holds, and which of them do not answer."""
+
+    def __init__(self) -> None:
+        self.held: dict[BookieId, dict[EntryId, bytes]] = {}
+        self.silent: set[BookieId] = set()
+        self.silence: Exception | None = None
+
+    def read(self, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+        if bookie in self.silent:
+            assert self.silence is not None
+            raise self.silence
+        held = self.held.get(bookie, {})
+        if entry_id == -1:
+            return held[max(held)] if held else None
+        return held.get(entry_id)
+
+    def close(self) -> None:
+        """Nothing is open."""

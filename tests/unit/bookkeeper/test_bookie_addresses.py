@@ -1,0 +1,42 @@
+"""From a bookie's id to where it listens."""
+
+import pytest
+
+from service.adapters.bookkeeper.bookie_addresses import BookieAddress, RegisteredBookies
+from service.model.errors import TemporaryError
+from service.model.ids import BookieId
+from tests.fakes.metadata import FakeMetadataStore
+
+REGISTRATION = bytes.fromhex(
+    "32200a0a6874747073657276657210b9761a093132372e302e302e31220468747470"
+    "32230a06626f6f6b696510ddbc011a093132372e302e302e31220a626f6f6b69652d727063"
+)
+
+
+@pytest.mark.parametrize(
+    ("bookie", "address"), [("127.0.0.1:3181", ("127.0.0.1", 3181)), ("bookie-0.bk.svc:1", ("bookie-0.bk.svc", 1))]
+)
+def test_an_id_that_is_an_address(bookie: str, address: tuple[str, int]) -> None:
+    assert RegisteredBookies().address(BookieId(bookie)) == address
+
+
+@pytest.mark.parametrize("folder", ["/ledgers/available", "/ledgers/available/readonly"])
+def test_an_id_of_its_own_is_looked_up(folder: str) -> None:
+    store = FakeMetadataStore()
+    store.create(f"{folder}/bookie-a", REGISTRATION)
+    assert RegisteredBookies(store).address(BookieId("bookie-a")) == BookieAddress("127.0.0.1", 24157)
+
+
+@pytest.mark.parametrize("registration", [b"", b"\xff", REGISTRATION[:34], REGISTRATION[:-1]])
+def test_a_registration_that_says_nothing(registration: bytes) -> None:
+    store = FakeMetadataStore()
+    store.create("/ledgers/available/bookie-a", registration)
+    with pytest.raises(TemporaryError):
+        RegisteredBookies(store).address(BookieId("bookie-a"))
+
+
+@pytest.mark.parametrize("bookie", ["bookie-a", "host:", "host:0", "host:65536", "host:1e3", ":3181", "host:٣", "a/b"])
+def test_unknown_bookies_may_come_back(bookie: str) -> None:
+    for bookies in (RegisteredBookies(), RegisteredBookies(FakeMetadataStore())):
+        with pytest.raises(TemporaryError):
+            bookies.address(BookieId(bookie))
