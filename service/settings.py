@@ -43,8 +43,8 @@ def _with_scheme(*schemes: str) -> AfterValidator:
 
 
 def _check_address(text: str) -> str:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
         raise ValueError("must be host:port with a port from 1 to 65535, such as 127.0.0.1:8750 or [::1]:8750")
     return text
 
@@ -107,6 +107,9 @@ class PulsarCluster(_Group):
 
     metadata_store_session_timeout_millis: int = Field(default=30_000, ge=1_000, le=600_000)
     """Milliseconds until the metadata store forgets a sidecar that died; its work is then taken over."""
+
+    metadata_store_auth: SecretStr | None = None
+    """Credential for a metadata store whose nodes have access control lists, ``digest:user:password``. Secret."""
 
     ledgers_root_path: str = Field(default="/ledgers", pattern=r"^/[^/].*[^/]$")
     """Where BookKeeper keeps ledgers in the metadata store (``zkLedgersRootPath``)."""
@@ -206,6 +209,24 @@ class LedgerDeletion(_Group):
     """Seconds a topic's deletion is waited for before the call answers 202; the sidecars finish it anyway."""
 
 
+class Offload(_Group):
+    """Ledgers in tiered storage. Credentials that are not set are looked for where the provider's own tools look."""
+
+    offload_allowed_locations: TextList = ()
+    """Comma-separated places where copies may be deleted: ``s3://bucket``, ``s3://bucket@https://endpoint``,
+    ``gs://bucket``, ``azure://container@endpoint``, ``file:///directory``. A record may be forged, so nothing else is
+    touched; empty means that no offloaded copy is deleted."""
+
+    s3_managed_ledger_offload_credential_id: str | None = None
+    """Access key's id for S3, as in ``broker.conf``."""
+
+    s3_managed_ledger_offload_credential_secret: SecretStr | None = None
+    """Access key's secret for S3, as in ``broker.conf``. Secret."""
+
+    gcs_managed_ledger_offload_service_account_key_file: Path | None = None
+    """Google's service account key file, as in ``broker.conf``."""
+
+
 class Logging(_Group):
     """What the service says while it runs."""
 
@@ -219,10 +240,19 @@ class Logging(_Group):
     """Serve the REST reference as a page on ``/docs``; the page needs no other host."""
 
 
-GROUPS: tuple[type[_Group], ...] = (Listening, PulsarCluster, Connection, Authentication, LedgerDeletion, Logging)
+GROUPS: tuple[type[_Group], ...] = (
+    Listening,
+    PulsarCluster,
+    Connection,
+    Authentication,
+    LedgerDeletion,
+    Offload,
+    Logging,
+)
+"""The settings by subject, in the order in which they are documented."""
 
 
-class Settings(Listening, PulsarCluster, Connection, Authentication, LedgerDeletion, Logging):
+class Settings(Listening, PulsarCluster, Connection, Authentication, LedgerDeletion, Offload, Logging):
     """All settings; see `load_settings`."""
 
     @model_validator(mode="after")
@@ -237,6 +267,10 @@ class Settings(Listening, PulsarCluster, Connection, Authentication, LedgerDelet
             raise ValueError("authenticationEnabled=true needs exactly one of tokenSecretKey and tokenPublicKey")
         if self.authentication_enabled and not self.super_user_roles:
             raise ValueError("authenticationEnabled=true needs superUserRoles, or nobody could call the service")
+        if (self.s3_managed_ledger_offload_credential_id is None) != (
+            self.s3_managed_ledger_offload_credential_secret is None
+        ):
+            raise ValueError("s3ManagedLedgerOffloadCredentialId and ...CredentialSecret are needed together")
         if (self.listen_tls_certificate_file_path is None) != (self.listen_tls_key_file_path is None):
             raise ValueError("listenTlsCertificateFilePath and listenTlsKeyFilePath are needed together")
         return self
@@ -362,6 +396,4 @@ def _example(field: str) -> str:
     if definition.examples:
         return str(definition.examples[0])
     default = definition.get_default()
-    if isinstance(default, bool):
-        return str(default).lower()
-    return str(default) if default else "..."
+    return str(default).lower() if default or default is False else "..."
