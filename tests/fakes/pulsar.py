@@ -8,10 +8,9 @@ whoever closes or crashes; a test asks by name for everything that is to go wron
 import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from service.ledger_deletion.ports import (
-    SYSTEM_NAMESPACE,
     Backlog,
     DeletionTopic,
     Delivery,
@@ -20,9 +19,10 @@ from service.ledger_deletion.ports import (
 )
 from service.ledger_deletion.retrying import DELAY_TIME
 from service.model.clocks import Clock
-from service.model.errors import ConflictError, InvalidInputError, TemporaryError
+from service.model.errors import ConflictError, TemporaryError
 from tests.fakes.brokers import FakeLiveOwners, FakeTopicAdmin, TopicDeletion
 from tests.fakes.hooks import AnswerLostError, Hooks
+from tests.fakes.stored_messages import MessageLog, StoredMessage, check_ids, message_logs
 
 __all__ = [
     "FakeDeadLetters",
@@ -35,73 +35,6 @@ __all__ = [
     "StoredMessage",
     "TopicDeletion",
 ]
-
-
-@dataclass(slots=True)
-class StoredMessage:
-    """One message of a topic; ``deliver_at_ms`` is None for one that is delivered at once."""
-
-    message_id: str
-    topic: str
-    payload: bytes
-    key: str | None
-    properties: dict[str, str]
-    publish_time_ms: int
-    deliver_at_ms: int | None
-    producer_name: str
-    sequence_id: int
-    acknowledged: bool = False
-    holder: object | None = None
-    not_before_ms: int = 0
-    redelivery_count: int = 0
-
-    def delivery(self) -> Delivery:
-        return Delivery(
-            handle=self.message_id,
-            payload=self.payload,
-            key=self.key,
-            properties=dict(self.properties),
-            message_id=self.message_id,
-            topic=self.topic,
-            publish_time_ms=self.publish_time_ms,
-            redelivery_count=self.redelivery_count,
-        )
-
-
-@dataclass(slots=True)
-class _Log:
-    """One partition or unpartitioned topic."""
-
-    uri: str
-    ledger_id: int
-    partition_index: int
-    messages: list[StoredMessage] = field(default_factory=list)
-    last_sequence_ids: dict[str, int] = field(default_factory=dict)
-
-    def append(self, message: OutgoingMessage, producer_name: str, now_ms: int) -> PublishResult:
-        last = self.last_sequence_ids.get(producer_name, -1)
-        sequence_id = last + 1 if message.sequence_id is None else message.sequence_id
-        if sequence_id <= last:
-            return PublishResult.ALREADY_STORED
-        self.last_sequence_ids[producer_name] = sequence_id
-        delay = message.deliver_after_ms
-        self.messages.append(
-            StoredMessage(
-                message_id=f"{self.ledger_id}:{len(self.messages)}:{self.partition_index}",
-                topic=self.uri,
-                payload=message.payload,
-                key=message.key,
-                properties=dict(message.properties),
-                publish_time_ms=now_ms,
-                deliver_at_ms=None if not delay else now_ms + delay,
-                producer_name=producer_name,
-                sequence_id=sequence_id,
-            )
-        )
-        return PublishResult.STORED
-
-    def waiting(self) -> list[StoredMessage]:
-        return [message for message in self.messages if not message.acknowledged]
 
 
 class FakeDeletionTopics:
@@ -120,7 +53,7 @@ class FakeDeletionTopics:
         self.ensured = False
         self.delayed_tracker_stalled = False
         self.lock = threading.RLock()
-        self.logs = {topic: _logs(topic, number, partitions) for number, topic in enumerate(DeletionTopic)}
+        self.logs = {topic: message_logs(topic, number, partitions) for number, topic in enumerate(DeletionTopic)}
         self._names: dict[tuple[DeletionTopic, str], FakePublisher] = {}
         self._consumers: list[FakePendingDeletions | FakeDeadLetters] = []
 
@@ -214,7 +147,7 @@ class FakeDeletionTopics:
 
     # For the publishers and consumers ----------------------------------------------------------------------------
 
-    def log_for(self, topic: DeletionTopic, key: str | None) -> _Log:
+    def log_for(self, topic: DeletionTopic, key: str | None) -> MessageLog:
         logs = self.logs[topic]
         return logs[zlib.crc32((key or "").encode()) % len(logs)]
 
@@ -252,7 +185,7 @@ class FakePublisher:
         self._closed = False
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[PublishResult]:
-        _refuse_mixed_ids(messages)
+        check_ids(messages)
         try:
             self._topics.hooks.arrive("publish")
         except AnswerLostError as lost:
@@ -282,6 +215,7 @@ class FakePendingDeletions:
 
     def __init__(self, topics: FakeDeletionTopics) -> None:
         self._topics = topics
+        self._overdue: set[str] = set()
         self._closed = False
 
     def receive(self) -> list[Delivery]:
@@ -305,6 +239,7 @@ class FakePendingDeletions:
         ids = {delivery.handle for delivery in deliveries}
         with self._topics.lock:
             for message in _of(self._topics, _CONSUMED):
+                self._overdue.discard(message.message_id if message.message_id in ids else "")
                 if message.message_id in ids and message.holder is self:
                     message.holder = None
                     message.redelivery_count += 1
@@ -318,13 +253,19 @@ class FakePendingDeletions:
             late = [
                 message
                 for message in _of(self._topics, (DeletionTopic.RETRY,))
-                if not message.acknowledged and message.holder is not self and _due_ms(message) < due_before_ms
+                if not (message.acknowledged or self._holds(message)) and _due_ms(message) < due_before_ms
             ]
+            for message in late[:limit]:
+                self._overdue.add(message.message_id)
+                message.holder = message.holder or self
             return [message.delivery() for message in late[:limit]]
 
     def close(self) -> None:
         self._closed = True
         self._topics.leave(self)
+
+    def _holds(self, message: StoredMessage) -> bool:
+        return message.holder is self or message.message_id in self._overdue
 
     def _available(self, message: StoredMessage) -> bool:
         now_ms = self._topics.clock.now_ms()
@@ -344,8 +285,10 @@ class FakeDeadLetters:
 
     def __init__(self, topics: FakeDeletionTopics) -> None:
         self._topics = topics
+        self._closed = False
 
     def receive(self, limit: int) -> list[Delivery]:
+        self._check_open()
         self._topics.hooks.arrive("receive")
         with self._topics.lock:
             dead = _of(self._topics, (DeletionTopic.DEAD_LETTER,))
@@ -355,21 +298,20 @@ class FakeDeadLetters:
             return [message.delivery() for message in taken]
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        self._check_open()
         self._topics.hooks.arrive("acknowledge")
         self._topics.acknowledge(deliveries)
 
     def close(self) -> None:
+        self._closed = True
         self._topics.leave(self)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TemporaryError("this user of the dead letters is closed; open a new one")
 
 
 _CONSUMED = (DeletionTopic.PENDING, DeletionTopic.RETRY)
-
-
-def _logs(topic: DeletionTopic, number: int, partitions: int) -> list[_Log]:
-    uri = f"persistent://{SYSTEM_NAMESPACE}/{topic.value}"
-    if topic is not DeletionTopic.PENDING:
-        return [_Log(uri, 100 * (number + 1), -1)]
-    return [_Log(f"{uri}-partition-{index}", 100 * (number + 1) + index, index) for index in range(partitions)]
 
 
 def _of(topics: FakeDeletionTopics, kinds: Sequence[DeletionTopic]) -> Iterator[StoredMessage]:
@@ -379,8 +321,3 @@ def _of(topics: FakeDeletionTopics, kinds: Sequence[DeletionTopic]) -> Iterator[
 def _due_ms(message: StoredMessage) -> int:
     delay = message.properties.get(DELAY_TIME, "0")
     return message.publish_time_ms + (int(delay) if delay.isascii() and delay.isdigit() else 0)
-
-
-def _refuse_mixed_ids(messages: Sequence[OutgoingMessage]) -> None:
-    if len({message.sequence_id is None for message in messages}) > 1:
-        raise InvalidInputError("give every message of a call a sequence id, or none of them")

@@ -5,7 +5,8 @@ an entry is acknowledged when all of its messages are, and comes back as a whole
 postponed, bring back its neighbours too. Within one consumer the finished ones are recognised and acknowledged again
 without being handed out, and those still being worked on are not handed out twice; another sidecar does get them
 twice, which the workflow must bear, as it must bear any redelivery. The client sends acknowledgements in groups, every
-100 ms: one that is lost with its connection brings its message back, too.
+100 ms: one that is lost with its connection brings its message back, too. Whoever rewinds the subscription by hand
+gets recent records handled again only after the sidecars are restarted.
 """
 
 import logging
@@ -75,7 +76,7 @@ class SharedPendingDeletions:
             )
         self._overdue = overdue
         self._held: dict[str, _pulsar.MessageId] = {}
-        self._finished = FinishedBatches(_REMEMBERED_ENTRIES)
+        self._finished = FinishedMessages(_REMEMBERED_ENTRIES)
         self._lock = threading.Lock()
         self._closed = False
 
@@ -142,17 +143,15 @@ class SharedPendingDeletions:
             raise TemporaryError("the consumer of pending deletions is closed; open a new one")
 
 
-class FinishedBatches:
-    """Which messages of batched entries are acknowledged already; remembers the entries used last."""
+class FinishedMessages:
+    """Which messages this consumer acknowledged already; remembers the entries used last."""
 
     def __init__(self, entries: int) -> None:
         self._entries = entries
         self._indexes: OrderedDict[tuple[int, int, int], set[int]] = OrderedDict()
 
     def add(self, message_id: _pulsar.MessageId) -> None:
-        """Note an acknowledged message; one that was not batched needs no note."""
-        if message_id.batch_index() < 0:
-            return
+        """Note an acknowledged message; -1 stands for one that was not batched."""
         entry = _entry(message_id)
         self._indexes.setdefault(entry, set()).add(message_id.batch_index())
         self._indexes.move_to_end(entry)
