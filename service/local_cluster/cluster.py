@@ -24,6 +24,7 @@ from service.local_cluster.distribution import (
 from service.local_cluster.failures import ClusterExistsError, ClusterNotFoundError, MemberFailedError
 from service.local_cluster.java import find_java
 from service.local_cluster.life_line import LifeLine, hold_life_line
+from service.local_cluster.locks import exclusive
 from service.local_cluster.planning import Software, plan_member, plan_zookeeper
 from service.local_cluster.processes import (
     end,
@@ -195,9 +196,10 @@ class LocalCluster:
         return member.process is not None and is_running(member.process) and is_ready(member)
 
     def _claim_directory(self, spec: ClusterSpec) -> None:
-        _refuse_if_in_use(self._directory)
         self._directory.mkdir(parents=True, exist_ok=True)
-        write_state(ClusterState(self._directory, spec.version, spec.cluster_name))
+        with exclusive(self._directory):
+            _refuse_if_in_use(self._directory)
+            write_state(ClusterState(self._directory, spec.version, spec.cluster_name))
 
     def _launcher(self, timeout_seconds: float) -> Launcher:
         return Launcher(

@@ -73,7 +73,7 @@ def _fetch_and_unpack(artifact: Artifact, shelf: Path, target: Path, progress: P
         shutil.rmtree(unfinished)
     workshop = Path(tempfile.mkdtemp(prefix=f".{artifact.directory_name()}-", dir=shelf))
     try:
-        progress(f"fetching {artifact.coordinates()} with Maven (about 250 MB, once)")
+        progress(f"fetching {artifact.coordinates()} with Maven (once; a server is about 250 MB)")
         archive = _fetch(artifact, workshop)
         progress(f"unpacking {archive.name} into {target}")
         _unpack(archive, workshop / "unpacked").rename(target)

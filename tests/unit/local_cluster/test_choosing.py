@@ -1,0 +1,72 @@
+"""Tests run on the cluster that is named, never break it, and pass over Docker quickly where no engine answers."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from service.local_cluster.addresses import ClusterAddresses
+from service.model.errors import InvalidInputError
+from tests.cluster.choosing import (
+    CLUSTER_VARIABLE,
+    COMPOSE_ADDRESSES,
+    chosen_cluster,
+    docker_engine_answers,
+)
+from tests.cluster.running import ExternalClusterUnderTest
+
+
+def pretend_docker(directory: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = directory / "docker"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(directory) + os.pathsep + os.environ["PATH"])
+
+
+def test_a_cluster_named_by_its_line_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CLUSTER_VARIABLE, COMPOSE_ADDRESSES.json_line())
+    with chosen_cluster(tmp_path) as cluster:
+        assert cluster.addresses == COMPOSE_ADDRESSES
+
+
+def test_a_cluster_named_by_a_file_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "cluster.json"
+    path.write_text(COMPOSE_ADDRESSES.json_line() + "\n")
+    monkeypatch.setenv(CLUSTER_VARIABLE, str(path))
+    with chosen_cluster(tmp_path) as cluster:
+        assert cluster.addresses == COMPOSE_ADDRESSES
+
+
+@pytest.mark.parametrize("value", ["{}", "{not json"])
+def test_a_wrong_name_fails_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(CLUSTER_VARIABLE, value)
+    with pytest.raises(InvalidInputError), chosen_cluster(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("breaking", ["kill", "stop", "cont", "restart"])
+def test_a_test_that_breaks_a_named_cluster_is_skipped_with_a_reason(breaking: str) -> None:
+    addresses: ClusterAddresses = COMPOSE_ADDRESSES
+    with pytest.raises(pytest.skip.Exception, match=f"broker-1.*{CLUSTER_VARIABLE}.*unset"):
+        getattr(ExternalClusterUnderTest(addresses), breaking)("broker-1")
+
+
+def test_no_docker_is_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not docker_engine_answers()
+
+
+@pytest.mark.parametrize(
+    ("script", "answers"),
+    [
+        ("exit 0", True),
+        ("echo Cannot connect to the Docker daemon >&2; exit 1", False),
+        ('[ "$1" != compose ]', False),
+    ],
+)
+def test_an_engine_with_compose_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, answers: bool
+) -> None:
+    pretend_docker(tmp_path, script, monkeypatch)
+    assert docker_engine_answers() is answers
