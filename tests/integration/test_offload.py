@@ -1,0 +1,177 @@
+"""What a real broker offloads is located, recognised and deleted, and the managed ledger's list stays as it was."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+import pulsar
+import pytest
+import requests
+
+from service.adapters.metadata.zookeeper import open_metadata_store
+from service.adapters.offload.credentials import credentials_from_environment
+from service.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
+from service.ledger_deletion.ports import OffloadDeletion
+from service.ledger_ownership.references import managed_ledger_references
+from service.model.clocks import SystemClock
+from service.model.errors import PermanentError
+from service.model.ids import LedgerId
+from service.model.ledgers import OffloadContext
+from service.model.names import TopicName, parse_topic_name
+from tests.cluster.plugin import ClusterFactory
+from tests.cluster.running import ClusterUnderTest
+from tests.contract.offload_storages import ACCESS_KEY, BUCKET, DirectoryStorage, S3Storage, s3_server
+
+pytestmark = pytest.mark.timeout(180)
+
+KEYS = {"ACCESS_KEY_ID": ACCESS_KEY.key_id, "ACCESS_KEY_SECRET": ACCESS_KEY.secret}
+ENTRIES_PER_LEDGER = 5
+CLOSED_LEDGERS = 2
+_CLOCK = SystemClock()
+_WAIT_SECONDS = 60
+_POLL_SECONDS = 0.1
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[S3Storage]:
+    with s3_server() as endpoint:
+        yield S3Storage(endpoint)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> DirectoryStorage:
+    return DirectoryStorage(tmp_path_factory.mktemp("offload") / "base")
+
+
+@pytest.fixture(scope="module")
+def offloading_cluster(special_cluster: ClusterFactory, bucket: S3Storage) -> Iterator[ClusterUnderTest]:
+    """Offloads to the bucket, unless a namespace's policy says otherwise."""
+    metadata = bucket.context(1, 2).driver_metadata
+    broker_conf = {
+        "managedLedgerOffloadDriver": metadata["managedLedgerOffloadDriver"],
+        "managedLedgerOffloadBucket": BUCKET,
+        "managedLedgerOffloadServiceEndpoint": metadata["serviceEndpoint"],
+        "managedLedgerMaxEntriesPerLedger": str(ENTRIES_PER_LEDGER),
+        "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+    }
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in KEYS.items():
+            environment.setenv(name, value)
+        with special_cluster(offloaders=True, broker_conf=broker_conf) as cluster:
+            yield cluster
+
+
+def offloaded(cluster: ClusterUnderTest, topic: TopicName) -> dict[LedgerId, OffloadContext]:
+    """Fill ledgers of a new topic and have the broker offload those that are closed."""
+    fill(cluster, topic)
+    url = topic_url(cluster, topic)
+    ledger_id, entry_id = internal_stats(url)["lastConfirmedEntry"].split(":")
+    up_to = {"ledgerId": int(ledger_id), "entryId": int(entry_id), "partitionIndex": -1}
+    requests.put(f"{url}/offload", json=up_to, timeout=30).raise_for_status()
+    wait_for_offload(url)
+    return contexts(cluster, topic)
+
+
+def fill(cluster: ClusterUnderTest, topic: TopicName) -> None:
+    client = pulsar.Client(cluster.addresses.broker_service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        client.subscribe(str(topic), "keeps-everything").close()
+        producer = client.create_producer(str(topic), batching_enabled=False)
+        for number in range(CLOSED_LEDGERS * ENTRIES_PER_LEDGER + 1):
+            producer.send(b"%d" % number)
+    finally:
+        client.close()
+
+
+def topic_url(cluster: ClusterUnderTest, topic: TopicName) -> str:
+    local_name = quote(topic.local_name, safe="")
+    return f"{cluster.addresses.web_service_urls[0]}/admin/v2/persistent/{topic.namespace}/{local_name}"
+
+
+def internal_stats(url: str) -> Mapping[str, str]:
+    answer = requests.get(f"{url}/internalStats", timeout=30)
+    answer.raise_for_status()
+    stats: Mapping[str, str] = answer.json()
+    return stats
+
+
+def wait_for_offload(url: str) -> None:
+    deadline = _CLOCK.monotonic_seconds() + _WAIT_SECONDS
+    while (status := requests.get(f"{url}/offload", timeout=30).json())["status"] == "RUNNING":
+        assert _CLOCK.monotonic_seconds() < deadline, "the broker is still offloading"
+        _CLOCK.wait_seconds(_POLL_SECONDS, threading.Event())
+    assert status["status"] == "SUCCESS", status
+
+
+def contexts(cluster: ClusterUnderTest, topic: TopicName) -> dict[LedgerId, OffloadContext]:
+    """What the topic's managed ledger says of offloaded ledgers, read from the metadata store."""
+    with open_metadata_store(cluster.addresses.metadata_store_url, _CLOCK) as store:
+        node = store.read(f"/managed-ledgers/{topic.managed_ledger_name}")
+    assert node is not None
+    ledgers = managed_ledger_references(node.data).ledgers.items()
+    return {ledger_id: reference.offload for ledger_id, reference in ledgers if reference.offload is not None}
+
+
+def offload_to_directory(cluster: ClusterUnderTest, namespace: str, base: str, profile: Path) -> None:
+    """Let a new namespace offload with the filesystem driver; ``profile`` is its Hadoop configuration.
+
+    A namespace's policy that does not say where the offloaders are means ``./offloaders``, whatever the broker's does.
+    """
+    profile.write_text("<configuration/>")
+    admin = f"{cluster.addresses.web_service_urls[0]}/admin/v2"
+    settings = requests.get(f"{admin}/brokers/configuration/runtime", timeout=30).json()
+    url = f"{admin}/namespaces/{namespace}"
+    requests.put(url, timeout=30).raise_for_status()
+    policies = {
+        "managedLedgerOffloadDriver": "filesystem",
+        "fileSystemURI": base,
+        "fileSystemProfilePath": str(profile),
+        "offloadersDirectory": settings["offloadersDirectory"],
+    }
+    requests.post(f"{url}/offloadPolicies", json=policies, timeout=30).raise_for_status()
+
+
+def test_a_copy_in_a_bucket(offloading_cluster: ClusterUnderTest, bucket: S3Storage) -> None:
+    topic = parse_topic_name("persistent://public/default/orders:v1=x")
+    name = topic.managed_ledger_name
+    found = offloaded(offloading_cluster, topic)
+    (first, context), (second, kept) = sorted(found.items())
+    endpoint = context.driver_metadata["serviceEndpoint"]
+    assert bucket.context(context.uid_msb, context.uid_lsb) == context
+    assert bucket.parts(first, context, name) == {"data", "index"}
+    allowed, credentials = [f"s3://{BUCKET}@{endpoint}"], credentials_from_environment(KEYS)
+    ours = ObjectStoreOffloadedLedgers(allowed, offloading_cluster.addresses.cluster_name, credentials)
+    others = ObjectStoreOffloadedLedgers(allowed, "another", credentials)
+
+    with pytest.raises(PermanentError, match="pulsarclustername"):
+        others.delete_offloaded(first, context, name)
+    with pytest.raises(PermanentError, match="managedledgername"):
+        ours.delete_offloaded(first, context, parse_topic_name("invoices").managed_ledger_name)
+    assert bucket.parts(first, context, name) == {"data", "index"}
+
+    assert ours.delete_offloaded(first, context, name) is OffloadDeletion.DELETED
+    assert bucket.parts(first, context, name) == set()
+    assert bucket.parts(second, kept, name) == {"data", "index"}
+    assert ours.delete_offloaded(first, context, name) is OffloadDeletion.GONE
+    assert contexts(offloading_cluster, topic) == found
+
+
+def test_a_copy_in_a_directory(
+    offloading_cluster: ClusterUnderTest, directory: DirectoryStorage, tmp_path: Path
+) -> None:
+    base = directory.context(1, 2).driver_metadata["storageBasePath"]
+    offload_to_directory(offloading_cluster, "public/files", base, tmp_path / "profile.xml")
+    topic = parse_topic_name("persistent://public/files/orders:v1=x")
+    name = topic.managed_ledger_name
+    found = offloaded(offloading_cluster, topic)
+    (first, context), (second, kept) = sorted(found.items())
+    assert directory.context(context.uid_msb, context.uid_lsb) == context
+    assert directory.parts(first, context, name) == {"data", "index"}
+
+    assert directory.ledgers.delete_offloaded(first, context, name) is OffloadDeletion.DELETED
+    assert directory.parts(first, context, name) == set()
+    assert directory.parts(second, kept, name) == {"data", "index"}
+    assert not list(Path(base.removeprefix("file:")).rglob(f"{first}-*"))
+    assert directory.ledgers.delete_offloaded(first, context, name) is OffloadDeletion.GONE
+    assert contexts(offloading_cluster, topic) == found
