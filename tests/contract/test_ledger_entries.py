@@ -1,164 +1,26 @@
 """How entries of ledgers are read, the same on the fake and on a cluster's bookies; and what only brokers write."""
 
 import json
-import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Protocol
 
-import pulsar
 import pytest
-import requests
 
-from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
-from service.adapters.bookkeeper.bookie_connections import BookieConnections
-from service.adapters.bookkeeper.bookie_http import BookieHttp
-from service.adapters.bookkeeper.bookie_wire import BookieEntries
-from service.adapters.metadata.zookeeper import open_metadata_store
 from service.ledger_ownership import paths
 from service.ledger_ownership.claims import CompactedClaim, CursorClaim, DataClaim, SchemaClaim, read_claim
-from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from service.ledger_ownership.ports import LedgerEntries
 from service.ledger_ownership.references import (
-    CursorReferences,
-    cursor_references,
     managed_ledger_references,
     position_entry_compacted_ledger,
     schema_references,
 )
-from service.model.clocks import SystemClock
 from service.model.errors import TemporaryError
 from service.model.ids import BookieId, EntryId, LedgerId
-from service.model.ledgers import LedgerMetadata, LedgerState
-from service.model.metadata import Node
-from service.model.names import CursorName, TopicName, parse_topic_name
+from service.model.ledgers import LedgerState
+from service.model.names import CursorName
 from tests.cluster.running import ClusterUnderTest
-from tests.fakes.bookkeeper import FakeLedgerEntries, ledger_metadata_bytes
+from tests.contract.bookkeeping import Bookkeeping, ClusterBookkeeping, FakeBookkeeping, until
 
 NEVER_WRITTEN = LedgerId(2**40)
-PATIENCE_SECONDS = 120
-
-
-class Bookkeeping(Protocol):
-    """Ledgers with entries, and the port under test."""
-
-    @property
-    def entries(self) -> LedgerEntries: ...
-
-    def open_ledger(self, count: int) -> tuple[LedgerId, LedgerMetadata]:
-        """A ledger that is still written to, with ``count`` entries."""
-        ...
-
-    def closed_ledger(self, count: int) -> tuple[LedgerId, LedgerMetadata]:
-        """A closed ledger with ``count`` entries."""
-        ...
-
-
-class FakeBookkeeping:
-    def __init__(self) -> None:
-        self.entries = FakeLedgerEntries()
-        self._next_id = 0
-
-    def open_ledger(self, count: int) -> tuple[LedgerId, LedgerMetadata]:
-        return self._ledger(count, ledger_metadata_bytes(LedgerState.OPEN))
-
-    def closed_ledger(self, count: int) -> tuple[LedgerId, LedgerMetadata]:
-        return self._ledger(count, ledger_metadata_bytes(LedgerState.CLOSED, last_entry_id=count - 1))
-
-    def _ledger(self, count: int, metadata: bytes) -> tuple[LedgerId, LedgerMetadata]:
-        self._next_id += 1
-        self.entries.put(self._next_id, *(f"entry {index}".encode() for index in range(count)))
-        return LedgerId(self._next_id), decode_ledger_metadata(metadata)
-
-
-class ClusterBookkeeping:
-    """Ledgers that brokers write because topics are written to."""
-
-    def __init__(self, cluster: ClusterUnderTest) -> None:
-        self._admin_url = cluster.addresses.web_service_urls[0] + "/admin/v2/"
-        self._client = pulsar.Client(
-            cluster.addresses.broker_service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        )
-        self.store = open_metadata_store(cluster.addresses.metadata_store_url, SystemClock())
-        self.http = BookieHttp(cluster.addresses.bookie_http_urls)
-        self.entries = BookieEntries(BookieConnections(RegisteredBookies(self.store).address))
-
-    def close(self) -> None:
-        self.entries.close()
-        self.http.close()
-        self.store.close()
-        self._client.close()
-
-    def open_ledger(self, count: int) -> tuple[LedgerId, LedgerMetadata]:
-        topic = self.topic()
-        self.produce(topic, *(f"entry {index}".encode() for index in range(count)))
-        return self._only_ledger(topic)
-
-    def closed_ledger(self, count: int) -> tuple[LedgerId, LedgerMetadata]:
-        topic = self.topic()
-        self.produce(topic, *(f"entry {index}".encode() for index in range(count)))
-        self.admin("PUT", topic, "unload")
-        _until(lambda: self._only_ledger(topic)[1].state is LedgerState.CLOSED)
-        return self._only_ledger(topic)
-
-    def topic(self) -> TopicName:
-        return parse_topic_name(f"entries-{uuid.uuid4().hex}")
-
-    def produce(self, topic: TopicName, *payloads: bytes, key: str | None = None) -> None:
-        producer = self._client.create_producer(str(topic), batching_enabled=False)
-        for payload in payloads:
-            producer.send(payload, partition_key=key)
-        producer.close()
-
-    def consume(self, topic: TopicName, subscription: str, count: int) -> None:
-        """Acknowledge ``count`` messages and leave the subscription there."""
-        consumer = self._client.subscribe(str(topic), subscription, initial_position=pulsar.InitialPosition.Earliest)
-        for _ in range(count):
-            consumer.acknowledge(consumer.receive(timeout_millis=PATIENCE_SECONDS * 1000))
-        consumer.close()
-
-    def admin(self, method: str, topic: TopicName, verb: str, body: object = None) -> Any:
-        place = f"{topic.namespace}/{topic.local_name}/{verb}"
-        path = f"schemas/{place}" if verb == "schema" else f"{topic.domain.value}/{place}"
-        response = requests.request(method, self._admin_url + path, json=body, timeout=PATIENCE_SECONDS)
-        response.raise_for_status()
-        return response.json() if response.content else None
-
-    def compact(self, topic: TopicName) -> None:
-        self.admin("PUT", topic, "compaction")
-        _until(lambda: self.admin("GET", topic, "compaction")["status"] == "SUCCESS")
-
-    def node(self, path: str) -> Node:
-        node = self.store.read(path)
-        assert node is not None, path
-        return node
-
-    def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
-        return decode_ledger_metadata(self.node(paths.ledger_path(ledger_id)).data)
-
-    def cursor(self, topic: TopicName, cursor: str) -> CursorReferences:
-        return cursor_references(self.node(paths.cursor_path(topic.managed_ledger_name, CursorName(cursor))).data)
-
-    def compacted_ledgers_in_tail(self, topic: TopicName, count: int) -> list[LedgerId | None]:
-        """What the last entries of the ``__compaction`` cursor's ledger say; empty while there is no such ledger."""
-        ledger_id = self.cursor(topic, "__compaction").cursor_ledger
-        if ledger_id is None:
-            return []
-        tail = self.entries.read_tail(ledger_id, self.metadata(ledger_id), count)
-        return [position_entry_compacted_ledger(entry.payload) for entry in tail]
-
-    def _only_ledger(self, topic: TopicName) -> tuple[LedgerId, LedgerMetadata]:
-        path = paths.managed_ledger_path(topic.managed_ledger_name)
-        ledger_id = next(iter(managed_ledger_references(self.node(path).data).ledgers))
-        return ledger_id, self.metadata(ledger_id)
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not become so in time"
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -238,12 +100,12 @@ def test_a_cursors_position_is_in_the_tail_of_its_ledger(real: ClusterBookkeepin
     topic = real.topic()
     real.produce(topic, *[b"message"] * 4)
     real.consume(topic, "a b/c", 3)
-    _until(lambda: real.cursor(topic, "a+b%2Fc").cursor_ledger is not None)
+    until(lambda: real.cursor(topic, "a+b%2Fc").cursor_ledger is not None)
     ledger_id = real.cursor(topic, "a+b%2Fc").cursor_ledger
     assert ledger_id is not None
     claim = read_claim(real.metadata(ledger_id).custom_metadata)
     assert claim == CursorClaim(topic.managed_ledger_name, CursorName("a+b%2Fc"))
-    _until(lambda: bool(real.entries.read_tail(ledger_id, real.metadata(ledger_id), 1)))
+    until(lambda: bool(real.entries.read_tail(ledger_id, real.metadata(ledger_id), 1)))
     tail = real.entries.read_tail(ledger_id, real.metadata(ledger_id), 3)
     assert [position_entry_compacted_ledger(entry.payload) for entry in tail] == [None] * len(tail) != []
 
@@ -255,11 +117,11 @@ def test_the_compacted_ledger_is_found_where_only_the_cursors_ledger_names_it(re
     real.compact(topic)
     brokers_own = real.admin("GET", topic, "internalStats")["compactedLedger"]["ledgerId"]
     # A broker writes positions at a limited rate, else within a minute; until then it alone knows the new ledger.
-    _until(lambda: real.compacted_ledgers_in_tail(topic, 1) == [brokers_own])
+    until(lambda: real.compacted_ledgers_in_tail(topic, 1) == [brokers_own])
     assert read_claim(real.metadata(LedgerId(brokers_own)).custom_metadata) == CompactedClaim(topic)
 
     real.admin("PUT", topic, "unload")
-    _until(lambda: real.cursor(topic, "__compaction").cursor_ledger is None)
+    until(lambda: real.cursor(topic, "__compaction").cursor_ledger is None)
     assert real.cursor(topic, "__compaction").compacted_ledger == brokers_own
 
 
