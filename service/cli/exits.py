@@ -25,7 +25,8 @@ class ExitCode(IntEnum):
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 the service answered with an error, its reason is on standard error; 2 wrong usage or "
-    "configuration; 3 the service could not be reached, so nothing is known to have changed; 4 not everything was done."
+    "configuration; 3 no answer came from the service, so look at the state before you repeat it; "
+    "4 not everything was done."
 )
 
 

@@ -46,6 +46,7 @@ class FakeDeletionService:
     asked: list[tuple[str, object]] = field(default_factory=list)
     judged: list[tuple[PendingDeleteLedgerInfo, bool]] = field(default_factory=list)
     recorded: list[PendingDeleteLedgerInfo] = field(default_factory=list)
+    producers: list[tuple[str | None, int | None]] = field(default_factory=list)
 
     def send_pending_delete_ledgers(
         self,
@@ -55,6 +56,7 @@ class FakeDeletionService:
         first_sequence_id: int | None = None,
     ) -> list[SentLedger]:
         self._asked("send", (list(records), producer_name, first_sequence_id))
+        self.producers.append((producer_name, first_sequence_id))
         self.recorded += [record for record in records if record.ledger_id not in self.not_sent]
         return [
             SentLedger(record.ledger_id, record.ledger_id not in self.not_sent, self.not_sent.get(record.ledger_id))

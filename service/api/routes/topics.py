@@ -41,7 +41,12 @@ def router(service: LedgerDeletionService) -> APIRouter:
     _add_v2_deletions(routes, service)
     _add_v1_deletions(routes, service)
 
-    @routes.post(f"{_V2}/deleteLedger", status_code=204, responses={307: {"description": "Ask the sidecar there."}})
+    @routes.post(
+        f"{_V2}/deleteLedger",
+        status_code=204,
+        response_description="Deleted, or gone already.",
+        responses={307: {"description": "Ask the sidecar that Location names."}},
+    )
     def delete_ledger(
         tenant: str,
         namespace: str,
@@ -73,7 +78,7 @@ def router(service: LedgerDeletionService) -> APIRouter:
 
 
 def _add_v2_deletions(routes: APIRouter, service: LedgerDeletionService) -> None:
-    @routes.delete(_V2, status_code=204, responses=_RUNNING)
+    @routes.delete(_V2, status_code=204, response_description="Deleted.", responses=_RUNNING)
     def delete_topic(
         tenant: str,
         namespace: str,
@@ -85,7 +90,7 @@ def _add_v2_deletions(routes: APIRouter, service: LedgerDeletionService) -> None
         name = persistent_topic(tenant, namespace, topic)
         return _delete(service, name, partitioned=False, force=parameters.force, request=request)
 
-    @routes.delete(f"{_V2}/partitions", status_code=204, responses=_RUNNING)
+    @routes.delete(f"{_V2}/partitions", status_code=204, response_description="Deleted.", responses=_RUNNING)
     def delete_partitioned_topic(
         tenant: str,
         namespace: str,
@@ -99,7 +104,7 @@ def _add_v2_deletions(routes: APIRouter, service: LedgerDeletionService) -> None
 
 
 def _add_v1_deletions(routes: APIRouter, service: LedgerDeletionService) -> None:
-    @routes.delete(_V1, status_code=204, responses=_RUNNING)
+    @routes.delete(_V1, status_code=204, response_description="Deleted.", responses=_RUNNING)
     def delete_v1_topic(
         property: str,  # Pulsar's word for a tenant in V1 paths
         cluster: str,
@@ -112,7 +117,7 @@ def _add_v1_deletions(routes: APIRouter, service: LedgerDeletionService) -> None
         name = persistent_v1_topic(property, cluster, namespace, topic)
         return _delete(service, name, partitioned=False, force=parameters.force, request=request)
 
-    @routes.delete(f"{_V1}/partitions", status_code=204, responses=_RUNNING)
+    @routes.delete(f"{_V1}/partitions", status_code=204, response_description="Deleted.", responses=_RUNNING)
     def delete_v1_partitioned_topic(
         property: str,
         cluster: str,

@@ -1,0 +1,212 @@
+"""Writes the reference pages from the program itself, so that they cannot say anything else.
+
+Run it without arguments to write them, with ``--check`` to fail when one is out of date. The output depends on
+nothing but the source: no date, no version of a library, no machine.
+"""
+
+import json
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from threading import Event
+from typing import Any, cast
+
+import typer
+from prometheus_client import CollectorRegistry
+
+from service.api.app import create_app
+from service.api.authentication import NoAuthentication
+from service.cli import output
+from service.cli.app import command_line
+from service.cli.lazy import LazyCommand
+from service.ledger_deletion.operating import LedgerDeletionService
+from service.model.clocks import SystemClock
+from service.observability.metrics import DeletionMetrics
+from service.settings import GROUPS
+from service.settings_sources import CLIENT_CONF_SETTINGS, environment_variable, flag, setting_key
+
+REFERENCE = Path(__file__).parent / "reference"
+_PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+_NOTE = "<!-- Written by docs/generate.py; `make generate` writes it again. -->\n\n"
+_HELP_WIDTH = 100
+
+
+def pages() -> dict[str, str]:
+    """Every page by its file name."""
+    openapi = _openapi()
+    return {
+        "openapi.json": json.dumps(openapi, indent=2, ensure_ascii=False) + "\n",
+        "rest.md": _NOTE + "\n".join(_rest(openapi)),
+        "configuration.md": _NOTE + "\n".join(_configuration()),
+        "cli.md": _NOTE + "\n".join(_command_line()),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check; 1 when a page is out of date."""
+    stale = []
+    for name, text in pages().items():
+        path = REFERENCE / name
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if arguments != ["--check"]:
+            REFERENCE.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    if stale and arguments == ["--check"]:
+        output.info(f"out of date: {', '.join(stale)}; run: make generate")
+        return 1
+    return 0
+
+
+# --- REST ----------------------------------------------------------------------------------------------------------
+
+
+def _openapi() -> dict[str, Any]:
+    metrics = DeletionMetrics(CollectorRegistry(), cluster="", instance="", version="")
+    version = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"]
+    nobody = cast("LedgerDeletionService", None)  # describing routes calls none
+    app = create_app(nobody, metrics, NoAuthentication(), clock=SystemClock(), draining=Event(), version=version)
+    return app.openapi()
+
+
+def _rest(openapi: Mapping[str, Any]) -> Iterator[str]:
+    yield f"# REST reference\n\n{openapi['info']['description']}\n"
+    yield "All schemas with every limit: [openapi.json](openapi.json).\n"
+    for path, operations in openapi["paths"].items():
+        for method, operation in operations.items():
+            yield f"## {method.upper()} {path}\n\n{operation['description']}\n"
+            yield from _parameters(operation)
+            yield from _body(openapi, operation)
+            yield from _answers(openapi, operation)
+
+
+def _parameters(operation: Mapping[str, Any]) -> Iterator[str]:
+    asked = [parameter for parameter in operation.get("parameters", ()) if parameter["in"] == "query"]
+    if asked:
+        yield "| parameter | type | default | |\n|---|---|---|---|"
+        for parameter in asked:
+            schema = parameter["schema"]
+            default = json.dumps(schema.get("default"))
+            text = _one_line(parameter.get("description", ""))
+            yield f"| `{parameter['name']}` | {schema.get('type', '')} | `{default}` | {text} |"
+        yield ""
+
+
+def _body(openapi: Mapping[str, Any], operation: Mapping[str, Any]) -> Iterator[str]:
+    if body := operation.get("requestBody"):
+        optional = "" if body.get("required") else ", optional"
+        yield f"Request (JSON{optional}):\n"
+        yield from _fields(openapi, body["content"]["application/json"]["schema"], required_column=True)
+
+
+def _answers(openapi: Mapping[str, Any], operation: Mapping[str, Any]) -> Iterator[str]:
+    for status, answer in operation["responses"].items():
+        if status == "default":
+            continue
+        yield f"Answers {status}: {_one_line(answer['description'])}\n"
+        schema = answer.get("content", {}).get("application/json", {}).get("schema")
+        if schema:
+            yield from _fields(openapi, schema, required_column=False)
+
+
+def _fields(openapi: Mapping[str, Any], schema: Mapping[str, Any], *, required_column: bool) -> Iterator[str]:
+    resolved = _resolved(openapi, schema)
+    if resolved.get("type") == "array":
+        yield "An array of:\n"
+        resolved = _resolved(openapi, resolved["items"])
+    rows = list(_rows(openapi, resolved, ""))
+    if not rows:
+        return
+    yield "| field | type | required | |\n|---|---|---|---|" if required_column else "| field | type | |\n|---|---|---|"
+    for name, kind, required, text in rows:
+        middle = f"{'yes' if required else ''} | " if required_column else ""
+        yield f"| `{name}` | {kind} | {middle}{text} |"
+    yield ""
+
+
+def _rows(openapi: Mapping[str, Any], schema: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str, bool, str]]:
+    required = schema.get("required", ())
+    for name, field in schema.get("properties", {}).items():
+        kinds = field.get("anyOf", [field])
+        kind = " or ".join(dict.fromkeys(_kind(openapi, option) for option in kinds))
+        yield f"{prefix}{name}", kind, name in required, _one_line(field.get("description", ""))
+        for option in kinds:
+            target = _resolved(openapi, option)
+            items = _resolved(openapi, target.get("items", {})) if target.get("type") == "array" else target
+            suffix = "[]." if target.get("type") == "array" else "."
+            yield from _rows(openapi, items, f"{prefix}{name}{suffix}")
+
+
+def _kind(openapi: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    resolved = _resolved(openapi, schema)
+    if "enum" in resolved:
+        return ", ".join(f"`{value}`" for value in resolved["enum"])
+    return str(resolved.get("type", "any"))
+
+
+def _resolved(openapi: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "anyOf" in schema:
+        named = [option for option in schema["anyOf"] if "$ref" in option]
+        schema = named[0] if named else schema
+    if "$ref" not in schema:
+        return schema
+    found: Mapping[str, Any] = openapi["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    return found
+
+
+# --- configuration -------------------------------------------------------------------------------------------------
+
+
+def _configuration() -> Iterator[str]:
+    yield (
+        "# Configuration\n\nA setting may be written as a flag of `pulsar-sidecar serve`, as an environment variable, "
+        "in the properties file that `--config` or `PULSAR_SIDECAR_CONFIG` names, or, if it is marked with ¹, in the "
+        "`client.conf` that pulsar-admin reads (`PULSAR_CLIENT_CONF`, or `$PULSAR_HOME/conf/client.conf`). The first "
+        "of these that has it wins; an empty text counts as not written. An unknown key in the file is an error, an "
+        "unknown `PULSAR_SIDECAR_*` variable a warning.\n"
+    )
+    for group in GROUPS:
+        yield f"## {_one_line((group.__doc__ or '').rstrip('.'))}\n"
+        yield "| setting, flag, variable | default | |\n|---|---|---|"
+        for name, field in group.model_fields.items():
+            mark = " ¹" if name in CLIENT_CONF_SETTINGS else ""
+            spellings = f"`{setting_key(name)}`{mark}<br>`{flag(name)}`<br>`{environment_variable(name)}`"
+            text = _one_line(field.description or "")
+            yield f"| {spellings} | {_default(field.is_required(), field.default)} | {text} |"
+        yield ""
+
+
+def _default(required: bool, default: object) -> str:
+    if required:
+        return "required"
+    if default is None or default in ("", ()):
+        return ""
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+# --- command line --------------------------------------------------------------------------------------------------
+
+
+def _command_line() -> Iterator[str]:
+    yield "# Command line\n\n`python -m service` is the same as `pulsar-sidecar`.\n"
+    yield from _command(command_line(lambda flags, config: 0), "pulsar-sidecar", None, 2)
+
+
+def _command(command: Any, name: str, parent: Any, depth: int) -> Iterator[str]:
+    if isinstance(command, LazyCommand):
+        command = command.loaded()
+    context = typer.Context(command, info_name=name, parent=parent, max_content_width=_HELP_WIDTH)
+    context.terminal_width = _HELP_WIDTH
+    yield f"{'#' * min(depth, 6)} {context.command_path}\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
+    for child in command.list_commands(context) if hasattr(command, "list_commands") else ():
+        yield from _command(command.get_command(context, child), child, context, depth + 1)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).replace("``", "`").replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

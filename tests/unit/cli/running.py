@@ -1,0 +1,41 @@
+"""The command line as a person runs it, in this process: arguments in, exit code and both streams out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from service.cli.app import command_line
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+class Terminal:
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys = capsys
+        self._monkeypatch = monkeypatch
+        self.served: list[tuple[Mapping[str, str | None], Path | None]] = []
+        for name in ("PULSAR_CLIENT_CONF", "PULSAR_HOME", "PULSAR_SIDECAR_ADMIN_URL", "PULSAR_SIDECAR_AUTH_PARAMS"):
+            monkeypatch.delenv(name, raising=False)
+
+    def set(self, name: str, value: str) -> None:
+        self._monkeypatch.setenv(name, value)
+
+    def run(self, *arguments: str) -> Ran:
+        self._capsys.readouterr()
+        try:
+            code = command_line(self._serve)(list(arguments), prog_name="pulsar-sidecar")
+        except SystemExit as exit_:
+            code = exit_.code
+        streams = self._capsys.readouterr()
+        return Ran(int(code or 0), streams.out, streams.err)
+
+    def _serve(self, flags: Mapping[str, str | None], config: Path | None) -> int:
+        self.served.append((flags, config))
+        return 0

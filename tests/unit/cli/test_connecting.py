@@ -1,0 +1,130 @@
+import base64
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jwt
+import pytest
+
+from service.api.authentication import TokenAuthentication, secret_key
+from service.cli.credentials import token_of
+from service.model.clocks import SystemClock
+from service.model.errors import InvalidInputError
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.unit.api.serving import Served, served
+from tests.unit.cli.running import Terminal
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+TOKEN = jwt.encode({"sub": "admin"}, SECRET, algorithm="HS256")
+
+
+@pytest.fixture
+def guarded(terminal: Terminal) -> Iterator[Served]:
+    key = secret_key("data:;base64," + base64.b64encode(SECRET).decode())
+    with served(FakeDeletionService(), TokenAuthentication(key, ["admin"], SystemClock())) as server:
+        terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
+        yield server
+
+
+@pytest.mark.usefixtures("guarded")
+def test_a_token_comes_from_the_flag_the_environment_or_client_conf(terminal: Terminal, tmp_path: Path) -> None:
+    refused = terminal.run("ledger-deletion", "status")
+    assert refused.code == 1
+    assert "HTTP 401" in refused.err
+
+    assert terminal.run("--auth-params", f"token:{TOKEN}", "ledger-deletion", "status").code == 0
+
+    client_conf = tmp_path / "client.conf"
+    token_file = tmp_path / "token"
+    token_file.write_text(TOKEN + "\n")
+    client_conf.write_text(
+        "webServiceUrl=http://a-broker:8080/\n"
+        "authPlugin=org.apache.pulsar.client.impl.auth.AuthenticationToken\n"
+        f"authParams=file://{token_file}\n"
+    )
+    terminal.set("PULSAR_CLIENT_CONF", str(client_conf))
+    assert terminal.run("ledger-deletion", "status").code == 0
+
+    terminal.set("PULSAR_SIDECAR_AUTH_PARAMS", "token:wrong.token.here")
+    wrong = terminal.run("ledger-deletion", "status")
+    assert wrong.code == 1
+    assert "wrong.token.here" not in wrong.err
+    assert terminal.run("--auth-params", f"token:{TOKEN}", "ledger-deletion", "status").code == 0
+
+
+@pytest.mark.usefixtures("guarded")
+def test_another_plugin_is_refused_before_anything_is_sent(terminal: Terminal) -> None:
+    ran = terminal.run("--auth-plugin", "tls", "--auth-params", "tlsCertFile:x", "ledger-deletion", "status")
+    assert ran.code == 2
+
+
+@pytest.mark.parametrize(
+    ("params", "token"),
+    [("token:abc", "abc"), ("abc", "abc"), ('{"token": "abc"}', "abc"), (None, None), ("", None)],
+)
+def test_tokens_are_written_as_in_client_conf(params: str | None, token: str | None) -> None:
+    assert token_of(None, params) == token
+    assert token_of("token", params) == token
+
+
+@pytest.mark.parametrize(
+    "params", ["token:", "token:a b", "file:///no/such", "{", "{}", '{"token": 7', "token:ä", "a\nb"]
+)
+def test_params_without_a_token_are_refused_and_not_told(params: str) -> None:
+    with pytest.raises(InvalidInputError) as raised:
+        token_of("token", params)
+    assert "a b" not in str(raised.value)
+
+
+@pytest.mark.parametrize("timeout", ["x", "0", "-1", "nan"])
+def test_a_timeout_that_is_none(timeout: str, terminal: Terminal) -> None:
+    terminal.set("PULSAR_SIDECAR_REQUEST_TIMEOUT", timeout)
+    assert terminal.run("ledger-deletion", "status").code == 2
+
+
+def test_help_answers_without_loading_clients_and_servers() -> None:
+    code = (
+        "import sys\n"
+        "from service.cli.app import command_line\n"
+        "try:\n    command_line(lambda flags, config: 0)(['--help'])\n"
+        "except SystemExit:\n    pass\n"
+        "heavy = {'pydantic', 'fastapi', 'requests', 'pulsar', 'kazoo', 'structlog', 'jwt'} & set(sys.modules)\n"
+        "sys.exit(','.join(sorted(heavy)) or 0)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "ledger-deletion" in ended.stdout
+
+
+def test_every_command_explains_itself_with_an_example(terminal: Terminal) -> None:
+    commands: list[tuple[str, ...]] = [
+        ("ledger-deletion", name)
+        for name in ("append", "status", "pause", "resume", "rate", "undelete", "topic-deletions")
+    ]
+    commands += [("ledger-deletion", "dlq", "list"), ("ledger-deletion", "dlq", "redrive")]
+    commands += [("topics", "delete"), ("topics", "delete-ledger"), ("serve",)]
+    commands += [("broker-stats", "estimated-inflight-deletion-ledger-count")]
+    for command in commands:
+        ran = terminal.run(*command, "--help")
+        assert ran.code == 0, command
+        assert "Example: pulsar-sidecar" in " ".join(ran.out.split()), command
+        assert "Exit codes: 0 done" in " ".join(ran.out.split()), command
+    assert terminal.run("local-cluster", "--help").code == 0
+    assert terminal.run("no-such-command").code == 2
+
+
+def test_serve_has_a_flag_for_every_setting(terminal: Terminal, tmp_path: Path) -> None:
+    ran = terminal.run(
+        "serve", "--config", str(tmp_path / "c"), "--metadata-store-url", "zk:h", "--topic-two-phase-deletion-enabled",
+        "--no-tls-enable-hostname-verification", "--two-phase-deletion-batch-size", "5",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    ((flags, config),) = terminal.served
+    assert config == tmp_path / "c"
+    assert {name: text for name, text in flags.items() if text is not None} == {
+        "metadata_store_url": "zk:h",
+        "topic_two_phase_deletion_enabled": "true",
+        "tls_enable_hostname_verification": "false",
+        "two_phase_deletion_batch_size": "5",
+    }
