@@ -326,6 +326,21 @@ def test_too_large_a_node_is_refused_before_it_breaks_the_connection(store: ZooK
     assert store.session_epoch == epoch
 
 
+def test_large_nodes_among_small_ones_do_not_exhaust_a_small_server(store: ZooKeeperMetadataStore) -> None:
+    """The server has 128 MB; it ends when they do not suffice for the answer that it is asked to build."""
+    small = fill(store, 600)
+    large = [f"/large/{number}" for number in range(24)]
+    for path in large:
+        store.create(path, b"x" * 1_040_000)
+    epoch = store.session_epoch
+    asked = [*small, *large, *small, *large]
+    assert [node and node.path for node in store.read_many(asked)] == asked
+    deletions = [GuardedDeletion(path, NodeVersion(1)) for path in [*small, *large]]
+    assert store.delete_many(deletions) == [DeletionResult.CONFLICT] * len(deletions)
+    assert store.session_epoch == epoch
+    assert store.delete_many([GuardedDeletion(path, V0) for path in large]) == [DeletionResult.DELETED] * len(large)
+
+
 def test_closing_twice_and_calling_after_closing(url: str) -> None:
     store = open_impatiently(url)
     store.create("/a", b"")

@@ -21,10 +21,11 @@ from service.model.errors import TemporaryError
 from service.model.ids import NodeVersion
 from service.model.metadata import Node
 
-_MAX_NODES = 500
+_MAX_NODES = 200
 _MAX_REQUEST_BYTES = 256 * 1024
 _TARGET_ANSWER_BYTES = 512 * 1024
-_FIRST_GUESS_BYTES = 32 * 1024
+_FIRST_GUESS_BYTES = 128 * 1024
+_ANSWER_OVERHEAD_BYTES = 81
 _MAX_IN_FLIGHT = 8
 
 _GET_DATA = 4
@@ -116,38 +117,52 @@ def _node(path: str, data: bytes, stat: tuple[int, ...]) -> Node:
 
 
 class PacketSize:
-    """How many nodes the next packet asks for, learnt from the answers so far.
+    """Which nodes the next packet asks for, learnt from the answers so far.
 
-    It begins with the suspicion that nodes are large, believes a large answer at once, and small ones step by step.
+    A node's size is guessed by its kind, the first part of its path: ledgers are small, managed ledgers need not be.
+    An unknown kind is suspected to be large, a large node is believed at once, and small ones step by step. A wrong
+    guess costs the server memory: it builds a whole answer, three times its size, before sending any of it.
     """
 
     def __init__(self) -> None:
-        self._bytes_per_node = float(_FIRST_GUESS_BYTES)
+        self._bytes_by_kind: dict[str, int] = {}
+        self._most = _MAX_NODES
         self.in_flight = 1
 
-    @property
-    def nodes(self) -> int:
-        return max(1, min(_MAX_NODES, int(_TARGET_ANSWER_BYTES / self._bytes_per_node)))
+    def take(self, paths: Sequence[str], start: int) -> Sequence[str]:
+        """The paths of the next packet: at least one, within ZooKeeper's limit for a request."""
+        answer_bytes, request_bytes = 0, 0
+        for position in range(start, min(len(paths), start + self._most)):
+            path = paths[position]
+            answer_bytes += _ANSWER_OVERHEAD_BYTES + self._bytes_by_kind.get(kind(path), _FIRST_GUESS_BYTES)
+            request_bytes += 4 * len(path)
+            too_much = answer_bytes > _TARGET_ANSWER_BYTES or request_bytes > _MAX_REQUEST_BYTES
+            if too_much and position > start:
+                return paths[start:position]
+        return paths[start : start + self._most]
 
-    def learn(self, answer_bytes: int, nodes: int) -> None:
-        self._bytes_per_node = max(answer_bytes / nodes, self._bytes_per_node / 4)
+    def learn(self, paths: Sequence[str], nodes: Sequence[Node | None]) -> None:
+        """Take note of an answer."""
+        largest: dict[str, int] = {}
+        for path, node in zip(paths, nodes, strict=True):
+            size = 0 if node is None else len(node.data)
+            if size >= largest.get(kind(path), 0):
+                largest[kind(path)] = size
+        for name, size in largest.items():
+            self._bytes_by_kind[name] = max(size, self._bytes_by_kind.get(name, _FIRST_GUESS_BYTES) // 4)
         self.in_flight = min(_MAX_IN_FLIGHT, self.in_flight * 2)
+        self._most = min(_MAX_NODES, self._most * 2)
 
     def shrink(self) -> None:
-        """After a lost answer: a quarter, one packet at a time."""
-        self._bytes_per_node = min(4 * _TARGET_ANSWER_BYTES / self.nodes, float(_TARGET_ANSWER_BYTES))
+        """After a lost answer: a quarter of the nodes, one packet at a time."""
+        self._most = max(1, self._most // 4)
         self.in_flight = 1
 
-    def take(self, paths: Sequence[bytes], start: int) -> tuple[bytes, ...]:
-        """The paths of the next packet: at least one, within ZooKeeper's limit for a request."""
-        chosen: list[bytes] = []
-        size = 0
-        for path in paths[start : start + self.nodes]:
-            size += len(path) + len(_GET_DATA_HEADER) + _LENGTH.size + len(_NO_WATCH)
-            if chosen and size > _MAX_REQUEST_BYTES:
-                break
-            chosen.append(path)
-        return tuple(chosen)
+
+def kind(path: str) -> str:
+    """The first part of a path, such as ``ledgers``."""
+    end = path.find("/", 1)
+    return path if end < 0 else path[:end]
 
 
 class MultiReader:
@@ -183,23 +198,27 @@ def _stream(
     client: KazooClient, paths: Sequence[str], nodes: list[Node | None], size: PacketSize, patience: Patience
 ) -> None:
     """Append to ``nodes`` what is missing, several packets at a time, until done or the connection breaks."""
-    real_paths = [real_path(client, path).encode() for path in paths]
     # Answers keep the order of requests: what is read after the sync is at least as new as the sync.
     synced = client.sync_async("/")
-    in_flight: deque[tuple[int, AsyncResult[object]]] = deque()
+    in_flight: deque[tuple[Sequence[str], AsyncResult[object]]] = deque()
     asked = len(nodes)
     while len(nodes) < len(paths):
         while asked < len(paths) and len(in_flight) < size.in_flight:
-            packet = size.take(real_paths, asked)
-            in_flight.append((len(packet), send(client, MultiRead(packet))))
+            packet = size.take(paths, asked)
+            in_flight.append((packet, send(client, _request(client, packet))))
             asked += len(packet)
         patience.answer(synced)
-        count, result = in_flight.popleft()
+        packet, result = in_flight.popleft()
         answer = patience.answer(result)
         assert isinstance(answer, memoryview)
-        nodes += decode(answer, paths[len(nodes) : len(nodes) + count])
-        size.learn(len(answer), count)
+        found = decode(answer, packet)
+        size.learn(packet, found)
+        nodes += found
         patience.renew()
+
+
+def _request(client: KazooClient, packet: Sequence[str]) -> MultiRead:
+    return MultiRead(tuple(real_path(client, path).encode() for path in packet))
 
 
 def _name(paths: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import struct
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -118,44 +119,79 @@ def test_the_request_as_zookeeper_reads_it() -> None:
     assert "/b" not in repr(request)
 
 
+SMALL, LARGE = 220, 1_000_000
+
+
+def grown() -> PacketSize:
+    size = PacketSize()
+    for _ in range(8):
+        teach(size, size.take(LEDGERS, 0), SMALL)
+    return size
+
+
+def teach(size: PacketSize, packet: Sequence[str], data_bytes: int) -> None:
+    size.learn(packet, [Node(path, b"x" * data_bytes, NodeVersion(0), 1, 1, 1) for path in packet])
+
+
+LEDGERS = [f"/ledgers/00/0000/L{number:04d}" for number in range(1_000)]
+TOPICS = [f"/managed-ledgers/t/n/persistent/{number}" for number in range(1_000)]
+
+
 def test_packets_begin_small_and_grow_on_small_nodes() -> None:
     size, asked = PacketSize(), []
-    for _ in range(6):
-        asked.append(size.nodes)
-        size.learn(220 * size.nodes, size.nodes)
-    assert asked[0] <= 16
+    for _ in range(8):
+        packet = size.take(LEDGERS, 0)
+        asked.append(len(packet))
+        teach(size, packet, SMALL)
+    assert asked[0] <= 4
     assert asked == sorted(asked)
-    assert asked[-1] == 500
+    assert asked[-1] == 200
     assert size.in_flight == 8
 
 
-def test_one_large_answer_makes_packets_small_at_once() -> None:
+def test_nodes_of_a_kind_not_met_yet_are_suspected_to_be_large() -> None:
+    size = grown()
+    assert len(size.take(LEDGERS, 0)) == 200
+    assert len(size.take(TOPICS, 0)) <= 4
+    assert len(size.take([*LEDGERS[:50], *TOPICS], 0)) < 55
+
+
+def test_nodes_that_are_not_there_teach_that_their_kind_is_small() -> None:
     size = PacketSize()
-    for _ in range(6):
-        size.learn(220 * size.nodes, size.nodes)
-    size.learn(1_000_000 * size.nodes, size.nodes)
-    assert size.nodes == 1
+    for _ in range(8):
+        packet = size.take(LEDGERS, 0)
+        size.learn(packet, [None] * len(packet))
+    assert len(size.take(LEDGERS, 0)) == 200
+
+
+def test_one_large_node_makes_packets_of_its_kind_small_at_once() -> None:
+    size = grown()
+    packet = size.take(LEDGERS, 0)
+    nodes = [Node(path, b"", NodeVersion(0), 1, 1, 1) for path in packet]
+    size.learn(packet, [Node(packet[0], b"x" * LARGE, NodeVersion(0), 1, 1, 1), *nodes[1:]])
+    assert len(size.take(LEDGERS, 0)) == 1
 
 
 def test_a_lost_answer_makes_packets_smaller_down_to_one_node() -> None:
-    size = PacketSize()
-    for _ in range(6):
-        size.learn(220 * size.nodes, size.nodes)
-    before = size.nodes
+    size = grown()
     size.shrink()
-    assert size.nodes < before
+    assert len(size.take(LEDGERS, 0)) == 50
     assert size.in_flight == 1
     for _ in range(10):
         size.shrink()
-    assert size.nodes == 1
+    assert len(size.take(LEDGERS, 0)) == 1
+    for _ in range(10):
+        teach(size, size.take(LEDGERS, 0), SMALL)
+    assert len(size.take(LEDGERS, 0)) == 200
 
 
-@given(st.lists(st.integers(1, 300_000), min_size=1, max_size=30))
+@given(st.lists(st.integers(1, 30_000), min_size=1, max_size=60))
 def test_packets_cover_all_paths_and_stay_within_a_request(lengths: list[int]) -> None:
-    paths, size, start = [b"x" * length for length in lengths], PacketSize(), 0
+    paths, size, start = ["/" + "x" * length for length in lengths], grown(), 0
     while start < len(paths):
         packet = size.take(paths, start)
-        assert packet == tuple(paths[start : start + len(packet)])
+        assert packet == paths[start : start + len(packet)]
         assert packet
-        assert len(packet) == 1 or len(MultiRead(packet).serialize()) < 300_000
+        assert len(packet) == 1 or len(MultiRead(tuple(path.encode() for path in packet)).serialize()) < 300_000
+        size.learn(packet, [None] * len(packet))
         start += len(packet)
