@@ -1,0 +1,109 @@
+"""The topics of the service in two worlds: in memory, and on a cluster whose subscriptions start each test empty."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from service.adapters.metadata.zookeeper import open_metadata_store
+from service.adapters.pulsar.admin_rest import AdminRest, topic_path
+from service.adapters.pulsar.clients import open_client
+from service.adapters.pulsar.consumer import ConsumerSettings
+from service.adapters.pulsar.dead_letters import DEAD_LETTERS_SUBSCRIPTION
+from service.adapters.pulsar.topics import PulsarDeletionTopics, topic_name
+from service.ledger_deletion.ports import DeletionTopic, DeletionTopics, Delivery, PendingDeletions
+from service.ledger_deletion.retrying import SUBSCRIPTION
+from service.local_cluster.addresses import ClusterAddresses
+from service.model.clocks import Clock, SystemClock
+from tests.fakes.clock import FakeClock
+from tests.fakes.pulsar import FakeDeletionTopics
+
+PARTITIONS = 4
+POSTPONE_MS = 300
+_PATIENCE_MS = 15_000
+_STEP_MS = 100
+
+
+class World(Protocol):
+    """What a test of the topics needs: two sidecars' views of the same topics, and time."""
+
+    @property
+    def topics(self) -> DeletionTopics: ...
+
+    @property
+    def other_sidecar(self) -> DeletionTopics: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    topics: DeletionTopics
+    other_sidecar: DeletionTopics
+    clock: Clock
+
+
+_NEVER = threading.Event()
+
+
+def pass_ms(world: World, milliseconds: int) -> None:
+    """Let time pass: really, or on the fake clock."""
+    world.clock.wait_seconds(milliseconds / 1000, _NEVER)
+
+
+def receive_until(world: World, consumer: PendingDeletions, count: int) -> list[Delivery]:
+    """Receive until ``count`` messages came, or patience ends with fewer."""
+    found: list[Delivery] = []
+    give_up_ms = world.clock.now_ms() + _PATIENCE_MS
+    while len(found) < count and world.clock.now_ms() < give_up_ms:
+        found += consumer.receive()
+        pass_ms(world, _STEP_MS)
+    return found
+
+
+def receive_for(world: World, consumer: PendingDeletions, milliseconds: int) -> list[Delivery]:
+    """Everything that comes within a time."""
+    found: list[Delivery] = []
+    end_ms = world.clock.now_ms() + milliseconds
+    while world.clock.now_ms() < end_ms:
+        found += consumer.receive()
+        pass_ms(world, _STEP_MS)
+    return found
+
+
+@contextmanager
+def fake_world() -> Iterator[World]:
+    clock = FakeClock()
+    topics = FakeDeletionTopics(clock, partitions=PARTITIONS, nack_delay_ms=POSTPONE_MS)
+    topics.ensure()
+    yield _World(topics, topics, clock)
+
+
+@contextmanager
+def cluster_world(addresses: ClusterAddresses) -> Iterator[World]:
+    """Two clients of the cluster; what earlier tests left waiting is skipped first."""
+    clock = SystemClock()
+    settings = ConsumerSettings(postpone_ms=POSTPONE_MS)
+    with open_metadata_store(addresses.metadata_store_url, clock) as store:
+        rest = AdminRest(addresses.web_service_urls, store=store)
+        clients = [open_client(addresses.broker_service_url) for _ in range(2)]
+        try:
+            mine, other = (PulsarDeletionTopics(client, rest, clock, consumer=settings) for client in clients)
+            mine.ensure()
+            _skip_everything(rest)
+            yield _World(mine, other, clock)
+        finally:
+            for client in clients:
+                client.close()
+
+
+def _skip_everything(rest: AdminRest) -> None:
+    subscriptions = {
+        DeletionTopic.PENDING: SUBSCRIPTION,
+        DeletionTopic.RETRY: SUBSCRIPTION,
+        DeletionTopic.DEAD_LETTER: DEAD_LETTERS_SUBSCRIPTION,
+    }
+    for topic, subscription in subscriptions.items():
+        rest.change("POST", topic_path(topic_name(topic), f"/subscription/{subscription}/skip_all"))

@@ -1,0 +1,290 @@
+"""What brokers say about the topics they own, in memory and on a cluster, where asking must change nothing."""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import pulsar
+import pytest
+
+from service.adapters.metadata.zookeeper import open_metadata_store
+from service.adapters.pulsar.admin_rest import AdminRest, topic_path
+from service.adapters.pulsar.clients import open_client
+from service.adapters.pulsar.http_sessions import HttpTimeouts
+from service.adapters.pulsar.live_owners import BrokerLiveOwners
+from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from service.ledger_deletion.ports import LiveOwners, OwnerView
+from service.model.clocks import SystemClock
+from service.model.errors import TemporaryError
+from service.model.ids import LedgerId
+from service.model.names import CursorName, TopicName, parse_topic_name
+from tests.cluster.running import ClusterUnderTest
+from tests.fakes.pulsar import FakeLiveOwners
+
+_Answer = TypeVar("_Answer")
+SUBSCRIPTION = "a subscription/ü"
+
+
+class World(Protocol):
+    """Topics with one message and one subscription, and the brokers that load them."""
+
+    @property
+    def owners(self) -> LiveOwners: ...
+
+    def loaded_topic(self, local_name: str = "topic") -> TopicName: ...
+
+    def unload(self, topic: TopicName) -> None: ...
+
+    def break_a_broker(self) -> None: ...
+
+
+class FakeWorld:
+    def __init__(self) -> None:
+        self.owners = FakeLiveOwners()
+        self._next_ledger = 1
+
+    def loaded_topic(self, local_name: str = "topic") -> TopicName:
+        topic = new_topic(local_name)
+        ledger, self._next_ledger = LedgerId(self._next_ledger), self._next_ledger + 2
+        view = OwnerView(
+            broker="broker",
+            cursors=frozenset({CursorName("a+subscription%2F%C3%BC")}),
+            ledgers=frozenset({ledger}),
+            cursor_ledgers=frozenset({LedgerId(ledger + 1)}),
+            schema_ledgers=frozenset(),
+            compacted_ledger=None,
+            reading=frozenset({ledger}),
+        )
+        self.owners.load(topic, view)
+        self.owners.own(topic, "http://broker:8080")
+        return topic
+
+    def unload(self, topic: TopicName) -> None:
+        self.owners.unload(topic)
+        self.owners.own(topic, None)
+
+    def break_a_broker(self) -> None:
+        self.owners.hooks.fail_next("views", TemporaryError("a broker does not answer"))
+
+
+@dataclass(slots=True)
+class ClusterWorld:
+    cluster: ClusterUnderTest
+    owners: BrokerLiveOwners
+    rest: AdminRest
+    client: pulsar.Client
+    broken: str | None = None
+
+    def loaded_topic(self, local_name: str = "topic") -> TopicName:
+        topic = new_topic(local_name)
+        consumer = self.client.subscribe(str(topic), SUBSCRIPTION)
+        producer = self.client.create_producer(str(topic))
+        for _ in range(2):
+            producer.send(b"x")
+        producer.close()
+        # The first acknowledgement gives the cursor its ledger.
+        consumer.acknowledge(consumer.receive(10_000).message_id())
+        consumer.close()
+        path = topic_path(topic, "/internal-info")
+        eventually(lambda: self.rest.get(path), lambda info: '"cursorsLedgerId": -1' not in json.dumps(info))
+        return topic
+
+    def unload(self, topic: TopicName) -> None:
+        BrokerTopicAdmin(self.rest).unload(topic)
+
+    def break_a_broker(self) -> None:
+        name = next(name for name in self.cluster.addresses.members if name.startswith("broker"))
+        self.cluster.stop(name)
+        self.broken = name
+
+    def close(self) -> None:
+        if self.broken is not None:
+            self.cluster.cont(self.broken)
+        self.client.close()
+
+    def loaded_names(self) -> Set[str]:
+        """What every broker has loaded, asked without the code under test."""
+        names: set[str] = set()
+        for url in self.cluster.addresses.web_service_urls:
+            document = self.rest.get_exactly(url, "/admin/v2/broker-stats/bookieops")
+            assert isinstance(document, dict)
+            names.update(name for topics in document.values() for name in topics)
+        return names
+
+
+def new_topic(local_name: str) -> TopicName:
+    return parse_topic_name(f"persistent://public/default/{local_name}-{uuid.uuid4().hex[:12]}")
+
+
+@contextmanager
+def cluster_world(cluster: ClusterUnderTest) -> Iterator[ClusterWorld]:
+    addresses = cluster.addresses
+    with open_metadata_store(addresses.metadata_store_url, SystemClock()) as store:
+        rest = AdminRest(addresses.web_service_urls, store=store, timeouts=HttpTimeouts(2, 5))
+        client = open_client(addresses.broker_service_url)
+        opened = ClusterWorld(cluster, BrokerLiveOwners(rest, store), rest, client)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+@pytest.fixture(params=["fake", "cluster"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    if request.param == "fake":
+        yield FakeWorld()
+        return
+    with cluster_world(request.getfixturevalue("cluster")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def real(cluster: ClusterUnderTest) -> Iterator[ClusterWorld]:
+    with cluster_world(cluster) as opened:
+        yield opened
+
+
+# In both worlds --------------------------------------------------------------------------------------------------
+
+
+def test_no_topic_no_view(world: World) -> None:
+    assert world.owners.views([]) == {}
+    assert world.owners.views([new_topic("unknown")]) == {}
+
+
+def test_a_loaded_topic_has_a_view_and_the_others_of_the_batch_have_none(world: World) -> None:
+    loaded, other = world.loaded_topic(), world.loaded_topic()
+    views = world.owners.views([loaded, new_topic("unknown"), other, loaded])
+    assert views.keys() == {loaded, other}
+    view = views[loaded]
+    assert view.cursors == {CursorName("a+subscription%2F%C3%BC")}
+    assert len(view.ledgers) == 1
+    assert len(view.cursor_ledgers) == 1
+    assert view.reading <= view.ledgers
+    assert (view.schema_ledgers, view.compacted_ledger) == (frozenset(), None)
+    assert not view.ledgers & views[other].ledgers
+
+
+def test_an_unloaded_topic_has_no_view(world: World) -> None:
+    topic = world.loaded_topic()
+    assert world.owners.views([topic])
+    world.unload(topic)
+    assert world.owners.views([topic]) == {}
+    assert world.owners.views([topic]) == {}
+
+
+def test_nothing_is_concluded_when_a_broker_cannot_be_asked(world: World) -> None:
+    topic = world.loaded_topic()
+    world.break_a_broker()
+    with pytest.raises(TemporaryError):
+        world.owners.views([topic])
+
+
+def test_the_owner_of_a_loaded_topic_is_known(world: World) -> None:
+    url = world.owners.owner_url(world.loaded_topic())
+    assert url is not None
+    assert url.startswith("http://")
+
+
+# On a cluster only -----------------------------------------------------------------------------------------------
+
+
+def test_asking_never_loads_a_topic(real: ClusterWorld) -> None:
+    topics = [real.loaded_topic() for _ in range(3)]
+    real.unload(topics[1])
+    before = real.loaded_names()
+    assert {str(topics[0]), str(topics[2])} <= before
+    assert str(topics[1]) not in before
+    for _ in range(3):
+        assert real.owners.views([*topics, new_topic("unknown")]).keys() == {topics[0], topics[2]}
+        real.owners.owner_url(topics[1])
+    assert real.loaded_names() == before
+
+
+@pytest.mark.parametrize("local_name", ["a b", "a%b", "a+b", "a%2Fb", "ü€", "a#b?c", "x;y", "a~*"])
+def test_names_with_every_kind_of_character(real: ClusterWorld, local_name: str) -> None:
+    topic = real.loaded_topic(local_name)
+    assert real.owners.views([topic]).keys() == {topic}
+
+
+def test_a_view_names_what_the_metadata_names(real: ClusterWorld) -> None:
+    topic = real.loaded_topic()
+    info = real.rest.get(topic_path(topic, "/internal-info"))
+    assert isinstance(info, dict)
+    view = real.owners.views([topic])[topic]
+    assert view.ledgers == {ledger["ledgerId"] for ledger in info["ledgers"]}
+    assert view.cursor_ledgers == {cursor["cursorsLedgerId"] for cursor in info["cursors"].values()}
+    assert view.cursors == set(info["cursors"])
+
+
+def test_system_topics_are_listed(real: ClusterWorld) -> None:
+    real.loaded_topic()
+    events = parse_topic_name("persistent://public/default/__change_events")
+    assert real.owners.views([events]).keys() == {events}
+
+
+def test_schema_and_compacted_ledgers_are_in_the_view(real: ClusterWorld) -> None:
+    topic = real.loaded_topic()
+    schema = {"type": "STRING", "schema": "", "properties": {}}
+    path = f"/admin/v2/schemas/{topic.namespace}/{topic.local_name}"
+    real.rest.change("POST", f"{path}/schema", schema)
+    producer = real.client.create_producer(str(topic))
+    for _ in range(3):
+        producer.send(b"x", partition_key="k")
+    producer.close()
+    real.rest.change("PUT", topic_path(topic, "/compaction"))
+    view = eventually(lambda: real.owners.views([topic])[topic], lambda found: found.compacted_ledger is not None)
+    metadata = real.rest.get(f"{path}/metadata")
+    assert isinstance(metadata, dict)
+    assert view.schema_ledgers == {metadata["info"]["ledgerId"]}
+    assert view.compacted_ledger not in view.ledgers | view.cursor_ledgers | view.schema_ledgers
+    assert CursorName("__compaction") in view.cursors
+
+
+def test_a_reader_without_a_subscription_counts_as_reading(real: ClusterWorld) -> None:
+    topic = real.loaded_topic()
+    before = real.owners.views([topic])[topic]
+    reader = real.client.create_reader(str(topic), pulsar.MessageId.earliest)
+    during = real.owners.views([topic])[topic]
+    assert len(during.cursors) == len(before.cursors) + 1
+    assert during.reading == before.ledgers
+    assert during == replace(during, cursor_ledgers=before.cursor_ledgers)
+    reader.close()
+
+
+def test_a_dead_broker_is_temporary_until_its_registration_ends(real: ClusterWorld) -> None:
+    topic = real.loaded_topic()
+    name = next(name for name in real.cluster.addresses.members if name.startswith("broker"))
+    real.cluster.kill(name)
+    try:
+        with pytest.raises(TemporaryError):
+            real.owners.views([topic])
+    finally:
+        real.cluster.restart(name)
+
+
+def test_owners_are_those_that_brokers_name(real: ClusterWorld) -> None:
+    for _ in range(8):
+        topic = real.loaded_topic()
+        lookup = real.rest.get(f"/lookup/v2/topic/persistent/{topic.namespace}/{topic.local_name}")
+        assert isinstance(lookup, dict)
+        assert real.owners.owner_url(topic) == lookup["httpUrl"]
+
+
+def test_a_namespace_that_is_not_there_has_no_owner(real: ClusterWorld) -> None:
+    assert real.owners.owner_url(parse_topic_name("persistent://public/nowhere/topic")) is None
+
+
+def eventually(read: Callable[[], _Answer], holds: Callable[[_Answer], bool]) -> _Answer:
+    """Read until it holds, for at most 20 seconds."""
+    found = read()
+    for _ in range(100):
+        if holds(found):
+            return found
+        time.sleep(0.2)
+        found = read()
+    pytest.fail(f"still {found} after 20 seconds")
