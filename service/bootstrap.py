@@ -1,13 +1,20 @@
-"""The composition root: the only file that names concrete adapters and joins them to rooms and doors."""
+"""The composition root: settings become adapters, adapters become a room's world, the room gets its doors.
 
+Invariants: this is the only module that names concrete adapters; whatever is opened here is closed in the opposite
+order, however the process ends short of a kill.
+"""
+
+import importlib.metadata
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from importlib.metadata import version
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
 
 import structlog
-from prometheus_client import CollectorRegistry
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from service.adapters.bookkeeper.bookie_connections import BookieConnections
@@ -21,6 +28,7 @@ from service.adapters.pulsar.admin_rest import AdminRest
 from service.adapters.pulsar.clients import open_client
 from service.adapters.pulsar.consumer import ConsumerSettings
 from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
+from service.adapters.pulsar.errors import translated
 from service.adapters.pulsar.live_owners import BrokerLiveOwners
 from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
 from service.adapters.pulsar.topics import PulsarDeletionTopics
@@ -28,169 +36,114 @@ from service.adapters.pulsar.topics_setup import TopicsSettings
 from service.api.app import create_app
 from service.api.authentication import Authenticator, NoAuthentication, TokenAuthentication, public_key, secret_key
 from service.api.server import Endpoint, listening_socket, server_for
-from service.demo.playing import Eyes, Report, play
-from service.demo.stage import Stage, demo_directory
 from service.ledger_deletion.deciding import Policy
 from service.ledger_deletion.operating import SidecarInstance
 from service.ledger_deletion.retrying import RetryPolicy
 from service.ledger_deletion.workflow.runtime import Configuration, World
 from service.ledger_deletion.workflow.serving import LedgerDeletion
-from service.ledger_ownership.compaction import CompactedLedgers
-from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
-from service.local_cluster.addresses import ClusterAddresses
 from service.model.clocks import Clock, SystemClock
-from service.model.errors import InvalidInputError
+from service.model.errors import InvalidInputError, SidecarError, TemporaryError
 from service.observability.logging import configure_logging
 from service.observability.metrics import DeletionMetrics
 from service.settings import Settings, load_settings
 
-_DISTRIBUTION = "pulsar-sidecar"
-log = structlog.get_logger("service")
+_CLUSTER_NAME_PATIENCE_SECONDS = 60.0
+_log = structlog.get_logger("pulsar-sidecar")
 
 
-# --- serve ---------------------------------------------------------------------------------------------------------
+class Closable(Protocol):
+    """What is closed when the process ends."""
+
+    def close(self) -> None:
+        """Let go."""
+        ...
 
 
 def serve(flags: Mapping[str, str | None], environment: Mapping[str, str], config: Path | None) -> int:
-    """Run the sidecar until SIGTERM or SIGINT; the process's exit code.
+    """Run the service until SIGTERM or SIGINT; 0 when it ended in order.
 
     Raises:
-        InvalidInputError: the settings do not fit together, or the address is taken.
+        InvalidInputError: a setting is wrong, or the address is taken.
+        TemporaryError: the brokers did not say which cluster they are.
     """
     warnings: list[str] = []
     settings = load_settings(flags, environment, config, warnings.append)
     configure_logging(settings.log_level, settings.log_format)
     for warning in warnings:
-        log.warning(warning)
-    endpoint = Endpoint(
-        settings.listen_host,
-        settings.listen_port,
-        settings.listen_tls_certificate_file_path,
-        settings.listen_tls_key_file_path,
-    )
-    clock = SystemClock()
-    draining = threading.Event()
-    with listening_socket(endpoint) as listener, ExitStack() as resources:
-        metrics, service = _open_service(settings, environment, clock, resources)
-        app = create_app(
-            service,
-            metrics,
-            _authenticator(settings, clock),
-            clock=clock,
-            draining=draining,
-            own_hosts=_own_hosts(settings),
-            docs=settings.api_docs_enabled,
-            version=version(_DISTRIBUTION),
-        )
-        service.start()
-        resources.callback(service.close)
-        log.info("listening", listen=settings.listen, enabled=settings.topic_two_phase_deletion_enabled)
-        server_for(app, endpoint, draining).run([listener])
-        log.info("stopping: the batch in hand is finished first")
-    log.info("stopped")
+        _log.warning(warning)
+    with ExitStack() as stack:
+        _run(settings, environment, SystemClock(), stack)
+    _log.info("stopped")
     return 0
 
 
-def _open_service(
-    settings: Settings, environment: Mapping[str, str], clock: Clock, resources: ExitStack
-) -> tuple[DeletionMetrics, LedgerDeletion]:
-    cluster_name = settings.cluster_name or "unknown"
-    metrics = DeletionMetrics(
-        CollectorRegistry(),
-        cluster=cluster_name,
+def _run(settings: Settings, environment: Mapping[str, str], clock: Clock, stack: ExitStack) -> None:
+    authentication = authenticator(settings, clock)
+    endpoint = _endpoint(settings)
+    listening = stack.enter_context(listening_socket(endpoint))
+    metrics, service = open_service(settings, environment, clock, stack)
+    draining = threading.Event()
+    app = _app(settings, service, metrics, authentication, clock, draining)
+    _close_at_the_end(stack, service)
+    service.start()
+    _log.info(
+        "listening",
+        address=settings.listen,
         instance=settings.effective_instance_name,
-        version=version(_DISTRIBUTION),
+        authentication=settings.authentication_enabled,
+        two_phase_deletion=settings.topic_two_phase_deletion_enabled,
     )
-    world = _open_world(settings, environment, cluster_name, clock, resources)
-    instance = SidecarInstance(
-        name=settings.effective_instance_name,
-        advertised_url=settings.effective_advertised_url,
-        broker_url=None if "," in settings.web_service_url else settings.web_service_url,
-        started_ms=clock.now_ms(),
-    )
-    return metrics, LedgerDeletion(_configuration(settings), world, instance, metrics)
+    server_for(app, endpoint, draining).run([listening])
+    _log.info("stopping")
 
 
-def _open_world(
-    settings: Settings, environment: Mapping[str, str], cluster_name: str, clock: Clock, resources: ExitStack
-) -> World:
-    store = _open_store(settings, clock, resources)
-    entries = BookieEntries(BookieConnections(RegisteredBookies(store, settings.ledgers_root_path).address))
-    resources.callback(entries.close)
+def open_service(
+    settings: Settings, environment: Mapping[str, str], clock: Clock, stack: ExitStack
+) -> tuple[DeletionMetrics, LedgerDeletion]:
+    """The room with its adapters, not started yet; ``stack`` closes what was opened for it."""
     credentials, tls = _credentials(settings), _tls(settings)
+    store = _open_store(settings, clock, stack)
     rest = AdminRest([settings.web_service_url], credentials, tls, store=store)
+    cluster_name = settings.cluster_name or _cluster_name(rest, clock)
+    metrics = _metrics(settings, cluster_name)
     client = open_client(settings.broker_service_url, credentials, tls)
-    resources.callback(client.close)
-    return World(
+    _close_at_the_end(stack, client)
+    bookies = BookieConnections(RegisteredBookies(store, settings.ledgers_root_path).address)
+    entries = BookieEntries(bookies)
+    _close_at_the_end(stack, entries)
+    world = World(
         clock=clock,
         store=store,
         entries=entries,
         owners=BrokerLiveOwners(rest, store),
         admin=BrokerTopicAdmin(rest),
         topics=PulsarDeletionTopics(
-            client,
-            rest,
-            clock,
-            topics=TopicsSettings(
-                parallelism=settings.two_phase_deletion_ledger_deletion_parallelism,
-                outcome_retention_minutes=settings.two_phase_deletion_outcome_retention_in_minutes,
-                outcome_retention_mebibytes=settings.two_phase_deletion_outcome_retention_size_in_mb,
-            ),
-            consumer=ConsumerSettings(
-                max_messages=settings.two_phase_deletion_batch_size,
-                postpone_ms=settings.two_phase_deletion_postpone_in_seconds * 1000,
-                consumer_name=settings.effective_instance_name,
-            ),
+            client, rest, clock, topics=_topics_settings(settings), consumer=_consumer_settings(settings)
         ),
         offloaded=ObjectStoreOffloadedLedgers(
             settings.offload_allowed_locations, cluster_name, _offload_credentials(settings, environment)
         ),
-        direct=BookieHttp(settings.bookie_http_urls) if settings.bookie_http_urls else None,
+        direct=_direct_deletion(settings, stack),
     )
+    return metrics, LedgerDeletion(_configuration(settings), world, _instance(settings, clock), metrics)
 
 
-def _open_store(settings: Settings, clock: Clock, resources: ExitStack) -> ZooKeeperMetadataStore:
-    store = open_metadata_store(
-        settings.metadata_store_url,
-        clock,
-        session_timeout_ms=settings.metadata_store_session_timeout_millis,
-        credential=_store_credential(settings),
-    )
-    resources.callback(store.close)
-    return store
+def authenticator(settings: Settings, clock: Clock) -> Authenticator:
+    """Who may call.
+
+    Raises:
+        InvalidInputError: the key cannot be read.
+    """
+    if not settings.authentication_enabled:
+        return NoAuthentication()
+    if settings.token_secret_key is not None:
+        key = secret_key(settings.token_secret_key.get_secret_value())
+    else:
+        key = public_key(settings.token_public_key or "")
+    return TokenAuthentication(key, settings.super_user_roles, clock)
 
 
-def _store_credential(settings: Settings) -> ZooKeeperCredential | None:
-    if settings.metadata_store_auth is None:
-        return None
-    scheme, _, secret = settings.metadata_store_auth.get_secret_value().partition(":")
-    return ZooKeeperCredential(scheme, secret)
-
-
-def _credentials(settings: Settings) -> ClientCredentials:
-    params = settings.auth_params.get_secret_value() if settings.auth_params else None
-    return parse_credentials(settings.auth_plugin, params)
-
-
-def _tls(settings: Settings) -> TlsOptions:
-    return TlsOptions(
-        trust_certs_file=settings.tls_trust_certs_file_path,
-        allow_insecure_connection=settings.tls_allow_insecure_connection,
-        hostname_verification=settings.tls_enable_hostname_verification,
-    )
-
-
-def _offload_credentials(settings: Settings, environment: Mapping[str, str]) -> OffloadCredentials:
-    found = credentials_from_environment(environment)
-    key_id = settings.s3_managed_ledger_offload_credential_id
-    secret = settings.s3_managed_ledger_offload_credential_secret
-    return OffloadCredentials(
-        aws_s3=AccessKey(key_id, secret.get_secret_value()) if key_id and secret else found.aws_s3,
-        s3=found.s3,
-        aliyun_oss=found.aliyun_oss,
-        azureblob=found.azureblob,
-        gcs_service_account_key_file=settings.gcs_managed_ledger_offload_service_account_key_file,
-    )
+# --- settings in the words of those who need them ------------------------------------------------------------------
 
 
 def _configuration(settings: Settings) -> Configuration:
@@ -214,45 +167,159 @@ def _configuration(settings: Settings) -> Configuration:
     )
 
 
-def _authenticator(settings: Settings, clock: Clock) -> Authenticator:
-    if not settings.authentication_enabled:
-        return NoAuthentication()
-    if settings.token_secret_key is not None:
-        key = secret_key(settings.token_secret_key.get_secret_value())
-    elif settings.token_public_key is not None:
-        key = public_key(settings.token_public_key)
-    else:
-        raise InvalidInputError("authenticationEnabled=true needs tokenSecretKey or tokenPublicKey")
-    return TokenAuthentication(key, settings.super_user_roles, clock)
+def _instance(settings: Settings, clock: Clock) -> SidecarInstance:
+    # Several brokers behind one setting are nobody's neighbour in particular.
+    one_broker = "," not in settings.web_service_url
+    return SidecarInstance(
+        name=settings.effective_instance_name,
+        advertised_url=settings.effective_advertised_url,
+        broker_url=settings.web_service_url if one_broker else None,
+        started_ms=clock.now_ms(),
+    )
 
 
-def _own_hosts(settings: Settings) -> tuple[str, ...]:
-    host = settings.effective_advertised_url.partition("://")[2].rpartition(":")[0] or settings.listen_host
-    return (host.strip("[]"), settings.listen_host)
+def _topics_settings(settings: Settings) -> TopicsSettings:
+    return TopicsSettings(
+        parallelism=settings.two_phase_deletion_ledger_deletion_parallelism,
+        outcome_retention_minutes=settings.two_phase_deletion_outcome_retention_in_minutes,
+        outcome_retention_mebibytes=settings.two_phase_deletion_outcome_retention_size_in_mb,
+    )
 
 
-# --- demo ----------------------------------------------------------------------------------------------------------
+def _consumer_settings(settings: Settings) -> ConsumerSettings:
+    return ConsumerSettings(
+        max_messages=settings.two_phase_deletion_batch_size,
+        postpone_ms=settings.two_phase_deletion_postpone_in_seconds * 1000,
+        consumer_name=settings.effective_instance_name,
+    )
 
 
-def play_demo(directory: Path | None, topics: int, say: Callable[[str], None]) -> Report:
-    """Tell the story on a cluster of this machine; leaves it running."""
-    configure_logging("ERROR", "text")
-    clock = SystemClock()
-    return play(Stage(directory or demo_directory(), clock, say), lambda at: _eyes(at, clock), clock, say, topics)
+def _credentials(settings: Settings) -> ClientCredentials:
+    if settings.auth_params is not None and settings.auth_plugin is None:
+        raise InvalidInputError("authParams are set and authPlugin is not; write for example authPlugin=token")
+    params = settings.auth_params.get_secret_value() if settings.auth_params else None
+    return parse_credentials(settings.auth_plugin, params)
 
 
-def strike_demo(directory: Path | None, say: Callable[[str], None]) -> None:
-    """End the demo's processes and remove its files."""
-    Stage(directory or demo_directory(), SystemClock(), say).strike()
+def _tls(settings: Settings) -> TlsOptions:
+    return TlsOptions(
+        trust_certs_file=settings.tls_trust_certs_file_path,
+        allow_insecure_connection=settings.tls_allow_insecure_connection,
+        hostname_verification=settings.tls_enable_hostname_verification,
+    )
 
 
-@contextmanager
-def _eyes(addresses: ClusterAddresses, clock: Clock) -> Iterator[Eyes]:
-    with ExitStack() as resources:
-        store = open_metadata_store(addresses.metadata_store_url, clock)
-        resources.callback(store.close)
-        entries = BookieEntries(BookieConnections(RegisteredBookies(store).address))
-        resources.callback(entries.close)
-        client = open_client(addresses.broker_service_url)
-        resources.callback(client.close)
-        yield Eyes(store, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT), client)
+def _offload_credentials(settings: Settings, environment: Mapping[str, str]) -> OffloadCredentials:
+    found = credentials_from_environment(environment)
+    secret = settings.s3_managed_ledger_offload_credential_secret
+    key_id = settings.s3_managed_ledger_offload_credential_id
+    return OffloadCredentials(
+        aws_s3=AccessKey(key_id, secret.get_secret_value()) if key_id and secret else None,
+        s3=found.s3,
+        aliyun_oss=found.aliyun_oss,
+        azureblob=found.azureblob,
+        gcs_service_account_key_file=settings.gcs_managed_ledger_offload_service_account_key_file,
+    )
+
+
+def _endpoint(settings: Settings) -> Endpoint:
+    return Endpoint(
+        settings.listen_host,
+        settings.listen_port,
+        settings.listen_tls_certificate_file_path,
+        settings.listen_tls_key_file_path,
+    )
+
+
+# --- opening -------------------------------------------------------------------------------------------------------
+
+
+def _app(
+    settings: Settings,
+    service: LedgerDeletion,
+    metrics: DeletionMetrics,
+    authentication: Authenticator,
+    clock: Clock,
+    draining: threading.Event,
+) -> FastAPI:
+    advertised_host = urlsplit(settings.effective_advertised_url).hostname or ""
+    return create_app(
+        service,
+        metrics,
+        authentication,
+        clock=clock,
+        draining=draining,
+        own_hosts=(advertised_host, settings.listen_host),
+        docs=settings.api_docs_enabled,
+        version=_version(),
+    )
+
+
+def _metrics(settings: Settings, cluster_name: str) -> DeletionMetrics:
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    return DeletionMetrics(
+        registry, cluster=cluster_name, instance=settings.effective_instance_name, version=_version()
+    )
+
+
+def _open_store(settings: Settings, clock: Clock, stack: ExitStack) -> ZooKeeperMetadataStore:
+    credential = None
+    if settings.metadata_store_auth is not None:
+        scheme, colon, secret = settings.metadata_store_auth.get_secret_value().partition(":")
+        if not colon or not secret:
+            raise InvalidInputError("metadataStoreAuth must be scheme:credential, such as digest:user:password")
+        credential = ZooKeeperCredential(scheme, secret)
+    store = open_metadata_store(
+        settings.metadata_store_url,
+        clock,
+        session_timeout_ms=settings.metadata_store_session_timeout_millis,
+        credential=credential,
+    )
+    _close_at_the_end(stack, store)
+    return store
+
+
+def _direct_deletion(settings: Settings, stack: ExitStack) -> BookieHttp | None:
+    if not settings.bookie_http_urls:
+        return None
+    direct = BookieHttp(settings.bookie_http_urls)
+    _close_at_the_end(stack, direct)
+    return direct
+
+
+def _cluster_name(rest: AdminRest, clock: Clock) -> str:
+    """What the brokers call their cluster; they may still be starting."""
+    give_up = clock.monotonic_seconds() + _CLUSTER_NAME_PATIENCE_SECONDS
+    never = threading.Event()
+    while True:
+        try:
+            configuration = rest.get("/admin/v2/brokers/configuration/runtime")
+        except TemporaryError as error:
+            if clock.monotonic_seconds() > give_up:
+                raise
+            _log.warning("the brokers do not say yet which cluster they are", error=str(error))
+            clock.wait_seconds(1.0, never)
+            continue
+        name = configuration.get("clusterName") if isinstance(configuration, dict) else None
+        if not isinstance(name, str) or not name:
+            raise InvalidInputError("the brokers do not say their clusterName; set clusterName")
+        return name
+
+
+def _close_at_the_end(stack: ExitStack, resource: Closable) -> None:
+    def close() -> None:
+        try:
+            with translated(f"closing {type(resource).__name__}"):
+                resource.close()
+        except SidecarError as error:
+            _log.warning("something did not close in order", error=str(error))
+
+    stack.callback(close)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("pulsar-sidecar")
+    except importlib.metadata.PackageNotFoundError:
+        return "source"
