@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from service.api.app import create_app
 from service.api.authentication import NoAuthentication
 from service.cli import output
-from service.cli.app import command_line
+from service.cli.app import Programs, command_line
 from service.cli.lazy import LazyCommand
 from service.ledger_deletion.operating import LedgerDeletionService
 from service.model.clocks import SystemClock
@@ -189,9 +189,18 @@ def _default(required: bool, default: object) -> str:
 # --- command line --------------------------------------------------------------------------------------------------
 
 
+def _nothing() -> Programs:
+    """Programs that are never started: only their command lines are described."""
+
+    def play_demo(*_: object) -> Any:
+        raise NotImplementedError
+
+    return Programs(serve=lambda flags, config: 0, play_demo=play_demo, strike_demo=lambda directory, say: None)
+
+
 def _command_line() -> Iterator[str]:
     yield "# Command line\n\n`python -m service` is the same as `pulsar-sidecar`.\n"
-    yield from _command(command_line(lambda flags, config: 0), "pulsar-sidecar", None, 2)
+    yield from _command(command_line(_nothing()), "pulsar-sidecar", None, 2)
 
 
 def _command(command: Any, name: str, parent: Any, depth: int) -> Iterator[str]:

@@ -2,16 +2,20 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from service.cli.app import command_line
+from service.cli.app import Programs, command_line
+
+if TYPE_CHECKING:
+    from service.demo.playing import Report
 
 
 def main() -> None:
     """Run the command line; ends the process with its exit code."""
     try:
-        command_line(_serve)(prog_name="pulsar-sidecar")
+        command_line(Programs(_serve, _play_demo, _strike_demo))(prog_name="pulsar-sidecar")
     except BrokenPipeError:
         # Whoever read our output has seen enough; the interpreter must not complain about it while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -22,6 +26,18 @@ def _serve(flags: Mapping[str, str | None], config: Path | None) -> int:
     from service.bootstrap import serve
 
     return serve(flags, os.environ, config)
+
+
+def _play_demo(directory: Path | None, topics: int, say: Callable[[str], None]) -> "Report":
+    from service.bootstrap import play_demo
+
+    return play_demo(directory, topics, say)
+
+
+def _strike_demo(directory: Path | None, say: Callable[[str], None]) -> None:
+    from service.bootstrap import strike_demo
+
+    strike_demo(directory, say)
 
 
 if __name__ == "__main__":

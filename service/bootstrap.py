@@ -6,8 +6,8 @@ order, however the process ends short of a kill.
 
 import importlib.metadata
 import threading
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -36,11 +36,16 @@ from service.adapters.pulsar.topics_setup import TopicsSettings
 from service.api.app import create_app
 from service.api.authentication import Authenticator, NoAuthentication, TokenAuthentication, public_key, secret_key
 from service.api.server import Endpoint, listening_socket, server_for
+from service.demo.playing import Eyes, Report, play
+from service.demo.stage import Stage, demo_directory
 from service.ledger_deletion.deciding import Policy
 from service.ledger_deletion.operating import SidecarInstance
 from service.ledger_deletion.retrying import RetryPolicy
 from service.ledger_deletion.workflow.runtime import Configuration, World
 from service.ledger_deletion.workflow.serving import LedgerDeletion
+from service.ledger_ownership.compaction import CompactedLedgers
+from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from service.local_cluster.addresses import ClusterAddresses
 from service.model.clocks import Clock, SystemClock
 from service.model.errors import InvalidInputError, SidecarError, TemporaryError
 from service.observability.logging import configure_logging
@@ -323,3 +328,30 @@ def _version() -> str:
         return importlib.metadata.version("pulsar-sidecar")
     except importlib.metadata.PackageNotFoundError:
         return "source"
+
+
+# --- demo ----------------------------------------------------------------------------------------------------------
+
+
+def play_demo(directory: Path | None, topics: int, say: Callable[[str], None]) -> Report:
+    """Tell the story on a cluster of this machine; leaves it running."""
+    configure_logging("ERROR", "text")
+    clock = SystemClock()
+    return play(Stage(directory or demo_directory(), clock, say), lambda at: _eyes(at, clock), clock, say, topics)
+
+
+def strike_demo(directory: Path | None, say: Callable[[str], None]) -> None:
+    """End the demo's processes and remove its files."""
+    Stage(directory or demo_directory(), SystemClock(), say).strike()
+
+
+@contextmanager
+def _eyes(addresses: ClusterAddresses, clock: Clock) -> Iterator[Eyes]:
+    with ExitStack() as stack:
+        store = open_metadata_store(addresses.metadata_store_url, clock)
+        _close_at_the_end(stack, store)
+        entries = BookieEntries(BookieConnections(RegisteredBookies(store).address))
+        _close_at_the_end(stack, entries)
+        client = open_client(addresses.broker_service_url)
+        _close_at_the_end(stack, client)
+        yield Eyes(store, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT), client)

@@ -5,6 +5,7 @@ Invariant: ``--help`` imports no client, no server and no settings; a command do
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +14,23 @@ from typer.main import get_command, get_group
 
 from service.cli import broker_stats, ledger_deletion, topics
 from service.cli.connecting import GlobalOptions
+from service.cli.demo import Play, Strike
 from service.cli.exits import EXIT_CODES
 from service.cli.lazy import LazyCommand, LazyGroup
 from service.cli.output import Format
 
 Serve = Callable[[Mapping[str, str | None], Path | None], int]
 """Runs the service until it is told to stop; the exit code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """What the command line starts but cannot build: each comes from the composition root."""
+
+    serve: Serve
+    play_demo: Play
+    strike_demo: Strike
+
 
 _HELP = """Operator's tools that run beside unmodified Apache Pulsar brokers.
 
@@ -29,15 +41,19 @@ PULSAR_CLIENT_CONF names.
 Example: pulsar-sidecar --admin-url http://127.0.0.1:8750 ledger-deletion status"""
 
 
-def command_line(serve: Serve) -> LazyGroup:
-    """The whole command line; ``serve`` starts the service."""
+def command_line(programs: Programs) -> LazyGroup:
+    """The whole command line."""
     group = get_group(_app())
     assert isinstance(group, LazyGroup)
-    group.add_command(LazyCommand("serve", "Run the sidecar until it is told to stop.", lambda: _serve_command(serve)))
+    group.add_command(
+        LazyCommand("serve", "Run the sidecar until it is told to stop.", lambda: _serve_command(programs.serve))
+    )
     group.add_command(
         LazyCommand("local-cluster", "Start, look at, break and take down a real Pulsar cluster here.", _local_cluster)
     )
-    # The demonstration takes its place here once it exists, as one more LazyCommand.
+    group.add_command(
+        LazyCommand("demo", "See on a real cluster what leaks without the sidecar.", lambda: _demo(programs))
+    )
     return group
 
 
@@ -106,6 +122,12 @@ def _serve_command(serve: Serve) -> object:
     from service.cli.serving import serve_app
 
     return get_command(serve_app(serve))
+
+
+def _demo(programs: Programs) -> object:
+    from service.cli.demo import demo_app
+
+    return get_group(demo_app(programs.play_demo, programs.strike_demo))
 
 
 def _local_cluster() -> object:

@@ -1,12 +1,14 @@
 """The command line as a person runs it, in this process: arguments in, exit code and both streams out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from service.cli.app import command_line
+from service.cli.app import Programs, command_line
+from service.demo.playing import Report
+from service.model.errors import TemporaryError
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,8 @@ class Terminal:
     def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self._capsys = capsys
         self._monkeypatch = monkeypatch
+        self.played: list[tuple[Path | None, int]] = []
+        self.struck: list[Path | None] = []
         self.served: list[tuple[Mapping[str, str | None], Path | None]] = []
         for name in ("PULSAR_CLIENT_CONF", "PULSAR_HOME", "PULSAR_SIDECAR_ADMIN_URL", "PULSAR_SIDECAR_AUTH_PARAMS"):
             monkeypatch.delenv(name, raising=False)
@@ -30,11 +34,20 @@ class Terminal:
     def run(self, *arguments: str) -> Ran:
         self._capsys.readouterr()
         try:
-            code = command_line(self._serve)(list(arguments), prog_name="pulsar-sidecar")
+            code = command_line(Programs(self._serve, self._play, self._strike))(
+                list(arguments), prog_name="pulsar-sidecar"
+            )
         except SystemExit as exit_:
             code = exit_.code
         streams = self._capsys.readouterr()
         return Ran(int(code or 0), streams.out, streams.err)
+
+    def _play(self, directory: Path | None, topics: int, say: Callable[[str], None]) -> Report:
+        self.played.append((directory, topics))
+        raise TemporaryError("no cluster was started for this test")
+
+    def _strike(self, directory: Path | None, say: Callable[[str], None]) -> None:
+        self.struck.append(directory)
 
     def _serve(self, flags: Mapping[str, str | None], config: Path | None) -> int:
         self.served.append((flags, config))

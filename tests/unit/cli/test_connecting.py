@@ -86,8 +86,8 @@ def test_a_timeout_that_is_none(timeout: str, terminal: Terminal) -> None:
 def test_help_answers_without_loading_clients_and_servers() -> None:
     code = (
         "import sys\n"
-        "from service.cli.app import command_line\n"
-        "try:\n    command_line(lambda flags, config: 0)(['--help'])\n"
+        "from service.cli.app import Programs, command_line\n"
+        "try:\n    command_line(Programs(None, None, None))(['--help'])\n"
         "except SystemExit:\n    pass\n"
         "heavy = {'pydantic', 'fastapi', 'requests', 'pulsar', 'kazoo', 'structlog', 'jwt'} & set(sys.modules)\n"
         "sys.exit(','.join(sorted(heavy)) or 0)\n"
