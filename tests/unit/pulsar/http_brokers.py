@@ -1,0 +1,80 @@
+"""Small HTTP servers that answer as brokers do, and remember what reached them."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """One request as it reached a server."""
+
+    method: str
+    target: str
+    body: bytes
+    authorization: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What to answer; status 0 breaks the connection instead."""
+
+    status: int
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class HttpBroker:
+    """A server on a free port of this machine."""
+
+    url: str
+    arrived: list[Arrived]
+    answer: Callable[[Arrived], Answer]
+
+    @property
+    def address(self) -> str:
+        return self.url.removeprefix("http://")
+
+
+@contextmanager
+def http_broker(answer: Callable[[Arrived], Answer]) -> Iterator[HttpBroker]:
+    """A running server; ``answer`` may be replaced while it runs."""
+    broker = HttpBroker("", [], answer)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_request(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            arrived = Arrived(self.command, self.path, body, self.headers.get("Authorization"))
+            broker.arrived.append(arrived)
+            answered = broker.answer(arrived)
+            if answered.status == 0:
+                self.close_connection = True
+                return
+            self.send_response(answered.status)
+            for name, value in answered.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(answered.body)))
+            self.end_headers()
+            self.wfile.write(answered.body)
+
+        do_GET = do_PUT = do_POST = do_DELETE = handle_request  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    broker.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield broker
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

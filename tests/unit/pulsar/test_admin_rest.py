@@ -1,0 +1,291 @@
+"""The admin REST API over real sockets: fail-over, redirects by hand, answers as errors."""
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from service.adapters.pulsar.admin_rest import MAX_REDIRECTS, AdminRest, topic_path
+from service.adapters.pulsar.credentials import parse_credentials
+from service.adapters.pulsar.http_sessions import HttpTimeouts
+from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from service.model.errors import (
+    BrokerRefusedError,
+    InvalidInputError,
+    NotAuthenticatedError,
+    NotAuthorizedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PermanentError,
+    SidecarError,
+    TemporaryError,
+)
+from service.model.names import parse_topic_name
+from tests.fakes.metadata import FakeMetadataStore
+from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
+
+OK = Answer(200, b'{"ok": true}')
+TIMEOUTS = HttpTimeouts(2.0, 0.5)
+CREDENTIALS = parse_credentials("token", "token:abc")
+
+
+def answering(status: int, reason: str) -> Answer:
+    return Answer(status, json.dumps({"reason": reason}).encode())
+
+
+def always(answer: Answer) -> Callable[[Arrived], Answer]:
+    return lambda arrived: answer
+
+
+def redirect_to(url: str, status: int = 307) -> Answer:
+    return Answer(status, headers={"Location": url})
+
+
+@pytest.fixture
+def brokers() -> Iterator[list[HttpBroker]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(http_broker(lambda arrived: OK)) for _ in range(2)]
+
+
+def rest(*urls: str, store: FakeMetadataStore | None = None) -> AdminRest:
+    return AdminRest(urls, CREDENTIALS, store=store, timeouts=TIMEOUTS)
+
+
+def reading_and_changing(asked: AdminRest) -> list[Callable[[], object]]:
+    return [lambda: asked.get("/x"), lambda: asked.change("DELETE", "/x")]
+
+
+def closed_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def register(store: FakeMetadataStore, broker: HttpBroker) -> None:
+    store.put(f"/loadbalance/brokers/{broker.address}", json.dumps({"webServiceUrl": broker.url}).encode())
+
+
+# Requests --------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_carries_method_path_query_body_and_credentials(brokers: list[HttpBroker]) -> None:
+    answer = rest(brokers[0].url).change("POST", "/admin/v2/x", {"a": ["ü"]}, {"force": "true"})
+    assert answer == {"ok": True}
+    [arrived] = brokers[0].arrived
+    assert (arrived.method, arrived.target) == ("POST", "/admin/v2/x?force=true")
+    assert json.loads(arrived.body) == {"a": ["ü"]}
+    assert arrived.authorization == "Bearer abc"
+
+
+def test_answers_are_json_text_or_nothing(brokers: list[HttpBroker]) -> None:
+    for body, expected in ((b"[1]", [1]), (b"0x0_0x1", "0x0_0x1"), (b"", None)):
+        answer = Answer(200, body)
+        brokers[0].answer = always(answer)
+        assert rest(brokers[0].url).get("/x") == expected
+
+
+@pytest.mark.parametrize("urls", [[], [""], ["pulsar://h:6650"], ["h:8080"], ["http://"], ["http://h:notaport"]])
+def test_unusable_urls_are_refused(urls: list[str]) -> None:
+    with pytest.raises(InvalidInputError, match="http://host:port"):
+        AdminRest(urls)
+
+
+def test_a_url_in_an_error_shows_no_password() -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        AdminRest(["ftp://user:s3cr3t@host:21/x"])
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_the_next_broker_is_asked_when_one_does_not_listen(brokers: list[HttpBroker]) -> None:
+    asked = rest(f"{closed_port()}, {brokers[0].url}/")
+    assert asked.get("/x") == {"ok": True}
+    assert asked.change("PUT", "/x") == {"ok": True}
+    assert [arrived.method for arrived in brokers[0].arrived] == ["GET", "PUT"]
+
+
+def test_the_multi_host_form_names_the_scheme_once(brokers: list[HttpBroker]) -> None:
+    assert rest(f"{closed_port()},{brokers[0].address}").get("/x") == {"ok": True}
+
+
+def test_without_any_broker_everything_is_temporary() -> None:
+    asked = rest(closed_port(), closed_port())
+    for call in reading_and_changing(asked):
+        with pytest.raises(TemporaryError):
+            call()
+
+
+# Failures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (answering(401, "who?"), NotAuthenticatedError),
+        (answering(403, "no"), NotAuthorizedError),
+        (answering(404, "Topic x not found"), NotFoundError),
+        (Answer(404, b"<html>Not Found</html>"), BrokerRefusedError),
+        (answering(409, "already"), BrokerRefusedError),
+        (answering(412, "has subscriptions"), BrokerRefusedError),
+        (answering(429, "too many"), TemporaryError),
+    ],
+)
+def test_refusals(brokers: list[HttpBroker], answer: Answer, expected: type[SidecarError]) -> None:
+    brokers[0].answer = lambda arrived: answer
+    asked = rest(brokers[0].url, brokers[1].url)
+    for call in reading_and_changing(asked):
+        with pytest.raises(SidecarError) as caught:
+            call()
+        assert type(caught.value) is expected
+    assert not brokers[1].arrived
+
+
+def test_a_refusal_keeps_the_broker_s_own_words(brokers: list[HttpBroker]) -> None:
+    brokers[0].answer = lambda arrived: answering(412, "Topic has active producers/subscriptions")
+    with pytest.raises(BrokerRefusedError) as caught:
+        rest(brokers[0].url).change("DELETE", "/x")
+    assert (caught.value.status, caught.value.reason) == (412, "Topic has active producers/subscriptions")
+
+
+@pytest.mark.parametrize("answer", [Answer(500, b"oops"), answering(503, "not ready"), Answer(0)])
+def test_a_read_goes_on_to_the_next_broker_and_a_change_does_not(brokers: list[HttpBroker], answer: Answer) -> None:
+    brokers[0].answer = lambda arrived: answer
+    asked = rest(brokers[0].url, brokers[1].url)
+    assert asked.get("/x") == {"ok": True}
+    with pytest.raises(OutcomeUnknownError):
+        asked.change("DELETE", "/x")
+    assert [arrived.method for arrived in brokers[1].arrived] == ["GET"]
+    with pytest.raises(TemporaryError):
+        rest(brokers[0].url).get("/x")
+
+
+def test_a_silent_broker_leaves_a_change_open(brokers: list[HttpBroker]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asked = rest(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(OutcomeUnknownError):
+            asked.change("DELETE", "/x")
+        with pytest.raises(TemporaryError):
+            asked.get("/x")
+
+
+# Redirects -------------------------------------------------------------------------------------------------------
+
+
+def test_a_redirect_to_a_configured_broker_is_followed_with_body_and_credentials(brokers: list[HttpBroker]) -> None:
+    first, second = brokers
+    first.answer = lambda arrived: redirect_to(f"{second.url}{arrived.target}&authoritative=false")
+    rest(first.url, second.url).change("PUT", "/x", [1], {"force": "true"})
+    assert second.arrived == [Arrived("PUT", "/x?force=true&authoritative=false", b"[1]", "Bearer abc")]
+
+
+def test_a_redirect_to_a_registered_broker_is_followed(brokers: list[HttpBroker]) -> None:
+    first, second = brokers
+    store = FakeMetadataStore()
+    asked = rest(first.url, store=store)
+    first.answer = lambda arrived: redirect_to(f"{second.url}/x") if arrived.target == "/x" else answering(403, "no")
+    with pytest.raises(PermanentError, match="unknown host"):
+        asked.get("/x")
+    register(store, second)
+    assert asked.get("/x") == {"ok": True}
+
+
+def test_a_redirect_to_a_broker_that_the_cluster_lists_is_followed(brokers: list[HttpBroker]) -> None:
+    first, second = brokers
+    listed = Answer(200, json.dumps([second.address]).encode())
+    first.answer = lambda arrived: listed if arrived.target == "/admin/v2/brokers" else redirect_to(f"{second.url}/x")
+    assert rest(first.url).get("/x") == {"ok": True}
+
+
+@pytest.mark.parametrize("scheme", ["http", "ftp", "file", "gopher"])
+def test_credentials_go_to_no_unknown_host(brokers: list[HttpBroker], scheme: str) -> None:
+    first, second = brokers
+    target = f"{scheme}://{second.address}/x"
+    first.answer = lambda arrived: redirect_to(target) if arrived.target == "/x" else Answer(200, b"[]")
+    asked = rest(first.url, store=FakeMetadataStore())
+    for call in reading_and_changing(asked):
+        with pytest.raises(PermanentError, match="redirect to an unknown host"):
+            call()
+    assert not second.arrived
+
+
+def test_a_redirect_without_an_address_is_no_endless_loop(brokers: list[HttpBroker]) -> None:
+    brokers[0].answer = lambda arrived: Answer(307)
+    with pytest.raises(TemporaryError, match="redirected more than"):
+        rest(brokers[0].url).change("DELETE", "/x")
+    assert len(brokers[0].arrived) == MAX_REDIRECTS + 1
+
+
+def test_a_change_does_not_follow_a_redirect_that_may_drop_its_method(brokers: list[HttpBroker]) -> None:
+    first, second = brokers
+    first.answer = lambda arrived: redirect_to(f"{second.url}/x", 302)
+    with pytest.raises(OutcomeUnknownError):
+        rest(first.url, second.url).change("DELETE", "/x")
+    assert not second.arrived
+    assert rest(first.url, second.url).get("/x") == {"ok": True}
+
+
+def test_a_change_redirected_to_a_dead_broker_is_tried_at_the_next(brokers: list[HttpBroker]) -> None:
+    first, second = brokers
+    dead = closed_port()
+    first.answer = lambda arrived: redirect_to(f"{dead}/x")
+    assert rest(first.url, second.url, dead).change("DELETE", "/x") == {"ok": True}
+
+
+# Exactly one broker ----------------------------------------------------------------------------------------------
+
+
+def test_asking_exactly_one_broker_follows_nothing(brokers: list[HttpBroker]) -> None:
+    first, second = brokers
+    asked = rest(first.url, second.url)
+    assert asked.get_exactly(second.url, "/x") == {"ok": True}
+    first.answer = lambda arrived: redirect_to(f"{second.url}/x")
+    with pytest.raises(TemporaryError, match="not the owner"):
+        asked.get_exactly(first.url, "/x")
+    assert len(second.arrived) == 1
+
+
+def test_an_unknown_broker_is_not_asked(brokers: list[HttpBroker]) -> None:
+    first, second = brokers
+    with pytest.raises(PermanentError, match="no broker of this cluster"):
+        rest(first.url, store=FakeMetadataStore()).get_exactly(second.url, "/x")
+    assert not second.arrived
+
+
+def test_a_plain_address_is_not_used_where_tls_is_configured() -> None:
+    secure = AdminRest(["https://broker:8443"])
+    assert secure.reachable(["http://broker:8080", "https://broker:8443"]) == ["https://broker:8443"]
+    assert secure.reachable(["http://broker:8080"]) == []
+    plain = AdminRest(["http://broker:8080"])
+    assert plain.reachable(["http://broker:8080", "https://broker:8443"]) == ["http://broker:8080"]
+    assert plain.reachable(["https://broker:8443"]) == ["https://broker:8443"]
+
+
+# Topics ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("persistent://t/n/a b%+ü", "/admin/v2/persistent/t/n/a+b%25%2B%C3%BC"),
+        ("non-persistent://t/n/a", "/admin/v2/non-persistent/t/n/a"),
+        ("persistent://t/c/n/a/b", "/admin/persistent/t/c/n/a%2Fb"),
+    ],
+)
+def test_topic_paths(topic: str, expected: str) -> None:
+    assert topic_path(parse_topic_name(topic)) == expected
+
+
+def test_an_encoded_path_reaches_the_broker_as_it_is(brokers: list[HttpBroker]) -> None:
+    topic = parse_topic_name("persistent://t/n/a b%+ü~*%2F")
+    BrokerTopicAdmin(rest(brokers[0].url)).delete_topic(topic, partitioned=False, force=True)
+    [arrived] = brokers[0].arrived
+    assert arrived.target.replace("~", "%7E") == "/admin/v2/persistent/t/n/a+b%25%2B%C3%BC%7E*%252F?force=true"
+
+
+@pytest.mark.parametrize(("partitioned", "suffix"), [(False, ""), (True, "/partitions")])
+def test_deleting_a_topic(brokers: list[HttpBroker], partitioned: bool, suffix: str) -> None:
+    admin = BrokerTopicAdmin(rest(brokers[0].url))
+    admin.delete_topic(parse_topic_name("a"), partitioned=partitioned, force=False)
+    assert brokers[0].arrived[0].method == "DELETE"
+    assert brokers[0].arrived[0].target == f"/admin/v2/persistent/public/default/a{suffix}?force=false"

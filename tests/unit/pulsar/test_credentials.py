@@ -1,0 +1,100 @@
+"""authPlugin and authParams as pulsar-admin takes them, and secrets that never show."""
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from service.adapters.pulsar.credentials import AuthPlugin, ClientCredentials, parse_credentials
+from service.model.errors import InvalidInputError, NotAuthenticatedError
+
+JAVA = "org.apache.pulsar.client.impl.auth.Authentication"
+SECRET = "s3cr3t-value"
+
+
+@pytest.mark.parametrize("plugin", [None, "", "  ", "disabled", f"{JAVA}Disabled"])
+def test_no_plugin_shows_nothing(plugin: str | None) -> None:
+    credentials = parse_credentials(plugin, "ignored")
+    assert credentials == ClientCredentials()
+    assert credentials.http_headers() == {}
+    assert credentials.client_authentication() is None
+    assert credentials.http_certificate() is None
+
+
+@pytest.mark.parametrize("plugin", ["token", f"{JAVA}Token"])
+@pytest.mark.parametrize("params", [f"token:{SECRET}", SECRET, f" {SECRET}\n", f'{{"token": "{SECRET}"}}'])
+def test_tokens(plugin: str, params: str) -> None:
+    credentials = parse_credentials(plugin, params)
+    assert credentials.http_headers() == {"Authorization": f"Bearer {SECRET}"}
+    assert credentials.client_authentication() is not None
+
+
+@pytest.mark.parametrize("form", ["file://{}", "file:{}"])
+def test_a_token_file_is_read_on_every_use(tmp_path: Path, form: str) -> None:
+    file = tmp_path / "to ken"
+    credentials = parse_credentials("token", form.format(str(file).replace(" ", "%20")))
+    with pytest.raises(NotAuthenticatedError, match="authParams"):
+        credentials.http_headers()
+    for token in ("first", "second"):
+        file.write_text(f"{token}\n")
+        assert credentials.http_headers() == {"Authorization": f"Bearer {token}"}
+    file.write_text("\n")
+    with pytest.raises(NotAuthenticatedError, match="empty"):
+        credentials.current_token()
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(NotAuthenticatedError):
+        credentials.current_token()
+
+
+@pytest.mark.parametrize("plugin", ["basic", f"{JAVA}Basic"])
+def test_basic(plugin: str) -> None:
+    credentials = parse_credentials(plugin, f'{{"userId": "ädmin", "password": "{SECRET}"}}')
+    scheme, _, encoded = credentials.http_headers()["Authorization"].partition(" ")
+    assert scheme == "Basic"
+    assert base64.b64decode(encoded).decode() == f"ädmin:{SECRET}"
+    assert credentials.client_authentication() is not None
+
+
+@pytest.mark.parametrize("plugin", ["tls", f"{JAVA}Tls"])
+@pytest.mark.parametrize(
+    "params", ["tlsCertFile:/c.pem,tlsKeyFile:/k.pem", '{"tlsCertFile": "/c.pem", "tlsKeyFile": "/k.pem"}']
+)
+def test_tls(plugin: str, params: str) -> None:
+    credentials = parse_credentials(plugin, params)
+    assert credentials.plugin is AuthPlugin.TLS
+    assert credentials.http_certificate() == ("/c.pem", "/k.pem")
+    assert credentials.http_headers() == {}
+
+
+@pytest.mark.parametrize(
+    ("plugin", "params"),
+    [
+        ("token", f'{{"key": "{SECRET}"}}'),
+        ("token", None),
+        ("token", "file://"),
+        ("basic", SECRET),
+        ("basic", f'{{"userId": "u", "pass": "{SECRET}"}}'),
+        ("basic", f'["{SECRET}"]'),
+        ("basic", f'{{"userId": "u", "password": "{SECRET}"'),
+        ("tls", f"tlsCertFile:{SECRET}"),
+        ("tls", ""),
+        ("athenz", SECRET),
+        ("org.example.MyAuth", SECRET),
+    ],
+)
+def test_unusable_settings_are_refused_without_showing_them(plugin: str, params: str | None) -> None:
+    with pytest.raises(InvalidInputError, match="authP") as caught:
+        parse_credentials(plugin, params)
+    assert SECRET not in str(caught.value)
+
+
+def test_an_unknown_plugin_is_told_what_is_supported() -> None:
+    with pytest.raises(InvalidInputError, match=r"token.*AuthenticationToken.*basic.*tls"):
+        parse_credentials("kerberos", None)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "params"), [("token", SECRET), ("basic", f'{{"userId": "u", "password": "{SECRET}"}}')]
+)
+def test_a_repr_shows_no_secret(plugin: str, params: str) -> None:
+    assert SECRET not in repr(parse_credentials(plugin, params))

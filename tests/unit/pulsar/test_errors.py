@@ -1,0 +1,100 @@
+"""Every exception a client can raise has a meaning here, and every failed send an honest result."""
+
+import pulsar
+import pytest
+import requests
+import urllib3
+from pulsar import exceptions as client
+from requests import exceptions as http
+
+from service.adapters.pulsar.errors import (
+    CLIENT_ERRORS,
+    HTTP_ERRORS,
+    NEVER_SENT,
+    http_error,
+    publish_result,
+    translated,
+)
+from service.ledger_deletion.ports import PublishResult
+from service.model.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotAuthenticatedError,
+    OutcomeUnknownError,
+    PermanentError,
+    SidecarError,
+    TemporaryError,
+)
+
+
+def classes_of(module: object, root: type[Exception]) -> set[type[Exception]]:
+    found = {value for value in vars(module).values() if isinstance(value, type) and issubclass(value, root)}
+    return found | {root}
+
+
+def test_every_exception_of_the_pulsar_client_is_mapped() -> None:
+    assert classes_of(client, pulsar.PulsarException) == set(CLIENT_ERRORS)
+
+
+def test_every_exception_of_requests_is_mapped() -> None:
+    assert classes_of(http, http.RequestException) == set(HTTP_ERRORS)
+
+
+def test_every_result_that_is_called_certain_exists() -> None:
+    names = set(pulsar.Result.__members__)
+    assert names >= NEVER_SENT
+    assert {kind.__name__ for kind in CLIENT_ERRORS if kind is not pulsar.PulsarException} >= NEVER_SENT
+
+
+@pytest.mark.parametrize(("raised", "expected"), CLIENT_ERRORS.items())
+def test_a_client_error_is_raised_as_ours(raised: type[pulsar.PulsarException], expected: type[SidecarError]) -> None:
+    with pytest.raises(expected, match="testing") as caught, translated("testing"):
+        raise raised("secret detail")
+    assert isinstance(caught.value.__cause__, raised)
+    assert "secret detail" not in str(caught.value)
+
+
+def test_what_somebody_else_holds_is_a_conflict_and_a_lost_connection_is_temporary() -> None:
+    assert CLIENT_ERRORS[client.ProducerBusy] is CLIENT_ERRORS[client.ConsumerBusy] is ConflictError
+    assert CLIENT_ERRORS[client.Timeout] is CLIENT_ERRORS[client.ConnectError] is TemporaryError
+    assert CLIENT_ERRORS[client.AuthenticationError] is NotAuthenticatedError
+
+
+def test_receipts() -> None:
+    ok = pulsar.Result.__members__["Ok"]
+    assert publish_result(ok, 7) is PublishResult.STORED
+    assert publish_result(ok, -1) is PublishResult.ALREADY_STORED
+    for name, result in pulsar.Result.__members__.items():
+        if name != "Ok":
+            expected = PublishResult.NOT_STORED if name in NEVER_SENT else PublishResult.UNKNOWN
+            assert publish_result(result, -1) is expected
+            assert not publish_result(result, 7).stored
+
+
+@pytest.mark.parametrize("name", ["Timeout", "AlreadyClosed", "UnknownError", "BrokerPersistenceError", "ReadError"])
+def test_a_lost_receipt_is_never_called_not_stored(name: str) -> None:
+    assert publish_result(pulsar.Result.__members__[name], -1) is PublishResult.UNKNOWN
+
+
+def refused() -> http.ConnectionError:
+    pool = urllib3.HTTPConnectionPool("localhost")
+    reason = urllib3.exceptions.NewConnectionError(urllib3.connection.HTTPConnection("localhost"), "refused")
+    return http.ConnectionError(urllib3.exceptions.MaxRetryError(pool, "/", reason))
+
+
+@pytest.mark.parametrize("error", [refused(), http.ConnectTimeout("slow")])
+def test_a_change_that_never_left_is_temporary(error: requests.RequestException) -> None:
+    assert isinstance(http_error(error, "PUT /x", change=True), TemporaryError)
+
+
+@pytest.mark.parametrize(
+    "error", [http.ReadTimeout("slow"), http.ConnectionError("reset"), http.ChunkedEncodingError()]
+)
+def test_a_change_that_may_have_left_has_an_unknown_outcome(error: requests.RequestException) -> None:
+    assert isinstance(http_error(error, "PUT /x", change=True), OutcomeUnknownError)
+    assert isinstance(http_error(error, "GET /x", change=False), TemporaryError)
+
+
+def test_an_unusable_url_is_invalid_input() -> None:
+    assert isinstance(http_error(http.InvalidURL("x"), "PUT /x", change=True), InvalidInputError)
+    assert issubclass(InvalidInputError, PermanentError)
