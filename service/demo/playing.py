@@ -79,8 +79,9 @@ def lines(report: Report) -> list[str]:
         "",
         *table,
         "",
-        f"  pending deletions went from {drain.highest_pending} to {drain.pending} in {drain.seconds:.1f} s; "
-        f"the second phase itself deleted {drain.deleted_by_sidecar} ledgers that brokers had left",
+        f"  the sidecar recorded {drain.recorded} ledgers before the brokers were asked and finished {drain.finished}: "
+        f"{drain.highest_pending} were pending at most,",
+        f"  and {drain.pending} pending were left {drain.seconds:.1f} s after the last deletion was accepted",
         f"  the whole story took {report.seconds:.0f} s",
         "",
         "  Look around (everything is still running):",

@@ -11,8 +11,11 @@ LEDGERS_PER_TOPIC: Final = 5
 _MESSAGES: Final = 2 * LEDGERS_PER_TOPIC - 1
 """Two messages fill a ledger, so the last one is left half full and open."""
 
+SUBSCRIPTIONS: Final = ("billing", "search", "mail")
+"""Each with a cursor ledger of its own: three more ledgers to a topic that must not be forgotten."""
+
 _CREATORS = 8
-_DELETERS = 16
+_DELETERS = 32
 _REQUEST_SECONDS = 60
 
 
@@ -20,8 +23,8 @@ _REQUEST_SECONDS = 60
 class DeletionRun:
     """How the deletion of many topics went at the first try: accepted, and not."""
 
-    accepted: int
-    failed: int
+    accepted: tuple[str, ...]
+    failed: tuple[str, ...]
 
 
 def make_topics(client: Any, web_service_url: str, namespace: str, count: int) -> list[str]:
@@ -36,20 +39,31 @@ def make_topics(client: Any, web_service_url: str, namespace: str, count: int) -
 
 
 def _make_topic(client: Any, topic: str) -> None:
-    consumer = client.subscribe(topic, "subscription")
+    consumers = [client.subscribe(topic, subscription) for subscription in SUBSCRIPTIONS]
     producer = client.create_producer(topic, batching_enabled=False)
     for index in range(_MESSAGES):
         producer.send(f"message {index}".encode())
-    consumer.acknowledge(consumer.receive(timeout_millis=10_000))
+    for consumer in consumers:
+        consumer.acknowledge(consumer.receive(timeout_millis=10_000))
+        consumer.close()
     producer.close()
-    consumer.close()
 
 
-def delete_topics(url: str, namespace: str, names: Sequence[str]) -> DeletionRun:
-    """``DELETE`` each topic once, many at a time; a broken connection is a failure, nothing is repeated."""
+def delete_topics(url: str, namespace: str, names: Sequence[str], answered: Callable[[], None]) -> DeletionRun:
+    """``DELETE`` each topic once, many at a time, calling ``answered`` after each; nothing is repeated.
+
+    A broken connection is a failure like an error's answer.
+    """
+
+    def delete(name: str) -> bool:
+        accepted = _delete(url, namespace, name)
+        answered()
+        return accepted
+
     with ThreadPoolExecutor(_DELETERS) as pool:
-        accepted = sum(pool.map(lambda name: _delete(url, namespace, name), names))
-    return DeletionRun(accepted, len(names) - accepted)
+        verdicts = list(pool.map(delete, names))
+    pairs = list(zip(names, verdicts, strict=True))
+    return DeletionRun(tuple(name for name, ok in pairs if ok), tuple(name for name, ok in pairs if not ok))
 
 
 def delete_again(
