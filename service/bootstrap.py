@@ -130,7 +130,7 @@ def open_service(
         ),
         direct=_direct_deletion(settings, stack),
     )
-    return metrics, LedgerDeletion(_configuration(settings), world, _instance(settings, clock), metrics)
+    return metrics, LedgerDeletion(configuration(settings), world, _instance(settings, clock), metrics)
 
 
 def authenticator(settings: Settings, clock: Clock) -> Authenticator:
@@ -151,7 +151,8 @@ def authenticator(settings: Settings, clock: Clock) -> Authenticator:
 # --- settings in the words of those who need them ------------------------------------------------------------------
 
 
-def _configuration(settings: Settings) -> Configuration:
+def configuration(settings: Settings) -> Configuration:
+    """The room's settings, in its own units."""
     return Configuration(
         enabled=settings.topic_two_phase_deletion_enabled,
         ledgers_root=settings.ledgers_root_path,
@@ -299,14 +300,14 @@ def _cluster_name(rest: AdminRest, clock: Clock) -> str:
     never = threading.Event()
     while True:
         try:
-            configuration = rest.get("/admin/v2/brokers/configuration/runtime")
+            document = rest.get("/admin/v2/brokers/configuration/runtime")
         except TemporaryError as error:
             if clock.monotonic_seconds() > give_up:
                 raise
             _log.warning("the brokers do not say yet which cluster they are", error=str(error))
             clock.wait_seconds(1.0, never)
             continue
-        name = configuration.get("clusterName") if isinstance(configuration, dict) else None
+        name = document.get("clusterName") if isinstance(document, dict) else None
         if not isinstance(name, str) or not name:
             raise InvalidInputError("the brokers do not say their clusterName; set clusterName")
         return name

@@ -100,11 +100,13 @@ class Gate:
             return False
 
     def _record(self, scope: Scope, status: int, role: str | None, seconds: float) -> None:
-        level = _log.debug if scope["method"] in _READING and status < 500 else _log.info
+        path = scope["raw_path"].decode("latin-1")
+        routine = path in OPEN_PATHS or (scope["method"] in _READING and status < 500)
+        level = _log.debug if routine else _log.info
         level(
             "request",
             method=scope["method"],
-            path=scope["raw_path"].decode("latin-1")[:500],
+            path=path[:500],
             status=status,
             role=role,
             milliseconds=round(seconds * 1000, 1),

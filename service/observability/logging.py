@@ -32,7 +32,7 @@ _SECRET_SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
         rf"\1{REDACTED}",
     ),
 )
-_NOISY = ("kazoo", "urllib3", "uvicorn.access", "asyncio", "botocore", "h11")
+_NOISY = ("kazoo", "urllib3", "uvicorn", "asyncio")
 LogFormat = Literal["auto", "json", "text"]
 
 

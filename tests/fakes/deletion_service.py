@@ -4,7 +4,7 @@ It answers what a test has put in, remembers what it was asked, and raises what 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from service.ledger_deletion.operating import (
     Control,
@@ -124,6 +124,12 @@ class FakeDeletionService:
 
     def ready(self) -> str | None:
         return self.missing
+
+    def reset(self) -> None:
+        """Forget everything, as if made anew."""
+        fresh = FakeDeletionService()
+        for attribute in fields(self):
+            setattr(self, attribute.name, getattr(fresh, attribute.name))
 
     def calls(self, name: str) -> list[object]:
         """The arguments of every call of that name."""

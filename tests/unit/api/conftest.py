@@ -1,9 +1,18 @@
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _server_log_elsewhere() -> Iterator[None]:
+    """The server runs in this process; its log is not what a failing test wants to show."""
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="module")
@@ -15,11 +24,8 @@ def _shared() -> Iterator[tuple[FakeDeletionService, Served]]:
 
 @pytest.fixture
 def service(_shared: tuple[FakeDeletionService, Served]) -> FakeDeletionService:
-    fake = _shared[0]
-    fresh = FakeDeletionService()
-    for name in FakeDeletionService.__slots__:
-        setattr(fake, name, getattr(fresh, name))
-    return fake
+    _shared[0].reset()
+    return _shared[0]
 
 
 @pytest.fixture

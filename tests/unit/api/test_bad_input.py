@@ -46,6 +46,7 @@ BAD_RECORDS: list[object] = [
     GOOD | {"topicName": "x" * 1_000_000},
     GOOD | {"topicName": "ftp://a/b/c"},
     GOOD | {"topicName": "persistent://a/b"},
+    GOOD | {"topicName": "non-persistent://public/default/orders"},
     GOOD | {"topicName": "persistent://\ud800/b/c"},
     GOOD | {"ledgerType": "ledger"},
     GOOD | {"ledgerType": ""},

@@ -182,7 +182,7 @@ def test_in_use_and_mismatch_are_told_apart(service: FakeDeletionService, server
 
 
 @pytest.mark.parametrize(
-    "named", ["persistent://public/default/other", "non-persistent://public/default/orders", "persistent://a/b/orders"]
+    "named", ["persistent://public/default/other", "persistent://a/b/orders", "persistent://public/default/orders/x"]
 )
 def test_a_payload_must_name_the_topic_of_its_path(named: str, service: FakeDeletionService, server: Served) -> None:
     answer = server.ask("POST", f"{V2}/orders/deleteLedger", PAYLOAD | {"topicName": named})

@@ -8,7 +8,7 @@ from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _server_log_elsewhere() -> Iterator[None]:
     """The server runs in this process; its log must not mix with the command's output."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
@@ -21,13 +21,21 @@ def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     return Terminal(capsys, monkeypatch)
 
 
-@pytest.fixture
-def service() -> FakeDeletionService:
-    return FakeDeletionService()
-
-
-@pytest.fixture
-def server(service: FakeDeletionService, terminal: Terminal) -> Iterator[Served]:
+@pytest.fixture(scope="module")
+def _shared() -> Iterator[tuple[FakeDeletionService, Served]]:
+    service = FakeDeletionService()
     with served(service) as server:
-        terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
-        yield server
+        yield service, server
+
+
+@pytest.fixture
+def service(_shared: tuple[FakeDeletionService, Served]) -> FakeDeletionService:
+    _shared[0].reset()
+    return _shared[0]
+
+
+@pytest.fixture
+def server(_shared: tuple[FakeDeletionService, Served], service: FakeDeletionService, terminal: Terminal) -> Served:
+    del service  # reset before the server is used
+    terminal.set("PULSAR_SIDECAR_ADMIN_URL", _shared[1].url)
+    return _shared[1]

@@ -1,0 +1,194 @@
+"""``pulsar-sidecar serve`` as a process of its own: TLS, tokens, its log, and its end."""
+
+import ipaddress
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import jwt
+import pytest
+import requests
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from service.model.clocks import SystemClock
+from tests.cluster.running import ClusterUnderTest
+
+SECRET = b"an integration test's key: 32 bytes or more"
+TOKEN = jwt.encode({"sub": "admin"}, SECRET, algorithm="HS256")
+ROOT = Path(__file__).parents[2]
+_START_SECONDS = 60
+
+
+@dataclass(slots=True)
+class Sidecar:
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    certificate: Path
+
+    def get(self, path: str, token: str | None = TOKEN) -> requests.Response:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return requests.get(self.url + path, headers=headers, verify=str(self.certificate), timeout=10)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The command line against this sidecar."""
+        connection = ["--admin-url", self.url, "--tls-trust-cert-path", str(self.certificate)]
+        return subprocess.run(
+            [sys.executable, "-m", "service", *connection, "--output", "json", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            cwd=ROOT,
+            env=environment() | {"PULSAR_SIDECAR_AUTH_PARAMS": f"token:{TOKEN}"},
+        )
+
+
+def environment() -> dict[str, str]:
+    """Ours without what configures a sidecar."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def write_certificate(directory: Path) -> tuple[Path, Path]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "sidecar")])
+    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .sign(key, SHA256())
+    )
+    certificate_file, key_file = directory / "sidecar.crt", directory / "sidecar.key"
+    certificate_file.write_bytes(certificate.public_bytes(Encoding.PEM))
+    key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return certificate_file, key_file
+
+
+@contextmanager
+def serving(cluster: ClusterUnderTest, directory: Path, *flags: str) -> Iterator[Sidecar]:
+    """A sidecar with TLS and tokens, configured by a file; killed at the end if it still runs."""
+    certificate, key = write_certificate(directory)
+    (directory / "token.key").write_bytes(SECRET)
+    port = free_port()
+    addresses = cluster.addresses
+    config = directory / "sidecar.conf"
+    config.write_text(
+        f"listen=127.0.0.1:{port}\n"
+        f"listenTlsCertificateFilePath={certificate}\nlistenTlsKeyFilePath={key}\n"
+        f"webServiceUrl={addresses.web_service_urls[0]}\n"
+        f"brokerServiceUrl={addresses.broker_service_url}\n"
+        f"metadataStoreUrl={addresses.metadata_store_url}\n"
+        "authenticationEnabled=true\n"
+        f"tokenSecretKey=file://{directory}/token.key\n"
+        "superUserRoles=admin\n"
+        "logLevel=DEBUG\n"
+    )
+    log = directory / "sidecar.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service", "serve", "--config", str(config), *flags],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env=environment(),
+        )
+    try:
+        sidecar = Sidecar(f"https://127.0.0.1:{port}", process, log, certificate)
+        wait_until_ready(sidecar)
+        yield sidecar
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_until_ready(sidecar: Sidecar) -> None:
+    clock = SystemClock()
+    give_up = clock.monotonic_seconds() + _START_SECONDS
+    while clock.monotonic_seconds() < give_up:
+        assert sidecar.process.poll() is None, sidecar.log.read_text()
+        try:
+            if sidecar.get("/readyz", None).status_code == 200:
+                return
+        except requests.ConnectionError:
+            pass  # not listening yet
+        clock.wait_seconds(0.1, threading.Event())
+    pytest.fail(f"not ready in {_START_SECONDS} s:\n{sidecar.log.read_text()}")
+
+
+@pytest.mark.timeout(300)
+def test_a_sidecar_with_tls_and_tokens_from_start_to_end(cluster: ClusterUnderTest, tmp_path: Path) -> None:
+    with serving(cluster, tmp_path, "--topic-two-phase-deletion-enabled") as sidecar:
+        assert sidecar.get("/admin/v2/ledger-deletion/status", None).status_code == 401
+        assert sidecar.get("/admin/v2/ledger-deletion/status", TOKEN[:-2]).status_code == 401
+        assert sidecar.get("/metrics", None).status_code == 200
+
+        status = json.loads(sidecar.run("ledger-deletion", "status").stdout)
+        assert status["enabled"] is True
+        assert sidecar.url in [instance["advertisedUrl"] for instance in status["instances"]]
+
+        never_was = sidecar.run("topics", "delete", "persistent://public/default/never-was")
+        assert never_was.returncode == 1
+        assert "HTTP 404" in never_was.stderr
+        appended = sidecar.run(
+            "ledger-deletion", "append", str(2**62), "--topic", "persistent://public/default/never-was"
+        )
+        assert json.loads(appended.stdout) == {"sent": [2**62], "notSent": []}
+
+        sidecar.process.send_signal(signal.SIGTERM)
+        assert sidecar.process.wait(60) == 0
+        lines = [json.loads(line) for line in sidecar.log.read_text().splitlines()]
+        assert lines[-1]["event"] == "stopped"
+        assert [line for line in lines if "exception" in line or line["level"] in ("error", "critical")] == []
+        for secret in (TOKEN, TOKEN.rpartition(".")[2], SECRET.decode()):
+            assert secret not in sidecar.log.read_text()
+
+
+@pytest.mark.timeout(300)
+def test_while_the_feature_is_off_nothing_is_recorded(cluster: ClusterUnderTest, tmp_path: Path) -> None:
+    with serving(cluster, tmp_path) as sidecar:
+        assert json.loads(sidecar.run("ledger-deletion", "status").stdout)["enabled"] is False
+        for refused in (
+            sidecar.run("ledger-deletion", "append", "1", "--topic", "orders"),
+            sidecar.run("topics", "delete", "orders"),
+            sidecar.run("topics", "delete-ledger", "orders", "-l", "1"),
+        ):
+            assert refused.returncode == 1
+            assert "topicTwoPhaseDeletionEnabled" in refused.stderr
+            assert "HTTP 405" in refused.stderr
+
+
+@pytest.mark.timeout(120)
+def test_a_port_that_is_taken_is_said_before_anything_starts(cluster: ClusterUnderTest, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ended = subprocess.run(
+            [sys.executable, "-m", "service", "serve", "--listen", f"127.0.0.1:{taken.getsockname()[1]}",
+             "--metadata-store-url", cluster.addresses.metadata_store_url],
+            capture_output=True, text=True, check=False, timeout=60, cwd=ROOT, env=environment(),
+        )  # fmt: skip
+    assert ended.returncode == 2
+    assert "cannot listen" in ended.stderr

@@ -1,0 +1,107 @@
+"""The composition root without a cluster: settings reach those who need them, and mistakes end it early."""
+
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from service.api.authentication import NoAuthentication, TokenAuthentication
+from service.bootstrap import authenticator, configuration, open_service, serve
+from service.ledger_deletion.deciding import Policy
+from service.ledger_deletion.retrying import RetryPolicy
+from service.model.clocks import SystemClock
+from service.model.errors import DisabledError, InvalidInputError
+from service.model.names import parse_topic_name
+from service.settings import Settings, load_settings
+
+CLOCK = SystemClock()
+STORE = {"metadata_store_url": "zk:127.0.0.1:1", "cluster_name": "east"}
+
+
+def settings(**written: str) -> Settings:
+    return load_settings({**STORE, **written}, {})
+
+
+def test_the_settings_reach_the_room_in_its_own_units() -> None:
+    written = settings(
+        two_phase_deletion_open_ledger_min_age_in_seconds="1",
+        two_phase_deletion_unlinked_ledger_min_age_in_seconds="2",
+        two_phase_deletion_in_use_settle_in_seconds="3",
+        two_phase_deletion_reconsume_later_in_seconds="4",
+        two_phase_deletion_max_retry_delete_count="5",
+        two_phase_deletion_watchdog_late_in_seconds="6",
+        two_phase_deletion_topic_deletion_wait_in_seconds="7",
+        two_phase_deletion_outcome_retention_in_minutes="8",
+        two_phase_deletion_batch_size="9",
+        two_phase_deletion_rate_per_second="10",
+        ledgers_root_path="/chroot/ledgers",
+    )
+    room = configuration(written)
+    assert room.policy == Policy(1_000, 2_000, 3_000)
+    assert room.retry_policy == RetryPolicy(4_000, 5)
+    assert room.watchdog_late_ms == 6_000
+    assert room.topic_deletion_wait_ms == 7_000
+    assert room.undelete_lookback_ms == 480_000
+    assert room.batch_size == 9
+    assert room.rate_per_second == 10
+    assert room.ledgers_root == "/chroot/ledgers"
+    assert room.enabled is False
+
+
+def test_a_service_that_is_off_says_which_setting_turns_it_on() -> None:
+    with ExitStack() as stack:
+        metrics, service = open_service(settings(), {}, CLOCK, stack)
+        with pytest.raises(DisabledError, match="topicTwoPhaseDeletionEnabled"):
+            service.delete_topic(
+                parse_topic_name("persistent://public/default/orders"),
+                partitioned=False,
+                force=False,
+                requested_by=None,
+            )
+    assert b'cluster="east"' in metrics.exposition()
+    assert b"process_resident_memory_bytes" in metrics.exposition()
+
+
+def test_who_may_call_follows_from_the_settings() -> None:
+    assert isinstance(authenticator(settings(), CLOCK), NoAuthentication)
+    key = "data:;base64," + "QUJD" * 11
+    guarded = settings(authentication_enabled="true", token_secret_key=key, super_user_roles="admin")
+    assert isinstance(authenticator(guarded, CLOCK), TokenAuthentication)
+    weak = settings(authentication_enabled="true", token_secret_key="QUJD", super_user_roles="admin")
+    with pytest.raises(InvalidInputError, match="tokenSecretKey"):
+        authenticator(weak, CLOCK)
+
+
+@pytest.mark.parametrize(
+    ("written", "named"),
+    [
+        ({"auth_params": "token:x"}, "authPlugin"),
+        ({"auth_plugin": "kerberos"}, "authPlugin"),
+        ({"metadata_store_auth": "nothing"}, "metadataStoreAuth"),
+        ({"web_service_url": "http://"}, "web service URL"),
+        ({"offload_allowed_locations": "nowhere"}, "offloadAllowedLocations"),
+        (
+            {"authentication_enabled": "true", "token_public_key": "file:///no/such", "super_user_roles": "a"},
+            "tokenPublicKey",
+        ),
+    ],
+)
+def test_a_setting_that_cannot_work_ends_the_start(written: dict[str, str], named: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    flags: dict[str, str | None] = {**STORE, **written, "listen": f"127.0.0.1:{port}"}
+    with pytest.raises(InvalidInputError, match=named):
+        serve(flags, {}, None)
+
+
+def test_a_taken_port_ends_the_start_before_the_cluster_is_touched() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        flags: dict[str, str | None] = {**STORE, "listen": f"127.0.0.1:{taken.getsockname()[1]}"}
+        with pytest.raises(InvalidInputError, match="cannot listen"):
+            serve(flags, {}, None)
+
+
+def test_a_missing_configuration_file_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="/no/such/file"):
+        serve(dict(STORE), {}, Path("/no/such/file"))
