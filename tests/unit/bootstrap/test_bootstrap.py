@@ -1,10 +1,13 @@
 """The composition root without a cluster: settings reach those who need them, and mistakes end it early."""
 
+import logging
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import structlog
 
 from service.api.authentication import NoAuthentication, TokenAuthentication
 from service.bootstrap import authenticator, configuration, open_service, serve
@@ -17,6 +20,16 @@ from service.settings import Settings, load_settings
 
 CLOCK = SystemClock()
 STORE = {"metadata_store_url": "zk:127.0.0.1:1", "cluster_name": "east"}
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 def settings(**written: str) -> Settings:

@@ -2,16 +2,21 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from structlog.typing import EventDict
 
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
 
 
+def _drop(_logger: object, _method: str, _event: EventDict) -> EventDict:
+    raise structlog.DropEvent
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _server_log_elsewhere() -> Iterator[None]:
     """The server runs in this process; its log must not mix with the command's output."""
-    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    structlog.configure(processors=[_drop], wrapper_class=structlog.BoundLogger)
     yield
     structlog.reset_defaults()
 
