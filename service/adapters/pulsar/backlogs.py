@@ -1,8 +1,8 @@
 """Estimates how many records wait, from what brokers count.
 
 Brokers count entries, and an entry may be a batch of hundreds of records. So entries are multiplied by the topic's own
-messages per entry since it was loaded; a topic that was just loaded has no such figure, and its oldest waiting entry is
-asked for its size instead. Invariant: the estimate is 0 exactly when no entry waits.
+messages per entry since it was loaded; a topic that was just loaded has no such figure, and three of its waiting
+entries are looked at instead. Invariant: the estimate is 0 exactly when no entry waits.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
 from service.ledger_deletion.ports import Backlog
 from service.ledger_deletion.retrying import SUBSCRIPTION
 from service.model.clocks import Clock
-from service.model.errors import TemporaryError
+from service.model.errors import NotFoundError, TemporaryError
 from service.model.names import TopicName, parse_topic_name
 
 _PARAMS: Final = {
@@ -74,9 +74,17 @@ class BacklogGauge:
         elif waiting.topic in self._messages_per_entry:
             ratio = self._messages_per_entry[waiting.topic]
         else:
-            ratio = float(self._admin.messages_in_first_backlog_entry(topic, SUBSCRIPTION))
+            ratio = self._sampled(topic, waiting.entries)
         self._messages_per_entry[waiting.topic] = ratio
         return -int(-waiting.entries * ratio // 1)
+
+    def _sampled(self, topic: TopicName, entries: int) -> float:
+        positions = {1, (entries + 1) // 2, entries}
+        try:
+            sizes = [self._admin.messages_in_backlog_entry(topic, SUBSCRIPTION, position) for position in positions]
+        except NotFoundError as error:
+            raise TemporaryError(f"the backlog of {topic} shrank while it was looked at; try again") from error
+        return sum(sizes) / len(sizes)
 
 
 def _waiting(topic: str, stats: object) -> _Waiting:

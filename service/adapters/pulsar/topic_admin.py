@@ -72,9 +72,9 @@ class BrokerTopicAdmin:
         document = _object(self._rest.get(topic_path(topic, "/lastMessageId")))
         return _integer(document, "ledgerId"), _integer(document, "entryId")
 
-    def messages_in_first_backlog_entry(self, topic: TopicName, subscription: str) -> int:
-        """How many messages the oldest entry of a backlog holds (its batch's size); 1 for an unbatched one."""
-        headers = self._rest.headers(topic_path(topic, f"/subscription/{subscription}/position/1"))
+    def messages_in_backlog_entry(self, topic: TopicName, subscription: str, position: int) -> int:
+        """How many messages the entry at ``position`` of a backlog holds, counted from 1; 1 for an unbatched one."""
+        headers = self._rest.headers(topic_path(topic, f"/subscription/{subscription}/position/{position}"))
         count = headers.get("X-Pulsar-num-batch-message", "1")
         return max(1, int(count)) if count.isascii() and count.isdigit() else 1
 
