@@ -7,6 +7,7 @@ deletes nothing.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -15,11 +16,12 @@ from typing import TypeVar
 from service.model.errors import InvalidInputError
 from service.model.ids import MAX_LEDGER_ID, LedgerId, NodeVersion, OperationId
 from service.model.ledgers import LedgerComponent, LedgerType, OffloadContext
-from service.model.names import TopicName, parse_topic_name, topic_of_managed_ledger
+from service.model.names import TopicDomain, TopicName, parse_topic_name, topic_of_managed_ledger
 
 MAX_RECORD_BYTES = 256 * 1024
 _MAX_TEXT = 8192
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_OPERATION_ID = re.compile(r"[0-9A-Za-z_-]{1,128}")
 
 _COMPONENT_SPELLINGS = {
     "Managed-Ledger": LedgerComponent.MANAGED_LEDGER,
@@ -38,7 +40,7 @@ class Mark:
 
     Attributes:
         operation_id: the two-phase topic deletion that wrote it; while it runs, "in use" is not final.
-        marked_version: version of the managed ledger's node from which the shrunken list will be computed.
+        marked_version: version of the referencing node from which the shrunken list will be computed.
         unreferenced: the writer had found no reference, so no list will shrink and "in use" is final at once.
         instance_id: BookKeeper's instance id of the cluster the record is about.
         created_ms: creation time of the ledger's node; another time under the same id is another ledger.
@@ -135,7 +137,9 @@ def parse_record(payload: bytes) -> PendingDeleteLedgerInfo:
     if len(payload) > MAX_RECORD_BYTES:
         raise InvalidInputError(f"a record is at most {MAX_RECORD_BYTES} bytes long, this one has {len(payload)}")
     try:
-        document = json.loads(payload.decode("utf-8"), parse_constant=_refuse_constant)
+        document = json.loads(
+            payload.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates
+        )
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"the record is no JSON document: {type(error).__name__}") from error
     return parse_record_document(document)
@@ -163,6 +167,8 @@ def parse_record_document(document: object) -> PendingDeleteLedgerInfo:
 
 
 def _check_essentials(record: PendingDeleteLedgerInfo) -> None:
+    if record.topic.domain is not TopicDomain.PERSISTENT:
+        raise InvalidInputError("topicName is not persistent: such a topic has no ledgers")
     if record.component is LedgerComponent.MANAGED_CURSOR and not record.cursor_name:
         raise InvalidInputError("cursorName is missing: a cursor's ledger needs the cursor's name")
     if record.ledger_type is LedgerType.OFFLOAD_LEDGER:
@@ -185,7 +191,7 @@ def _parse_offload(fields: "_Fields") -> OffloadContext:
     context = OffloadContext(
         uid_msb=fields.integer("msb", _INT64_MIN, _INT64_MAX),
         uid_lsb=fields.integer("lsb", _INT64_MIN, _INT64_MAX),
-        driver_name=fields.text("driverName"),
+        driver_name=fields.optional_text("driverName") or "",
         driver_metadata=fields.text_map("metadata"),
     )
     fields.refuse_unknown()
@@ -205,7 +211,8 @@ def _parse_mark(fields: "_Fields") -> Mark:
         requested_by=fields.optional_text("requestedBy"),
     )
     fields.refuse_unknown()
-    if mark.operation_id and "/" in mark.operation_id:
+    # It becomes a node's name, and a name that the store refuses would stop a whole batch.
+    if mark.operation_id is not None and not _OPERATION_ID.fullmatch(mark.operation_id):
         raise InvalidInputError("operationId is no operation's id")
     return mark
 
@@ -225,6 +232,14 @@ def _enum(text: str, field: str, kind: type[Chosen], spellings: Mapping[str, Cho
 
 def _refuse_constant(name: str) -> object:
     raise ValueError(name)
+
+
+def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    # Readers disagree about which of two equal names counts, so such a document says two things.
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ValueError("a name occurs twice in one object")
+    return document
 
 
 class _Fields:
@@ -289,7 +304,7 @@ class _Fields:
 
     def refuse_unknown(self) -> None:
         if self._left:
-            unknown = ", ".join(sorted(name[:60] for name in self._left))
+            unknown = ", ".join(sorted(ascii(name[:60]) for name in self._left))[:500]
             raise InvalidInputError(f"{self._name} has unknown fields: {unknown}")
 
 
