@@ -28,7 +28,6 @@ from service.ledger_ownership.claims import (
     SchemaClaim,
     Unrecognised,
 )
-from service.model.ids import LedgerId
 from service.model.ledgers import LedgerComponent, LedgerState, LedgerType, OffloadContext
 from service.model.metadata import Guard
 from service.model.names import encode_cursor
@@ -151,7 +150,7 @@ def _decide_ledger(facts: Facts, policy: Policy) -> Verdict:
         case Referenced(by):
             return _decide_in_use(facts, by, policy)
         case Unreferenced(read):
-            return _reason_to_wait(facts, facts.ledger, policy) or Delete(facts.ledger, read)
+            return _reason_to_wait(facts, facts.ledger, facts.references, policy) or Delete(facts.ledger, read)
         case never:
             assert_never(never)
 
@@ -166,7 +165,7 @@ def _decide_offloaded(facts: Facts, policy: Policy) -> Verdict:
         case Referenced(by):
             return _decide_in_use(facts, by, policy)
         case Unreferenced(read):
-            return _owner_objects(facts, facts.record.ledger_id) or DeleteOffloaded(context, read)
+            return _owner_objects(facts, facts.references) or DeleteOffloaded(context, read)
         case never:
             assert_never(never)
 
@@ -226,12 +225,13 @@ def _decide_in_use(facts: Facts, by: Guard, policy: Policy) -> Verdict:
     mark = facts.record.mark
     if facts.operation_running:
         return Postpone(Reason.OPERATION_RUNNING, detail)
-    if mark.operation_id is not None or mark.unreferenced:
+    if mark.unreferenced:
         return Finish(Reason.IN_USE, detail)
     if mark.marked_version is not None:
-        if by.version == mark.marked_version:
-            return RetryLater(Reason.MAY_STILL_SHRINK, f"{detail}, the version it was marked at")
+        if by.version <= mark.marked_version:
+            return RetryLater(Reason.MAY_STILL_SHRINK, f"{detail}, it was marked at version {mark.marked_version}")
         return Finish(Reason.IN_USE, f"{detail}, it was marked at version {mark.marked_version}")
+    # A broker that was asked before the operation's end, without an answer, may still be at work.
     return _settle(facts, detail, policy)
 
 
@@ -239,25 +239,26 @@ def _settle(facts: Facts, detail: str, policy: Policy) -> Verdict:
     since = facts.now_ms if facts.in_use_since_ms is None else facts.in_use_since_ms
     left_ms = since + policy.in_use_settle_ms - facts.now_ms
     if left_ms <= 0:
-        return Finish(Reason.IN_USE, detail)
+        return Finish(Reason.IN_USE, f"{detail}, and did so all the time it was given to change")
     return RetryLater(Reason.MAY_STILL_SHRINK, detail, min(left_ms, policy.in_use_settle_ms))
 
 
 # --- it is not referenced: may it go now? --------------------------------------------------------------------------
 
 
-def _reason_to_wait(facts: Facts, ledger: StoredLedger, policy: Policy) -> Verdict | None:
+def _reason_to_wait(facts: Facts, ledger: StoredLedger, references: Unreferenced, policy: Policy) -> Verdict | None:
     return (
-        _owner_objects(facts, facts.record.ledger_id)
+        _owner_objects(facts, references)
         or _owner_may_hold_bucket(facts, ledger)
         or _too_young(facts, ledger, policy)
         or _replication(ledger)
     )
 
 
-def _owner_objects(facts: Facts, ledger_id: LedgerId) -> Verdict | None:
-    owner = facts.owner
-    if owner is None:
+def _owner_objects(facts: Facts, references: Unreferenced) -> Verdict | None:
+    owner, ledger_id = facts.owner, facts.record.ledger_id
+    # The owner lists ids, not copies: what it lists then is the copy that the list entry means.
+    if owner is None or references.other_copy_listed:
         return None
     used = owner.ledgers | owner.cursor_ledgers | owner.schema_ledgers
     if ledger_id in used or ledger_id == owner.compacted_ledger:

@@ -1,8 +1,9 @@
 """Deletes exactly the ledgers that were judged, and says of each how.
 
 BookKeeper's own delete ignores versions (``LedgerDeleteOp`` removes with ``Version.ANY``), so the rule is the metadata
-store's guarded delete. Only where the store takes no deletion from us, and bookie HTTP addresses are configured, is
-BookKeeper asked instead; the outcome then says that the deletion was unconditional.
+store's guarded delete. Only where the store takes no deletion from us, although the ledger was judged again and again,
+and bookie HTTP addresses are configured, is BookKeeper asked instead; the outcome then says that the deletion was
+unconditional.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,19 +32,27 @@ class LedgerDeleter:
         self._direct = direct
         self._warn = warn
 
-    def delete(self, ledgers: Sequence[tuple[LedgerId, Delete]]) -> list[Deletion]:
-        """One answer per ledger, in order; CONFLICT and UNKNOWN have to be judged again."""
+    def delete(self, ledgers: Sequence[tuple[LedgerId, Delete]], *, last_resort: bool) -> list[Deletion]:
+        """One answer per ledger, in order; CONFLICT and UNKNOWN have to be judged again.
+
+        BookKeeper is asked only as a ``last_resort``: one lost answer of the store is no reason to do without guards.
+        """
         deletions = [
             GuardedDeletion(verdict.ledger.path, verdict.ledger.version, verdict.guards) for _, verdict in ledgers
         ]
-        answers = [
-            self._without_store(ledger_id) if result is DeletionResult.UNKNOWN else Deletion(result)
+        return [
+            self._without_store(ledger_id) if last_resort and result is DeletionResult.UNKNOWN else Deletion(result)
             for (ledger_id, _), result in zip(ledgers, self._delete_many(deletions), strict=True)
         ]
-        for (_, verdict), answer in zip(ledgers, answers, strict=True):
-            if answer.result is DeletionResult.DELETED:
-                self._clear_under_replication(verdict.ledger.under_replication_mark)
-        return answers
+
+    def clear_under_replication(self, mark: str | None) -> None:
+        """Remove auto-recovery's note about a ledger that is gone: it would try to repair it (BookKeeper #3316)."""
+        if mark is None:
+            return
+        try:
+            self._store.delete(mark)
+        except SidecarError as error:
+            self._warn(f"auto-recovery's note {mark} about a deleted ledger stays: {error}")
 
     def _delete_many(self, deletions: Sequence[GuardedDeletion]) -> list[DeletionResult]:
         try:
@@ -61,12 +70,3 @@ class LedgerDeleter:
             self._warn(f"ledger {ledger_id} could not be deleted over a bookie's HTTP either: {error}")
             return Deletion(DeletionResult.UNKNOWN)
         return Deletion(DeletionResult.DELETED, conditional=False)
-
-    def _clear_under_replication(self, mark: str | None) -> None:
-        # Auto-recovery keeps trying to repair a ledger that is gone (BookKeeper #3316).
-        if mark is None:
-            return
-        try:
-            self._store.delete(mark)
-        except SidecarError as error:
-            self._warn(f"auto-recovery's note {mark} about a deleted ledger stays: {error}")

@@ -18,7 +18,6 @@ class StoredLedger:
         raw: the node's bytes, kept so that the ledger can be brought back.
         claim: what the ledger's custom metadata says it is.
         replication_locked: auto-recovery or a bookie's garbage collector works on it right now.
-        under_replication_mark: path of auto-recovery's note about it, None when there is none.
     """
 
     path: str
@@ -28,7 +27,6 @@ class StoredLedger:
     metadata: LedgerMetadata
     claim: ClaimReading
     replication_locked: bool = False
-    under_replication_mark: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +47,16 @@ class Referenced:
 
 @dataclass(frozen=True, slots=True)
 class Unreferenced:
-    """Every node that could reference the ledger was read and does not; ``read`` holds those that exist."""
+    """Every node that could reference the ledger was read and does not.
+
+    Attributes:
+        read: the nodes that were read, as far as they exist.
+        other_copy_listed: the managed ledger lists the id for another copy than the one that is to go: the one in
+            tiered storage that has replaced BookKeeper's, or the one of another offload attempt.
+    """
 
     read: tuple[Guard, ...] = ()
+    other_copy_listed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,7 @@ class Facts:
         operation_running: the two-phase topic deletion that wrote the record has not ended.
         in_use_since_ms: when the record was first found in use, on the store's clock.
         now_ms: the store's clock.
+        under_replication_mark: path of auto-recovery's note about the ledger, None when there is none.
     """
 
     record: PendingDeleteLedgerInfo
@@ -86,3 +92,4 @@ class Facts:
     operation_running: bool
     in_use_since_ms: int | None
     now_ms: int
+    under_replication_mark: str | None = None

@@ -82,6 +82,7 @@ class Gatherer:
                 operation_running=_operation_running(question.record, nodes),
                 in_use_since_ms=question.in_use_since_ms,
                 now_ms=now_ms,
+                under_replication_mark=_path(nodes[under_replication_mark_path(question.record.ledger_id, self._root)]),
             )
             for question, claim, topic in zip(questions, claims, topics, strict=True)
         ]
@@ -120,7 +121,6 @@ class Gatherer:
             metadata = decode_ledger_metadata(node.data)
         except UndecodableError as error:
             return UndecodableLedger(node.path, node.version, str(error))
-        mark = nodes[under_replication_mark_path(ledger_id, self._root)]
         return StoredLedger(
             path=node.path,
             raw=node.data,
@@ -129,7 +129,6 @@ class Gatherer:
             metadata=metadata,
             claim=read_claim(metadata.custom_metadata),
             replication_locked=nodes[replication_lock_path(ledger_id, self._root)] is not None,
-            under_replication_mark=mark.path if mark else None,
         )
 
 
@@ -167,6 +166,10 @@ def _references(owners: OwnerNodes, record: PendingDeleteLedgerInfo, claim: Clai
     if claim is None:
         return ReferencesUnknown("the ledger claims no owner that this version knows")
     return owners.references(claim, record.ledger_id)
+
+
+def _path(node: Node | None) -> str | None:
+    return None if node is None else node.path
 
 
 def _view(views: Mapping[TopicName, OwnerView], topic: TopicName | None) -> OwnerView | None:

@@ -20,6 +20,7 @@ from service.ledger_ownership.claims import (
 from service.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers
 from service.ledger_ownership.paths import cursor_path, managed_ledger_path, schema_path
 from service.ledger_ownership.references import (
+    LedgerReference,
     cursor_references,
     managed_ledger_references,
     schema_references,
@@ -72,7 +73,9 @@ class OwnerNodes:
         """Whether the claimed owner references the ledger."""
         path = owner_path(claim)
         try:
-            return self._verdict(path, self._referenced_ids(claim, path, ledger_id))
+            if isinstance(claim, DataClaim):
+                return self._data_references(path, ledger_id)
+            return self._verdict(path, self._names(claim, path, ledger_id))
         except TemporaryError as error:
             return ReferencesUnknown(f"{path}: {error}")
 
@@ -82,28 +85,34 @@ class OwnerNodes:
         """Whether the managed ledger still counts on this offload attempt's copy."""
         path = managed_ledger_path(managed_ledger)
         try:
-            listed = self._decode(path, managed_ledger_references)
+            entry = self._listed(path, ledger_id)
         except TemporaryError as error:
             return ReferencesUnknown(f"{path}: {error}")
-        entry = listed.ledgers.get(ledger_id) if listed else None
         offload = entry.offload if entry else None
         same = offload is not None and (offload.uid_msb, offload.uid_lsb) == (context.uid_msb, context.uid_lsb)
-        return self._verdict(path, same)
+        return self._verdict(path, same, other_copy_listed=entry is not None and not same)
 
-    def _verdict(self, path: str, referenced: bool) -> References:
+    def _data_references(self, path: str, ledger_id: LedgerId) -> References:
+        entry = self._listed(path, ledger_id)
+        # Once the offloader's copy has replaced it, the list entry no longer means BookKeeper's copy.
+        replaced = entry is not None and entry.offload is not None and entry.offload.bookkeeper_deleted
+        return self._verdict(path, entry is not None and not replaced, other_copy_listed=replaced)
+
+    def _listed(self, path: str, ledger_id: LedgerId) -> LedgerReference | None:
+        listed = self._decode(path, managed_ledger_references)
+        return listed.ledgers.get(ledger_id) if listed else None
+
+    def _verdict(self, path: str, referenced: bool, *, other_copy_listed: bool = False) -> References:
         node = self.nodes[path]
         if node is None:
             return Unreferenced()
         guard = Guard(path, node.version)
-        return Referenced(guard) if referenced else Unreferenced((guard,))
+        return Referenced(guard) if referenced else Unreferenced((guard,), other_copy_listed)
 
-    def _referenced_ids(self, claim: Claim, path: str, ledger_id: LedgerId) -> bool:
+    def _names(
+        self, claim: CursorClaim | SchemaClaim | CompactedClaim | BucketClaim, path: str, ledger_id: LedgerId
+    ) -> bool:
         match claim:
-            case DataClaim():
-                listed = self._decode(path, managed_ledger_references)
-                entry = listed.ledgers.get(ledger_id) if listed else None
-                # Once the offloader's copy has replaced it, the list entry no longer means BookKeeper's copy.
-                return entry is not None and not (entry.offload and entry.offload.bookkeeper_deleted)
             case CursorClaim():
                 cursor = self._decode(path, cursor_references)
                 return cursor is not None and cursor.cursor_ledger == ledger_id

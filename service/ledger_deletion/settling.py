@@ -62,6 +62,7 @@ class Ledgerbook:
 
     settlements: list[Settlement] = field(default_factory=list)
     finished: list[Delivery] = field(default_factory=list)
+    handed_on: list[Delivery] = field(default_factory=list)
     reconsumptions: list[tuple[Delivery, Reconsumption, Settlement]] = field(default_factory=list)
     postponed: list[Delivery] = field(default_factory=list)
 
@@ -143,7 +144,7 @@ class Settler:
 
     def _work_through(self, book: Ledgerbook, candidates: Sequence[Candidate]) -> None:
         open_candidates = list(candidates)
-        for _ in range(_JUDGING_ROUNDS):
+        for rounds_left in reversed(range(_JUDGING_ROUNDS)):
             if not open_candidates:
                 return
             try:
@@ -151,12 +152,24 @@ class Settler:
             except (TemporaryError, OutcomeUnknownError) as error:
                 self._postpone_all(book, open_candidates, f"facts could not be gathered: {error}")
                 return
+            except PermanentError as error:
+                self._set_apart(book, open_candidates, error)
+                return
             self._steps.reached(Step.FACTS_GATHERED)
-            open_candidates = self._obey(book, judgements)
+            open_candidates = self._obey(book, judgements, last_resort=rounds_left == 0)
         for candidate in open_candidates:
             self._retry(book, candidate, RetryLater(Reason.CHANGED_MEANWHILE, "its nodes change all the time"), None)
 
-    def _obey(self, book: Ledgerbook, judgements: Sequence[Judgement]) -> list[Candidate]:
+    def _set_apart(self, book: Ledgerbook, candidates: Sequence[Candidate], error: PermanentError) -> None:
+        """Find the record that cannot even be asked about, so that it does not hold up its neighbours."""
+        if len(candidates) == 1:
+            self._retry(book, candidates[0], RetryLater(Reason.REFERENCES_UNKNOWN, str(error)), None)
+            return
+        half = len(candidates) // 2
+        self._work_through(book, candidates[:half])
+        self._work_through(book, candidates[half:])
+
+    def _obey(self, book: Ledgerbook, judgements: Sequence[Judgement], *, last_resort: bool) -> list[Candidate]:
         """Carry out the verdicts; returns what has to be judged again."""
         deletions: list[Judgement] = []
         again: list[Candidate] = []
@@ -178,16 +191,16 @@ class Settler:
                     deleting.add(key)
                 case never:
                     assert_never(never)
-        return again + (self._delete(book, deletions) if deletions else [])
+        return again + (self._delete(book, deletions, last_resort=last_resort) if deletions else [])
 
-    def _delete(self, book: Ledgerbook, judgements: Sequence[Judgement]) -> list[Candidate]:
+    def _delete(self, book: Ledgerbook, judgements: Sequence[Judgement], *, last_resort: bool) -> list[Candidate]:
         if not self._keep_judgements(judgements):
             candidates = [judgement.candidate for judgement in judgements]
             self._postpone_all(book, candidates, "the judgement could not be kept on the outcome topic")
             return []
         self._steps.reached(Step.JUDGEMENT_KEPT)
         stored = [judgement for judgement in judgements if isinstance(judgement.verdict, Delete)]
-        again = self._delete_stored(book, stored)
+        again = self._delete_stored(book, stored, last_resort=last_resort)
         for judgement in judgements:
             if isinstance(judgement.verdict, DeleteOffloaded):
                 self._delete_offloaded(book, judgement, judgement.verdict)
@@ -203,14 +216,17 @@ class Settler:
         payloads = judged_messages(self._sidecar, self._clock.now_ms(), judged)
         return self._stored(self._publishers.outcome, [OutgoingMessage(payload) for payload in payloads])
 
-    def _delete_stored(self, book: Ledgerbook, judgements: Sequence[Judgement]) -> list[Candidate]:
+    def _delete_stored(
+        self, book: Ledgerbook, judgements: Sequence[Judgement], *, last_resort: bool
+    ) -> list[Candidate]:
         ledgers = [
             (judgement.candidate.record.ledger_id, judgement.verdict)
             for judgement in judgements
             if isinstance(judgement.verdict, Delete)
         ]
         again: list[Candidate] = []
-        for judgement, deletion in zip(judgements, self._deleter.delete(ledgers), strict=True):
+        deletions = self._deleter.delete(ledgers, last_resort=last_resort)
+        for judgement, deletion in zip(judgements, deletions, strict=True):
             match deletion.result:
                 case DeletionResult.DELETED:
                     self._deleted(book, judgement, conditional=deletion.conditional)
@@ -266,6 +282,9 @@ class Settler:
         conditional: bool = True,
     ) -> None:
         delivery, record = judgement.candidate.delivery, judgement.candidate.record
+        gone = decision == "deleted" or reason is Reason.ALREADY_GONE
+        if gone and record.ledger_type is LedgerType.LEDGER:
+            self._deleter.clear_under_replication(judgement.facts.under_replication_mark)
         self._metrics.decided(decision, reason.value, 1)
         book.settlements.append(
             Settlement(decision, reason.value, detail, delivery.message_id, record, judgement.facts, conditional)
@@ -314,9 +333,11 @@ class Settler:
         self._steps.reached(Step.OUTCOMES_KEPT)
         if book.postponed:
             pending.postpone(book.postponed)
-        if book.finished:
-            pending.acknowledge(book.finished)
-            self._metrics.acknowledged(len(book.finished))
+        # What was handed on is durable in its copy; keeping the original as well would hand it on again and again.
+        done = book.finished + book.handed_on
+        if done:
+            pending.acknowledge(done)
+            self._metrics.acknowledged(len(done))
         self._steps.reached(Step.ACKNOWLEDGED)
 
     def _send_again(self, book: Ledgerbook) -> None:
@@ -331,7 +352,7 @@ class Settler:
             for (delivery, _, settlement), result in zip(group, results, strict=True):
                 if result.stored:
                     book.settlements.append(settlement)
-                    book.finished.append(delivery)
+                    book.handed_on.append(delivery)
                 else:
                     book.postponed.append(delivery)
         self._steps.reached(Step.RECONSUMED)

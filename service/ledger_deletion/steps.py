@@ -20,8 +20,8 @@ class Step(Enum):
     FACTS_GATHERED = "facts-gathered"
     JUDGEMENT_KEPT = "judgement-kept"
     LEDGERS_DELETED = "ledgers-deleted"
-    OUTCOMES_KEPT = "outcomes-kept"
     RECONSUMED = "reconsumed"
+    OUTCOMES_KEPT = "outcomes-kept"
     ACKNOWLEDGED = "acknowledged"
 
 
