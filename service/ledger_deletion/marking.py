@@ -11,14 +11,14 @@ from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
 from service.ledger_ownership.references import CursorReferences, LedgerReference, ManagedLedgerReferences
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerComponent, LedgerType
-from service.model.names import CursorName, TopicName, java_url_decode
+from service.model.names import CursorName, TopicName, encode_cursor, java_url_decode
 
 
 @dataclass(frozen=True, slots=True)
 class TopicReferences:
     """Every ledger that one topic's metadata references.
 
-    ``schema_ledgers`` is filled only for the topic whose deletion takes the schema along.
+    Its schema's are apart (`schema_records`), because partitions share them.
     """
 
     topic: TopicName
@@ -79,7 +79,11 @@ def ledger_ids_of(references: TopicReferences) -> set[LedgerId]:
 
 def record_key(record: PendingDeleteLedgerInfo) -> str:
     """What makes two records of one first phase the same record."""
-    return f"{record.ledger_id}o" if record.ledger_type is LedgerType.OFFLOAD_LEDGER else str(record.ledger_id)
+    offload = record.offload_context
+    if record.ledger_type is LedgerType.LEDGER or offload is None:
+        return str(record.ledger_id)
+    # A failed offload is tried again under another id, and leaves a copy of its own.
+    return f"{record.ledger_id}o{offload.uid_msb:x}.{offload.uid_lsb:x}"
 
 
 def _data_records(references: TopicReferences) -> Iterable[PendingDeleteLedgerInfo]:
@@ -102,11 +106,20 @@ def _in_bookkeeper(entry: LedgerReference) -> bool:
 
 def _cursor_records(references: TopicReferences) -> Iterable[PendingDeleteLedgerInfo]:
     for encoded, cursor in references.cursors.items():
-        subscription = java_url_decode(encoded)
+        subscription = _subscription(encoded)
         if cursor.cursor_ledger is not None:
             yield _record(references.topic, LedgerComponent.MANAGED_CURSOR, cursor.cursor_ledger, subscription)
         for ledger_id in cursor.buckets.values():
             yield _record(references.topic, LedgerComponent.DELAYED_INDEX_BUCKET, ledger_id, subscription)
+
+
+def _subscription(cursor: CursorName) -> str:
+    """The decoded name, or the cursor's own where that would not lead back to it."""
+    try:
+        decoded = java_url_decode(cursor)
+    except UnicodeError:
+        return cursor
+    return decoded if encode_cursor(decoded) == cursor else cursor
 
 
 def _record(

@@ -11,14 +11,19 @@ from dataclasses import dataclass, replace
 
 from service.ledger_deletion.operating import OperationState, TopicDeletionStatus
 from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from service.model.errors import UndecodableError
-from service.model.ids import OperationId
+from service.model.errors import InvalidInputError, NotFoundError, TemporaryError, UndecodableError
+from service.model.ids import NodeVersion, OperationId
+from service.model.metadata import MetadataStore
 from service.model.names import TopicName, parse_topic_name
 
 OPERATIONS = "/pulsar-sidecar/ledger-deletion/topic-deletions"
-MAX_RECORDED_KEYS = 60_000
-"""A node is at most 1 MB. Beyond this many ledgers a resumed deletion records all of them again, under another
+MAX_NODE_BYTES = 900_000
+"""A node is at most 1 MB. Where the records do not fit in, a resumed deletion records all of them again, under another
 producer name: some twice, which is harmless, and none dropped as a duplicate of another."""
+
+
+class OperationEndedError(TemporaryError):
+    """Another sidecar ended the operation in the meantime."""
 
 
 def operation_path(operation_id: OperationId) -> str:
@@ -98,9 +103,39 @@ class Operation:
         )
 
 
-def encode_operation(operation: Operation) -> bytes:
+@dataclass(frozen=True, slots=True)
+class HeldOperation:
+    """A running deletion and the version of its node, for compare-and-set."""
+
+    operation: Operation
+    version: NodeVersion
+
+
+def write_operation(
+    store: MetadataStore, operation: Operation, version: NodeVersion, max_bytes: int = MAX_NODE_BYTES
+) -> HeldOperation:
+    """Replace the node by compare-and-set.
+
+    Raises:
+        ConflictError: somebody else changed it.
+        OperationEndedError: it is gone.
+    """
+    try:
+        written = store.write(operation_path(operation.operation_id), encode_operation(operation, max_bytes), version)
+    except NotFoundError as error:
+        raise OperationEndedError(f"the topic deletion {operation.operation_id} has ended already") from error
+    return HeldOperation(operation, written)
+
+
+def encode_operation(operation: Operation, max_bytes: int = MAX_NODE_BYTES) -> bytes:
     """The node's bytes."""
-    remembered = len(operation.recorded) <= MAX_RECORDED_KEYS
+    encoded = _encode(operation)
+    if len(encoded) <= max_bytes:
+        return encoded
+    return _encode(replace(operation, recorded=(), generation=operation.generation + 1))
+
+
+def _encode(operation: Operation) -> bytes:
     document = {
         "operationId": operation.operation_id,
         "topicName": str(operation.topic),
@@ -109,8 +144,8 @@ def encode_operation(operation: Operation) -> bytes:
         "requestedBy": operation.requested_by,
         "requestedMs": operation.requested_ms,
         "incarnations": dict(operation.incarnations),
-        "recorded": list(operation.recorded) if remembered else [],
-        "generation": operation.generation if remembered else operation.generation + 1,
+        "recorded": list(operation.recorded),
+        "generation": operation.generation,
         "attempts": operation.attempts,
         "lastReason": operation.last_reason,
         "notBeforeMs": operation.not_before_ms,
@@ -126,6 +161,7 @@ def decode_operation(data: bytes) -> Operation:
     """
     try:
         document = json.loads(data)
+        _check_types(document)
         return Operation(
             operation_id=OperationId(document["operationId"]),
             topic=parse_topic_name(document["topicName"]),
@@ -140,5 +176,21 @@ def decode_operation(data: bytes) -> Operation:
             last_reason=document["lastReason"],
             not_before_ms=document["notBeforeMs"],
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, InvalidInputError) as error:
         raise UndecodableError(f"the topic deletion's node cannot be read: {type(error).__name__}") from error
+
+
+def _check_types(document: Mapping[str, object]) -> None:
+    recorded, incarnations, partitions = document["recorded"], document["incarnations"], document["partitions"]
+    numbers = [document[name] for name in ("requestedMs", "generation", "attempts", "notBeforeMs")]
+    texts = [document["operationId"], document["topicName"]]
+    well_formed = (
+        isinstance(recorded, list)
+        and isinstance(incarnations, dict)
+        and isinstance(document["force"], bool)
+        and all(isinstance(text, str) for text in (*texts, *recorded, *incarnations))
+        and all(type(number) is int for number in (*numbers, *incarnations.values()))
+        and (partitions is None or type(partitions) is int)
+    )
+    if not well_formed:
+        raise TypeError("a field has another type")

@@ -5,7 +5,6 @@ resumes sends exactly the same messages again and deduplication drops the second
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from service.ledger_deletion.marking import (
     LedgerBirth,
@@ -15,11 +14,11 @@ from service.ledger_deletion.marking import (
     records_of,
     schema_records,
 )
-from service.ledger_deletion.operations import Operation, encode_operation, operation_path
+from service.ledger_deletion.operations import MAX_NODE_BYTES, HeldOperation, Operation, write_operation
 from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, encode_record
 from service.ledger_deletion.ports import DeletionTopic, DeletionTopics, OutgoingMessage, PublishResult
 from service.ledger_deletion.steps import Step, Steps
-from service.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers
+from service.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers, CursorLedgerGoneError
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.paths import (
     cursor_path,
@@ -36,21 +35,13 @@ from service.ledger_ownership.references import (
     schema_references,
 )
 from service.model.errors import TemporaryError, UndecodableError
-from service.model.ids import LedgerId, NodeVersion
+from service.model.ids import LedgerId
 from service.model.metadata import MetadataStore, Node
 from service.model.names import CursorName, TopicName
 from service.observability.metrics import DeletionMetrics
 
 _STABLE_ROUNDS = 5
 """A topic that gains ledgers faster than they can be recorded is too busy to be deleted now."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOperation:
-    """A running deletion and the version of its node, for compare-and-set."""
-
-    operation: Operation
-    version: NodeVersion
 
 
 class Recorder:
@@ -64,8 +55,10 @@ class Recorder:
         ledgers_root: str,
         metrics: DeletionMetrics,
         steps: Steps,
+        max_node_bytes: int = MAX_NODE_BYTES,
     ) -> None:
         self._store = store
+        self._max_node_bytes = max_node_bytes
         self._topics = topics
         self._root = ledgers_root
         self._metrics = metrics
@@ -136,8 +129,16 @@ class Recorder:
             topic=topic,
             managed_ledger=managed_ledger_references(node.data),
             cursors=cursors,
-            compacted_ledgers=self._compacted.referenced(compaction) if compaction else frozenset(),
+            compacted_ledgers=self._compacted_ledgers(compaction) if compaction else frozenset(),
         )
+
+    def _compacted_ledgers(self, compaction: CursorReferences) -> frozenset[LedgerId]:
+        try:
+            return self._compacted.referenced(compaction)
+        except CursorLedgerGoneError:
+            # A broker deletes a topic's ledgers before its nodes, and may die in between. What was to be recorded was
+            # recorded before it was asked; waiting for the cursor's ledger to come back would wait for ever.
+            return frozenset()
 
     def _cursors(self, topic: TopicName, path: str) -> dict[CursorName, CursorReferences]:
         names = [CursorName(name) for name in self._store.children(path) or []]
@@ -164,8 +165,7 @@ class Recorder:
 
     def _persist(self, held: HeldOperation, records: Sequence[PendingDeleteLedgerInfo]) -> HeldOperation:
         operation = held.operation.recording(tuple(record_key(record) for record in records))
-        version = self._store.write(operation_path(operation.operation_id), encode_operation(operation), held.version)
-        return HeldOperation(operation, version)
+        return write_operation(self._store, operation, held.version, self._max_node_bytes)
 
     def _send(self, operation: Operation, numbered: Sequence[tuple[int, PendingDeleteLedgerInfo]]) -> None:
         publisher = self._topics.publisher(DeletionTopic.PENDING, operation.producer_name)

@@ -10,17 +10,21 @@ from dataclasses import replace
 
 from service.ledger_deletion.operating import OperationState, TopicDeletionStatus
 from service.ledger_deletion.operations import (
+    MAX_NODE_BYTES,
     OPERATIONS,
+    HeldOperation,
     Operation,
+    OperationEndedError,
     decode_operation,
     driver_path,
     encode_operation,
     operation_path,
+    write_operation,
 )
 from service.ledger_deletion.ports import TopicAdmin
-from service.ledger_deletion.recording import HeldOperation, Recorder
+from service.ledger_deletion.recording import Recorder
 from service.ledger_deletion.steps import Step, Steps
-from service.ledger_ownership.paths import partitioned_topic_path
+from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from service.model.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -31,22 +35,36 @@ from service.model.errors import (
     UndecodableError,
 )
 from service.model.ids import OperationId
-from service.model.metadata import MetadataStore
+from service.model.metadata import DeletionResult, MetadataStore
 from service.model.names import TopicName
 
 _FIRST_BACKOFF_MS = 1_000
 _LONGEST_BACKOFF_MS = 60_000
+_MOST_DOUBLINGS = 6
+_HEAD_START_MS = 10_000
+"""For so long a new operation is left to the sidecar that began it."""
+_END_TRIES = 3
 
 
 class TopicDeleter:
     """Begins, drives and ends topic deletions."""
 
-    def __init__(self, sidecar: str, store: MetadataStore, recorder: Recorder, admin: TopicAdmin, steps: Steps) -> None:
+    def __init__(
+        self,
+        sidecar: str,
+        store: MetadataStore,
+        recorder: Recorder,
+        admin: TopicAdmin,
+        steps: Steps,
+        max_node_bytes: int = MAX_NODE_BYTES,
+    ) -> None:
         self._sidecar = sidecar
         self._store = store
         self._recorder = recorder
         self._admin = admin
         self._steps = steps
+        self._max_node_bytes = max_node_bytes
+        self._driving: set[OperationId] = set()
 
     def begin(
         self, operation_id: OperationId, topic: TopicName, *, partitioned: bool, force: bool, requested_by: str | None
@@ -57,35 +75,50 @@ class TopicDeleter:
             NotFoundError: there is no such partitioned topic.
         """
         partitions = self._partitions(topic) if partitioned else None
+        now_ms = self._store.now_ms()
         unborn = Operation(
             operation_id=operation_id,
             topic=topic,
             partitions=partitions,
             force=force,
             requested_by=requested_by,
-            requested_ms=self._store.now_ms(),
+            requested_ms=now_ms,
             incarnations={},
+            not_before_ms=now_ms + _HEAD_START_MS,
         )
         operation = replace(unborn, incarnations=self._recorder.incarnations(unborn.node_paths))
-        node = self._store.create(operation_path(operation_id), encode_operation(operation))
+        node = self._store.create(operation_path(operation_id), encode_operation(operation, self._max_node_bytes))
         self._steps.reached(Step.OPERATION_CREATED)
-        self._store.create(driver_path(operation_id), self._sidecar.encode(), ephemeral=True)
+        if not self._is_free(operation_id):
+            raise TemporaryError(f"another sidecar goes on with the topic deletion {operation_id} already")
+        self._driving.add(operation_id)
         return HeldOperation(operation, node.version)
 
     def attempt(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
         """Record what is referenced, ask the broker once, look at what is left.
 
         Answers DONE (and the node is gone) or RUNNING. Raises `BrokerRefusedError`, `NotFoundError` or another
-        permanent error when the broker refused: then the operation has ended too.
+        permanent error when the broker refused: then the operation has ended too. After any error the operation is
+        free for whoever comes next.
         """
         try:
-            if held.operation.attempts and not self._left(held.operation):
-                # Asking again could hit a topic that was created again under the same name.
+            return self._attempt(held)
+        except BaseException:
+            self._driving.discard(held.operation.operation_id)
+            raise
+
+    def _attempt(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
+        try:
+            if self._over(held.operation):
                 return self._done(held)
-            held = self._about_to_ask(self._recorder.record(held))
+            held = self._about_to_ask(self._recorder.record(self._with_new_partitions(held)))
+            if self._vanished(held.operation):
+                return self._done(held)
             self._ask_broker(held.operation)
             self._steps.reached(Step.BROKER_ASKED)
             left = self._left(held.operation)
+        except OperationEndedError:
+            return self._ended_elsewhere(held)
         except (TemporaryError, OutcomeUnknownError, ConflictError) as error:
             return self._left_running(held, str(error)), OperationState.RUNNING
         except PermanentError:
@@ -99,14 +132,32 @@ class TopicDeleter:
         self.end(held.operation)
         return held, OperationState.DONE
 
+    def _ended_elsewhere(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
+        self._driving.discard(held.operation.operation_id)
+        if self._left(held.operation):
+            raise ConflictError("another sidecar took this topic deletion over, and its broker refused it")
+        return held, OperationState.DONE
+
     def end(self, operation: Operation) -> None:
-        """Withdraw the promise: from now on "in use" is final for its records."""
-        self._store.delete(driver_path(operation.operation_id))
-        self._store.delete(operation_path(operation.operation_id))
-        self._steps.reached(Step.OPERATION_ENDED)
+        """Withdraw the promise: from now on "in use" becomes final for its records.
+
+        Raises:
+            TemporaryError: the node could not be removed, so the operation goes on.
+        """
+        for _ in range(_END_TRIES):
+            self._store.delete(driver_path(operation.operation_id))
+            if self._store.delete(operation_path(operation.operation_id)) in (
+                DeletionResult.DELETED,
+                DeletionResult.GONE,
+            ):
+                self._driving.discard(operation.operation_id)
+                self._steps.reached(Step.OPERATION_ENDED)
+                return
+        raise TemporaryError(f"the end of the topic deletion {operation.operation_id} could not be noted; it goes on")
 
     def release(self, operation: Operation) -> None:
         """Let any sidecar go on with it."""
+        self._driving.discard(operation.operation_id)
         self._store.delete(driver_path(operation.operation_id))
 
     def take_due(self) -> HeldOperation | None:
@@ -119,67 +170,128 @@ class TopicDeleter:
         return None
 
     def running(self) -> list[TopicDeletionStatus]:
-        """The deletions that have not ended."""
+        """The deletions that have not ended, as far as this version can read them."""
         names = self._store.children(OPERATIONS) or []
         nodes = self._store.read_many([operation_path(OperationId(name)) for name in names])
-        operations = [decode_operation(node.data) for node in nodes if node is not None]
-        return [operation.status(OperationState.RUNNING, operation.last_reason) for operation in operations]
+        operations = [_decoded(node.data) for node in nodes if node is not None]
+        return [
+            operation.status(OperationState.RUNNING, operation.last_reason)
+            for operation in operations
+            if operation is not None
+        ]
+
+    # --- taking over ------------------------------------------------------------------------------------------------
 
     def _take(self, operation_id: OperationId, now_ms: int) -> HeldOperation | None:
         node = self._store.read(operation_path(operation_id))
         if node is None:
             return None
-        try:
-            operation = decode_operation(node.data)
-        except UndecodableError:
+        if not node.data:
+            self._store.delete(operation_path(operation_id), node.version)
             return None
-        if operation.not_before_ms > now_ms:
-            return None
-        try:
-            self._store.create(driver_path(operation_id), self._sidecar.encode(), ephemeral=True)
-        except AlreadyExistsError:
+        operation = _decoded(node.data)
+        if operation is None or operation.not_before_ms > now_ms or not self._is_free(operation_id):
             return None
         current = self._store.read(operation_path(operation_id))
         if current is None or current.created_order != node.created_order:
             self._withdraw_leftover(operation_id)
             return None
-        return HeldOperation(decode_operation(current.data), current.version)
+        held = HeldOperation(decode_operation(current.data), current.version)
+        if not held.operation.incarnations:
+            # Nothing was marked and nobody waits for the broker's answer: a topic of that name now is another one.
+            self.end(held.operation)
+            return None
+        self._driving.add(operation_id)
+        return held
+
+    def _is_free(self, operation_id: OperationId) -> bool:
+        """Whether nobody drove it; then this sidecar does."""
+        path = driver_path(operation_id)
+        driver = self._store.read(path)
+        if driver is not None:
+            if driver.data != self._sidecar.encode() or operation_id in self._driving:
+                return False
+            # This sidecar's own, but nobody drives: an answer was lost, or an earlier process of that name died.
+            self._store.delete(path)
+        try:
+            self._store.create(path, self._sidecar.encode(), ephemeral=True)
+        except AlreadyExistsError:
+            return False
+        return True
 
     def _withdraw_leftover(self, operation_id: OperationId) -> None:
         # Creating the driver's node re-created a parent that had just ended.
         self._store.delete(driver_path(operation_id))
         self._store.delete(operation_path(operation_id))
 
+    # --- asking the broker ------------------------------------------------------------------------------------------
+
     def _about_to_ask(self, held: HeldOperation) -> HeldOperation:
         operation = replace(held.operation, attempts=held.operation.attempts + 1)
-        path = operation_path(operation.operation_id)
-        return HeldOperation(operation, self._store.write(path, encode_operation(operation), held.version))
+        return write_operation(self._store, operation, held.version, self._max_node_bytes)
 
     def _ask_broker(self, operation: Operation) -> None:
         try:
             self._admin.delete_topic(operation.topic, partitioned=operation.partitioned, force=operation.force)
         except NotFoundError:
-            # A topic that was there when it was marked, or was asked for before, is gone now: that is success.
-            if not operation.incarnations and operation.attempts == 1:
+            if not operation.incarnations:
                 raise
+            # What was there when it was marked is gone now: that is success, unless a partition stayed behind.
+            self._ask_for_stragglers(operation)
+
+    def _ask_for_stragglers(self, operation: Operation) -> None:
+        left = set(self._left(operation))
+        for topic in operation.topics if operation.partitioned else ():
+            if managed_ledger_path(topic.managed_ledger_name) not in left:
+                continue
+            try:
+                self._admin.delete_topic(topic, partitioned=False, force=operation.force)
+            except NotFoundError:
+                continue
+
+    def _over(self, operation: Operation) -> bool:
+        # Asking again could hit a topic that was created again under the same name.
+        return self._vanished(operation) or (not operation.incarnations and operation.attempts > 0)
+
+    def _vanished(self, operation: Operation) -> bool:
+        return bool(operation.incarnations) and not self._left(operation)
 
     def _left(self, operation: Operation) -> list[str]:
         now = self._recorder.incarnations(operation.node_paths)
         return [path for path, order in operation.incarnations.items() if now.get(path) == order]
 
-    def _left_running(self, held: HeldOperation, reason: str) -> HeldOperation:
-        """Note why it goes on and when; whoever holds the newest version of the node decides."""
-        path = operation_path(held.operation.operation_id)
-        node = self._store.read(path)
-        if node is None:
+    def _with_new_partitions(self, held: HeldOperation) -> HeldOperation:
+        """Mark partitions that came into being since: they belong to the same partitioned topic while its node stays.
+
+        The node is read before and after, so that partitions of a topic that was created again are never taken along.
+        """
+        operation = held.operation
+        path = partitioned_topic_path(operation.topic)
+        node = self._store.read(path) if operation.partitioned else None
+        if node is None or node.created_order != operation.incarnations.get(path):
             return held
-        current = decode_operation(node.data)
-        backoff_ms = min(_FIRST_BACKOFF_MS * 2**current.attempts, _LONGEST_BACKOFF_MS)
-        later = replace(current, last_reason=reason, not_before_ms=self._store.now_ms() + backoff_ms)
+        grown = replace(operation, partitions=max(operation.partitions or 0, partition_count(node.data)))
+        incarnations = self._recorder.incarnations(grown.node_paths)
+        if incarnations.get(path) != node.created_order:
+            return held
+        after = self._store.read(path)
+        if after is None or after.created_order != node.created_order:
+            return held
+        return replace(held, operation=replace(grown, incarnations={**operation.incarnations, **incarnations}))
+
+    def _left_running(self, held: HeldOperation, reason: str) -> HeldOperation:
+        """Note why it goes on and when, as well as that can be done; whoever holds the newest version decides."""
+        path = operation_path(held.operation.operation_id)
         try:
-            return HeldOperation(later, self._store.write(path, encode_operation(later), node.version))
-        except ConflictError:
-            return HeldOperation(current, node.version)
+            node = self._store.read(path)
+            if node is None:
+                return held
+            current = decode_operation(node.data)
+            backoff_ms = min(_FIRST_BACKOFF_MS * 2 ** min(current.attempts, _MOST_DOUBLINGS), _LONGEST_BACKOFF_MS)
+            later = replace(current, last_reason=reason, not_before_ms=self._store.now_ms() + backoff_ms)
+            return write_operation(self._store, later, node.version, self._max_node_bytes)
+        except (TemporaryError, OutcomeUnknownError, ConflictError):
+            return held
 
     def _partitions(self, topic: TopicName) -> int:
         node = self._store.read(partitioned_topic_path(topic))
@@ -198,6 +310,13 @@ def partition_count(data: bytes) -> int:
         partitions = json.loads(data)["partitions"]
     except (ValueError, KeyError, TypeError) as error:
         raise UndecodableError("a partitioned topic's node cannot be read") from error
-    if not isinstance(partitions, int) or partitions < 0:
+    if type(partitions) is not int or partitions < 0:
         raise UndecodableError(f"a partitioned topic has {partitions!r} partitions")
     return partitions
+
+
+def _decoded(data: bytes) -> Operation | None:
+    try:
+        return decode_operation(data)
+    except UndecodableError:
+        return None

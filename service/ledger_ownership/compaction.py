@@ -22,6 +22,10 @@ _TAIL_ENTRIES = 2
 """The newest entry may not be acknowledged; then the one before it is what a broker would recover."""
 
 
+class CursorLedgerGoneError(TemporaryError):
+    """A cursor's node names a ledger that does not exist: half of a topic was deleted."""
+
+
 @dataclass(frozen=True, slots=True)
 class CompactedLedgers:
     """Reads which compacted ledgers a ``__compaction`` cursor may reference."""
@@ -36,13 +40,14 @@ class CompactedLedgers:
         While the topic is loaded they are only in the last entries of the cursor's ledger.
 
         Raises:
+            CursorLedgerGoneError: the cursor's ledger does not exist, so no broker can read them any more.
             TemporaryError: they could not be read, so nothing is known.
         """
         if cursor.cursor_ledger is None:
             return frozenset() if cursor.compacted_ledger is None else frozenset({cursor.compacted_ledger})
         node = self.store.read(ledger_path(cursor.cursor_ledger, self.ledgers_root))
         if node is None:
-            raise TemporaryError(f"the compaction cursor's ledger {cursor.cursor_ledger} has no metadata")
+            raise CursorLedgerGoneError(f"the compaction cursor's ledger {cursor.cursor_ledger} has no metadata")
         metadata = decode_ledger_metadata(node.data)
         tail = self.entries.read_tail(cursor.cursor_ledger, metadata, _TAIL_ENTRIES)
         if not tail:

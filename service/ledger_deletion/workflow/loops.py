@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from service.ledger_deletion.operating import OperationState
+from service.ledger_deletion.operations import HeldOperation
 from service.ledger_deletion.ports import Delivery, PendingDeletions
-from service.ledger_deletion.recording import HeldOperation
 from service.ledger_deletion.settling import Settler
 from service.ledger_deletion.workflow.runtime import Runtime
 from service.model.errors import PermanentError, SidecarError

@@ -21,10 +21,10 @@ from service.ledger_deletion.operating import (
     TopicDeletionStatus,
     Undeleted,
 )
+from service.ledger_deletion.operations import HeldOperation
 from service.ledger_deletion.outcomes import Settlement
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo
 from service.ledger_deletion.ports import DeletionTopic
-from service.ledger_deletion.recording import HeldOperation
 from service.ledger_deletion.redriving import list_dead, redrive
 from service.ledger_deletion.restoring import undelete
 from service.ledger_deletion.sending import refuse_own_topics, send

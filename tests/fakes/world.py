@@ -1,0 +1,483 @@
+"""A little Pulsar in memory: topics, the brokers that own and delete them, and what must hold afterwards.
+
+Invariant: a broker here changes metadata and ledgers in the order of a 4.0.8 broker, one step at a time, and may die
+before any of them. Deletions by the sidecar are watched: one of a ledger that anything references is noted at once.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from service.ledger_deletion.ports import OwnerView
+from service.ledger_ownership.compaction import COMPACTION_CURSOR
+from service.ledger_ownership.paths import (
+    MANAGED_LEDGERS,
+    SCHEMAS,
+    cursor_path,
+    instance_id_path,
+    ledger_id_of_path,
+    ledger_path,
+    managed_ledger_path,
+    partitioned_topic_path,
+    schema_path,
+)
+from service.ledger_ownership.references import (
+    CursorReferences,
+    cursor_references,
+    managed_ledger_references,
+    schema_references,
+)
+from service.model.errors import NotFoundError, OutcomeUnknownError
+from service.model.ids import LedgerId
+from service.model.ledgers import LedgerState, OffloadContext
+from service.model.metadata import DeletionResult, GuardedDeletion, Node
+from service.model.names import CursorName, TopicName, encode_cursor, java_url_decode, parse_topic_name
+from tests.fakes.bookkeeper import (
+    FakeLedgerEntries,
+    bucket_custom_metadata,
+    compacted_custom_metadata,
+    cursor_bytes,
+    cursor_custom_metadata,
+    data_custom_metadata,
+    ledger_metadata_bytes,
+    managed_ledger_bytes,
+    position_entry,
+    schema_custom_metadata,
+    schema_locator_bytes,
+)
+from tests.fakes.brokers import FakeLiveOwners, FakeTopicAdmin, TopicDeletion
+from tests.fakes.clock import FakeClock
+from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.offload import FakeOffloadedLedgers
+from tests.fakes.pulsar import FakeDeletionTopics
+
+INSTANCE_ID = "f4c1a5a4-0000-4000-8000-000000000001"
+BROKER = "broker-1:8080"
+YEAR_MS = 365 * 24 * 3_600_000
+
+
+class BrokerDiedError(Exception):
+    """The broker is killed before its next step."""
+
+
+class WorldClock(FakeClock):
+    """A sidecar's clock; the metadata store's goes with it."""
+
+    def __init__(self, store: FakeMetadataStore) -> None:
+        super().__init__()
+        self._store = store
+
+    def advance_ms(self, milliseconds: int) -> None:
+        super().advance_ms(milliseconds)
+        self._store.advance_ms(milliseconds)
+
+
+class WatchedStore(FakeMetadataStore):
+    """Tells the world of every ledger that a sidecar deletes."""
+
+    watcher: Callable[[LedgerId], None] | None = None
+
+    def delete_many(self, deletions: Sequence[GuardedDeletion]) -> list[DeletionResult]:
+        present = [deletion.path for deletion in deletions if self.peek(deletion.path) is not None]
+        results = super().delete_many(deletions)
+        for path in present:
+            ledger_id = ledger_id_of_path(path)
+            if self.peek(path) is None and ledger_id is not None and self.watcher is not None:
+                self.watcher(ledger_id)
+        return results
+
+    def other_session(self) -> "WatchedStore":
+        """Another sidecar's session, watched as well."""
+        other = WatchedStore(self._tree)
+        other.watcher = self.watcher
+        return other
+
+
+class WorldOwners(FakeLiveOwners):
+    """Answers with what the world's brokers have loaded."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__()
+        self._world = world
+
+    def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, OwnerView]:
+        self.asked.append(frozenset(topics))
+        self.hooks.arrive("views")
+        return {topic: self._world.view(topic) for topic in topics if topic in self._world.loaded}
+
+
+@dataclass(slots=True)
+class TopicPlan:
+    """What a topic consists of; numbers are counts of ledgers, ``offloaded`` are places in the list."""
+
+    ledgers: int = 3
+    subscriptions: Sequence[str] = ("sub",)
+    closed_cursors: bool = False
+    schema_versions: int = 0
+    compacted: bool = False
+    buckets: int = 0
+    offloaded: Sequence[int] = ()
+    bookkeeper_deleted: Sequence[int] = ()
+    last_open: bool = True
+    age_ms: int = YEAR_MS
+
+
+@dataclass(slots=True)
+class World:
+    """The metadata store, the bookies, the brokers and the topics of the service, all in one process.
+
+    Attributes:
+        loaded: topics that a broker has loaded.
+        die_at: the broker's step, counted from 0, before which it is killed; None: it lives.
+        broker_steps: how many steps brokers have taken.
+        removed_by_brokers: ledgers that brokers deleted themselves, maybe before their references.
+        violations: ledgers that a sidecar deleted while something referenced them.
+    """
+
+    store: WatchedStore = field(default_factory=WatchedStore)
+    entries: FakeLedgerEntries = field(default_factory=FakeLedgerEntries)
+    offloaded: FakeOffloadedLedgers = field(default_factory=FakeOffloadedLedgers)
+    loaded: set[TopicName] = field(default_factory=set)
+    die_at: int | None = None
+    broker_steps: int = 0
+    removed_by_brokers: set[LedgerId] = field(default_factory=set)
+    violations: list[str] = field(default_factory=list)
+    next_ledger_id: int = 10
+    partitions: int = 2
+    _positions: dict[LedgerId, list[LedgerId | None]] = field(default_factory=dict)
+    clock: WorldClock = field(init=False)
+    topics: FakeDeletionTopics = field(init=False)
+    owners: WorldOwners = field(init=False)
+    admin: FakeTopicAdmin = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.store.watcher = self._watch
+        self.clock = WorldClock(self.store)
+        self.topics = FakeDeletionTopics(self.clock, partitions=self.partitions)
+        self.owners = WorldOwners(self)
+        self.admin = FakeTopicAdmin(self.delete_by_broker)
+        self.store.put(instance_id_path(), INSTANCE_ID.encode())
+
+    # --- making things -------------------------------------------------------------------------------------------
+
+    def ledger(
+        self,
+        custom_metadata: Mapping[str, bytes],
+        *,
+        state: LedgerState = LedgerState.CLOSED,
+        age_ms: int = YEAR_MS,
+        ledger_id: int | None = None,
+    ) -> LedgerId:
+        """A ledger that nothing references yet."""
+        created = LedgerId(self._next_id() if ledger_id is None else ledger_id)
+        created_ms = self.clock.now_ms() - age_ms
+        self.store.put(ledger_path(created), ledger_metadata_bytes(state, custom_metadata), created_ms=created_ms)
+        return created
+
+    def topic(self, name: str, plan: TopicPlan | None = None) -> TopicName:
+        """A topic with everything the plan says, not loaded."""
+        topic = parse_topic_name(name)
+        plan = plan or TopicPlan()
+        ids = [self._data_ledger(topic, plan, place) for place in range(plan.ledgers)]
+        contexts = {ids[place]: self.context(ids[place], deleted=False) for place in plan.offloaded}
+        for place in plan.bookkeeper_deleted:
+            contexts[ids[place]] = self.context(ids[place], deleted=True)
+            self.remove_ledger(ids[place])
+        for ledger_id, context in contexts.items():
+            self.offloaded.put(ledger_id, context, topic.managed_ledger_name)
+        self.store.put(managed_ledger_path(topic.managed_ledger_name), managed_ledger_bytes(ids, offloaded=contexts))
+        for subscription in plan.subscriptions:
+            self.cursor(topic, subscription, plan)
+        if plan.compacted:
+            self.compact(topic, age_ms=plan.age_ms)
+        if plan.schema_versions:
+            self.schema(topic, plan.schema_versions, age_ms=plan.age_ms)
+        return topic
+
+    def partitioned_topic(self, name: str, partitions: int, plan: TopicPlan | None = None) -> TopicName:
+        """A partitioned topic; the plan is each partition's, except for the schema, which they share."""
+        topic = parse_topic_name(name)
+        each = plan or TopicPlan()
+        versions, each.schema_versions = each.schema_versions, 0
+        data = f'{{"partitions":{partitions},"deleted":false}}'.encode()
+        self.store.put(partitioned_topic_path(topic), data)
+        for index in range(partitions):
+            self.topic(str(topic.partition(index)), each)
+        if versions:
+            self.schema(topic, versions, age_ms=each.age_ms)
+        return topic
+
+    def cursor(self, topic: TopicName, subscription: str, plan: TopicPlan | None = None) -> None:
+        """A subscription's cursor, open with a ledger of its own unless the plan closes it."""
+        plan = plan or TopicPlan()
+        name = topic.managed_ledger_name
+        buckets = {
+            f"#pulsar.internal.delayed.bucket_{number}_{number}": self.ledger(
+                bucket_custom_metadata(str(topic), subscription, f"#pulsar.internal.delayed.bucket_{number}_{number}"),
+                age_ms=plan.age_ms,
+            )
+            for number in range(plan.buckets)
+        }
+        own = None if plan.closed_cursors else self._cursor_ledger(topic, encode_cursor(subscription), plan.age_ms)
+        self.store.put(cursor_path(name, encode_cursor(subscription)), cursor_bytes(own, buckets=buckets))
+
+    def compact(self, topic: TopicName, *, closed: bool = False, age_ms: int = YEAR_MS) -> LedgerId:
+        """Write a new compacted ledger and point the ``__compaction`` cursor at it; the former one stays behind."""
+        compacted = self.ledger(compacted_custom_metadata(str(topic)), age_ms=age_ms)
+        path = cursor_path(topic.managed_ledger_name, COMPACTION_CURSOR)
+        node = self.store.peek(path)
+        own = cursor_references(node.data).cursor_ledger if node else None
+        if closed:
+            self.store.put(path, cursor_bytes(None, compacted_ledger=compacted))
+            return compacted
+        if own is None:
+            own = self._cursor_ledger(topic, COMPACTION_CURSOR, age_ms)
+            self.store.put(path, cursor_bytes(own))
+        self.append_position(own, compacted)
+        return compacted
+
+    def append_position(self, cursor_ledger: LedgerId, compacted: LedgerId | None) -> None:
+        """A broker writes a cursor's position, with the compacted ledger's id if it has one."""
+        positions = self._positions.setdefault(cursor_ledger, [])
+        self.entries.put(cursor_ledger, position_entry(compacted), first_entry_id=len(positions))
+        positions.append(compacted)
+
+    def schema(self, topic: TopicName, versions: int, *, age_ms: int = YEAR_MS) -> list[LedgerId]:
+        """A schema with so many versions, each with its ledger."""
+        custom = schema_custom_metadata(topic.schema_id)
+        ids = [self.ledger(custom, age_ms=age_ms) for _ in range(versions)]
+        self.store.put(schema_path(topic.schema_id), schema_locator_bytes(ids))
+        return ids
+
+    def rollover(self, topic: TopicName) -> LedgerId:
+        """A broker opens a new ledger at the end of the topic's list."""
+        path = managed_ledger_path(topic.managed_ledger_name)
+        node = self._node(path)
+        fresh = self.ledger(data_custom_metadata(topic.managed_ledger_name), state=LedgerState.OPEN, age_ms=0)
+        self.store.put(path, managed_ledger_bytes([*managed_ledger_references(node.data).ledgers, fresh]))
+        return fresh
+
+    def trim(self, topic: TopicName, count: int, *, dies_between: bool = False) -> list[LedgerId]:
+        """A broker shortens the list, then deletes the ledgers, unless it dies in between."""
+        path = managed_ledger_path(topic.managed_ledger_name)
+        ids = list(managed_ledger_references(self._node(path).data).ledgers)
+        self.store.put(path, managed_ledger_bytes(ids[count:]))
+        if not dies_between:
+            for ledger_id in ids[:count]:
+                self.remove_ledger(ledger_id)
+        return ids[:count]
+
+    def load(self, topic: TopicName) -> None:
+        """A broker has the topic loaded from now on."""
+        self.loaded.add(topic)
+
+    def unload(self, topic: TopicName) -> None:
+        """The topic is loaded nowhere."""
+        self.loaded.discard(topic)
+
+    def kill_broker(self) -> None:
+        """Everything is unloaded; the next broker lives."""
+        self.loaded.clear()
+        self.die_at = None
+
+    def context(self, ledger_id: int, *, deleted: bool) -> OffloadContext:
+        """The offload attempt of a ledger."""
+        base = self.offloaded.context(uid_msb=ledger_id)
+        return OffloadContext(
+            base.uid_msb, base.uid_lsb, base.driver_name, base.driver_metadata, bookkeeper_deleted=deleted
+        )
+
+    # --- a broker deletes a topic --------------------------------------------------------------------------------
+
+    def delete_by_broker(self, deletion: TopicDeletion) -> None:
+        """What a broker does when it is asked, one step at a time; `OutcomeUnknownError` when it dies on the way."""
+        topics = self._topics_of(deletion)
+        try:
+            for step in self._deletion_steps(deletion, topics):
+                self._take(step)
+        except BrokerDiedError:
+            self.kill_broker()
+            raise OutcomeUnknownError("the broker closed the connection") from None
+
+    def _take(self, step: Callable[[], None]) -> None:
+        if self.die_at is not None and self.broker_steps >= self.die_at:
+            raise BrokerDiedError
+        self.broker_steps += 1
+        step()
+
+    def _topics_of(self, deletion: TopicDeletion) -> list[TopicName]:
+        if not deletion.partitioned:
+            if self.store.peek(managed_ledger_path(deletion.topic.managed_ledger_name)) is None:
+                raise NotFoundError("Topic not found")
+            return [deletion.topic]
+        node = self.store.peek(partitioned_topic_path(deletion.topic))
+        if node is None:
+            raise NotFoundError("Partitioned Topic Metadata not found")
+        count = int(node.data.split(b'"partitions":')[1].split(b",")[0])
+        return [deletion.topic.partition(index) for index in range(count)]
+
+    def _deletion_steps(self, deletion: TopicDeletion, topics: list[TopicName]) -> Iterator[Callable[[], None]]:
+        for topic in topics:
+            if topic.partition_index is None:
+                yield from self._schema_steps(topic)
+            yield from self._managed_ledger_steps(topic)
+        if deletion.partitioned:
+            yield from self._schema_steps(deletion.topic)
+            yield lambda: self._remove_node(partitioned_topic_path(deletion.topic))
+
+    def _schema_steps(self, topic: TopicName) -> Iterator[Callable[[], None]]:
+        path = schema_path(topic.schema_id)
+        node = self.store.peek(path)
+        if node is not None:
+            for ledger_id in sorted(schema_references(node.data)):
+                yield lambda ledger_id=ledger_id: self.remove_ledger(ledger_id)
+            yield lambda: self._remove_node(path)
+
+    def _managed_ledger_steps(self, topic: TopicName) -> Iterator[Callable[[], None]]:
+        if topic in self.loaded:
+            yield from self._loaded_steps(topic)
+        else:
+            yield from self._unloaded_steps(topic)
+
+    def _unloaded_steps(self, topic: TopicName) -> Iterator[Callable[[], None]]:
+        # ManagedLedgerFactoryImpl: ledgers first, then nodes; it knows neither compacted ledgers nor buckets.
+        path = managed_ledger_path(topic.managed_ledger_name)
+        cursors = self.cursors(topic)
+        for ledger_id in self._listed(path):
+            yield lambda ledger_id=ledger_id: self.remove_ledger(ledger_id)
+        for cursor in cursors.values():
+            if cursor.cursor_ledger is not None:
+                yield lambda ledger_id=cursor.cursor_ledger: self.remove_ledger(ledger_id)
+        for name in cursors:
+            yield lambda name=name: self._remove_node(cursor_path(topic.managed_ledger_name, name))
+        yield lambda: self._remove_node(path)
+
+    def _loaded_steps(self, topic: TopicName) -> Iterator[Callable[[], None]]:
+        # PersistentTopic: subscriptions (buckets, node, cursor ledger), then the topic's ledgers, then its node.
+        path = managed_ledger_path(topic.managed_ledger_name)
+        for name, cursor in self.cursors(topic).items():
+            gone = [*cursor.buckets.values(), *(self.compacted(cursor) if name == COMPACTION_CURSOR else ())]
+            for ledger_id in gone:
+                yield lambda ledger_id=ledger_id: self.remove_ledger(ledger_id)
+            yield lambda name=name: self._remove_node(cursor_path(topic.managed_ledger_name, name))
+            if cursor.cursor_ledger is not None:
+                yield lambda ledger_id=cursor.cursor_ledger: self.remove_ledger(ledger_id)
+        for ledger_id in self._listed(path):
+            yield lambda ledger_id=ledger_id: self.remove_ledger(ledger_id)
+        yield lambda: self._remove_node(path)
+        yield lambda: self.unload(topic)
+
+    def _listed(self, path: str) -> list[LedgerId]:
+        node = self.store.peek(path)
+        return list(managed_ledger_references(node.data).ledgers) if node else []
+
+    def remove_ledger(self, ledger_id: LedgerId) -> None:
+        """BookKeeper's own delete, by a broker; one that is gone already is no error."""
+        self.removed_by_brokers.add(ledger_id)
+        self._remove_node(ledger_path(ledger_id))
+
+    def _remove_node(self, path: str) -> None:
+        if self.store.peek(path) is not None:
+            self.store.remove(path)
+
+    # --- what is there -------------------------------------------------------------------------------------------
+
+    def ledgers(self) -> set[LedgerId]:
+        """Every ledger that exists."""
+        found = (ledger_id_of_path(path) for path in self.store.paths())
+        return {ledger_id for ledger_id in found if ledger_id is not None}
+
+    def listed(self, topic: TopicName) -> list[LedgerId]:
+        """The topic's own list."""
+        return self._listed(managed_ledger_path(topic.managed_ledger_name))
+
+    def cursors(self, topic: TopicName) -> dict[CursorName, CursorReferences]:
+        """The topic's cursors, as their nodes say."""
+        prefix = managed_ledger_path(topic.managed_ledger_name) + "/"
+        paths = [path for path in self.store.paths() if path.startswith(prefix)]
+        return {CursorName(path.removeprefix(prefix)): cursor_references(self._node(path).data) for path in paths}
+
+    def compacted(self, cursor: CursorReferences) -> frozenset[LedgerId]:
+        """What the compaction cursor's newest positions reference; nothing once its ledger is gone."""
+        if cursor.cursor_ledger is None:
+            positions = [cursor.compacted_ledger]
+        elif self.store.peek(ledger_path(cursor.cursor_ledger)) is None:
+            positions = []
+        else:
+            positions = self._positions.get(cursor.cursor_ledger, [])
+        return frozenset(ledger_id for ledger_id in positions[-2:] if ledger_id is not None)
+
+    def referenced(self) -> dict[LedgerId, str]:
+        """Every referenced ledger and one node that references it."""
+        found: dict[LedgerId, str] = {}
+        for path in self.store.paths():
+            data = self._node(path).data
+            if path.startswith(f"{SCHEMAS}/") and data:
+                found.update(dict.fromkeys(schema_references(data), path))
+            elif path.startswith(f"{MANAGED_LEDGERS}/") and data:
+                found.update(dict.fromkeys(self._managed_references(path, data), path))
+        return found
+
+    def _managed_references(self, path: str, data: bytes) -> set[LedgerId]:
+        parts = path.removeprefix(f"{MANAGED_LEDGERS}/").split("/")
+        if parts[-2] == "persistent":
+            listed = managed_ledger_references(data).ledgers
+            return {
+                ledger_id
+                for ledger_id, entry in listed.items()
+                if entry.offload is None or not entry.offload.bookkeeper_deleted
+            }
+        cursor = cursor_references(data)
+        ids = set(cursor.buckets.values()) | ({cursor.cursor_ledger} - {None})
+        return ids | (self.compacted(cursor) if parts[-1] == COMPACTION_CURSOR else frozenset())
+
+    def view(self, topic: TopicName) -> OwnerView:
+        """What the broker that has the topic loaded says of it."""
+        cursors = self.cursors(topic)
+        compacted = self.compacted(cursors[COMPACTION_CURSOR]) if COMPACTION_CURSOR in cursors else frozenset()
+        listed = self.listed(topic)
+        schema = self.store.peek(schema_path(topic.schema_id))
+        return OwnerView(
+            broker=BROKER,
+            cursors=frozenset(cursors),
+            ledgers=frozenset(listed),
+            cursor_ledgers=frozenset(c.cursor_ledger for c in cursors.values() if c.cursor_ledger is not None),
+            schema_ledgers=schema_references(schema.data) if schema else frozenset(),
+            compacted_ledger=max(compacted, default=None),
+            reading=frozenset(listed[-1:]),
+        )
+
+    def subscriptions(self, topic: TopicName) -> set[str]:
+        """Decoded names of the topic's cursors."""
+        return {java_url_decode(name) for name in self.cursors(topic)}
+
+    def dangling(self) -> set[LedgerId]:
+        """Referenced ledgers that do not exist although no broker deleted them: the one thing that must never be."""
+        return self.referenced().keys() - self.ledgers() - self.removed_by_brokers
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _watch(self, ledger_id: LedgerId) -> None:
+        referenced_by = self.referenced().get(ledger_id)
+        if referenced_by is not None:
+            self.violations.append(f"ledger {ledger_id} was deleted while {referenced_by} referenced it")
+
+    def _data_ledger(self, topic: TopicName, plan: TopicPlan, place: int) -> LedgerId:
+        still_open = plan.last_open and place == plan.ledgers - 1
+        state = LedgerState.OPEN if still_open else LedgerState.CLOSED
+        return self.ledger(data_custom_metadata(topic.managed_ledger_name), state=state, age_ms=plan.age_ms)
+
+    def _cursor_ledger(self, topic: TopicName, cursor: CursorName, age_ms: int) -> LedgerId:
+        custom = cursor_custom_metadata(topic.managed_ledger_name, cursor)
+        own = self.ledger(custom, state=LedgerState.OPEN, age_ms=age_ms)
+        self.append_position(own, None)
+        return own
+
+    def _node(self, path: str) -> Node:
+        node = self.store.peek(path)
+        if node is None:
+            raise AssertionError(f"{path} is not there")
+        return node
+
+    def _next_id(self) -> int:
+        self.next_ledger_id += 1
+        return self.next_ledger_id

@@ -1,0 +1,92 @@
+"""Ports whose n-th call fails once: before it takes effect, or after it did and its answer is lost."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from service.ledger_deletion.ports import PublishResult
+from service.model.errors import OutcomeUnknownError, TemporaryError
+from service.model.metadata import DeletionResult
+
+_CHANGES = {"create", "write", "delete_topic", "delete_offloaded", "acknowledge", "postpone"}
+_LOOKS = {
+    "read",
+    "read_many",
+    "children",
+    "now_ms",
+    "read_tail",
+    "readable",
+    "publisher",
+    "pending",
+    "receive",
+    "views",
+    "owner_url",
+}
+
+
+@dataclass(slots=True)
+class OneFault:
+    """Fails call number ``at`` of all the ports' calls, counted from 0; a change takes effect if ``applied``."""
+
+    at: int | None
+    applied: bool
+    calls: list[str] = field(default_factory=list)
+
+    def wrap(self, port: object) -> "Faulty":
+        return Faulty(port, self)
+
+    def due(self, call: str) -> bool:
+        self.calls.append(call)
+        return len(self.calls) - 1 == self.at
+
+
+class Faulty:
+    """A port with faults."""
+
+    def __init__(self, port: object, faults: OneFault) -> None:
+        self._port = port
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> object:
+        method = getattr(self._port, name)
+        if name in _LOOKS:
+            return self._look(name, method)
+        if name in _CHANGES:
+            return self._change(name, method)
+        if name == "publish":
+            return self._answer(name, method, lambda messages: [PublishResult.UNKNOWN] * len(messages))
+        if name == "delete":
+            return self._answer(name, method, lambda *_: DeletionResult.UNKNOWN)
+        if name == "delete_many":
+            return self._answer(name, method, lambda deletions: [DeletionResult.UNKNOWN] * len(deletions))
+        return method
+
+    def _look(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **named: object) -> object:
+            if self._faults.due(name):
+                raise TemporaryError(f"{name} failed")
+            answer = method(*arguments, **named)
+            return Faulty(answer, self._faults) if name in ("publisher", "pending") else answer
+
+        return call
+
+    def _change(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **named: object) -> object:
+            if not self._faults.due(name):
+                return method(*arguments, **named)
+            if self._faults.applied:
+                method(*arguments, **named)
+            raise OutcomeUnknownError(f"the answer to {name} was lost")
+
+        return call
+
+    def _answer(
+        self, name: str, method: Callable[..., object], unknown: Callable[..., object]
+    ) -> Callable[..., object]:
+        def call(*arguments: object, **named: object) -> object:
+            if not self._faults.due(name):
+                return method(*arguments, **named)
+            if self._faults.applied:
+                method(*arguments, **named)
+            return unknown(*arguments)
+
+        return call

@@ -1,0 +1,307 @@
+"""One sidecar over a `World`, driven by hand, and what must hold when everything has come to rest.
+
+It does what the running service's loops do, without their threads: a test decides when time passes, which step is the
+last before a crash, and which call of a port fails.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from service.ledger_deletion.deciding import Policy
+from service.ledger_deletion.deleting import LedgerDeleter
+from service.ledger_deletion.gathering import Gatherer
+from service.ledger_deletion.limiting import Pacer
+from service.ledger_deletion.operating import OperationState
+from service.ledger_deletion.operations import OPERATIONS
+from service.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record, parse_record
+from service.ledger_deletion.ports import DeletionTopic, PendingDeletions, Publisher
+from service.ledger_deletion.recording import Recorder
+from service.ledger_deletion.retrying import RetryPolicy
+from service.ledger_deletion.settling import BatchReport, Publishers, Settler
+from service.ledger_deletion.steps import GoOn, Step
+from service.ledger_deletion.topic_deleting import TopicDeleter
+from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from service.model.ids import OperationId
+from service.model.ledgers import LedgerType
+from service.model.names import TopicName
+from service.observability.metrics import DeletionMetrics
+from tests.fakes.world import World
+
+POLICY = Policy(open_min_age_ms=3_600_000, unlinked_min_age_ms=3_600_000, in_use_settle_ms=600_000)
+RETRY_POLICY = RetryPolicy(reconsume_later_ms=600_000, max_redeliver_count=10)
+METRICS = DeletionMetrics(CollectorRegistry(), cluster="local", instance="test", version="0")
+NAME = "sidecar-1"
+
+
+class Crash(BaseException):
+    """The process is killed; nothing of ours catches it."""
+
+
+class NotStopped:
+    """A stop signal that is never set."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return False
+
+    def is_set(self) -> bool:
+        return False
+
+
+@dataclass(slots=True)
+class CrashAt:
+    """Kills the process at the given occurrence of a step, all steps counted together from 0."""
+
+    number: int | None = None
+    seen: list[Step] = field(default_factory=list)
+
+    def reached(self, step: Step) -> None:
+        self.seen.append(step)
+        if self.number is not None and len(self.seen) - 1 == self.number:
+            raise Crash(step)
+
+
+class Sidecar:
+    """The objects of one sidecar's process; `World` is everything around it.
+
+    ``wrap`` is put around every port, to let calls fail.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        name: str = NAME,
+        steps: CrashAt | GoOn | None = None,
+        wrap: Callable[[object], object] = lambda port: port,
+        policy: Policy = POLICY,
+        retry_policy: RetryPolicy = RETRY_POLICY,
+        store: object | None = None,
+        direct: object | None = None,
+        rate_per_second: float | None = None,
+        max_node_bytes: int = 900_000,
+        operation_ids: Sequence[str] = ("op-1",),
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.steps = steps or GoOn()
+        self.warnings: list[str] = []
+        self.policy = policy
+        self.retry_policy = retry_policy
+        self.direct = direct
+        self.rate_per_second = rate_per_second
+        self.store = wrap(store or world.store)
+        self.entries = wrap(world.entries)
+        self.topics = wrap(world.topics)
+        self.owners = wrap(world.owners)
+        self.admin = wrap(world.admin)
+        self.offloaded = wrap(world.offloaded)
+        self.recorder = Recorder(
+            self.store, self.entries, self.topics, "/ledgers", METRICS, self.steps, max_node_bytes=max_node_bytes
+        )
+        self.deleter = TopicDeleter(
+            name, self.store, self.recorder, self.admin, self.steps, max_node_bytes=max_node_bytes
+        )
+        self.gatherer = Gatherer(self.store, self.entries, self.owners, "/ledgers")
+        self._operation_ids = list(operation_ids)
+        self._pending: PendingDeletions | None = None
+        self._publishers: dict[DeletionTopic, Publisher] = {}
+        self._settler: Settler | None = None
+
+    # --- first phase -------------------------------------------------------------------------------------------------
+
+    def delete_topic(self, topic: TopicName, *, partitioned: bool = False, force: bool = False) -> OperationState:
+        """What the REST call does: begin, one attempt, let go; a broker's refusal is raised."""
+        operation_id = OperationId(self._operation_ids.pop(0))
+        held = self.deleter.begin(operation_id, topic, partitioned=partitioned, force=force, requested_by="me")
+        try:
+            held, state = self.deleter.attempt(held)
+        except (TemporaryError, OutcomeUnknownError):
+            self._release(held.operation)
+            raise
+        if state is OperationState.RUNNING:
+            self._release(held.operation)
+        return state
+
+    def drive(self) -> OperationState | None:
+        """What the loop does with one operation that is due."""
+        held = self.deleter.take_due()
+        if held is None:
+            return None
+        try:
+            held, state = self.deleter.attempt(held)
+        except PermanentError:
+            return OperationState.REFUSED
+        if state is OperationState.RUNNING:
+            self.deleter.release(held.operation)
+        return state
+
+    def _release(self, operation: object) -> None:
+        try:
+            self.deleter.release(operation)  # type: ignore[arg-type]
+        except SidecarError as error:
+            self.warnings.append(str(error))
+
+    # --- second phase ------------------------------------------------------------------------------------------------
+
+    def settler(self) -> Settler:
+        if self._settler is None:
+            self._settler = Settler(
+                sidecar=self.name,
+                clock=self.world.clock,
+                deleter=LedgerDeleter(self.store, self.direct, self.warnings.append),
+                gatherer=self.gatherer,
+                offloaded=self.offloaded,
+                publishers=Publishers(
+                    retry=self._publisher(DeletionTopic.RETRY),
+                    dead_letter=self._publisher(DeletionTopic.DEAD_LETTER),
+                    outcome=self._publisher(DeletionTopic.OUTCOME),
+                ),
+                policy=self.policy,
+                retry_policy=self.retry_policy,
+                metrics=METRICS,
+                steps=self.steps,
+                pacer=Pacer(self.world.clock, NotStopped(), lambda: self.rate_per_second),
+                warn=self.warnings.append,
+            )
+        return self._settler
+
+    def _publisher(self, topic: DeletionTopic) -> Publisher:
+        if topic not in self._publishers:
+            self._publishers[topic] = self.topics.publisher(topic, f"{self.name}-{topic.name}")
+        return self._publishers[topic]
+
+    def pending(self) -> PendingDeletions:
+        if self._pending is None:
+            self._pending = self.topics.pending()
+        return self._pending
+
+    def settle(self) -> BatchReport | None:
+        """One batch, if there is one now."""
+        settler, pending = self.settler(), self.pending()
+        deliveries = pending.receive()
+        return settler.settle(pending, deliveries) if deliveries else None
+
+    def reopen(self) -> None:
+        """What the worker loop does after an error: the consumer starts afresh."""
+        if self._pending is not None:
+            self._pending.close()
+            self._pending = None
+
+    # --- both, until there is nothing left to do ---------------------------------------------------------------------
+
+    def work(self, most_rounds: int = 400) -> None:
+        """Go on until the topics are drained and no operation runs, letting time pass between the looks."""
+        for _ in range(most_rounds):
+            self._round()
+            if at_rest(self.world):
+                return
+            self.world.clock.advance_ms(until_next_ms(self.world))
+        raise AssertionError(f"never comes to rest: {waiting_records(self.world)}, {self.warnings[-5:]}")
+
+    def _round(self) -> None:
+        try:
+            self.drive()
+        except SidecarError as error:
+            self.warnings.append(f"topic-deletions: {error}")
+        try:
+            self.settle()
+        except SidecarError as error:
+            self.warnings.append(f"worker: {error}")
+            self.reopen()
+
+
+def restarted(world: World, **options: object) -> Sidecar:
+    """The world after the sidecar's process is gone, and a new one."""
+    world.store.end_session()
+    world.topics.drop_connections()
+    return Sidecar(world, **options)  # type: ignore[arg-type]
+
+
+def send(world: World, *records: PendingDeleteLedgerInfo) -> None:
+    """Records as somebody else's broker would send them."""
+    for record in records:
+        world.topics.put(DeletionTopic.PENDING, encode_record(record), key=str(record.topic))
+
+
+# --- what there is to do ---------------------------------------------------------------------------------------------
+
+
+def waiting_records(world: World) -> list[str]:
+    """The records that are still to be settled, as text."""
+    messages = world.topics.waiting(DeletionTopic.PENDING) + world.topics.waiting(DeletionTopic.RETRY)
+    return [f"{message.payload!r} {message.properties}" for message in messages]
+
+
+def at_rest(world: World) -> bool:
+    """Whether nothing waits and no topic deletion runs."""
+    running = world.store.peek(OPERATIONS)
+    return not waiting_records(world) and (running is None or running.children_count == 0)
+
+
+def until_next_ms(world: World) -> int:
+    """How long until the next waiting message or operation is due, at least a second."""
+    now_ms = world.clock.now_ms()
+    messages = world.topics.waiting(DeletionTopic.PENDING) + world.topics.waiting(DeletionTopic.RETRY)
+    due = [max(message.deliver_at_ms or 0, message.not_before_ms) - now_ms for message in messages]
+    for path in world.store.paths():
+        node = world.store.peek(path)
+        if path.startswith(f"{OPERATIONS}/") and path.count("/") == OPERATIONS.count("/") + 1 and node and node.data:
+            due.append(json.loads(node.data)["notBeforeMs"] - now_ms)
+    return max(1_000, min(due, default=1_000))
+
+
+# --- what became of it -----------------------------------------------------------------------------------------------
+
+
+def settled(world: World) -> list[dict[str, object]]:
+    """Every line of every ``settled`` message of the outcome topic, in order."""
+    documents = [json.loads(message.payload) for message in world.topics.messages(DeletionTopic.OUTCOME)]
+    return [entry for document in documents if document["step"] == "settled" for entry in document["entries"]]
+
+
+def judged(world: World) -> list[dict[str, object]]:
+    """Every line of every ``judged`` message."""
+    documents = [json.loads(message.payload) for message in world.topics.messages(DeletionTopic.OUTCOME)]
+    return [entry for document in documents if document["step"] == "judged" for entry in document["entries"]]
+
+
+def endings(world: World) -> dict[tuple[int, str], list[tuple[str, str]]]:
+    """For each ledger and storage how its records ended: decisions and reasons, retries left out."""
+    found: dict[tuple[int, str], list[tuple[str, str]]] = {}
+    for entry in settled(world):
+        if entry["decision"] != "retry" and "ledgerId" in entry:
+            key = (int(str(entry["ledgerId"])), str(entry["ledgerType"]))
+            found.setdefault(key, []).append((str(entry["decision"]), str(entry["reason"])))
+    return found
+
+
+def told(world: World) -> list[PendingDeleteLedgerInfo]:
+    """Every record that the system topic ever accepted."""
+    return [parse_record(message.payload) for message in world.topics.messages(DeletionTopic.PENDING)]
+
+
+def dead(world: World) -> set[tuple[int, str]]:
+    """The records on the dead-letter topic."""
+    records = [parse_record(message.payload) for message in world.topics.messages(DeletionTopic.DEAD_LETTER)]
+    return {(record.ledger_id, record.ledger_type.value) for record in records}
+
+
+def check(world: World, *, foreign_ok: bool = False) -> None:
+    """The oracles, once faults have stopped and everything has come to rest."""
+    assert world.violations == []
+    assert world.dangling() == set()
+    assert at_rest(world), waiting_records(world)
+    ended, in_dlq = endings(world), dead(world)
+    referenced, present = world.referenced(), world.ledgers()
+    for record in told(world):
+        key = (record.ledger_id, record.ledger_type.value)
+        assert key in ended or key in in_dlq, f"{record} was accepted and never ended"
+        if record.ledger_type is LedgerType.LEDGER and not foreign_ok:
+            left = record.ledger_id in present and record.ledger_id not in referenced
+            assert not left or key in in_dlq, f"{record} left an orphan: {ended.get(key)}"
+    deleted = Counter(key for key, ends in ended.items() for decision, _ in ends if decision == "deleted")
+    assert all(count == 1 for count in deleted.values()), f"more than one deletion: {deleted}"
