@@ -1,16 +1,26 @@
 """What the sidecars of a cluster share in the metadata store: the switches, and who is there."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from service.ledger_deletion.operating import Control, SidecarInstance
-from service.model.errors import AlreadyExistsError, ConflictError, NotFoundError, TemporaryError
+from service.model.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    TemporaryError,
+)
 from service.model.metadata import MetadataStore
 
 CONTROL = "/pulsar-sidecar/ledger-deletion/control"
 INSTANCES = "/pulsar-sidecar/instances"
 _CHANGE_TRIES = 10
+_UNREADABLE = Control(
+    paused=True, paused_reason=f"the switches at {CONTROL} cannot be read: pause or resume again, and set the rate"
+)
 
 
 class ControlPanel:
@@ -48,7 +58,13 @@ class ControlPanel:
         return self.change(lambda control: replace(control, paused=False, paused_reason=None))
 
     def limit_rate(self, ledgers_per_second: float | None) -> Control:
-        """Set or lift the limit of each sidecar."""
+        """Set or lift the limit of each sidecar.
+
+        Raises:
+            InvalidInputError: the limit is no positive number.
+        """
+        if not _is_rate(ledgers_per_second):
+            raise InvalidInputError("a rate is a positive number of ledgers a second, or none to lift the limit")
         return self.change(lambda control: replace(control, rate_per_second=ledgers_per_second))
 
 
@@ -99,9 +115,17 @@ def _encode_control(control: Control) -> bytes:
 def _decode_control(data: bytes) -> Control:
     try:
         document = json.loads(data)
-        return Control(document["paused"], document["pausedReason"], document["ratePerSecond"])
-    except (ValueError, KeyError, TypeError):
-        return Control(paused=True, paused_reason=f"the switches at {CONTROL} cannot be read: pause or resume again")
+        paused, reason, rate = document["paused"], document["pausedReason"], document["ratePerSecond"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return _UNREADABLE
+    well_formed = isinstance(paused, bool) and isinstance(reason, str | None) and _is_rate(rate)
+    return Control(paused, reason, rate) if well_formed else _UNREADABLE
+
+
+def _is_rate(value: object) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
 def _encode_instance(instance: SidecarInstance) -> bytes:

@@ -18,21 +18,24 @@ class Pacer:
         self._free_at_seconds = 0.0
 
     def chunks(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-        """The items in order, each portion not before its time; without a limit all at once."""
+        """The items in order, each portion not before its time; without a limit all at once.
+
+        Ends early when waiting is stopped: what was not handed out was not begun.
+        """
         position = 0
         while position < len(items):
             rate = self._rate_per_second()
             size = len(items) if rate is None else max(1, int(rate))
             chunk = items[position : position + size]
-            self._wait_for(len(chunk), rate)
+            if self._stopped_before(len(chunk), rate):
+                return
             yield chunk
             position += len(chunk)
 
-    def _wait_for(self, count: int, rate: float | None) -> None:
+    def _stopped_before(self, count: int, rate: float | None) -> bool:
         if rate is None:
-            return
+            return False
         now = self._clock.monotonic_seconds()
         start = max(now, self._free_at_seconds)
         self._free_at_seconds = start + count / rate
-        if start > now:
-            self._clock.wait_seconds(start - now, self._stop)
+        return start > now and self._clock.wait_seconds(start - now, self._stop)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from service.ledger_deletion.deciding import Delete, DeleteOffloaded, Verdict
 from service.ledger_deletion.facts import Facts, Referenced, StoredLedger, Unreferenced
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo
+from service.ledger_ownership.paths import ledger_path
 from service.model.errors import UndecodableError
 from service.model.ids import LedgerId
 
@@ -80,15 +81,24 @@ def kept_ledgers(payload: bytes) -> list[KeptLedger]:
         return [
             KeptLedger(
                 LedgerId(entry["ledgerId"]),
-                entry["ledger"]["path"],
+                _own_path(entry["ledgerId"], entry["ledger"]["path"]),
                 base64.b64decode(entry["ledger"]["metadata"], validate=True),
                 document["atMs"],
             )
             for entry in document["entries"]
             if "ledger" in entry
         ]
-    except (ValueError, KeyError, TypeError, binascii.Error) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
         raise UndecodableError(f"an outcome message cannot be read: {type(error).__name__}") from error
+
+
+def _own_path(ledger_id: object, path: object) -> str:
+    # What is brought back is written there, so a forged message must not choose the place.
+    if not isinstance(ledger_id, int) or not isinstance(path, str):
+        raise TypeError("a kept ledger has an id and a path")
+    if not path.endswith(ledger_path(LedgerId(ledger_id), root="")):
+        raise ValueError("a kept ledger's path is not its own")
+    return path
 
 
 def _judged_entry(message_id: str, facts: Facts, verdict: Verdict) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from service.ledger_deletion.operating import SentLedger
-from service.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record
+from service.ledger_deletion.pending import MAX_RECORD_BYTES, PendingDeleteLedgerInfo, encode_record
 from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic, OutgoingMessage, Publisher, PublishResult
 from service.model.errors import InvalidInputError
 from service.model.names import TopicName
@@ -28,12 +28,14 @@ def refuse_own_topics(topic: TopicName) -> None:
 def send(
     publisher: Publisher, records: Sequence[PendingDeleteLedgerInfo], first_sequence_id: int | None
 ) -> list[SentLedger]:
-    """Publish the records and say of each whether it is durably recorded; unknown counts as not sent."""
-    for record in records:
-        refuse_own_topics(record.topic)
+    """Publish the records and say of each whether it is durably recorded; unknown counts as not sent.
+
+    Raises:
+        InvalidInputError: a record is too long, or about the service itself; none was sent.
+    """
     messages = [
         OutgoingMessage(
-            encode_record(record),
+            _payload(record),
             key=str(record.topic),
             sequence_id=None if first_sequence_id is None else first_sequence_id + index,
         )
@@ -43,3 +45,11 @@ def send(
         SentLedger(record.ledger_id, result.stored, _REASONS.get(result))
         for record, result in zip(records, publisher.publish(messages), strict=True)
     ]
+
+
+def _payload(record: PendingDeleteLedgerInfo) -> bytes:
+    refuse_own_topics(record.topic)
+    payload = encode_record(record)
+    if len(payload) > MAX_RECORD_BYTES:
+        raise InvalidInputError(f"the record of ledger {record.ledger_id} is longer than {MAX_RECORD_BYTES} bytes")
+    return payload
