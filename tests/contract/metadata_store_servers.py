@@ -43,8 +43,13 @@ def fake_sessions() -> Iterator[TwoSessions]:
 
 @contextmanager
 def zookeeper_sessions(url: str) -> Iterator[TwoSessions]:
-    with chroot(url) as below, open_metadata_store(below, CLOCK) as store, open_metadata_store(below, CLOCK) as rival:
+    with chroot(url) as below, _open_patiently(below) as store, _open_patiently(below) as rival:
         yield TwoSessions(store, rival)
+
+
+def _open_patiently(url: str) -> ZooKeeperMetadataStore:
+    # A busy machine is no fault; faults have a suite of their own.
+    return open_metadata_store(url, CLOCK, patience_seconds=60)
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def real(cluster: ClusterUnderTest) -> Iterator[TwoSessions]:
 ROOTS = (f"/{number}" for number in count())
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, max_size=25))
 def test_both_stores_give_the_same_answers(real: TwoSessions, sequence: list[Step]) -> None:
     fake, root = FakeMetadataStore(), next(ROOTS)

@@ -105,6 +105,7 @@ class KazooSession:
     @property
     def epoch(self) -> int:
         """Counts the sessions: when it has grown, every ephemeral node made before is gone or going."""
+        self._living_client()
         with self._changed:
             return self._epoch
 

@@ -7,7 +7,7 @@ a store we have no driver for is never mistaken for a ZooKeeper host name.
 import re
 from dataclasses import dataclass
 
-from service.adapters.metadata.requests import check_path
+from service.adapters.metadata.limits import check_path
 from service.model.errors import InvalidInputError
 
 DEFAULT_PORT = 2181

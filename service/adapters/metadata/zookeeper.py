@@ -20,15 +20,15 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import ZnodeStat
 
-from service.adapters.metadata.multidelete import GuardedDeleter
-from service.adapters.metadata.multiread import MultiReader
-from service.adapters.metadata.requests import (
+from service.adapters.metadata.limits import (
     check_data,
     check_deletions,
     check_path,
     check_removable,
     check_version,
 )
+from service.adapters.metadata.multidelete import GuardedDeleter
+from service.adapters.metadata.multiread import MultiReader
 from service.adapters.metadata.session import (
     Attempt,
     KazooSession,
