@@ -13,6 +13,7 @@ import typer
 from typer.main import get_command, get_group
 
 from service.cli import broker_stats, ledger_deletion, topics
+from service.cli import output as say
 from service.cli.connecting import GlobalOptions
 from service.cli.demo import Play, Strike
 from service.cli.exits import EXIT_CODES
@@ -75,6 +76,14 @@ def _app() -> typer.Typer:
     return app
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        say.result(version("pulsar-sidecar"))
+        raise typer.Exit
+
+
 def _global_options(
     ctx: typer.Context,
     admin_url: Annotated[
@@ -104,6 +113,9 @@ def _global_options(
         str | None, typer.Option(metavar="FILE", help="PEM file of trusted certificate authorities.")
     ] = None,
     output: Annotated[Format, typer.Option("--output", help="How results are written.")] = Format.TABLE,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and end.")
+    ] = False,
 ) -> None:
     ctx.obj = GlobalOptions(
         os.environ,
