@@ -1,0 +1,161 @@
+"""Fixtures of every test of ledger deletion on a real cluster, and the oracles after each.
+
+One cluster serves them all: its brokers write two entries to a ledger and keep delayed indexes in buckets, so that
+small topics have ledgers of every kind. Each test has a namespace of its own.
+"""
+
+import contextlib
+import uuid
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from service.ledger_deletion.controlling import CONTROL
+from service.ledger_deletion.operations import OPERATIONS
+from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from service.ledger_deletion.retrying import SUBSCRIPTION
+from service.model.names import TopicName, parse_topic_name
+from tests.cluster.oracles import Oracles, OutcomeLog
+from tests.cluster.plugin import ClusterFactory
+from tests.cluster.running import ClusterUnderTest
+from tests.cluster.sidecars import SidecarProcess, Sidecars
+from tests.cluster.topics import ENTRIES_PER_LEDGER, TopicLedgers, Workload
+
+BROKER_CONF = {
+    "managedLedgerMaxEntriesPerLedger": str(ENTRIES_PER_LEDGER),
+    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+    # An unused topic must not go by itself while a test looks at it.
+    "brokerDeleteInactiveTopicsEnabled": "false",
+    "delayedDeliveryTrackerFactoryClassName": ("org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"),
+    "delayedDeliveryMinIndexCountPerBucket": "4",
+    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "3",
+    "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds": "60",
+}
+
+_failed = pytest.StashKey[bool]()
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One test's part of the cluster."""
+
+    cluster: ClusterUnderTest
+    workload: Workload
+    sidecars: Sidecars
+    oracles: Oracles
+    namespace: str
+
+    def topic(self, local_name: str) -> TopicName:
+        """A topic of this test's namespace; it does not exist yet."""
+        return parse_topic_name(f"persistent://{self.namespace}/{local_name}")
+
+    @property
+    def sidecar(self) -> SidecarProcess:
+        """The sidecar that tests share, the only one that runs."""
+        return self.sidecars.shared()
+
+    def start_alone(self, **settings: object) -> SidecarProcess:
+        """A sidecar with settings of its own, and no other beside it."""
+        self.sidecars.end_all()
+        return self.sidecars.start(**settings)
+
+    def start_together(self, *settings: Mapping[str, object]) -> list[SidecarProcess]:
+        """Several sidecars and no others, one for each mapping."""
+        self.sidecars.end_all()
+        started = [self.sidecars.launch(**each) for each in settings]
+        for sidecar in started:
+            sidecar.wait_until_ready()
+        return started
+
+    def append(self, sidecar: SidecarProcess, records: Sequence[Mapping[str, Any]]) -> None:
+        """Tell a sidecar about ledgers; the oracles remember."""
+        sidecar.append(records)
+        self.oracles.told(record["ledgerId"] for record in records)
+
+    def delete_topic(self, sidecar: SidecarProcess, topic: TopicName, *, force: bool = False) -> TopicLedgers:
+        """Delete a topic in two phases; what it referenced just before, which the oracles remember."""
+        before = self.workload.ledgers(topic)
+        path = f"/admin/v2/{self.workload.of_topic(topic)}"
+        sidecar.call("DELETE", path, **({"force": "true"} if force else {}))
+        self.oracles.told(before.all)
+        return before
+
+    def orphans(self, topic: TopicName, ledgers: int) -> TopicLedgers:
+        """Data ledgers that a broker left behind when it deleted the topic."""
+        self.workload.fill(topic, ledgers)
+        found = self.workload.ledgers(topic)
+        self.workload.leave_ledgers_behind(topic, found)
+        return found
+
+
+@pytest.fixture(scope="session")
+def deletion_cluster(special_cluster: ClusterFactory) -> Iterator[ClusterUnderTest]:
+    """The cluster of all tests of deletion."""
+    with special_cluster(brokers=2, bookies=2, broker_conf=BROKER_CONF) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def workload(deletion_cluster: ClusterUnderTest) -> Iterator[Workload]:
+    with contextlib.closing(Workload(deletion_cluster)) as workload:
+        yield workload
+
+
+@pytest.fixture(scope="session")
+def sidecars(deletion_cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecars]:
+    sidecars = Sidecars(deletion_cluster.addresses, tmp_path_factory.mktemp("sidecars"))
+    yield sidecars
+    sidecars.end_all()
+
+
+@pytest.fixture(scope="session")
+def outcome_log(workload: Workload) -> Iterator[OutcomeLog]:
+    with contextlib.closing(OutcomeLog(workload)) as log:
+        yield log
+
+
+@pytest.fixture
+def scene(
+    request: pytest.FixtureRequest,
+    deletion_cluster: ClusterUnderTest,
+    workload: Workload,
+    sidecars: Sidecars,
+    outcome_log: OutcomeLog,
+) -> Iterator[Scene]:
+    """A namespace of one's own; when the test has passed, the oracles."""
+    namespace = f"public/t-{uuid.uuid4().hex[:10]}"
+    workload.create_namespace(namespace)
+    oracles = Oracles(workload, outcome_log)
+    yield Scene(deletion_cluster, workload, sidecars, oracles, namespace)
+    if request.node.stash.get(_failed, False):
+        _clear_away(workload, sidecars)
+        return
+    running = sidecars.running
+    oracles.check(running[0] if running else sidecars.shared())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember that a test has failed: the oracles have nothing to add then."""
+    report = yield
+    if call.when == "call":
+        item.stash[_failed] = report.failed
+    return report
+
+
+def _clear_away(workload: Workload, sidecars: Sidecars) -> None:
+    """What a failed test left, so that the next one starts with a clean slate."""
+    sidecars.end_all()
+    for child in workload.store.children(OPERATIONS) or []:
+        for name in workload.store.children(f"{OPERATIONS}/{child}") or []:
+            workload.store.delete(f"{OPERATIONS}/{child}/{name}")
+        workload.store.delete(f"{OPERATIONS}/{child}")
+    workload.store.delete(CONTROL)
+    pending = parse_topic_name(f"persistent://{SYSTEM_NAMESPACE}/{DeletionTopic.PENDING.value}")
+    retry = parse_topic_name(f"persistent://{SYSTEM_NAMESPACE}/{DeletionTopic.RETRY.value}")
+    for topic in (pending, retry):
+        workload.request("POST", workload.of_topic(topic, f"subscription/{SUBSCRIPTION}/skip_all"))

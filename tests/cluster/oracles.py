@@ -1,0 +1,196 @@
+"""What must be true after every test of deletion, whatever the test did to sidecars and brokers.
+
+- S1: no referenced ledger is gone. - L1: no accepted record is unfinished: the backlog returns to 0, no topic deletion
+runs on, and each ledger that a sidecar was told about has a final outcome. - E1: each ledger's effect happened once.
+- Nothing that a sidecar was told about is left an orphan.
+
+Invariant: everything is counted on the cluster itself, by a census of the metadata store and by reading the outcome
+topic from its beginning; nothing is believed because a sidecar says so, except that its backlog is empty.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pulsar
+
+from service.audit.census import Census, demand_complete, take_census
+from service.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, managed_ledger_path
+from service.model.errors import TemporaryError
+from service.model.ids import LedgerId
+from service.model.names import parse_topic_name
+from tests.cluster.patience import until
+from tests.cluster.sidecars import SidecarProcess
+from tests.cluster.topics import Workload
+
+OUTCOME_TOPIC = parse_topic_name("persistent://pulsar/system/__ledger_deletion-OUTCOME")
+FINAL = frozenset({"deleted", "kept", "rejected", "dead-letter"})
+NOT_OURS_TO_DELETE = frozenset({"not-pulsars", "unknown-component"})
+"""Reasons for which an orphan stays one."""
+
+_DRAIN_SECONDS = 60.0
+_READ_MS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One line of the outcome topic; ``step`` is judged, settled, undeleted or topic-deletion."""
+
+    step: str
+    sidecar: str
+    entry: dict[str, Any]
+
+    @property
+    def ledger_id(self) -> LedgerId | None:
+        return self.entry.get("ledgerId")
+
+    @property
+    def decision(self) -> str:
+        return str(self.entry.get("decision", ""))
+
+    @property
+    def reason(self) -> str:
+        return str(self.entry.get("reason", ""))
+
+    @property
+    def message_id(self) -> str:
+        return str(self.entry.get("messageId", ""))
+
+
+class OutcomeLog:
+    """The outcome topic, read from its beginning and then on."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._reader: pulsar.Reader | None = None
+        self._read: list[Outcome] = []
+
+    @property
+    def all(self) -> list[Outcome]:
+        """Everything that is there by now; nothing before the first sidecar has created the topic."""
+        if self._reader is None:
+            if self._workload.store.read(managed_ledger_path(OUTCOME_TOPIC.managed_ledger_name)) is None:
+                return []
+            self._reader = self._workload.client.create_reader(str(OUTCOME_TOPIC), pulsar.MessageId.earliest)
+        while self._reader.has_message_available():
+            document = json.loads(self._reader.read_next(_READ_MS).data())
+            for entry in document["entries"]:
+                self._read.append(Outcome(document["step"], document["sidecar"], entry))
+        return self._read
+
+    def since(self, mark: int) -> list[Outcome]:
+        """What came after a mark, which was the length of `all`."""
+        return self.all[mark:]
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+
+class Oracles:
+    """Watches one test; `check` when it has ended."""
+
+    def __init__(self, workload: Workload, log: OutcomeLog) -> None:
+        self._workload = workload
+        self._log = log
+        self._mark = len(log.all)
+        self._known_dangling = self.census().dangling
+        self._told: set[LedgerId] = set()
+        self._damaged: set[str] = set()
+
+    def told(self, ledger_ids: Iterable[LedgerId]) -> None:
+        """A sidecar has accepted a record for each of these."""
+        self._told.update(ledger_ids)
+
+    def expect_damage_in(self, namespace: str) -> None:
+        """This test damages topics of the namespace itself, without a sidecar."""
+        self._damaged.add(namespace)
+
+    def census(self) -> Census:
+        """A complete count; repeated while nodes vanish under it."""
+
+        def count() -> Census | None:
+            try:
+                return take_census(self._workload.store, self._workload.compacted)
+            except TemporaryError:
+                return None
+
+        census = until(count, "a census can be taken", 20)
+        demand_complete(census)
+        return census
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """What this test has put on the outcome topic so far."""
+        return self._log.since(self._mark)
+
+    def finals(self, ledger_id: int) -> list[Outcome]:
+        """How records of a ledger have ended so far in this test."""
+        settled = [outcome for outcome in self.outcomes if outcome.step == "settled"]
+        return [outcome for outcome in settled if outcome.ledger_id == ledger_id and outcome.decision in FINAL]
+
+    def wait_for_finals(self, ledger_ids: Iterable[int], seconds: float = _DRAIN_SECONDS) -> dict[int, Outcome]:
+        """The newest final outcome of each ledger, once all have one."""
+        wanted = set(ledger_ids)
+
+        def look() -> dict[int, Outcome] | None:
+            found = {ledger_id: self.finals(ledger_id) for ledger_id in wanted}
+            return {ledger_id: ended[-1] for ledger_id, ended in found.items()} if all(found.values()) else None
+
+        return until(look, f"every one of {len(wanted)} ledgers has an outcome", seconds) if wanted else {}
+
+    def wait_until_drained(self, sidecar: SidecarProcess, seconds: float = _DRAIN_SECONDS) -> None:
+        """No record waits and no topic deletion runs."""
+
+        started = time.monotonic()
+
+        def is_drained() -> bool:
+            status = sidecar.status()
+            inflight = status["inflight"]
+            if inflight is None or inflight["ageMs"] / 1000 > time.monotonic() - started:
+                return False  # measured before anybody asked
+            return (inflight["count"], status["runningTopicDeletions"]) == (0, 0)
+
+        until(is_drained, f"nothing waits any more\n{sidecar.log()}", seconds)
+
+    def check(self, sidecar: SidecarProcess) -> None:
+        """Demand all of it; ``sidecar`` is a running one."""
+        self.wait_until_drained(sidecar)
+        self.wait_for_finals(self._told)
+        self._check_effects_happened_once()
+        self._check_nothing_referenced_is_gone()
+        self._check_no_orphan_we_know_of()
+
+    def _check_effects_happened_once(self) -> None:
+        deleted = Counter(
+            (outcome.ledger_id, outcome.entry["ledgerType"])
+            for outcome in self.outcomes
+            if outcome.step == "settled" and outcome.decision == "deleted"
+        )
+        brought_back = Counter(outcome.ledger_id for outcome in self.outcomes if outcome.step == "undeleted")
+        twice = {key: count for key, count in deleted.items() if count > 1 + brought_back[key[0]]}
+        assert not twice, f"E1: deleted more than once: {twice}"
+
+    def _check_nothing_referenced_is_gone(self) -> None:
+        # A ledger that appears, or a topic that goes, while it is counted is no finding: it has to be there twice.
+        suspects = self.census().dangling - self._known_dangling
+        if suspects:
+            again = self.census()
+            suspects &= again.dangling
+            found = {ledger_id: again.references[ledger_id] for ledger_id in suspects}
+            found = {ledger_id: paths for ledger_id, paths in found.items() if not self._is_damaged(paths)}
+            assert not found, f"S1: referenced ledgers are gone: {found}"
+
+    def _is_damaged(self, paths: Iterable[str]) -> bool:
+        roots = [f"{top}/{namespace}/" for top in (MANAGED_LEDGERS, SCHEMAS) for namespace in self._damaged]
+        return all(path.startswith(tuple(roots)) for path in paths)
+
+    def _check_no_orphan_we_know_of(self) -> None:
+        excused = {ledger_id for ledger_id in self._told if self.finals(ledger_id)[-1].reason in NOT_OURS_TO_DELETE}
+        orphans = (self._told - excused) & self.census().orphans
+        if orphans:
+            orphans &= self.census().orphans
+        assert not orphans, f"orphans that a sidecar was told about: {sorted(orphans)}"

@@ -1,0 +1,31 @@
+"""Waiting for a cluster: by looking until it is so, never by sleeping for long enough.
+
+Invariant: a wait that ends without success says what it was that did not come true.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+_PAUSE_SECONDS = 0.1
+
+
+def until(look: Callable[[], Found | None], what: str, seconds: float = 30.0) -> Found:
+    """Look until the answer is true (or anything that counts as true); that answer."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(_PAUSE_SECONDS)
+
+
+def holds_for(look: Callable[[], bool], what: str, seconds: float) -> None:
+    """Look again and again for so long; it must be so every time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert look(), f"it did not stay so: {what}"
+        time.sleep(_PAUSE_SECONDS)

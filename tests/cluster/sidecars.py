@@ -1,0 +1,243 @@
+"""Sidecars beside a cluster: real processes of ``python -m service serve`` that tests call, freeze and kill.
+
+Invariant: every process started here ends with the test session at the latest, and a signal reaches only it.
+"""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from service.local_cluster.addresses import ClusterAddresses
+from service.local_cluster.ports import LOOPBACK, free_ports
+from service.local_cluster.processes import (
+    ProcessIdentity,
+    end,
+    exit_code,
+    is_running,
+    send_signal,
+    spawn,
+    wait_until_gone,
+)
+from service.model.clocks import SystemClock
+from service.settings_sources import environment_variable
+from tests.cluster.choosing import PROJECT
+from tests.cluster.patience import until
+
+QUICK: Mapping[str, object] = {
+    "topic_two_phase_deletion_enabled": "true",
+    "two_phase_deletion_reconsume_later_in_seconds": 1,
+    "two_phase_deletion_postpone_in_seconds": 1,
+    "two_phase_deletion_in_use_settle_in_seconds": 3,
+    "two_phase_deletion_open_ledger_min_age_in_seconds": 3,
+    "two_phase_deletion_unlinked_ledger_min_age_in_seconds": 3,
+    "two_phase_deletion_max_retry_delete_count": 60,
+    "two_phase_deletion_topic_deletion_wait_in_seconds": 20,
+    "metadata_store_session_timeout_millis": 4000,
+    "log_format": "text",
+}
+"""Minutes and hours of the defaults, cut down to seconds."""
+
+BASE = "/admin/v2/ledger-deletion"
+READY_SECONDS = 60.0
+_REQUEST_SECONDS = 60
+_CLI_SECONDS = 90
+_LINES_OF_A_LOG = 60
+_CLOCK = SystemClock()
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAnswer:
+    """How a command ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.stdout)
+
+
+class SidecarProcess:
+    """One running sidecar."""
+
+    def __init__(self, name: str, url: str, process: ProcessIdentity, log: Path) -> None:
+        self.name = name
+        self.url = url
+        self._process = process
+        self._log = log
+
+    # --- its process -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        return is_running(self._process)
+
+    @property
+    def is_ready(self) -> bool:
+        try:
+            return requests.get(f"{self.url}/readyz", timeout=5).status_code == 200
+        except requests.RequestException:
+            return False
+
+    def wait_until_ready(self) -> None:
+        def ready_or_ended() -> bool:
+            return self.is_ready or not self.is_running
+
+        until(ready_or_ended, f"{self.name} is ready\n{self.log()}", READY_SECONDS)
+        assert self.is_running, f"{self.name} ended with {exit_code(self._process)}\n{self.log()}"
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is gone."""
+        end([self._process], _CLOCK)
+
+    def terminate(self, seconds: float = 60.0) -> int | None:
+        """SIGTERM; its exit code once it has ended."""
+        send_signal(self._process, signal.SIGTERM)
+        assert wait_until_gone(self._process, _CLOCK, seconds), f"{self.name} does not end\n{self.log()}"
+        return exit_code(self._process)
+
+    def freeze(self) -> None:
+        send_signal(self._process, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        send_signal(self._process, signal.SIGCONT)
+
+    def log(self, lines: int = _LINES_OF_A_LOG) -> str:
+        """The end of what it wrote."""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+
+    # --- its doors -------------------------------------------------------------------------------------------------
+
+    def request(self, method: str, path: str, body: object = None, **params: str) -> requests.Response:
+        """Any answer; redirects are not followed."""
+        return requests.request(
+            method, self.url + path, json=body, params=params, timeout=_REQUEST_SECONDS, allow_redirects=False
+        )
+
+    def call(self, method: str, path: str, body: object = None, **params: str) -> Any:
+        """A call that must succeed; its JSON, None for an empty answer."""
+        answer = self.request(method, path, body, **params)
+        assert answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text[:500]}\n{self.log()}"
+        return answer.json() if answer.content else None
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.call("GET", f"{BASE}/status")
+        return status
+
+    def inflight(self) -> int:
+        """The estimated number of records that wait."""
+        return int(self.call("GET", f"{BASE}/inflight")["count"])
+
+    def append(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Record ledgers; every one must arrive."""
+        answer = self.call("POST", f"{BASE}/pending", {"ledgers": list(records)})
+        assert answer == {"sent": [each["ledgerId"] for each in records], "notSent": []}
+
+    def metrics(self) -> dict[str, float]:
+        """Sums over all labels, by name of the sample."""
+        sums: dict[str, float] = {}
+        for line in requests.get(f"{self.url}/metrics", timeout=_REQUEST_SECONDS).text.splitlines():
+            if line and not line.startswith("#"):
+                name, _, value = line.rpartition(" ")
+                name = name.partition("{")[0]
+                sums[name] = sums.get(name, 0.0) + float(value)
+        return sums
+
+    def command(self, *arguments: str) -> CommandAnswer:
+        """``pulsar-sidecar --admin-url <this one> ...``."""
+        return run_command("--admin-url", self.url, *arguments)
+
+
+def run_command(*arguments: str) -> CommandAnswer:
+    """``pulsar-sidecar ...`` as a process."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "service", *arguments],
+        cwd=PROJECT,
+        env=_inherited_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_CLI_SECONDS,
+    )
+    return CommandAnswer(ended.returncode, ended.stdout, ended.stderr)
+
+
+class Sidecars:
+    """The sidecars of one cluster: one that tests share, and others with settings of their own."""
+
+    def __init__(self, addresses: ClusterAddresses, directory: Path) -> None:
+        self._addresses = addresses
+        self._directory = directory
+        self._running: list[SidecarProcess] = []
+        self._shared: SidecarProcess | None = None
+
+    @property
+    def running(self) -> list[SidecarProcess]:
+        """Those that still run."""
+        self._running = [sidecar for sidecar in self._running if sidecar.is_running]
+        return list(self._running)
+
+    def shared(self) -> SidecarProcess:
+        """The one with `QUICK` settings, alone; started when it is needed first."""
+        if self._shared is None or not self._shared.is_running:
+            self.end_all()
+            self._shared = self.start()
+        for other in self.running:
+            if other is not self._shared:
+                other.kill()
+        return self._shared
+
+    def start(self, **settings: object) -> SidecarProcess:
+        """Start one more and wait until it is ready; ``settings`` by their Python names, over `QUICK`."""
+        sidecar = self.launch(**settings)
+        sidecar.wait_until_ready()
+        return sidecar
+
+    def launch(self, **settings: object) -> SidecarProcess:
+        """Start one more without waiting."""
+        number = next(_numbers)
+        (port,) = free_ports(1)
+        name = f"sidecar-{number}"
+        listen = f"{LOOPBACK}:{port}"
+        chosen = {"instance_name": name, **self._cluster_settings(), **QUICK, **settings, "listen": listen}
+        environment = {environment_variable(setting): str(value) for setting, value in chosen.items()}
+        log = self._directory / f"{name}.log"
+        process = spawn(
+            [sys.executable, "-m", "service", "serve"], _inherited_environment() | environment, PROJECT, log
+        )
+        sidecar = SidecarProcess(name, f"http://{listen}", process, log)
+        self._running.append(sidecar)
+        return sidecar
+
+    def end_all(self) -> None:
+        """SIGTERM to all; those that do not obey are killed."""
+        self._shared = None
+        running, self._running = self.running, []
+        for sidecar in running:
+            sidecar.thaw()
+            send_signal(sidecar._process, signal.SIGTERM)
+        for sidecar in running:
+            if not wait_until_gone(sidecar._process, _CLOCK, 30):
+                sidecar.kill()
+
+    def _cluster_settings(self) -> dict[str, object]:
+        return {
+            "web_service_url": ",".join(self._addresses.web_service_urls),
+            "broker_service_url": self._addresses.broker_service_url,
+            "metadata_store_url": self._addresses.metadata_store_url,
+        }
+
+
+def _inherited_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}

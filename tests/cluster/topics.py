@@ -1,0 +1,297 @@
+"""Topics as clients make them on a real cluster, with ledgers of every kind, and the references to those ledgers.
+
+Invariant: what is read here comes straight from the metadata store and the bookies, never from the code under test.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import _pulsar
+import pulsar
+import pulsar.schema
+import requests
+
+from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
+from service.adapters.bookkeeper.bookie_connections import BookieConnections
+from service.adapters.bookkeeper.bookie_wire import BookieEntries
+from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from service.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers
+from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from service.ledger_ownership.paths import (
+    DEFAULT_LEDGERS_ROOT,
+    cursor_path,
+    ledger_path,
+    managed_ledger_path,
+    schema_path,
+)
+from service.ledger_ownership.references import cursor_references, managed_ledger_references, schema_references
+from service.model.clocks import SystemClock
+from service.model.ids import LedgerId
+from service.model.ledgers import LedgerComponent, LedgerMetadata, LedgerType
+from service.model.metadata import Node
+from service.model.names import CursorName, TopicName, java_url_decode, java_url_encode, parse_topic_name
+from tests.cluster.patience import until
+from tests.cluster.running import ClusterUnderTest
+
+ENTRIES_PER_LEDGER = 2
+"""What the brokers of these tests are told (``managedLedgerMaxEntriesPerLedger``)."""
+
+_RECEIVE_MS = 20_000
+_REQUEST_SECONDS = 60
+_QUIET = pulsar.LoggerLevel.Error
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLedgers:
+    """Every ledger that one topic references, by what it is used for; cursors and buckets by subscription."""
+
+    topic: TopicName
+    data: frozenset[LedgerId] = frozenset()
+    cursors: Mapping[str, LedgerId] = field(default_factory=dict)
+    schema: frozenset[LedgerId] = frozenset()
+    compacted: frozenset[LedgerId] = frozenset()
+    buckets: Mapping[str, frozenset[LedgerId]] = field(default_factory=dict)
+
+    @property
+    def all(self) -> frozenset[LedgerId]:
+        return frozenset(document["ledgerId"] for document in self.records())
+
+    def of(self, component: LedgerComponent) -> frozenset[LedgerId]:
+        """The ledgers of one component."""
+        return frozenset(
+            document["ledgerId"] for document in self.records() if document["ledgerComponent"] == component.value
+        )
+
+    def records(self) -> list[dict[str, Any]]:
+        """One PIP-186 record for each."""
+        topic, schema_id = self.topic, self.topic.schema_id
+        buckets = [(name, ledger_id) for name, found in self.buckets.items() for ledger_id in sorted(found)]
+        return [
+            *(record(topic, LedgerComponent.MANAGED_LEDGER, ledger_id) for ledger_id in sorted(self.data)),
+            *(
+                record(topic, LedgerComponent.MANAGED_CURSOR, id_, cursorName=name)
+                for name, id_ in self.cursors.items()
+            ),
+            *(record(topic, LedgerComponent.SCHEMA_STORAGE, id_, schemaId=schema_id) for id_ in sorted(self.schema)),
+            *(record(topic, LedgerComponent.COMPACTED_LEDGER, ledger_id) for ledger_id in sorted(self.compacted)),
+            *(record(topic, LedgerComponent.DELAYED_INDEX_BUCKET, id_, cursorName=name) for name, id_ in buckets),
+        ]
+
+
+def record(topic: TopicName, component: LedgerComponent, ledger_id: int, **more: object) -> dict[str, Any]:
+    """A PIP-186 record of a ledger in BookKeeper, as JSON has it."""
+    return {
+        "topicName": str(topic),
+        "ledgerComponent": component.value,
+        "ledgerType": LedgerType.LEDGER.value,
+        "ledgerId": ledger_id,
+        **more,
+    }
+
+
+class Workload:
+    """A client of the cluster that fills topics, and an eye on the metadata store."""
+
+    def __init__(self, cluster: ClusterUnderTest) -> None:
+        addresses = cluster.addresses
+        self._urls = addresses.web_service_urls
+        self.client = pulsar.Client(addresses.broker_service_url, logger=pulsar.ConsoleLogger(_QUIET))
+        self.store: ZooKeeperMetadataStore = open_metadata_store(addresses.metadata_store_url, SystemClock())
+        self.entries = BookieEntries(BookieConnections(RegisteredBookies(self.store).address))
+        self.compacted = CompactedLedgers(self.store, self.entries, DEFAULT_LEDGERS_ROOT)
+
+    def close(self) -> None:
+        self.entries.close()
+        self.store.close()
+        self.client.close()
+
+    # --- asking brokers --------------------------------------------------------------------------------------------
+
+    def request(self, method: str, path: str, body: object = None, **params: str) -> requests.Response:
+        """One call of the admin REST API, redirects followed; any answer."""
+        return requests.request(
+            method, f"{self._urls[0]}/admin/v2/{path}", json=body, params=params, timeout=_REQUEST_SECONDS
+        )
+
+    def admin(self, method: str, path: str, body: object = None, **params: str) -> Any:
+        """A call that must succeed; its JSON."""
+        answer = self.request(method, path, body, **params)
+        assert answer.ok, f"{method} {path}: {answer.status_code} {answer.text[:300]}"
+        return answer.json() if answer.content else None
+
+    def of_topic(self, topic: TopicName, verb: str = "") -> str:
+        """The path of a topic's call."""
+        place = f"{topic.domain.value}/{topic.namespace}/{java_url_encode(topic.local_name)}"
+        return f"{place}/{verb}" if verb else place
+
+    def create_namespace(self, namespace: str) -> None:
+        """A namespace whose brokers trim nothing, so that what a topic references changes only by what tests do."""
+        everything = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+        self.admin("PUT", f"namespaces/{namespace}", {"retention_policies": everything})
+
+    def unload(self, topic: TopicName) -> None:
+        """Close the topic at its broker, its cursors' state with it."""
+        self.admin("PUT", self.of_topic(topic, "unload"))
+
+    def delete_plainly(self, topic: TopicName) -> None:
+        """Pulsar's own deletion, nothing recorded."""
+        self.admin("DELETE", self.of_topic(topic), force="true")
+
+    # --- filling ---------------------------------------------------------------------------------------------------
+
+    def produce(self, topic: TopicName, payloads: Iterable[bytes], key: str | None = None) -> None:
+        """One entry for each payload."""
+        producer = self.client.create_producer(str(topic), batching_enabled=False)
+        for payload in payloads:
+            producer.send(payload, partition_key=key)
+        producer.close()
+
+    def fill(self, topic: TopicName, ledgers: int = 3) -> list[bytes]:
+        """Write so many ledgers, the last half full and open; what was written."""
+        payloads = [f"{topic.local_name} {n}".encode() for n in range(ENTRIES_PER_LEDGER * ledgers - 1)]
+        self.produce(topic, payloads)
+        return payloads
+
+    def first(self, topic: TopicName, subscription: str) -> bytes:
+        """What a subscription delivers first; it is not acknowledged."""
+        consumer = self.client.subscribe(str(topic), subscription)
+        payload = bytes(consumer.receive(timeout_millis=_RECEIVE_MS).data())
+        consumer.close()
+        return payload
+
+    def subscribe(self, topic: TopicName, subscription: str, acknowledge: int = 0) -> None:
+        """A durable subscription from the beginning, with some messages acknowledged and no consumer left."""
+        consumer = self.client.subscribe(
+            str(topic), subscription, initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=1
+        )
+        for _ in range(acknowledge):
+            consumer.acknowledge(consumer.receive(timeout_millis=_RECEIVE_MS))
+        consumer.close()
+        if acknowledge:
+            until(lambda: subscription in self.ledgers(topic).cursors, f"the cursor {subscription} has a ledger")
+
+    def store_schemas(self, topic: TopicName, versions: int) -> None:
+        """Versions of a schema, each with one more optional field; a partitioned topic's through one partition."""
+        for count in range(1, versions + 1):
+            fields = [{"name": f"f{n}", "type": ["null", "string"], "default": None} for n in range(count)]
+            definition = {"type": "record", "name": "R", "fields": fields}
+            schema = pulsar.schema.Schema(None, _pulsar.SchemaType.AVRO, definition, "AVRO")
+            self.client.create_producer(str(topic), schema=schema).close()
+
+    def compact(self, topic: TopicName) -> None:
+        """Run compaction and wait for its end."""
+        self.admin("PUT", self.of_topic(topic, "compaction"))
+        until(
+            lambda: self.admin("GET", self.of_topic(topic, "compaction"))["status"] == "SUCCESS",
+            f"{topic} is compacted",
+        )
+
+    def delay(self, topic: TopicName, subscription: str, messages: int = 12) -> None:
+        """Messages for an hour from now, until brokers have written an index of them to buckets."""
+        consumer = self.client.subscribe(str(topic), subscription, consumer_type=pulsar.ConsumerType.Shared)
+        producer = self.client.create_producer(str(topic), batching_enabled=False)
+        for n in range(messages):
+            producer.send(f"later {n}".encode(), deliver_after=timedelta(hours=1, seconds=n))
+        until(lambda: self.ledgers(topic).buckets.get(subscription), f"the delayed index of {topic} has buckets")
+        producer.close()
+        consumer.close()
+
+    def fill_with_everything(self, topic: TopicName) -> TopicLedgers:
+        """A loaded topic with ledgers of every kind; `ledgers` of it."""
+        self.store_schemas(topic, 3)
+        self.subscribe(topic, "plain")
+        self.produce(topic, [f"value {n}".encode() for n in range(5)], key="key")
+        self.subscribe(topic, "plain", acknowledge=2)
+        self.delay(topic, "delayed")
+        self.compact(topic)
+        found = until(lambda: self._complete(topic), f"{topic} has ledgers of every kind")
+        assert len(found.schema) == 3
+        return found
+
+    def _complete(self, topic: TopicName) -> TopicLedgers | None:
+        found = self.ledgers(topic)
+        return found if all(found.of(component) for component in LedgerComponent) else None
+
+    # --- reading back ----------------------------------------------------------------------------------------------
+
+    def read_all(self, topic: TopicName, *, compacted: bool = False) -> list[bytes]:
+        """Every message from the beginning, as a reader gets it."""
+        reader = self.client.create_reader(str(topic), pulsar.MessageId.earliest, is_read_compacted=compacted)
+        payloads = []
+        while reader.has_message_available():
+            payloads.append(bytes(reader.read_next(timeout_millis=_RECEIVE_MS).data()))
+        reader.close()
+        return payloads
+
+    # --- the metadata store ----------------------------------------------------------------------------------------
+
+    def ledgers(self, topic: TopicName) -> TopicLedgers:
+        """What the topic references now; empty sets for a topic that does not exist."""
+        name = topic.managed_ledger_name
+        path = managed_ledger_path(name)
+        node = self.store.read(path)
+        names = [CursorName(child) for child in self.store.children(path) or []]
+        nodes = self.store.read_many([cursor_path(name, cursor) for cursor in names])
+        cursors = {
+            cursor: cursor_references(found.data)
+            for cursor, found in zip(names, nodes, strict=True)
+            if found is not None
+        }
+        compaction = cursors.get(COMPACTION_CURSOR)
+        schema = self.store.read(schema_path(topic.schema_id))
+        return TopicLedgers(
+            topic=topic,
+            data=frozenset(managed_ledger_references(node.data).ledgers) if node else frozenset(),
+            cursors={java_url_decode(c): r.cursor_ledger for c, r in cursors.items() if r.cursor_ledger is not None},
+            schema=schema_references(schema.data) if schema else frozenset(),
+            compacted=self.compacted.referenced(compaction) if compaction else frozenset(),
+            buckets={java_url_decode(c): frozenset(r.buckets.values()) for c, r in cursors.items() if r.buckets},
+        )
+
+    def ledger_nodes(self, ledger_ids: Iterable[LedgerId]) -> dict[LedgerId, Node]:
+        """The metadata nodes that exist."""
+        ordered = sorted(ledger_ids)
+        nodes = self.store.read_many([ledger_path(ledger_id) for ledger_id in ordered])
+        return {ledger_id: node for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None}
+
+    def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
+        """The decoded metadata of a ledger that exists."""
+        node = self.store.read(ledger_path(ledger_id))
+        assert node is not None, f"ledger {ledger_id} has no metadata"
+        return decode_ledger_metadata(node.data)
+
+    def existing(self, ledger_ids: Iterable[LedgerId]) -> frozenset[LedgerId]:
+        """Those that have metadata."""
+        return frozenset(self.ledger_nodes(ledger_ids))
+
+    # --- damage ----------------------------------------------------------------------------------------------------
+
+    def leave_ledgers_behind(self, topic: TopicName, ledgers: TopicLedgers) -> dict[LedgerId, Node]:
+        """Delete the topic plainly and put its ledgers' metadata back, as if the broker's deletions had failed.
+
+        The entries are still on the bookies, so these are orphans with data. Answers their nodes.
+        """
+        before = self.ledger_nodes(ledgers.all)
+        self.delete_plainly(topic)
+        until(lambda: not self.existing(ledgers.all), f"the broker has deleted the ledgers of {topic}")
+        for node in before.values():
+            self.store.create(node.path, node.data)
+        return self.ledger_nodes(before)
+
+
+def numbered_topics(namespace: str, count: int) -> Sequence[TopicName]:
+    """Names of topics."""
+    return [parse_topic_name(f"persistent://{namespace}/topic-{number}") for number in range(count)]
+
+
+@contextmanager
+def connected_consumer(workload: Workload, topic: TopicName, subscription: str) -> Iterator[pulsar.Consumer]:
+    """A consumer that stays connected."""
+    consumer = workload.client.subscribe(str(topic), subscription)
+    try:
+        yield consumer
+    finally:
+        consumer.close()

@@ -1,0 +1,91 @@
+"""Ledgers that brokers left behind are deleted, referenced ones are kept, and what was deleted can come back."""
+
+import pulsar
+import pytest
+
+from service.ledger_ownership.paths import ledger_path
+from service.model.ledgers import LedgerComponent
+from service.model.names import TopicName
+from tests.cluster.deletion import Scene
+from tests.cluster.sidecars import BASE
+from tests.cluster.topics import TopicLedgers
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_what_a_broker_left_of_every_kind_is_deleted(scene: Scene) -> None:
+    topic = scene.topic("left")
+    left = scene.workload.fill_with_everything(topic)
+    scene.workload.leave_ledgers_behind(topic, left)
+    assert left.all <= scene.oracles.census().orphans
+    scene.append(scene.sidecar, left.records())
+    finals = scene.oracles.wait_for_finals(left.all)
+    assert not scene.workload.existing(left.all)
+    assert {final.decision for final in finals.values()} == {"deleted"}
+    for component in LedgerComponent:
+        for ledger_id in left.of(component):
+            assert finals[ledger_id].entry["ledgerComponent"] == component.value
+
+
+def demand_everything_works(scene: Scene, topic: TopicName, found: TopicLedgers) -> None:
+    """Read everything that the ledgers are for, through a broker that has loaded the topic afresh."""
+    workload = scene.workload
+    workload.unload(topic)
+    assert workload.read_all(topic)[:5] == [f"value {n}".encode() for n in range(5)]
+    assert b"value 4" in workload.read_all(topic, compacted=True)
+    assert workload.first(topic, "plain") == b"value 2"
+    place = f"schemas/{topic.namespace}/{topic.local_name}/schemas"
+    assert len(workload.admin("GET", place)["getSchemaResponses"]) == len(found.schema)
+    consumer = workload.client.subscribe(str(topic), "delayed", consumer_type=pulsar.ConsumerType.Shared)
+    stats = workload.admin("GET", workload.of_topic(topic, "stats"))
+    assert workload.ledgers(topic).buckets == found.buckets
+    assert stats["subscriptions"]["delayed"]["msgBacklog"] == 12
+    consumer.close()
+
+
+@pytest.mark.parametrize("loaded", [True, False], ids=["loaded", "unloaded"])
+def test_what_is_referenced_is_kept_and_goes_on_working(scene: Scene, loaded: bool) -> None:
+    topic = scene.topic("kept")
+    found = scene.workload.fill_with_everything(topic)
+    if not loaded:
+        scene.workload.unload(topic)
+        found = scene.workload.ledgers(topic)
+    scene.append(scene.sidecar, found.records())
+    finals = scene.oracles.wait_for_finals(found.all)
+    assert {(final.decision, final.reason) for final in finals.values()} == {("kept", "ledger-still-in-use")}
+    assert scene.workload.existing(found.all) == found.all
+    demand_everything_works(scene, topic, found)
+
+
+def test_a_deleted_ledger_comes_back_with_its_entries(scene: Scene) -> None:
+    sidecar, workload = scene.sidecar, scene.workload
+    topic = scene.topic("back")
+    left = scene.orphans(topic, 2)
+    nodes = workload.ledger_nodes(left.data)
+    scene.append(sidecar, left.records())
+    scene.oracles.wait_for_finals(left.data)
+    assert not workload.existing(left.data)
+    for ledger_id, node in nodes.items():
+        answer = sidecar.call("POST", f"{BASE}/undelete", {"ledgerId": ledger_id})
+        assert answer == {"ledgerId": ledger_id, "readable": True}
+        restored = workload.store.read(ledger_path(ledger_id))
+        assert restored is not None
+        assert restored.data == node.data
+        again = sidecar.request("POST", f"{BASE}/undelete", {"ledgerId": ledger_id})
+        assert (again.status_code, "exists" in again.json()["reason"]) == (409, True)
+    unknown = sidecar.request("POST", f"{BASE}/undelete", {"ledgerId": 2**40})
+    assert unknown.status_code == 404
+    # What came back can be read, entry by entry, and can be deleted again.
+    assert entries_of(scene, left) == [f"back {n}".encode() for n in range(3)]
+    scene.append(sidecar, left.records())
+    scene.oracles.wait_until_drained(sidecar)
+    assert not workload.existing(left.data)
+
+
+def entries_of(scene: Scene, ledgers: TopicLedgers) -> list[bytes]:
+    """The payloads of a topic's entries, read from the bookies."""
+    found = []
+    for ledger_id in sorted(ledgers.data):
+        metadata = scene.workload.metadata(ledger_id)
+        found += [entry.payload for entry in scene.workload.entries.read_tail(ledger_id, metadata, 10)]
+    return [payload[-len(b"back 0") :] for payload in found]
