@@ -125,7 +125,7 @@ def cluster_world(cluster: ClusterUnderTest) -> Iterator[ClusterWorld]:
     addresses = cluster.addresses
     with open_metadata_store(addresses.metadata_store_url, SystemClock()) as store:
         rest = AdminRest(addresses.web_service_urls, store=store, timeouts=HttpTimeouts(2, 5))
-        client = open_client(addresses.broker_service_url)
+        client = open_client(addresses.broker_service_url, operation_timeout_seconds=60)
         opened = ClusterWorld(cluster, BrokerLiveOwners(rest, store), rest, client)
         try:
             yield opened
@@ -256,17 +256,6 @@ def test_a_reader_without_a_subscription_counts_as_reading(real: ClusterWorld) -
     reader.close()
 
 
-def test_a_dead_broker_is_temporary_until_its_registration_ends(real: ClusterWorld) -> None:
-    topic = real.loaded_topic()
-    name = next(name for name in real.cluster.addresses.members if name.startswith("broker"))
-    real.cluster.kill(name)
-    try:
-        with pytest.raises(TemporaryError):
-            real.owners.views([topic])
-    finally:
-        real.cluster.restart(name)
-
-
 def test_owners_are_those_that_brokers_name(real: ClusterWorld) -> None:
     for _ in range(8):
         topic = real.loaded_topic()
@@ -277,6 +266,17 @@ def test_owners_are_those_that_brokers_name(real: ClusterWorld) -> None:
 
 def test_a_namespace_that_is_not_there_has_no_owner(real: ClusterWorld) -> None:
     assert real.owners.owner_url(parse_topic_name("persistent://public/nowhere/topic")) is None
+
+
+def test_a_dead_broker_is_temporary_until_its_registration_ends(real: ClusterWorld) -> None:
+    topic = real.loaded_topic()
+    name = next(name for name in real.cluster.addresses.members if name.startswith("broker"))
+    real.cluster.kill(name)
+    try:
+        with pytest.raises(TemporaryError):
+            real.owners.views([topic])
+    finally:
+        real.cluster.restart(name)
 
 
 def eventually(read: Callable[[], _Answer], holds: Callable[[_Answer], bool]) -> _Answer:

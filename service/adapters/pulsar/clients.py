@@ -11,8 +11,32 @@ import pulsar
 
 from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from service.adapters.pulsar.errors import translated
+from service.model.errors import InvalidInputError
 
 _LOGGER = logging.getLogger("service.adapters.pulsar.client")
+_REPEAT_SECONDS = 30.0
+_REMEMBERED_LINES = 1000
+
+
+class RepeatedLines(logging.Filter):
+    """Lets a line through once in a while: the client repeats itself many times a second while a broker is down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        line = record.getMessage()
+        shown = self._shown.get(line)
+        if shown is not None and record.created - shown < _REPEAT_SECONDS:
+            return False
+        if len(self._shown) >= _REMEMBERED_LINES:
+            self._shown.clear()
+        self._shown[line] = record.created
+        return True
+
+
+_REPEATED = RepeatedLines()
 
 
 def open_client(
@@ -20,12 +44,13 @@ def open_client(
     credentials: ClientCredentials | None = None,
     tls: TlsOptions | None = None,
     *,
-    operation_timeout_seconds: int = 30,
+    operation_timeout_seconds: int = 15,
     connection_timeout_ms: int = 10_000,
 ) -> pulsar.Client:
     """A client for ``pulsar://host:port[,host:port]`` or ``pulsar+ssl://...``; it connects on first use.
 
-    The C++ client's lines of WARNING and above go to the logger ``service.adapters.pulsar.client``.
+    The C++ client's lines of WARNING and above go to the logger ``service.adapters.pulsar.client``, repetitions left
+    out. ``operation_timeout_seconds`` is also how long one partition without a broker can hold up a `publish`.
 
     Raises:
         InvalidInputError: the URL is none of the binary protocol.
@@ -34,18 +59,22 @@ def open_client(
     options = tls or TlsOptions()
     if _LOGGER.level == logging.NOTSET:
         _LOGGER.setLevel(logging.WARNING)
-    with translated(f"opening the broker service URL {broker_service_url}"):
+    _LOGGER.addFilter(_REPEATED)
+    trusted = options.trust_certs_file
+    try:
         return pulsar.Client(
             broker_service_url,
             known.client_authentication(),
             operation_timeout_seconds=operation_timeout_seconds,
             connection_timeout_ms=connection_timeout_ms,
             stats_interval_in_seconds=0,
-            tls_trust_certs_file_path=None if options.trust_certs_file is None else str(options.trust_certs_file),
+            tls_trust_certs_file_path=None if trusted is None else str(trusted),
             tls_allow_insecure_connection=options.allow_insecure_connection,
             tls_validate_hostname=options.hostname_verification,
             logger=_LOGGER,
         )
+    except ValueError as error:
+        raise InvalidInputError("the broker service URL cannot be used; write pulsar://host:port") from error
 
 
 def partitions_of(client: pulsar.Client, topic: str) -> Sequence[str]:

@@ -112,9 +112,10 @@ class TopicPublisher:
     def _send_windows(
         self, waiting: dict[int, list[int]], messages: Sequence[OutgoingMessage], receipts: Receipts, *, explicit: bool
     ) -> None:
-        windows: dict[int, list[int]] = {}
+        windows: dict[int, Sequence[int]] = {}
         for number, indexes in list(waiting.items()):
-            window, rest = indexes[: self._settings.window], indexes[self._settings.window :]
+            window = self._partitions[number].first_window(indexes, messages)
+            rest = indexes[len(window) :]
             waiting[number] = rest
             if self._partitions[number].send(window, messages, receipts, explicit=explicit):
                 windows[number] = window
@@ -173,6 +174,15 @@ class _PartitionProducer:
                 producer.close()
         except SidecarError as error:
             _LOGGER.warning("%s", error)
+
+    def first_window(self, indexes: Sequence[int], messages: Sequence[OutgoingMessage]) -> Sequence[int]:
+        """What to send next; a missing id and what is below it go alone, so that its success lets the others follow."""
+        window = indexes[: self._settings.window]
+        missing = self._missing_id
+        if missing is None:
+            return window
+        head = [index for index in window if (messages[index].sequence_id or 0) <= missing]
+        return head or window
 
     def send(
         self, window: Sequence[int], messages: Sequence[OutgoingMessage], receipts: Receipts, *, explicit: bool
