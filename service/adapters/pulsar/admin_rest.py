@@ -65,7 +65,7 @@ class AdminRest:
     """The admin REST API of one cluster; safe for use by several threads.
 
     Every method raises `TemporaryError` when no broker could be asked, `NotFoundError` on a broker's 404,
-    `NotAuthenticatedError`/`NotAuthorizedError` on 401/403, `BrokerRefusedError` on any other 4xx, and
+    `NotAuthenticatedError` or `NotAuthorizedError` on 401 and 403, `BrokerRefusedError` on any other 4xx, and
     `PermanentError` for a redirect to an address that is no known broker. A change whose answer was lost, or that got
     a 5xx, is an `OutcomeUnknownError`.
     """
@@ -225,9 +225,10 @@ def _checked(call: _Call, answer: requests.Response) -> requests.Response:
 def _failure(call: _Call, answer: requests.Response) -> SidecarError:
     status, reason = answer.status_code, _reason(answer)
     shown = reason or f"{status} without a reason"
-    if status == 401:
+    # Brokers answer 401 with a reason of their own when they know the role and it may not do this.
+    if status == 401 and reason is None:
         return NotAuthenticatedError(f"{call}: {shown}; check the sidecar's credentials for the brokers")
-    if status == 403:
+    if status in (401, 403):
         return NotAuthorizedError(f"{call}: {shown}; grant the sidecar's role this operation")
     if status == 404 and reason is not None:
         return NotFoundError(reason)

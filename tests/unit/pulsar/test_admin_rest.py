@@ -122,7 +122,8 @@ def test_without_any_broker_everything_is_temporary() -> None:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (answering(401, "who?"), NotAuthenticatedError),
+        (Answer(401, b"<html>Authentication required</html>"), NotAuthenticatedError),
+        (answering(401, "This operation requires super-user access"), NotAuthorizedError),
         (answering(403, "no"), NotAuthorizedError),
         (answering(404, "Topic x not found"), NotFoundError),
         (Answer(404, b"<html>Not Found</html>"), BrokerRefusedError),

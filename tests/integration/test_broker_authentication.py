@@ -1,0 +1,83 @@
+"""The sidecar's identity in front of brokers that ask for one."""
+
+import base64
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import jwt
+import pytest
+
+from service.adapters.metadata.zookeeper import open_metadata_store
+from service.adapters.pulsar.admin_rest import AdminRest
+from service.adapters.pulsar.clients import open_client
+from service.adapters.pulsar.credentials import ClientCredentials, parse_credentials
+from service.adapters.pulsar.live_owners import BrokerLiveOwners
+from service.adapters.pulsar.topics import PulsarDeletionTopics, topic_name
+from service.ledger_deletion.ports import DeletionTopic, OutgoingMessage, PublishResult
+from service.local_cluster.addresses import ClusterAddresses
+from service.model.clocks import SystemClock
+from service.model.errors import NotAuthorizedError
+from service.model.names import parse_topic_name
+from tests.cluster.plugin import ClusterFactory
+
+KEY = b"a key of at least 32 bytes for HS256"
+CLOCK = SystemClock()
+
+
+def token(role: str) -> str:
+    return jwt.encode({"sub": role}, KEY, algorithm="HS256")
+
+
+@pytest.fixture(scope="module")
+def guarded(special_cluster: ClusterFactory) -> Iterator[ClusterAddresses]:
+    conf = {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+        "tokenSecretKey": "data:;base64," + base64.b64encode(KEY).decode(),
+        # The cluster's own readiness probe shows no identity; everybody who shows one is judged by it.
+        "anonymousUserRole": "anonymous",
+        "superUserRoles": "admin,anonymous",
+        "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+        "brokerClientAuthenticationParameters": f"token:{token('admin')}",
+    }
+    with special_cluster(broker_conf=conf) as cluster:
+        yield cluster.addresses
+
+
+def topics_of(addresses: ClusterAddresses, credentials: ClientCredentials) -> Iterator[PulsarDeletionTopics]:
+    client = open_client(addresses.broker_service_url, credentials)
+    yield PulsarDeletionTopics(client, AdminRest(addresses.web_service_urls, credentials), CLOCK)
+    client.close()
+
+
+def test_a_superuser_s_token_file_opens_everything(guarded: ClusterAddresses, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(token("admin") + "\n")
+    credentials = parse_credentials("token", f"file://{file}")
+    for topics in topics_of(guarded, credentials):
+        topics.ensure()
+        publisher = topics.publisher(DeletionTopic.PENDING, f"test-{uuid.uuid4()}")
+        assert publisher.publish([OutgoingMessage(b"x")]) == [PublishResult.STORED]
+        publisher.close()
+        assert topics.backlog().total == 1
+    with open_metadata_store(guarded.metadata_store_url, CLOCK) as store:
+        owners = BrokerLiveOwners(AdminRest(guarded.web_service_urls, credentials, store=store), store)
+        partition = topic_name(DeletionTopic.PENDING).partition(0)
+        assert owners.views([partition, parse_topic_name("unknown")]).keys() == {partition}
+
+
+def test_a_role_that_may_not_is_told_so(guarded: ClusterAddresses) -> None:
+    secret = token("nobody")
+    credentials = parse_credentials("token", f"token:{secret}")
+    for topics in topics_of(guarded, credentials):
+        with pytest.raises(NotAuthorizedError) as refused:
+            topics.ensure()
+        with pytest.raises(NotAuthorizedError):
+            topics.publisher(DeletionTopic.PENDING, "name")
+        assert secret not in str(refused.value)
+    with open_metadata_store(guarded.metadata_store_url, CLOCK) as store:
+        owners = BrokerLiveOwners(AdminRest(guarded.web_service_urls, credentials, store=store), store)
+        with pytest.raises(NotAuthorizedError):
+            owners.views([parse_topic_name("unknown")])
