@@ -17,7 +17,7 @@ from service.adapters.pulsar.topics import PulsarDeletionTopics, topic_name
 from service.ledger_deletion.ports import DeletionTopic, OutgoingMessage, PublishResult
 from service.local_cluster.addresses import ClusterAddresses
 from service.model.clocks import SystemClock
-from service.model.errors import NotAuthorizedError
+from service.model.errors import NotAuthorizedError, TemporaryError
 from service.model.names import parse_topic_name
 from tests.cluster.plugin import ClusterFactory
 
@@ -79,5 +79,5 @@ def test_a_role_that_may_not_is_told_so(guarded: ClusterAddresses) -> None:
         assert secret not in str(refused.value)
     with open_metadata_store(guarded.metadata_store_url, CLOCK) as store:
         owners = BrokerLiveOwners(AdminRest(guarded.web_service_urls, credentials, store=store), store)
-        with pytest.raises(NotAuthorizedError):
+        with pytest.raises(TemporaryError, match="super-user"):
             owners.views([parse_topic_name("unknown")])

@@ -21,7 +21,7 @@ from service.adapters.pulsar.bundles import ownership_path, read_boundaries
 from service.adapters.pulsar.known_brokers import Broker, live_brokers
 from service.adapters.pulsar.owner_views import owned_bundles, owner_view, owning_url
 from service.ledger_deletion.ports import OwnerView
-from service.model.errors import BrokerRefusedError, NotFoundError, PermanentError, TemporaryError
+from service.model.errors import PermanentError, TemporaryError
 from service.model.metadata import MetadataStore
 from service.model.names import TopicName
 
@@ -108,10 +108,10 @@ class BrokerLiveOwners:
                 return self._rest.get_exactly(url, path, params)
             except TemporaryError as error:
                 failure = error
-            except (NotFoundError, BrokerRefusedError) as error:
-                # Unloaded or deleted since it was listed, or no longer to be asked: not an absence, a changed world.
-                raise TemporaryError(f"{path} at broker {broker.broker_id}: {error}; try again") from error
-        raise failure or PermanentError(f"broker {broker.broker_id} has no address that the sidecar may use")
+            except PermanentError as error:
+                # Gone since it was listed, or the sidecar's role may not ask: no verdict on any ledger follows from it.
+                raise TemporaryError(f"{path} at broker {broker.broker_id}: {error}") from error
+        raise failure or TemporaryError(f"broker {broker.broker_id} has no address that the sidecar may use")
 
 
 def _in_parallel(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
