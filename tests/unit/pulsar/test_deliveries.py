@@ -1,0 +1,79 @@
+"""Message ids as Java spells them, retries' due times, and what a consumer remembers."""
+
+import threading
+
+import _pulsar
+import pulsar
+import pytest
+
+from service.adapters.pulsar.consumer import FinishedMessages
+from service.adapters.pulsar.deliveries import handle_of, java_message_id
+from service.adapters.pulsar.overdue import due_ms
+from service.adapters.pulsar.receipts import Receipts
+from service.ledger_deletion.ports import Delivery, PublishResult
+from service.model.errors import PermanentError
+
+
+def message_id(ledger: int, entry: int, partition: int = -1, batch_index: int = -1) -> _pulsar.MessageId:
+    return _pulsar.MessageId(partition, ledger, entry, batch_index)
+
+
+def delivery(properties: dict[str, str], publish_time_ms: int = 1000) -> Delivery:
+    return Delivery("x", b"", None, properties, "1:2:-1", "topic", publish_time_ms)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (message_id(28, 0), "28:0:-1"),
+        (message_id(28, 3, 2), "28:3:2"),
+        (message_id(28, 3, 2, 0), "28:3:2:0"),
+        (message_id(2**40, 7, -1, 499), "1099511627776:7:-1:499"),
+    ],
+)
+def test_message_ids(given: _pulsar.MessageId, expected: str) -> None:
+    assert java_message_id(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("delay", "expected"),
+    [("500", 1500), ("0", 1000), ("", 1000), ("-5", 1000), ("x", 1000), ("9" * 30, 1000), ("²", 1000)],
+)
+def test_a_retry_is_due_after_its_delay_and_at_once_if_that_is_no_number(delay: str, expected: int) -> None:
+    assert due_ms(delivery({"DELAY_TIME": delay})) == expected
+
+
+def test_a_delivery_of_another_making_cannot_be_acknowledged() -> None:
+    with pytest.raises(PermanentError):
+        handle_of(delivery({}))
+
+
+def test_finished_messages_are_known_by_entry_and_place() -> None:
+    finished = FinishedMessages(2)
+    finished.add(message_id(1, 1, 0, 0))
+    finished.add(message_id(1, 2, 0))
+    assert finished.holds(message_id(1, 1, 0, 0))
+    assert finished.holds(message_id(1, 2, 0))
+    assert not finished.holds(message_id(1, 1, 0, 1))
+    assert not finished.holds(message_id(1, 1, 1, 0))
+    finished.add(message_id(1, 1, 0, 1))
+    finished.add(message_id(1, 3, 0))
+    assert finished.holds(message_id(1, 1, 0, 0))
+    assert not finished.holds(message_id(1, 2, 0))
+
+
+def test_receipts_come_from_other_threads_and_late_ones_change_no_answer_given() -> None:
+    receipts = Receipts(3)
+    callbacks = [receipts.expect(index) for index in range(2)]
+    receipts.settle(2, PublishResult.NOT_STORED)
+    assert not receipts.wait(0)
+    thread = threading.Thread(target=callbacks[0], args=(pulsar.Result.Ok, message_id(1, 1)))
+    thread.start()
+    thread.join()
+    assert not receipts.wait(0)
+    given = receipts.results()
+    assert given == [PublishResult.STORED, PublishResult.UNKNOWN, PublishResult.NOT_STORED]
+    callbacks[1](pulsar.Result.Ok, message_id(1, 2))
+    assert receipts.wait(0)
+    assert given[1] is PublishResult.UNKNOWN
+    assert receipts.of(1) is PublishResult.STORED
