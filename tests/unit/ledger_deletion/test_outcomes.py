@@ -1,0 +1,162 @@
+"""What the outcome topic keeps can be read back, and what was forged onto it restores nothing."""
+
+import base64
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.ledger_deletion.deciding import Delete, DeleteOffloaded
+from service.ledger_deletion.facts import Referenced, ReferencesUnknown, Unreferenced
+from service.ledger_deletion.outcomes import (
+    MAX_MESSAGE_BYTES,
+    KeptLedger,
+    Settlement,
+    judged_messages,
+    kept_ledgers,
+    note_message,
+    settled_messages,
+)
+from service.model.errors import UndecodableError
+from service.model.ids import LedgerId
+from tests.unit.ledger_deletion.cases import (
+    CONTEXT,
+    CREATED_MS,
+    GUARD,
+    LEDGER_ID,
+    NOT_REFERENCED,
+    facts,
+    offload_record,
+    record,
+    stored,
+    view,
+)
+
+CASE = facts()
+VERDICT = Delete(stored(), (GUARD,))
+
+
+def test_a_judgement_keeps_the_bytes_that_bring_the_ledger_back() -> None:
+    (payload,) = judged_messages("sidecar-1", 5, [("1:2:0", CASE, VERDICT)])
+    assert kept_ledgers(payload) == [KeptLedger(LEDGER_ID, "/ledgers/00/0000/L0007", b"raw", 5)]
+    document = json.loads(payload)
+    assert document["step"] == "judged"
+    assert document["sidecar"] == "sidecar-1"
+    (entry,) = document["entries"]
+    assert entry["messageId"] == "1:2:0"
+    assert entry["ledgerId"] == 7
+    assert entry["topicName"] == "persistent://public/default/orders"
+    assert entry["ledgerComponent"] == "MANAGED_LEDGER"
+    assert entry["ledgerType"] == "LEDGER"
+    assert entry["ledger"]["version"] == 3
+    assert entry["ledger"]["createdMs"] == CREATED_MS
+    assert entry["reads"]["/owner"] == 5
+    assert entry["reads"]["/ledgers/00/0000/L0007"] == 3
+
+
+def test_a_judgement_of_an_offloaded_copy_keeps_no_bytes() -> None:
+    (payload,) = judged_messages("s", 5, [("1:2:0", facts(offload_record()), DeleteOffloaded(CONTEXT, ()))])
+    assert kept_ledgers(payload) == []
+
+
+@pytest.mark.parametrize(
+    ("references", "reads"),
+    [
+        (Referenced(GUARD), {"/owner": 5}),
+        (NOT_REFERENCED, {"/owner": 5}),
+        (Unreferenced(()), {}),
+        (ReferencesUnknown("no bookie"), {"unknown": "no bookie"}),
+    ],
+)
+def test_a_settlement_says_from_which_reads(references: object, reads: dict[str, object]) -> None:
+    case = facts(references=references, owner=view(), ledger=None)  # type: ignore[arg-type]
+    settlement = Settlement("kept", "already-gone", "there is no such ledger", "1:2:0", record(), case)
+    (payload,) = settled_messages("s", 5, [settlement])
+    (entry,) = json.loads(payload)["entries"]
+    assert entry["reads"] == {"atMs": case.now_ms, "owner": "broker-1:8080"} | reads
+    assert entry["decision"] == "kept"
+    assert entry["reason"] == "already-gone"
+    assert "conditional" not in entry
+    assert kept_ledgers(payload) == []
+
+
+def test_a_rejected_message_has_no_record_and_its_detail_is_cut() -> None:
+    settlement = Settlement("rejected", "malformed", "\ud800" * 10_000, "1:2:0", None, conditional=False)
+    (payload,) = settled_messages("s", 5, [settlement])
+    (entry,) = json.loads(payload)["entries"]
+    assert entry == {
+        "messageId": "1:2:0",
+        "decision": "rejected",
+        "reason": "malformed",
+        "detail": "\ud800" * 500,
+        "conditional": False,
+    }
+
+
+def test_nothing_to_say_is_no_message() -> None:
+    assert settled_messages("s", 5, []) == []
+    assert judged_messages("s", 5, []) == []
+
+
+def test_a_big_batch_becomes_several_messages_of_bounded_size() -> None:
+    settlements = [Settlement("kept", "x", "d" * 400, f"1:{number}:0", record()) for number in range(3_000)]
+    payloads = settled_messages("s", 5, settlements)
+    assert len(payloads) > 1
+    assert all(len(payload) < MAX_MESSAGE_BYTES + 1_000 for payload in payloads)
+    ids = [entry["messageId"] for payload in payloads for entry in json.loads(payload)["entries"]]
+    assert ids == [settlement.message_id for settlement in settlements]
+
+
+def test_a_note_is_a_message_of_its_own_kind() -> None:
+    payload = note_message("s", 5, "undeleted", {"ledgerId": 7})
+    assert json.loads(payload) == {"step": "undeleted", "sidecar": "s", "atMs": 5, "entries": [{"ledgerId": 7}]}
+    assert kept_ledgers(payload) == []
+
+
+def forged(**changes: object) -> bytes:
+    entry = {
+        "ledgerId": 7,
+        "ledger": {"path": "/ledgers/00/0000/L0007", "metadata": base64.b64encode(b"raw").decode()} | changes,
+    }
+    if "ledgerId" in changes:
+        entry["ledgerId"] = changes["ledgerId"]
+    return json.dumps({"step": "judged", "sidecar": "s", "atMs": 5, "entries": [entry]}).encode()
+
+
+def test_the_forger_starts_from_something_that_is_read() -> None:
+    assert kept_ledgers(forged()) == [KeptLedger(LedgerId(7), "/ledgers/00/0000/L0007", b"raw", 5)]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        forged(path="/managed-ledgers/public/default/persistent/orders"),
+        forged(path="/ledgers/00/0000/L0008"),
+        forged(path="/admin/policies"),
+        forged(path=7),
+        forged(ledgerId="7"),
+        forged(metadata="no base 64"),
+        forged(metadata=None),
+        b"",
+        b"{}",
+        b"[]",
+        b"7",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"step":"judged","entries":7}',
+        b'{"step":"judged","entries":[7],"atMs":1}',
+        b'{"step":"judged","entries":["ledger"],"atMs":1}',
+        b'{"step":"judged","entries":[{"ledger":7,"ledgerId":7}],"atMs":1}',
+    ],
+    ids=lambda payload: f"{len(payload)} {payload[-40:]!r}",
+)
+def test_what_is_none_of_ours_restores_nothing(payload: bytes) -> None:
+    with pytest.raises(UndecodableError):
+        kept_ledgers(payload)
+
+
+@given(st.binary(max_size=100))
+def test_no_bytes_break_the_reader(payload: bytes) -> None:
+    with pytest.raises(UndecodableError):
+        kept_ledgers(payload)
