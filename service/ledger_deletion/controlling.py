@@ -1,7 +1,6 @@
 """What the sidecars of a cluster share in the metadata store: the switches, and who is there."""
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from service.model.metadata import MetadataStore
 CONTROL = "/pulsar-sidecar/ledger-deletion/control"
 INSTANCES = "/pulsar-sidecar/instances"
 _CHANGE_TRIES = 10
+_SLOWEST, _FASTEST = 0.001, 1e9
 _UNREADABLE = Control(
     paused=True, paused_reason=f"the switches at {CONTROL} cannot be read: pause or resume again, and set the rate"
 )
@@ -61,10 +61,12 @@ class ControlPanel:
         """Set or lift the limit of each sidecar.
 
         Raises:
-            InvalidInputError: the limit is no positive number.
+            InvalidInputError: the limit is no number, or beyond reason.
         """
         if not _is_rate(ledgers_per_second):
-            raise InvalidInputError("a rate is a positive number of ledgers a second, or none to lift the limit")
+            raise InvalidInputError(
+                f"a rate is a number of ledgers a second from {_SLOWEST} to {_FASTEST:.0f}, or none to lift the limit"
+            )
         return self.change(lambda control: replace(control, rate_per_second=ledgers_per_second))
 
 
@@ -125,7 +127,7 @@ def _decode_control(data: bytes) -> Control:
 def _is_rate(value: object) -> bool:
     if value is None:
         return True
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and _SLOWEST <= value <= _FASTEST
 
 
 def _encode_instance(instance: SidecarInstance) -> bytes:

@@ -1,6 +1,6 @@
 """Dead letters: looked at, and sent back to the system topic with their tries set to zero."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from service.ledger_deletion.operating import DeadLetter, Redriven
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo, parse_record
@@ -20,14 +20,28 @@ def list_dead(dead_letters: DeadLetters, limit: int) -> list[DeadLetter]:
 def redrive(
     dead_letters: DeadLetters, publisher: Publisher, ledger_ids: Collection[LedgerId] | None, limit: int
 ) -> Redriven:
-    """Send dead letters back, those of the given ledgers or all; one leaves the topic only when its copy is stored."""
-    deliveries = dead_letters.receive(limit)
-    wanted = [delivery for delivery in deliveries if ledger_ids is None or _ledger_id(delivery) in ledger_ids]
+    """Send up to ``limit`` dead letters back: the oldest, or those of the given ledgers wherever they wait.
+
+    One leaves the topic only when its copy is stored.
+    """
+    seen = chosen = redriven = 0
+    while chosen < limit:
+        deliveries = dead_letters.receive(limit)
+        wanted = [delivery for delivery in deliveries if ledger_ids is None or _ledger_id(delivery) in ledger_ids]
+        wanted = wanted[: limit - chosen]
+        seen, chosen = seen + len(deliveries), chosen + len(wanted)
+        redriven += _send_back(dead_letters, publisher, wanted)
+        if ledger_ids is None or not deliveries:
+            break
+    return Redriven(redriven=redriven, left=seen - redriven)
+
+
+def _send_back(dead_letters: DeadLetters, publisher: Publisher, wanted: Sequence[Delivery]) -> int:
     results = publisher.publish([fresh(delivery) for delivery in wanted]) if wanted else []
     stored = [delivery for delivery, result in zip(wanted, results, strict=True) if result.stored]
     if stored:
         dead_letters.acknowledge(stored)
-    return Redriven(redriven=len(stored), left=len(deliveries) - len(stored))
+    return len(stored)
 
 
 def _dead_letter(delivery: Delivery) -> DeadLetter:
