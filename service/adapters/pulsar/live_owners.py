@@ -27,7 +27,7 @@ from service.model.names import TopicName
 
 _LOADED_TOPICS_PATH = "/admin/v2/broker-stats/bookieops"
 _ROUNDS = 2
-_MAX_THREADS = 16
+_MAX_THREADS = 8
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -43,6 +43,8 @@ class BrokerLiveOwners:
     def __init__(self, rest: AdminRest, store: MetadataStore) -> None:
         self._rest = rest
         self._store = store
+        # Kept, because every thread keeps its connections.
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, "live-owners")
 
     def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, OwnerView]:
         wanted = frozenset(topics)
@@ -56,7 +58,7 @@ class BrokerLiveOwners:
                 break
         if set(brokers) != set(self._live_brokers()):
             raise TemporaryError("brokers came or went while they were asked for their topics; try again")
-        found = _in_parallel(lambda pair: (pair[0], self._view(*pair)), loaded.items())
+        found = self._in_parallel(lambda pair: (pair[0], self._view(*pair)), loaded.items())
         return dict(found)
 
     def owner_url(self, topic: TopicName) -> str | None:
@@ -68,7 +70,7 @@ class BrokerLiveOwners:
             return owning_url(node.data, topic)
         brokers = [broker for broker in live_brokers(self._store) if broker.extensible]
         bundle = ownership_path(topic, boundaries).removeprefix("/namespace/")
-        owners = _in_parallel(lambda broker: (broker, bundle in self._owned(broker)), brokers)
+        owners = self._in_parallel(lambda broker: (broker, bundle in self._owned(broker)), brokers)
         return next((broker.web_service_urls[0] for broker, owns in owners if owns), None)
 
     def _live_brokers(self) -> list[Broker]:
@@ -78,7 +80,7 @@ class BrokerLiveOwners:
         return brokers
 
     def _loaded(self, topics: Collection[TopicName], brokers: Collection[Broker]) -> dict[TopicName, Broker]:
-        listed = _in_parallel(lambda broker: (broker, self._listed(broker)), brokers)
+        listed = self._in_parallel(lambda broker: (broker, self._listed(broker)), brokers)
         return {topic: broker for broker, names in listed for topic in topics if str(topic) in names}
 
     def _listed(self, broker: Broker) -> frozenset[str]:
@@ -113,10 +115,8 @@ class BrokerLiveOwners:
                 raise TemporaryError(f"{path} at broker {broker.broker_id}: {error}") from error
         raise failure or TemporaryError(f"broker {broker.broker_id} has no address that the sidecar may use")
 
-
-def _in_parallel(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    found = list(items)
-    if len(found) < 2:
-        return [work(item) for item in found]
-    with ThreadPoolExecutor(min(len(found), _MAX_THREADS), "live-owners") as pool:
-        return list(pool.map(work, found))
+    def _in_parallel(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+        found = list(items)
+        if len(found) < 2:
+            return [work(item) for item in found]
+        return list(self._threads.map(work, found))

@@ -27,7 +27,7 @@ from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
 
 OK = Answer(200, b'{"ok": true}')
-TIMEOUTS = HttpTimeouts(2.0, 0.5)
+TIMEOUTS = HttpTimeouts(5.0, 1.0)
 CREDENTIALS = parse_credentials("token", "token:abc")
 
 

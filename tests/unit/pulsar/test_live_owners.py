@@ -54,7 +54,7 @@ class Cluster:
         for broker in brokers:
             registration = {"webServiceUrl": broker.http.url, "loadManagerClassName": load_manager}
             self.store.put(self.path(broker), json.dumps(registration).encode())
-        rest = AdminRest([brokers[0].http.url], store=self.store, timeouts=HttpTimeouts(1.0, 0.5))
+        rest = AdminRest([brokers[0].http.url], store=self.store, timeouts=HttpTimeouts(5.0, 5.0))
         self.owners = BrokerLiveOwners(rest, self.store)
 
     def path(self, broker: Broker) -> str:
