@@ -16,7 +16,7 @@ from service.ledger_deletion.marking import (
 )
 from service.ledger_deletion.operations import MAX_NODE_BYTES, HeldOperation, Operation, write_operation
 from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, encode_record
-from service.ledger_deletion.ports import DeletionTopic, DeletionTopics, OutgoingMessage, PublishResult
+from service.ledger_deletion.ports import DeletionTopic, DeletionTopics, LiveOwners, OutgoingMessage, PublishResult
 from service.ledger_deletion.steps import Step, Steps
 from service.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers, CursorLedgerGoneError
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
@@ -51,6 +51,7 @@ class Recorder:
         self,
         store: MetadataStore,
         entries: LedgerEntries,
+        owners: LiveOwners,
         topics: DeletionTopics,
         ledgers_root: str,
         metrics: DeletionMetrics,
@@ -59,6 +60,7 @@ class Recorder:
     ) -> None:
         self._store = store
         self._max_node_bytes = max_node_bytes
+        self._owners = owners
         self._topics = topics
         self._root = ledgers_root
         self._metrics = metrics
@@ -129,10 +131,16 @@ class Recorder:
             topic=topic,
             managed_ledger=managed_ledger_references(node.data),
             cursors=cursors,
-            compacted_ledgers=self._compacted_ledgers(compaction) if compaction else frozenset(),
+            compacted_ledgers=self._compacted_ledgers(topic, compaction) if compaction else frozenset(),
         )
 
-    def _compacted_ledgers(self, compaction: CursorReferences) -> frozenset[LedgerId]:
+    def _compacted_ledgers(self, topic: TopicName, compaction: CursorReferences) -> frozenset[LedgerId]:
+        # A broker writes the new ledger's id into the cursor's ledger up to a minute after it has switched to it.
+        view = self._owners.views({topic}).get(topic)
+        held = frozenset() if view is None or view.compacted_ledger is None else frozenset({view.compacted_ledger})
+        return held | self._stored_compacted_ledgers(compaction)
+
+    def _stored_compacted_ledgers(self, compaction: CursorReferences) -> frozenset[LedgerId]:
         try:
             return self._compacted.referenced(compaction)
         except CursorLedgerGoneError:

@@ -38,7 +38,7 @@ from service.ledger_deletion.ports import (
 from service.ledger_deletion.retrying import Reconsumption, RetryPolicy, reconsume
 from service.ledger_deletion.steps import Step, Steps
 from service.model.clocks import Clock
-from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from service.model.errors import DisabledError, OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from service.model.ledgers import LedgerType
 from service.model.metadata import DeletionResult
 from service.observability.metrics import DeletionMetrics
@@ -251,6 +251,10 @@ class Settler:
             result = self._offloaded.delete_offloaded(
                 record.ledger_id, verdict.context, record.topic.managed_ledger_name
             )
+        except DisabledError as error:
+            # An operator who adds the missing setting finds the record on the dead-letter topic at the latest.
+            self._retry(book, judgement.candidate, RetryLater(Reason.REFUSED_BY_STORAGE, str(error)), judgement)
+            return
         except PermanentError as error:
             self._finish(book, judgement, "kept", Reason.REFUSED_BY_STORAGE, str(error))
             return

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import assert_never
 from urllib.parse import urlsplit
 
-from service.model.errors import InvalidInputError, PermanentError
+from service.model.errors import DisabledError, InvalidInputError, PermanentError
 
 ALLOWED_LOCATIONS_SETTING = "offloadAllowedLocations"
 _BUCKET = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{1,253}[A-Za-z0-9])?")
@@ -96,13 +96,13 @@ class AllowedLocations:
         """The listed location that a context means; for Azure it adds the account, which contexts do not record.
 
         Raises:
-            PermanentError: it is not listed.
+            DisabledError: it is not listed.
         """
         azure = wanted.storage is Storage.AZURE
         for location in self._locations:
             if location == wanted or (azure and replace(location, endpoint=wanted.endpoint) == wanted):
                 return location
-        raise PermanentError(
+        raise DisabledError(
             f"{wanted} is not in {ALLOWED_LOCATIONS_SETTING}; if the cluster really offloads there, add it and send "
             "the record again"
         )

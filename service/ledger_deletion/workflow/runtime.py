@@ -99,7 +99,7 @@ class Runtime:
         self.panel = ControlPanel(world.store)
         self.register = Register(world.store, instance)
         root = configuration.ledgers_root
-        recorder = Recorder(world.store, world.entries, world.topics, root, metrics, listener)
+        recorder = Recorder(world.store, world.entries, world.owners, world.topics, root, metrics, listener)
         self.deleter = TopicDeleter(instance.name, world.store, recorder, world.admin, listener)
         self._steps = listener
         self._gatherer = Gatherer(world.store, world.entries, world.owners, root)

@@ -100,7 +100,14 @@ class Sidecar:
         self.admin = wrap(world.admin)
         self.offloaded = wrap(world.offloaded)
         self.recorder = Recorder(
-            self.store, self.entries, self.topics, "/ledgers", METRICS, self.steps, max_node_bytes=max_node_bytes
+            self.store,
+            self.entries,
+            self.owners,
+            self.topics,
+            "/ledgers",
+            METRICS,
+            self.steps,
+            max_node_bytes=max_node_bytes,
         )
         self.deleter = TopicDeleter(
             name, self.store, self.recorder, self.admin, self.steps, max_node_bytes=max_node_bytes

@@ -14,13 +14,17 @@ from service.ledger_deletion.operations import (
     operation_path,
 )
 from service.ledger_deletion.ports import DeletionTopic
+from service.ledger_deletion.recording import Recorder
+from service.ledger_deletion.steps import GoOn
 from service.ledger_ownership.paths import cursor_path, instance_id_path, ledger_path, managed_ledger_path
 from service.model.errors import ConflictError, OutcomeUnknownError, TemporaryError, UndecodableError
 from service.model.ids import LedgerId, OperationId
 from service.model.names import CursorName, TopicName, parse_topic_name
-from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
+from tests.fakes.bookkeeper import compacted_custom_metadata, cursor_bytes, managed_ledger_bytes
+from tests.fakes.brokers import FakeLiveOwners
 from tests.fakes.world import INSTANCE_ID, TopicPlan, World
-from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, restarted, told
+from tests.unit.ledger_deletion.cases import view
+from tests.unit.ledger_deletion.sidecars import METRICS, Crash, CrashAt, Sidecar, restarted, told
 
 NAME = "persistent://public/default/orders"
 OP = OperationId("op-1")
@@ -94,6 +98,37 @@ def test_both_of_two_newest_compacted_ledgers_are_recorded() -> None:
     sidecar.recorder.record(held(sidecar, topic))
     assert {second - 2, second} & set(ids(world)) == {second} | ({second - 2} & set(world.referenced()))
     assert set(world.referenced()) == set(ids(world))
+
+
+class BrokersKnowing(FakeLiveOwners):
+    """Brokers whose newest compacted ledger has not reached the cursor's ledger yet."""
+
+    def __init__(self, topic: TopicName, compacted: LedgerId) -> None:
+        super().__init__()
+        self.load(topic, view(compacted_ledger=compacted))
+
+
+def test_the_compacted_ledger_that_only_its_broker_knows_yet_is_recorded() -> None:
+    world = World()
+    topic = world.topic(NAME, TopicPlan(compacted=True))
+    newest = world.ledger(compacted_custom_metadata(NAME))
+    sidecar = Sidecar(world)
+    recorder = Recorder(
+        world.store, world.entries, BrokersKnowing(topic, newest), world.topics, "/ledgers", METRICS, GoOn()
+    )
+    recorder.record(held(sidecar, topic))
+    assert set(ids(world)) == {newest, *world.referenced()}
+
+
+def test_nothing_is_asked_of_the_broker_when_the_owner_cannot_be_asked() -> None:
+    world = World()
+    topic = world.topic(NAME, TopicPlan(compacted=True))
+    sidecar = Sidecar(world)
+    operation = held(sidecar, topic)
+    world.owners.hooks.fail_next("views", TemporaryError("a broker is down"))
+    with pytest.raises(TemporaryError):
+        sidecar.recorder.record(operation)
+    assert ids(world) == []
 
 
 def test_a_closed_compaction_cursor_is_read_from_its_node() -> None:

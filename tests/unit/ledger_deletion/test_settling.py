@@ -8,7 +8,7 @@ from service.ledger_deletion.deciding import Reason
 from service.ledger_deletion.operating import OperationState
 from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, encode_record
 from service.ledger_deletion.ports import DeletionTopic
-from service.ledger_deletion.retrying import RECONSUMETIMES, RetryPolicy
+from service.ledger_deletion.retrying import REASON, RECONSUMETIMES, RetryPolicy
 from service.ledger_ownership.paths import (
     cursor_path,
     ledger_path,
@@ -16,7 +16,7 @@ from service.ledger_ownership.paths import (
     replication_lock_path,
     under_replication_mark_path,
 )
-from service.model.errors import BrokerRefusedError, OutcomeUnknownError, PermanentError, TemporaryError
+from service.model.errors import BrokerRefusedError, DisabledError, OutcomeUnknownError, PermanentError, TemporaryError
 from service.model.ids import LedgerId, OperationId
 from service.model.ledgers import LedgerComponent, LedgerState, LedgerType
 from service.model.names import CursorName, TopicName
@@ -633,6 +633,16 @@ def test_a_permanent_error_of_the_storage_is_final_and_kept(world: World, topic:
     send(world, replace(about(topic, 70), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context))
     Sidecar(world).settle()
     assert endings(world) == {(70, "OFFLOAD_LEDGER"): [("kept", "refused-by-storage")]}
+
+
+def test_a_storage_that_is_not_allowed_yet_keeps_the_record_for_the_operator(world: World, topic: TopicName) -> None:
+    context = world.context(70, deleted=False)
+    world.offloaded.fail_next(DisabledError("s3://bucket is not in offloadAllowedLocations"))
+    send(world, replace(about(topic, 70), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context))
+    Sidecar(world).settle()
+    assert endings(world) == {}
+    (again,) = world.topics.messages(DeletionTopic.RETRY)
+    assert "offloadAllowedLocations" in again.properties[REASON]
 
 
 def test_a_cursor_that_was_deleted_frees_its_ledger(world: World, topic: TopicName) -> None:
