@@ -26,6 +26,8 @@ from tests.cluster.topics import ENTRIES_PER_LEDGER, TopicLedgers, Workload
 BROKER_CONF = {
     "managedLedgerMaxEntriesPerLedger": str(ENTRIES_PER_LEDGER),
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+    # A killed broker's topics are not served before its session has ended.
+    "metadataStoreSessionTimeoutMillis": "10000",
     # An unused topic must not go by itself while a test looks at it.
     "brokerDeleteInactiveTopicsEnabled": "false",
     "delayedDeliveryTrackerFactoryClassName": ("org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"),

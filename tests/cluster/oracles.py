@@ -18,6 +18,8 @@ from typing import Any
 import pulsar
 
 from service.audit.census import Census, demand_complete, take_census
+from service.ledger_ownership.claims import CursorClaim, DataClaim, read_claim
+from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, managed_ledger_path
 from service.model.errors import TemporaryError
 from service.model.ids import LedgerId
@@ -122,6 +124,22 @@ class Oracles:
         demand_complete(census)
         return census
 
+    def leaks_in(self, namespace: str) -> tuple[frozenset[LedgerId], frozenset[LedgerId]]:
+        """Data and cursor ledgers of the namespace that nothing references, and references of it to no ledger."""
+        census = self.census()
+        prefix = f"{MANAGED_LEDGERS}/{namespace}/"
+        orphans = frozenset(
+            ledger_id
+            for ledger_id, node in self._workload.ledger_nodes(census.orphans).items()
+            if _claims_to_be_in(node.data, f"{namespace}/")
+        )
+        dangling = frozenset(
+            ledger_id
+            for ledger_id in census.dangling
+            if any(path.startswith(prefix) for path in census.references[ledger_id])
+        )
+        return orphans, dangling
+
     @property
     def outcomes(self) -> list[Outcome]:
         """What this test has put on the outcome topic so far."""
@@ -194,3 +212,8 @@ class Oracles:
         if orphans:
             orphans &= self.census().orphans
         assert not orphans, f"orphans that a sidecar was told about: {sorted(orphans)}"
+
+
+def _claims_to_be_in(data: bytes, prefix: str) -> bool:
+    claim = read_claim(decode_ledger_metadata(data).custom_metadata)
+    return isinstance(claim, (DataClaim, CursorClaim)) and claim.managed_ledger.startswith(prefix)

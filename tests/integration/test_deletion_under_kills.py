@@ -1,0 +1,171 @@
+"""Brokers and sidecars killed in the middle of deletions: without the sidecar that leaks, with it nothing is lost."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+import requests
+
+from service.demo.workload import delete_again, delete_topics, make_topics
+from service.ledger_deletion.operations import OPERATIONS
+from service.ledger_ownership.paths import MANAGED_LEDGERS
+from service.model.ids import LedgerId
+from service.model.names import TopicName, parse_topic_name
+from tests.cluster.deletion import Scene
+from tests.cluster.patience import until
+from tests.cluster.sidecars import BASE, SidecarProcess
+
+pytestmark = pytest.mark.timeout(240)
+
+BROKERS = ("broker-1", "broker-2")
+TOPICS = 40
+KILL_AFTER_ANSWERS = 8
+TRIES_TO_LEAK = 4
+SLOWLY = 4
+RECORDS = 30
+RATE_LIMIT = "pulsar_ledger_deletion_rate_limit_per_second"
+
+
+def wait(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def delete_while_brokers_die(scene: Scene, url: str, namespace: str, names: Sequence[str]) -> None:
+    """Delete all topics at once, kill both brokers in the middle, start them again, delete again what failed."""
+    answers = threading.Semaphore(0)
+    with ThreadPoolExecutor(2) as pool:
+        run = pool.submit(delete_topics, url, namespace, names, answers.release)
+        for _ in range(KILL_AFTER_ANSWERS):
+            assert answers.acquire(timeout=60)
+        for broker in BROKERS:
+            scene.cluster.kill(broker)
+        list(pool.map(scene.cluster.restart, BROKERS))
+        failed = run.result().failed
+    assert delete_again(url, namespace, failed, wait, rounds=60) == []
+
+
+def test_a_plain_deletion_leaks_when_brokers_are_killed(scene: Scene) -> None:
+    for attempt in range(TRIES_TO_LEAK):
+        namespace = f"{scene.namespace}-plain-{attempt}"
+        scene.oracles.expect_damage_in(namespace)
+        url = scene.cluster.addresses.web_service_urls[0]
+        names = make_topics(scene.workload.client, url, namespace, TOPICS)
+        delete_while_brokers_die(scene, url, namespace, names)
+        orphans, dangling = scene.oracles.leaks_in(namespace)
+        if orphans or dangling:
+            return
+    pytest.fail(f"{TRIES_TO_LEAK} times {TOPICS} deletions leaked nothing: then this service would not be needed")
+
+
+def test_a_two_phase_deletion_does_not(scene: Scene) -> None:
+    namespace = f"{scene.namespace}-two-phase"
+    sidecar, workload = scene.sidecar, scene.workload
+    url = scene.cluster.addresses.web_service_urls[0]
+    names = make_topics(workload.client, url, namespace, TOPICS)
+    topics = [parse_topic_name(f"persistent://{namespace}/{name}") for name in names]
+    before = frozenset().union(*(workload.ledgers(topic).all for topic in topics))
+    assert len(before) >= 5 * TOPICS
+    delete_while_brokers_die(scene, sidecar.url, namespace, names)
+    scene.oracles.wait_until_drained(sidecar, 90)
+    assert scene.oracles.leaks_in(namespace) == (frozenset(), frozenset())
+    assert not workload.existing(before)
+    assert not set(names) & set(workload.store.children(f"{MANAGED_LEDGERS}/{namespace}/persistent") or [])
+
+
+# --- sidecars killed -----------------------------------------------------------------------------------------------
+
+
+def judged(scene: Scene) -> dict[LedgerId, str]:
+    """Who has said of which ledgers that it is about to delete them."""
+    return {
+        outcome.ledger_id: outcome.sidecar
+        for outcome in scene.oracles.outcomes
+        if outcome.step == "judged" and outcome.ledger_id is not None
+    }
+
+
+def limit_rate(sidecars: Sequence[SidecarProcess], ledgers_per_second: float | None) -> None:
+    """Set the limit, and wait until each sidecar has taken note of it."""
+    sidecars[0].call("PUT", f"{BASE}/rate", {"ledgersPerSecond": ledgers_per_second})
+    for sidecar in sidecars:
+        until(lambda each=sidecar: each.metrics().get(RATE_LIMIT) == ledgers_per_second, "the limit is in force")
+
+
+def some_in_hand(scene: Scene, sidecars: Sequence[SidecarProcess]) -> SidecarProcess:
+    """The sidecar that works on a batch, once it has begun to delete and before it has ended."""
+    names = until(lambda: set(judged(scene).values()), "a sidecar has begun to delete")
+    until(lambda: len(judged(scene)) >= 5, "it has deleted some")
+    assert len(judged(scene)) < RECORDS
+    return next(sidecar for sidecar in sidecars if sidecar.name in names)
+
+
+def orphans_of(scene: Scene, name: str) -> list[dict[str, object]]:
+    return scene.orphans(scene.topic(name), RECORDS).records()
+
+
+def test_a_killed_sidecar_leaves_its_records_to_the_other(scene: Scene) -> None:
+    records = orphans_of(scene, "killed")
+    sidecars = scene.start_together({}, {})
+    limit_rate(sidecars, SLOWLY)
+    scene.append(sidecars[0], records)
+    busy = some_in_hand(scene, sidecars)
+    busy.kill()
+    (other,) = (sidecar for sidecar in sidecars if sidecar is not busy)
+    limit_rate([other], None)
+    finals = scene.oracles.wait_for_finals(record["ledgerId"] for record in records)
+    assert other.name in {final.sidecar for final in finals.values()}
+    assert {final.reason for final in finals.values()} <= {"unreferenced", "already-gone"}
+    assert not scene.workload.existing(finals)
+
+
+def test_a_terminated_sidecar_ends_in_order_and_loses_nothing(scene: Scene) -> None:
+    records = orphans_of(scene, "terminated")
+    sidecar = scene.start_alone()
+    limit_rate([sidecar], SLOWLY)
+    scene.append(sidecar, records)
+    assert some_in_hand(scene, [sidecar]) is sidecar
+    assert sidecar.terminate() == 0
+    assert "Traceback" not in sidecar.log(1000)
+    other = scene.start_alone()
+    limit_rate([other], None)
+    finals = scene.oracles.wait_for_finals(record["ledgerId"] for record in records)
+    assert not scene.workload.existing(finals)
+
+
+@contextmanager
+def brokers_frozen(scene: Scene) -> Iterator[None]:
+    for broker in BROKERS:
+        scene.cluster.stop(broker)
+    try:
+        yield
+    finally:
+        for broker in BROKERS:
+            scene.cluster.cont(broker)
+
+
+def delete_quietly(sidecar: SidecarProcess, scene: Scene, topic: TopicName) -> None:
+    try:
+        sidecar.request("DELETE", f"/admin/v2/{scene.workload.of_topic(topic)}")
+    except requests.RequestException:
+        return
+
+
+def test_a_topic_deletion_is_taken_over_from_a_sidecar_that_died_after_its_promise(scene: Scene) -> None:
+    topic = scene.topic("promised")
+    before = scene.workload.fill_with_everything(topic)
+    caller, other = scene.start_together({}, {})
+    with ThreadPoolExecutor(1) as pool:
+        with brokers_frozen(scene):
+            # Nothing can be recorded now, so the caller gets no further than its promise.
+            pool.submit(delete_quietly, caller, scene, topic)
+            until(lambda: scene.workload.store.children(OPERATIONS), "the promise is in the metadata store")
+            caller.kill()
+        until(lambda: not scene.workload.ledgers(topic).all, "the topic is gone", 60)
+    scene.oracles.told(before.all)
+    finals = scene.oracles.wait_for_finals(before.all)
+    assert {final.sidecar for final in finals.values()} == {other.name}
+    ends = [outcome for outcome in scene.oracles.outcomes if outcome.step == "topic-deletion"]
+    assert [(end.sidecar, end.entry["state"]) for end in ends] == [(other.name, "done")]
+    assert not scene.workload.existing(before.all)
