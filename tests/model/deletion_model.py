@@ -1,0 +1,292 @@
+"""One ledger, whoever wants it gone, and the consumers that judge it with the real `deciding.decide`.
+
+Three kinds of markers send the record before the list shrinks, as PIP-186 demands: one that shrinks the list by
+compare-and-set at a version it names in the record, a plain one that knows only the PIP, and the sidecar's own
+two-phase topic deletion, whose broker may go on with a request that the sidecar has no answer to. Any of them may be
+slow, stop, or die between any two steps. Consumers look early, late, twice, and die between judging, deleting and
+acknowledging.
+
+Time is counted in ticks of five minutes: the settle window and the delay of a retry are two of them.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from service.ledger_deletion.deciding import Delete, Finish, Policy, Postpone, RetryLater, Verdict, decide
+from service.ledger_deletion.facts import Facts, Referenced, Unreferenced
+from service.ledger_deletion.pending import Mark
+from service.model.ids import NodeVersion, OperationId
+from service.model.metadata import Guard
+from tests.unit.ledger_deletion.cases import NOW_MS, facts, record, stored
+
+TICK_MS = 300_000
+SETTLE_TICKS = 2
+RETRY_TICKS = 2
+MOST_TRIES = 3
+POLICY = Policy(open_min_age_ms=3_600_000, unlinked_min_age_ms=3_600_000, in_use_settle_ms=SETTLE_TICKS * TICK_MS)
+GONE = NodeVersion(-1)
+
+Decide = Callable[[Facts, Policy], Verdict]
+
+
+class Marker(Enum):
+    """Who wants the ledger gone."""
+
+    CAS = "compare-and-set at the marked version"
+    PLAIN = "plain PIP-186"
+    OPERATION = "two-phase topic deletion"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Copy:
+    """One message that carries the record.
+
+    ``wait`` ticks until it is delivered; ``age`` ticks since the record was first seen in use, -1 for never.
+    """
+
+    wait: int = 0
+    age: int = -1
+    tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is explored; the defaults are the service's own rules.
+
+    ``patience`` is how many ticks a plain marker, or a broker at work, may take: less than the settle window.
+    """
+
+    marker: Marker
+    decide: Decide = decide
+    list_first: bool = False
+    patience: int = SETTLE_TICKS - 1
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A state.
+
+    Attributes:
+        ledger: whether the ledger exists.
+        node: version of the managed ledger's node, `GONE` without one.
+        listed: whether the node references the ledger.
+        marker: how far the marker is: ``idle``, ``marked``, ``sent``, ``done``, ``dead``.
+        marked: the version the marker has read.
+        budget: ticks that the marker may still take; a broker's job counts its own in ``job``.
+        operation: ``none``, ``running`` or ``ended``.
+        job: ticks that a broker may still work on the topic's deletion, -1 when none does.
+        asked: how often the broker was asked.
+        copies: the messages that are waiting.
+        judged: the copy a consumer is about to obey, and the guard's version.
+        crashes: how many consumers may still die.
+        changes: how often somebody else may still change the node.
+        dead_letter: whether the record is on the dead-letter topic.
+        broken: what must never happen has happened.
+    """
+
+    ledger: bool = True
+    node: int = 0
+    listed: bool = True
+    marker: str = "idle"
+    marked: int = 0
+    budget: int = 0
+    operation: str = "none"
+    job: int = -1
+    asked: int = 0
+    copies: tuple[Copy, ...] = ()
+    judged: tuple[Copy, int] | None = None
+    crashes: int = 2
+    changes: int = 1
+    dead_letter: bool = False
+    broken: bool = False
+
+    @property
+    def orphaned(self) -> bool:
+        """The ledger exists, nothing references it, and nobody will ever look again."""
+        return self.ledger and not self.listed and not self.copies and not self.dead_letter
+
+    def with_copy(self, *copies: Copy) -> "World":
+        """With more messages; their order means nothing."""
+        return replace(self, copies=tuple(sorted((*self.copies, *copies))))
+
+    def without(self, copy: Copy) -> "World":
+        """With one message acknowledged."""
+        left = list(self.copies)
+        left.remove(copy)
+        return replace(self, copies=tuple(left))
+
+
+Steps = Iterator[tuple[str, World]]
+
+
+def successors(world: World, rules: Rules) -> Steps:
+    """Everything that can happen next."""
+    if world.broken:
+        return
+    if rules.marker is Marker.OPERATION:
+        yield from _operation(world, rules)
+        yield from _broker(world)
+    else:
+        yield from _marker(world, rules)
+    yield from _others(world)
+    yield from _consumer(world, rules)
+    yield from _time(world, rules)
+
+
+# --- markers ---------------------------------------------------------------------------------------------------------
+
+
+def _marker(world: World, rules: Rules) -> Steps:
+    if world.marker == "idle":
+        yield "the marker reads the list", replace(world, marker="marked", marked=world.node)
+    if world.marker == "marked" and not rules.list_first:
+        sent = replace(world, marker="sent", budget=rules.patience).with_copy(Copy())
+        yield "the record is sent", sent
+        yield "the record is sent twice", sent.with_copy(Copy())
+    if world.marker == "marked" and rules.list_first:
+        yield "the list shrinks", replace(world, marker="shrunk", node=world.node + 1, listed=False)
+    if world.marker == "shrunk":
+        yield "the record is sent", replace(world, marker="done").with_copy(Copy())
+    if world.marker == "sent":
+        yield from _shrink(world, rules)
+    if world.marker in ("marked", "sent", "shrunk"):
+        yield "the marker dies", replace(world, marker="dead")
+
+
+def _shrink(world: World, rules: Rules) -> Steps:
+    fenced = rules.marker is Marker.CAS and world.node != world.marked
+    if fenced:
+        yield "the list has another version, the marker gives up", replace(world, marker="done")
+    else:
+        yield "the list shrinks", replace(world, marker="done", node=world.node + 1, listed=False)
+
+
+def _operation(world: World, rules: Rules) -> Steps:
+    if world.operation == "none":
+        yield "the operation begins", replace(world, operation="running")
+    if world.operation != "running":
+        return
+    if world.marker == "idle":
+        yield "the record is sent", replace(world, marker="sent").with_copy(Copy())
+        return
+    if not world.listed:
+        yield "the operation is done", replace(world, operation="ended")
+        return
+    if world.job < 0 and world.asked < 3:
+        yield "the broker is asked", replace(world, job=rules.patience, asked=world.asked + 1)
+    if world.asked < 3:
+        yield "the broker refuses", replace(world, operation="ended", asked=world.asked + 1)
+    if world.asked >= 3 and world.job < 0:
+        yield "the broker deletes the topic at last", _unlinked(world)
+
+
+def _broker(world: World) -> Steps:
+    if world.job < 0:
+        return
+    if world.listed:
+        yield "the broker removes the topic's node", _unlinked(world)
+    elif world.ledger:
+        yield "the broker deletes the ledger itself", replace(world, ledger=False)
+    yield "the broker dies", replace(world, job=-1)
+
+
+def _unlinked(world: World) -> World:
+    return replace(world, node=GONE, listed=False)
+
+
+def _others(world: World) -> Steps:
+    if world.changes and world.node != GONE:
+        yield "the topic gains a ledger", replace(world, node=world.node + 1, changes=world.changes - 1)
+
+
+# --- consumers -------------------------------------------------------------------------------------------------------
+
+
+def _consumer(world: World, rules: Rules) -> Steps:
+    if world.judged is not None:
+        yield from _carry_out(world, *world.judged)
+        return
+    for copy in dict.fromkeys(world.copies):
+        if copy.wait == 0:
+            yield from _look(world, copy, rules)
+
+
+def _look(world: World, copy: Copy, rules: Rules) -> Steps:
+    verdict = rules.decide(_facts(world, copy, rules.marker), POLICY)
+    match verdict:
+        case Delete():
+            guard = verdict.guards[0].version if verdict.guards else GONE
+            yield "a consumer judges: delete", replace(world, judged=(copy, guard))
+        case Finish(reason, _):
+            yield f"a consumer judges: {reason.value}, final", world.without(copy)
+        case RetryLater(reason, _, delay_ms):
+            yield from _send_again(world, copy, f"a consumer judges: {reason.value}, retry", delay_ms)
+        case Postpone():
+            yield "a consumer judges: later", world
+        case _:
+            raise AssertionError(verdict)
+
+
+def _send_again(world: World, copy: Copy, label: str, delay_ms: int | None) -> Steps:
+    if copy.tries == MOST_TRIES:
+        yield f"{label}, dead letter", replace(world.without(copy), dead_letter=True)
+        return
+    wait = RETRY_TICKS if delay_ms is None else -(-delay_ms // TICK_MS)
+    age = max(copy.age, 0) if world.listed else copy.age
+    again = world.with_copy(Copy(wait, age, copy.tries + 1))
+    yield label, again.without(copy)
+    if world.crashes:
+        yield f"{label}, and dies before it acknowledges", replace(again, crashes=world.crashes - 1)
+
+
+def _carry_out(world: World, copy: Copy, guard: int) -> Steps:
+    if world.crashes:
+        yield "the consumer dies", replace(world, judged=None, crashes=world.crashes - 1)
+    if not world.ledger or (guard != GONE and world.node != guard):
+        yield "gone or changed: to be judged again", replace(world, judged=None)
+        return
+    deleted = replace(world, ledger=False, judged=None, broken=world.listed)
+    yield "the ledger is deleted", deleted.without(copy)
+    if world.crashes:
+        yield "the ledger is deleted, and the consumer dies", replace(deleted, crashes=world.crashes - 1)
+
+
+def _facts(world: World, copy: Copy, marker: Marker) -> Facts:
+    mark = {
+        Marker.CAS: Mark(marked_version=NodeVersion(world.marked)),
+        Marker.PLAIN: Mark(),
+        Marker.OPERATION: Mark(operation_id=OperationId("op")),
+    }[marker]
+    guard = Guard("/managed-ledgers/topic", NodeVersion(world.node))
+    nothing = Unreferenced(() if world.node == GONE else (guard,))
+    return facts(
+        record().marked(mark),
+        ledger=stored() if world.ledger else None,
+        references=Referenced(guard) if world.listed else nothing,
+        operation_running=world.operation == "running",
+        in_use_since_ms=None if copy.age < 0 else NOW_MS - copy.age * TICK_MS,
+    )
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+def _time(world: World, rules: Rules) -> Steps:
+    copies = tuple(sorted(_older(copy) for copy in world.copies))
+    out_of_time = rules.marker is Marker.PLAIN and world.marker == "sent" and world.budget == 0
+    yield (
+        "five minutes pass",
+        replace(
+            world,
+            copies=copies,
+            marker="dead" if out_of_time else world.marker,
+            budget=max(0, world.budget - 1),
+            job=max(-1, world.job - 1),
+        ),
+    )
+
+
+def _older(copy: Copy) -> Copy:
+    age = copy.age if copy.age < 0 else min(copy.age + 1, SETTLE_TICKS)
+    return Copy(max(0, copy.wait - 1), age, copy.tries)

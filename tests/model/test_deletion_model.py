@@ -1,0 +1,170 @@
+"""Every order of marking, sending, shrinking, looking, deleting and dying, explored to the end with the real judgement.
+
+The rules as they are delete nothing that is referenced and leave nothing behind; each rule left out has a
+counterexample, so each is needed (docs/decisions/0002-in-use-is-final.md).
+"""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from service.ledger_deletion.deciding import Finish, Policy, Reason, Verdict, decide
+from service.ledger_deletion.facts import Facts, Referenced, Unreferenced
+from service.ledger_deletion.pending import Mark
+from tests.model.deletion_model import SETTLE_TICKS, Marker, Rules, World, successors
+from tests.model.exploring import Exploration, explore
+
+
+@cache
+def explored(rules: Rules) -> Exploration[World]:
+    return explore(World(), lambda world: successors(world, rules))
+
+
+def broken(exploration: Exploration[World]) -> list[World]:
+    return [world for world in exploration.states if world.broken]
+
+
+def left_behind(exploration: Exploration[World]) -> list[World]:
+    return [world for world in exploration.ends() if world.orphaned]
+
+
+# --- the rules as they are -------------------------------------------------------------------------------------------
+
+EVERY_MARKER = pytest.mark.parametrize("marker", Marker)
+
+
+@EVERY_MARKER
+def test_nothing_referenced_is_ever_deleted(marker: Marker) -> None:
+    exploration = explored(Rules(marker))
+    found = broken(exploration)
+    assert not found, exploration.path_to(found[0])
+
+
+@EVERY_MARKER
+def test_no_end_leaves_an_unreferenced_ledger_behind(marker: Marker) -> None:
+    exploration = explored(Rules(marker))
+    found = left_behind(exploration)
+    assert not found, exploration.path_to(found[0])
+
+
+@EVERY_MARKER
+def test_an_end_can_be_reached_from_everywhere(marker: Marker) -> None:
+    exploration = explored(Rules(marker))
+    stuck = exploration.without_way_to(exploration.ends())
+    assert not stuck, exploration.path_to(next(iter(stuck)))
+
+
+@EVERY_MARKER
+def test_at_an_end_every_record_is_settled(marker: Marker) -> None:
+    for world in explored(Rules(marker)).ends():
+        assert world.copies == ()
+        assert world.judged is None
+        assert world.operation != "running"
+
+
+@EVERY_MARKER
+def test_every_intended_end_is_reached(marker: Marker) -> None:
+    ends = explored(Rules(marker)).ends()
+    assert any(not world.ledger and world.marker != "dead" for world in ends), "deleted"
+    assert any(world.ledger and world.listed and not world.dead_letter for world in ends), "kept, in use"
+    assert all(world.listed or not world.ledger or world.dead_letter for world in ends)
+
+
+def test_every_kind_of_judgement_is_passed() -> None:
+    cas, plain, operation = (explored(Rules(marker)).labels for marker in Marker)
+    assert "a consumer judges: ledger-still-in-use, final" in cas & plain & operation
+    assert "a consumer judges: in-use-before-list-shrinks, retry" in cas & plain & operation
+    assert "a consumer judges: already-gone, final" in cas & plain & operation
+    assert "a consumer judges: delete" in cas & plain & operation
+    assert "gone or changed: to be judged again" in cas & plain
+    assert "a consumer judges: in-use-before-list-shrinks, retry, dead letter" in cas
+    assert "the broker refuses" in operation
+    assert "the ledger is deleted, and the consumer dies" in cas & plain & operation
+
+
+def test_a_marker_with_a_fence_may_be_as_slow_as_it_likes() -> None:
+    exploration = explored(Rules(Marker.CAS))
+    late = [world for world in exploration.states if world.dead_letter and world.marker == "sent"]
+    assert late
+    assert not left_behind(exploration)
+
+
+# --- every rule is needed --------------------------------------------------------------------------------------------
+
+
+def without_the_in_use_check(facts: Facts, policy: Policy) -> Verdict:
+    found = facts.references
+    return decide(
+        replace(facts, references=Unreferenced((found.by,))) if isinstance(found, Referenced) else facts, policy
+    )
+
+
+def in_use_is_final_at_the_first_look(facts: Facts, policy: Policy) -> Verdict:
+    if facts.ledger is not None and isinstance(facts.references, Referenced):
+        return Finish(Reason.IN_USE, "at the first look")
+    return decide(facts, policy)
+
+
+def the_fence_is_not_looked_at(facts: Facts, policy: Policy) -> Verdict:
+    return decide(replace(facts, record=facts.record.marked(Mark())), policy)
+
+
+def a_running_operation_is_not_looked_at(facts: Facts, policy: Policy) -> Verdict:
+    return decide(replace(facts, operation_running=False), policy)
+
+
+def the_end_of_an_operation_is_final_at_once(facts: Facts, policy: Policy) -> Verdict:
+    ended = facts.record.mark.operation_id is not None and not facts.operation_running
+    return in_use_is_final_at_the_first_look(facts, policy) if ended else decide(facts, policy)
+
+
+@EVERY_MARKER
+def test_without_the_in_use_check_live_data_goes(marker: Marker) -> None:
+    exploration = explored(Rules(marker, decide=without_the_in_use_check))
+    found = broken(exploration)
+    assert found
+    assert "the list shrinks" not in exploration.path_to(found[0])
+
+
+def test_a_list_that_shrinks_before_the_record_is_sent_leaves_orphans() -> None:
+    for marker in (Marker.CAS, Marker.PLAIN):
+        exploration = explored(Rules(marker, list_first=True))
+        path = exploration.path_to(left_behind(exploration)[0])
+        assert [action for action in path if "topic gains" not in action] == [
+            "the marker reads the list",
+            "the list shrinks",
+            "the marker dies",
+        ]
+
+
+@EVERY_MARKER
+def test_in_use_at_the_first_look_is_too_early(marker: Marker) -> None:
+    exploration = explored(Rules(marker, decide=in_use_is_final_at_the_first_look))
+    path = exploration.path_to(left_behind(exploration)[0])
+    assert "a consumer judges: ledger-still-in-use, final" in path
+
+
+def test_a_fence_is_needed_where_a_marker_is_slow() -> None:
+    exploration = explored(Rules(Marker.CAS, decide=the_fence_is_not_looked_at))
+    assert exploration.path_to(left_behind(exploration)[0]).count("five minutes pass") >= SETTLE_TICKS
+
+
+def test_a_running_operation_must_be_looked_at_where_brokers_are_slow() -> None:
+    exploration = explored(Rules(Marker.OPERATION, decide=a_running_operation_is_not_looked_at))
+    assert left_behind(exploration)
+
+
+def test_an_operation_that_ended_may_have_a_broker_still_at_work() -> None:
+    exploration = explored(Rules(Marker.OPERATION, decide=the_end_of_an_operation_is_final_at_once))
+    path = exploration.path_to(left_behind(exploration)[0])
+    assert path.index("the broker refuses") < path.index("the broker removes the topic's node")
+
+
+@pytest.mark.parametrize("marker", [Marker.PLAIN, Marker.OPERATION])
+def test_what_remains_a_marker_slower_than_the_settle_window(marker: Marker) -> None:
+    """The known limit: without a fence nothing tells a slow broker from one that gave up. The audit finds these."""
+    exploration = explored(Rules(marker, patience=SETTLE_TICKS))
+    path = exploration.path_to(left_behind(exploration)[0])
+    assert path.count("five minutes pass") >= SETTLE_TICKS
+    assert not broken(exploration)
