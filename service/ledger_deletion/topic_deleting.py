@@ -35,7 +35,7 @@ from service.model.errors import (
     UndecodableError,
 )
 from service.model.ids import OperationId
-from service.model.metadata import DeletionResult, MetadataStore
+from service.model.metadata import DeletionResult, MetadataStore, Node
 from service.model.names import TopicName
 
 _FIRST_BACKOFF_MS = 1_000
@@ -89,7 +89,7 @@ class TopicDeleter:
         operation = replace(unborn, incarnations=self._recorder.incarnations(unborn.node_paths))
         node = self._store.create(operation_path(operation_id), encode_operation(operation, self._max_node_bytes))
         self._steps.reached(Step.OPERATION_CREATED)
-        if not self._is_free(operation_id):
+        if self._hold(node) is None:
             raise TemporaryError(f"another sidecar goes on with the topic deletion {operation_id} already")
         self._driving.add(operation_id)
         return HeldOperation(operation, node.version)
@@ -190,11 +190,8 @@ class TopicDeleter:
             self._store.delete(operation_path(operation_id), node.version)
             return None
         operation = _decoded(node.data)
-        if operation is None or operation.not_before_ms > now_ms or not self._is_free(operation_id):
-            return None
-        current = self._store.read(operation_path(operation_id))
-        if current is None or current.created_order != node.created_order:
-            self._withdraw_leftover(operation_id)
+        current = self._hold(node) if operation is not None and operation.not_before_ms <= now_ms else None
+        if current is None:
             return None
         held = HeldOperation(decode_operation(current.data), current.version)
         if not held.operation.incarnations:
@@ -203,6 +200,17 @@ class TopicDeleter:
             return None
         self._driving.add(operation_id)
         return held
+
+    def _hold(self, node: Node) -> Node | None:
+        """Become its driver; its node as it is then, or None where somebody else drives it or has ended it."""
+        operation_id = OperationId(node.path.rpartition("/")[2])
+        if not self._is_free(operation_id):
+            return None
+        current = self._store.read(node.path)
+        if current is None or current.created_order != node.created_order:
+            self._withdraw_leftover(operation_id)
+            return None
+        return current
 
     def _is_free(self, operation_id: OperationId) -> bool:
         """Whether nobody drove it; then this sidecar does."""

@@ -181,6 +181,17 @@ def test_a_refusal_that_cannot_be_noted_is_not_reported_as_the_end() -> None:
     assert running(world) == [OP]
 
 
+@pytest.mark.parametrize("applied", [True, False])
+def test_one_lost_answer_does_not_hide_a_refusal(applied: bool) -> None:
+    world = World()
+    topic = world.topic(NAME)
+    world.admin.hooks.fail_next("delete_topic", REFUSAL)
+    world.store.lose_answer_next("delete", applied=applied)
+    with pytest.raises(BrokerRefusedError):
+        Sidecar(world).delete_topic(topic)
+    assert running(world) == []
+
+
 def test_a_broker_still_at_work_after_a_refusal_leaves_no_orphan() -> None:
     """The first request was cut off and goes on in the broker; the second was refused."""
     world = World()
@@ -311,6 +322,34 @@ def test_a_new_operation_is_left_to_whoever_began_it() -> None:
     other = Sidecar(world, name="sidecar-2", store=world.store.other_session())
     world.store.before("create", other.drive, path=driver_path(OP))
     assert begin(Sidecar(world), topic).operation.operation_id == OP
+    assert world.listed(topic) != []
+
+
+def test_a_begin_that_is_overtaken_does_not_revive_what_ended() -> None:
+    world = World()
+    topic = world.topic(NAME)
+    other = Sidecar(world, name="sidecar-2", store=world.store.other_session())
+
+    def overtake() -> None:
+        world.clock.advance_ms(10_000)
+        assert other.drive() is OperationState.DONE
+
+    world.store.before("create", overtake, path=driver_path(OP))
+    with pytest.raises(TemporaryError, match="another sidecar"):
+        begin(Sidecar(world), topic)
+    assert running(world) == []
+
+
+def test_nothing_marked_is_asked_for_once_only() -> None:
+    world = World()
+    sidecar = Sidecar(world)
+    operation = begin(sidecar, parse_topic_name(NAME))
+    world.admin.lose_answer_next(applied=False)
+    operation, state = sidecar.deleter.attempt(operation)
+    assert state is OperationState.RUNNING
+    world.topic(NAME)
+    assert sidecar.deleter.attempt(operation)[1] is OperationState.DONE
+    assert asked(world) == []
 
 
 def test_one_that_is_driven_is_not_taken() -> None:
