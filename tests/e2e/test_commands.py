@@ -1,0 +1,184 @@
+"""The command line as an operator types it, against a running sidecar of a real cluster."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.model.ledgers import LedgerComponent
+from tests.cluster.deletion import Scene
+from tests.cluster.patience import until
+from tests.cluster.sidecars import CommandAnswer, SidecarProcess, run_command
+from tests.cluster.topics import TopicLedgers, connected_consumer
+
+pytestmark = pytest.mark.timeout(240)
+
+DONE, REFUSED, USAGE, UNREACHABLE = 0, 1, 2, 3
+
+
+def done(answer: CommandAnswer) -> CommandAnswer:
+    assert answer.exit_code == DONE, answer.stderr
+    assert "Traceback" not in answer.stderr
+    return answer
+
+
+def failed(answer: CommandAnswer, code: int, reason: str) -> None:
+    assert (answer.exit_code, answer.stdout) == (code, ""), answer
+    assert reason in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def status_of(sidecar: SidecarProcess) -> dict[str, Any]:
+    document: dict[str, Any] = done(sidecar.command("ledger-deletion", "status", "--output", "json")).json
+    return document
+
+
+def test_appending_ledgers_and_watching_them_go(scene: Scene, tmp_path: Path) -> None:
+    sidecar = scene.sidecar
+    left = scene.orphans(scene.topic("append me %"), 3)
+    first, *others = left.records()
+    topic = str(left.topic)
+    answer = done(
+        sidecar.command("ledger-deletion", "append", str(first["ledgerId"]), "--topic", topic, "--output", "json")
+    )
+    assert answer.json == {"sent": [first["ledgerId"]], "notSent": []}
+    lines = tmp_path / "records.jsonl"
+    lines.write_text("\n".join(json.dumps(each) for each in others) + "\n\n")
+    answer = done(sidecar.command("ledger-deletion", "append", "--file", str(lines)))
+    assert all(str(each["ledgerId"]) in answer.stdout for each in others)
+    scene.oracles.told(left.data)
+    scene.oracles.wait_for_finals(left.data)
+    assert not scene.workload.existing(left.data)
+    done(sidecar.command("broker-stats", "estimated-inflight-deletion-ledger-count"))
+    until(
+        lambda: sidecar.command("broker-stats", "estimated-inflight-deletion-ledger-count").stdout == "0\n",
+        "the count is 0 again",
+    )
+    count = done(sidecar.command("broker-stats", "estimated-inflight-deletion-ledger-count", "--output", "json"))
+    assert (count.json["count"], count.json["oldestAgeMs"]) == (0, None)
+
+
+def test_what_append_refuses(scene: Scene, tmp_path: Path) -> None:
+    sidecar = scene.sidecar
+    append = ("ledger-deletion", "append")
+    failed(sidecar.command(*append, "1"), USAGE, "--topic")
+    failed(sidecar.command(*append, "1", "--topic", "non-persistent://public/default/x"), REFUSED, "not persistent")
+    failed(sidecar.command(*append, "--topic", "x", "--", "-1"), USAGE, "LEDGER_ID")
+    failed(sidecar.command(*append, str(2**63), "--topic", "x"), USAGE, "LEDGER_ID")
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"ledgerId": 1}\n{"ledgerId": \n')
+    failed(sidecar.command(*append, "--file", str(broken)), USAGE, "line 2")
+    broken.write_text('{"ledgerId": 1, "surprise": 2}\n')
+    failed(sidecar.command(*append, "--file", str(broken)), REFUSED, "surprise")
+    failed(sidecar.command(*append, "--file", str(tmp_path / "nowhere")), USAGE, "nowhere")
+
+
+def test_the_switches(scene: Scene) -> None:
+    sidecar = scene.sidecar
+    status = status_of(sidecar)
+    assert (status["enabled"], status["control"]["paused"], status["lastError"]) == (True, False, None)
+    paused = done(sidecar.command("ledger-deletion", "pause", "--reason", "a test", "--output", "json")).json
+    assert (paused["paused"], paused["pausedReason"]) == (True, "a test")
+    assert "a test" in done(sidecar.command("ledger-deletion", "status")).stdout
+    limited = done(sidecar.command("ledger-deletion", "rate", "250", "--output", "json")).json
+    assert (limited["ratePerSecond"], limited["paused"]) == (250, True)
+    resumed = done(sidecar.command("--output", "json", "ledger-deletion", "resume")).json
+    assert resumed == {"paused": False, "pausedReason": None, "ratePerSecond": 250}
+    done(sidecar.command("ledger-deletion", "rate", "none"))
+    assert status_of(sidecar)["control"] == {"paused": False, "pausedReason": None, "ratePerSecond": None}
+    failed(sidecar.command("ledger-deletion", "rate", "fast"), USAGE, "none")
+
+
+def test_deleting_topics(scene: Scene) -> None:
+    sidecar, workload = scene.sidecar, scene.workload
+    plain, busy, parts = scene.topic("plain topic"), scene.topic("busy"), scene.topic("parts")
+    before = workload.fill_with_everything(plain)
+    answer = done(sidecar.command("topics", "delete", str(plain)))
+    assert str(plain) in answer.stderr
+    workload.admin("PUT", workload.of_topic(parts, "partitions"), 2)
+    written = [workload.ledgers(parts.partition(n)) for n in range(2) if workload.fill(parts.partition(n), 2)]
+    done(sidecar.command("topics", "delete", str(parts), "--partitioned"))
+    gone = before.all.union(*(each.all for each in written))
+    scene.oracles.told(gone)
+    scene.oracles.wait_for_finals(gone)
+    assert not workload.existing(gone)
+    failed(sidecar.command("topics", "delete", str(plain)), REFUSED, "404")
+    failed(sidecar.command("topics", "delete", "non-persistent://public/default/x"), USAGE, "persistent://")
+    workload.fill(busy)
+    with connected_consumer(workload, busy, "sub"):
+        failed(sidecar.command("topics", "delete", str(busy)), REFUSED, "412")
+        used = workload.ledgers(busy)
+        done(sidecar.command("topics", "delete", str(busy), "--force"))
+    assert done(sidecar.command("ledger-deletion", "topic-deletions", "--output", "json")).json == []
+    scene.oracles.told(used.data)
+    scene.oracles.wait_until_drained(sidecar)
+    assert not workload.existing(used.data)
+
+
+def of_component(left: TopicLedgers, component: LedgerComponent) -> int:
+    (ledger_id, *_) = left.of(component)
+    return ledger_id
+
+
+def test_deleting_single_ledgers_and_bringing_one_back(scene: Scene) -> None:
+    sidecar, workload = scene.sidecar, scene.workload
+    topic, used = scene.topic("single"), scene.topic("used")
+    left = workload.fill_with_everything(topic)
+    workload.leave_ledgers_behind(topic, left)
+    delete = ("topics", "delete-ledger", str(topic), "--ledger-id")
+    data, cursor = (min(left.data), left.cursors["plain"])
+    done(sidecar.command(*delete, str(data)))
+    cursors = ("--component", "MANAGED_CURSOR", "--cursor-name", "plain", "--authoritative")
+    until(lambda: sidecar.command(*delete, str(cursor), *cursors).exit_code == DONE, "the open one is old enough to go")
+    schema = of_component(left, LedgerComponent.SCHEMA_STORAGE)
+    failed(sidecar.command(*delete, str(schema)), REFUSED, "412")
+    done(sidecar.command(*delete, str(schema), "--component", "SCHEMA_STORAGE", "--schema-id", topic.schema_id))
+    assert not workload.existing([data, cursor, schema])
+
+    back = done(sidecar.command("ledger-deletion", "undelete", str(data), "--output", "json")).json
+    assert back == {"ledgerId": data, "readable": True}
+    assert workload.existing([data]) == {data}
+    failed(sidecar.command("ledger-deletion", "undelete", str(data)), REFUSED, "409")
+    failed(sidecar.command("ledger-deletion", "undelete", str(2**40), "--force"), REFUSED, "404")
+    scene.append(sidecar, left.records())
+
+    workload.fill(used)
+    in_use = min(workload.ledgers(used).data)
+    failed(sidecar.command("topics", "delete-ledger", str(used), "-l", str(in_use)), REFUSED, "in use")
+    assert workload.existing([in_use])
+
+
+def test_dead_letters(scene: Scene) -> None:
+    sidecar = scene.sidecar
+    listed = done(sidecar.command("ledger-deletion", "dlq", "list", "--limit", "5", "--output", "json")).json
+    assert isinstance(listed, list)
+    done(sidecar.command("ledger-deletion", "dlq", "list"))
+    redriven = done(sidecar.command("ledger-deletion", "dlq", "redrive", str(2**50), "--output", "json")).json
+    assert redriven["redriven"] == 0
+
+
+def test_what_does_not_reach_a_sidecar(scene: Scene) -> None:
+    nowhere = "http://127.0.0.1:9"
+    for command in (
+        ("ledger-deletion", "status"),
+        ("topics", "delete", "public/default/x"),
+        ("ledger-deletion", "resume"),
+    ):
+        failed(run_command("--admin-url", nowhere, *command), UNREACHABLE, nowhere)
+    failed(run_command("--admin-url", "ftp://x", "ledger-deletion", "status"), USAGE, "http://")
+    failed(run_command("--admin-url", nowhere, "ledger-deletion", "explode"), USAGE, "explode")
+    # A broker is no sidecar, and says so.
+    broker = scene.cluster.addresses.web_service_urls[0]
+    assert run_command("--admin-url", broker, "ledger-deletion", "status").exit_code == REFUSED
+
+
+def test_serving_needs_settings_that_fit(scene: Scene) -> None:
+    failed(run_command("serve"), USAGE, "metadataStoreUrl")
+    store = scene.cluster.addresses.metadata_store_url
+    failed(
+        run_command("serve", "--metadata-store-url", store, "--listen", "0.0.0.0:8750"), USAGE, "authenticationEnabled"
+    )
+    failed(run_command("serve", "--metadata-store-url", "localhost:2181"), USAGE, "zk:")
+    taken = scene.sidecar.url.removeprefix("http://")
+    failed(run_command("serve", "--metadata-store-url", store, "--listen", taken), USAGE, "listen")

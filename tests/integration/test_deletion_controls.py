@@ -1,0 +1,155 @@
+"""What operators turn and read: pause, resume, the rate, estimates, metrics, and the switch that is off by default."""
+
+import json
+import time
+
+import pytest
+import requests
+
+from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from service.ledger_deletion.retrying import SUBSCRIPTION
+from service.model.ledgers import LedgerComponent
+from service.model.names import parse_topic_name
+from tests.cluster.deletion import Scene
+from tests.cluster.patience import holds_for, until
+from tests.cluster.sidecars import BASE, SidecarProcess
+from tests.cluster.topics import record
+
+pytestmark = pytest.mark.timeout(120)
+
+PENDING = parse_topic_name(f"persistent://{SYSTEM_NAMESPACE}/{DeletionTopic.PENDING.value}")
+ESTIMATE = "/admin/v2/broker-stats/estimatedInflightDeletionLedgerCount"
+PREFIX = "pulsar_ledger_deletion_"
+
+
+def wait_for_metric(sidecar: SidecarProcess, name: str, value: float | None) -> None:
+    until(lambda: sidecar.metrics().get(PREFIX + name) == value, f"{sidecar.name} shows {name} {value}")
+
+
+def test_a_pause_holds_on_all_sidecars_until_one_is_told_to_resume(scene: Scene) -> None:
+    left = scene.orphans(scene.topic("paused"), 20)
+    first, second = scene.start_together({}, {})
+    assert first.inflight() == second.inflight() == 0
+    first.call("POST", f"{BASE}/pause", {"reason": "bookies are being replaced"})
+    for sidecar in (first, second):
+        wait_for_metric(sidecar, "paused", 1)
+        assert sidecar.status()["control"] == {
+            "paused": True,
+            "pausedReason": "bookies are being replaced",
+            "ratePerSecond": None,
+        }
+    scene.append(second, left.records())
+    for sidecar in (first, second):
+        until(lambda each=sidecar: each.inflight() >= 1, "what waits is counted")
+        status = sidecar.status()
+        assert {instance["name"] for instance in status["instances"]} == {first.name, second.name}
+        assert 0 <= status["inflight"]["ageMs"] <= 2_000
+        assert status["inflight"]["oldestAgeMs"] > 0
+    holds_for(lambda: first.inflight() > 0 and second.inflight() > 0, "records wait", 2.5)
+    answer = first.request("GET", ESTIMATE)
+    assert answer.json() == first.inflight() > 0
+    assert 0 <= int(answer.headers["X-Pulsar-Sidecar-Age-Ms"]) <= 2_000
+    assert scene.workload.existing(left.data) == left.data
+    second.call("POST", f"{BASE}/resume")
+    finals = scene.oracles.wait_for_finals(left.data)
+    assert {final.decision for final in finals.values()} == {"deleted"}
+    for sidecar in (first, second):
+        until(lambda each=sidecar: each.inflight() == 0, "nothing waits any more")
+        wait_for_metric(sidecar, "paused", 0)
+
+
+def test_a_rate_limits_every_sidecar(scene: Scene) -> None:
+    left = scene.orphans(scene.topic("slow"), 30)
+    first, second = scene.start_together({}, {})
+    first.call("PUT", f"{BASE}/rate", {"ledgersPerSecond": 5})
+    for sidecar in (first, second):
+        wait_for_metric(sidecar, "rate_limit_per_second", 5)
+    started = time.monotonic()
+    scene.append(first, left.records())
+    until(lambda: not scene.workload.existing(left.data), "all are gone")
+    # Each may delete five at once; the other twenty take both at least two seconds.
+    assert time.monotonic() - started >= 2.0
+    second.call("PUT", f"{BASE}/rate", {"ledgersPerSecond": None})
+    for sidecar in (first, second):
+        wait_for_metric(sidecar, "rate_limit_per_second", None)
+    for wrong in (0, -1, "fast", 1e300):
+        assert first.request("PUT", f"{BASE}/rate", {"ledgersPerSecond": wrong}).status_code == 400
+
+
+def test_metrics_count_what_was_done(scene: Scene) -> None:
+    topic, workload = scene.topic("counted"), scene.workload
+    kept = scene.topic("kept")
+    workload.fill(kept, 1)
+    (in_use,) = workload.ledgers(kept).data
+    workload.fill(topic, 3)
+    workload.store_schemas(topic, 1)
+    left = workload.ledgers(topic)
+    length_bytes = sum(workload.metadata(ledger_id).length_bytes for ledger_id in left.data | left.schema)
+    sidecar = scene.start_alone()
+    wait_for_metric(sidecar, "inflight", 0)
+    workload.leave_ledgers_behind(topic, left)
+    # The schema's ledger is too young at first: a failed try, then a deletion.
+    scene.append(sidecar, [*left.records(), record(kept, LedgerComponent.MANAGED_LEDGER, in_use)])
+    producer = workload.client.create_producer(str(PENDING))
+    producer.send(b"malformed")
+    producer.close()
+    scene.oracles.wait_for_finals([*left.all, in_use])
+    scene.oracles.wait_until_drained(sidecar)
+    seen = {name.removeprefix(PREFIX): value for name, value in sidecar.metrics().items() if name.startswith(PREFIX)}
+    assert seen["sent_total"] == 5
+    assert seen["deleted_total"] == 4
+    assert seen["deleted_bytes_total"] == length_bytes
+    assert seen["delete_failed_total"] >= 2
+    assert seen["received_total"] >= 6 + seen["delete_failed_total"]
+    assert seen["acknowledged_total"] == 6 + seen["delete_failed_total"]
+    assert seen["max_retry_reached_total"] == 0
+    assert seen["batch_seconds_count"] >= 1
+    assert (seen["inflight"], seen["topic_deletions_running"], seen["paused"]) == (0, 0, 0)
+    text = requests.get(f"{sidecar.url}/metrics", timeout=10).text
+    for line in (
+        'decisions_total{cluster="local",decision="deleted",reason="unreferenced"} 4.0',
+        'decisions_total{cluster="local",decision="kept",reason="ledger-still-in-use"} 1.0',
+        'decisions_total{cluster="local",decision="rejected",reason="malformed"} 1.0',
+        'sent_total{cluster="local",component="managed_ledger",ledger_type="offload_ledger"} 0.0',
+        'deleted_total{cluster="local",component="schema_storage",ledger_type="ledger"} 1.0',
+    ):
+        assert PREFIX + line in text
+
+
+def test_while_it_is_switched_off_nothing_is_consumed_and_calls_are_refused(scene: Scene) -> None:
+    workload = scene.workload
+    assert scene.sidecar.is_ready  # so that the topics exist
+    left = scene.orphans(scene.topic("off"), 1)
+    kept = scene.topic("kept")
+    workload.fill(kept, 1)
+    off = scene.start_alone(topic_two_phase_deletion_enabled="false")
+    calls = [
+        ("POST", f"{BASE}/pending", {"ledgers": left.records()}),
+        ("DELETE", f"/admin/v2/{workload.of_topic(kept)}", None),
+        ("POST", f"/admin/v2/{workload.of_topic(left.topic, 'deleteLedger')}", left.records()[0]),
+        ("GET", ESTIMATE, None),
+        ("POST", f"{BASE}/undelete", {"ledgerId": 1}),
+        ("GET", f"{BASE}/dead-letters", None),
+    ]
+    for method, path, body in calls:
+        answer = off.request(method, path, body)
+        assert (answer.status_code, "topicTwoPhaseDeletionEnabled" in answer.json()["reason"]) == (405, True)
+    status = off.status()
+    assert (status["enabled"], status["inflight"]) == (False, None)
+    producer = workload.client.create_producer(str(PENDING), batching_enabled=False)
+    for each in left.records():
+        producer.send(json.dumps(each).encode())
+    producer.close()
+    scene.oracles.told(left.data)
+
+    def nobody_listens() -> bool:
+        stats = workload.admin("GET", workload.of_topic(PENDING, "partitioned-stats"))
+        subscription = stats["subscriptions"][SUBSCRIPTION]
+        return not subscription["consumers"] and subscription["msgBacklog"] >= 1
+
+    holds_for(nobody_listens, "the record waits, and nobody consumes", 2.5)
+    assert workload.existing(left.data) == left.data
+    assert workload.ledgers(kept).data
+    scene.start_alone()
+    scene.oracles.wait_for_finals(left.data)
+    assert not workload.existing(left.data)
