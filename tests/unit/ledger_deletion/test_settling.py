@@ -105,6 +105,7 @@ def test_two_records_of_one_ledger_in_a_batch_make_one_deletion(world: World, to
     send(world, *[about(topic, ledger_id)] * 5)
     Sidecar(world).settle()
     assert sorted(ends(world, ledger_id)) == [DELETED, *[GONE] * 4]
+    assert len(judged(world)) == 1
     assert waiting(world) == 0
 
 
