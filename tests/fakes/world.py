@@ -4,7 +4,7 @@ Invariant: a broker here changes metadata and ledgers in the order of a 4.0.8 br
 before any of them. Deletions by the sidecar are watched: one of a ledger that anything references is noted at once.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from service.ledger_deletion.ports import OwnerView
@@ -26,11 +26,10 @@ from service.ledger_ownership.references import (
     managed_ledger_references,
     schema_references,
 )
-from service.model.errors import NotFoundError, OutcomeUnknownError
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerState, OffloadContext
 from service.model.metadata import DeletionResult, GuardedDeletion, Node
-from service.model.names import CursorName, TopicName, encode_cursor, java_url_decode, parse_topic_name
+from service.model.names import CursorName, TopicName, encode_cursor, parse_topic_name
 from tests.fakes.bookkeeper import (
     FakeLedgerEntries,
     bucket_custom_metadata,
@@ -46,6 +45,7 @@ from tests.fakes.bookkeeper import (
 )
 from tests.fakes.brokers import FakeLiveOwners, FakeTopicAdmin, TopicDeletion
 from tests.fakes.clock import FakeClock
+from tests.fakes.deleting_broker import delete_topic
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.offload import FakeOffloadedLedgers
 from tests.fakes.pulsar import FakeDeletionTopics
@@ -53,10 +53,6 @@ from tests.fakes.pulsar import FakeDeletionTopics
 INSTANCE_ID = "f4c1a5a4-0000-4000-8000-000000000001"
 BROKER = "broker-1:8080"
 YEAR_MS = 365 * 24 * 3_600_000
-
-
-class BrokerDiedError(Exception):
-    """The broker is killed before its next step."""
 
 
 class WorldClock(FakeClock):
@@ -286,96 +282,24 @@ class World:
             base.uid_msb, base.uid_lsb, base.driver_name, base.driver_metadata, bookkeeper_deleted=deleted
         )
 
-    # --- a broker deletes a topic --------------------------------------------------------------------------------
+    # --- what brokers do to ledgers and nodes --------------------------------------------------------------------
 
     def delete_by_broker(self, deletion: TopicDeletion) -> None:
         """What a broker does when it is asked, one step at a time; `OutcomeUnknownError` when it dies on the way."""
-        topics = self._topics_of(deletion)
-        try:
-            for step in self._deletion_steps(deletion, topics):
-                self._take(step)
-        except BrokerDiedError:
-            self.kill_broker()
-            raise OutcomeUnknownError("the broker closed the connection") from None
+        delete_topic(self, deletion)
 
-    def _take(self, step: Callable[[], None]) -> None:
-        if self.die_at is not None and self.broker_steps >= self.die_at:
-            raise BrokerDiedError
-        self.broker_steps += 1
-        step()
-
-    def _topics_of(self, deletion: TopicDeletion) -> list[TopicName]:
-        if not deletion.partitioned:
-            if self.store.peek(managed_ledger_path(deletion.topic.managed_ledger_name)) is None:
-                raise NotFoundError("Topic not found")
-            return [deletion.topic]
-        node = self.store.peek(partitioned_topic_path(deletion.topic))
-        if node is None:
-            raise NotFoundError("Partitioned Topic Metadata not found")
-        count = int(node.data.split(b'"partitions":')[1].split(b",")[0])
-        return [deletion.topic.partition(index) for index in range(count)]
-
-    def _deletion_steps(self, deletion: TopicDeletion, topics: list[TopicName]) -> Iterator[Callable[[], None]]:
-        for topic in topics:
-            if topic.partition_index is None:
-                yield from self._schema_steps(topic)
-            yield from self._managed_ledger_steps(topic)
-        if deletion.partitioned:
-            yield from self._schema_steps(deletion.topic)
-            yield lambda: self._remove_node(partitioned_topic_path(deletion.topic))
-
-    def _schema_steps(self, topic: TopicName) -> Iterator[Callable[[], None]]:
-        path = schema_path(topic.schema_id)
-        node = self.store.peek(path)
-        if node is not None:
-            for ledger_id in sorted(schema_references(node.data)):
-                yield lambda ledger_id=ledger_id: self.remove_ledger(ledger_id)
-            yield lambda: self._remove_node(path)
-
-    def _managed_ledger_steps(self, topic: TopicName) -> Iterator[Callable[[], None]]:
-        if topic in self.loaded:
-            yield from self._loaded_steps(topic)
-        else:
-            yield from self._unloaded_steps(topic)
-
-    def _unloaded_steps(self, topic: TopicName) -> Iterator[Callable[[], None]]:
-        # ManagedLedgerFactoryImpl: ledgers first, then nodes; it knows neither compacted ledgers nor buckets.
-        path = managed_ledger_path(topic.managed_ledger_name)
-        cursors = self.cursors(topic)
-        for ledger_id in self._listed(path):
-            yield lambda ledger_id=ledger_id: self.remove_ledger(ledger_id)
-        for cursor in cursors.values():
-            if cursor.cursor_ledger is not None:
-                yield lambda ledger_id=cursor.cursor_ledger: self.remove_ledger(ledger_id)
-        for name in cursors:
-            yield lambda name=name: self._remove_node(cursor_path(topic.managed_ledger_name, name))
-        yield lambda: self._remove_node(path)
-
-    def _loaded_steps(self, topic: TopicName) -> Iterator[Callable[[], None]]:
-        # PersistentTopic: subscriptions (buckets, node, cursor ledger), then the topic's ledgers, then its node.
-        path = managed_ledger_path(topic.managed_ledger_name)
-        for name, cursor in self.cursors(topic).items():
-            gone = [*cursor.buckets.values(), *(self.compacted(cursor) if name == COMPACTION_CURSOR else ())]
-            for ledger_id in gone:
-                yield lambda ledger_id=ledger_id: self.remove_ledger(ledger_id)
-            yield lambda name=name: self._remove_node(cursor_path(topic.managed_ledger_name, name))
-            if cursor.cursor_ledger is not None:
-                yield lambda ledger_id=cursor.cursor_ledger: self.remove_ledger(ledger_id)
-        for ledger_id in self._listed(path):
-            yield lambda ledger_id=ledger_id: self.remove_ledger(ledger_id)
-        yield lambda: self._remove_node(path)
-        yield lambda: self.unload(topic)
-
-    def _listed(self, path: str) -> list[LedgerId]:
+    def listed_at(self, path: str) -> list[LedgerId]:
+        """The list in a managed ledger's node, empty without one."""
         node = self.store.peek(path)
         return list(managed_ledger_references(node.data).ledgers) if node else []
 
     def remove_ledger(self, ledger_id: LedgerId) -> None:
         """BookKeeper's own delete, by a broker; one that is gone already is no error."""
         self.removed_by_brokers.add(ledger_id)
-        self._remove_node(ledger_path(ledger_id))
+        self.remove_node(ledger_path(ledger_id))
 
-    def _remove_node(self, path: str) -> None:
+    def remove_node(self, path: str) -> None:
+        """Remove a node, whether it is still there or not."""
         if self.store.peek(path) is not None:
             self.store.remove(path)
 
@@ -388,7 +312,7 @@ class World:
 
     def listed(self, topic: TopicName) -> list[LedgerId]:
         """The topic's own list."""
-        return self._listed(managed_ledger_path(topic.managed_ledger_name))
+        return self.listed_at(managed_ledger_path(topic.managed_ledger_name))
 
     def cursors(self, topic: TopicName) -> dict[CursorName, CursorReferences]:
         """The topic's cursors, as their nodes say."""
@@ -445,10 +369,6 @@ class World:
             compacted_ledger=max(compacted, default=None),
             reading=frozenset(listed[-1:]),
         )
-
-    def subscriptions(self, topic: TopicName) -> set[str]:
-        """Decoded names of the topic's cursors."""
-        return {java_url_decode(name) for name in self.cursors(topic)}
 
     def dangling(self) -> set[LedgerId]:
         """Referenced ledgers that do not exist although no broker deleted them: the one thing that must never be."""
