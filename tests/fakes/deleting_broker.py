@@ -104,4 +104,4 @@ def _loaded_steps(world: "World", topic: TopicName) -> Iterator[Callable[[], Non
     for ledger_id in world.listed_at(path):
         yield lambda ledger_id=ledger_id: world.remove_ledger(ledger_id)
     yield lambda: world.remove_node(path)
-    yield lambda: world.unload(topic)
+    yield lambda: world.loaded.discard(topic)

@@ -266,10 +266,6 @@ class World:
         """A broker has the topic loaded from now on."""
         self.loaded.add(topic)
 
-    def unload(self, topic: TopicName) -> None:
-        """The topic is loaded nowhere."""
-        self.loaded.discard(topic)
-
     def kill_broker(self) -> None:
         """Everything is unloaded; the next broker lives."""
         self.loaded.clear()
