@@ -67,6 +67,15 @@ class LiveOwners(Protocol):
 class TopicAdmin(Protocol):
     """The admin REST calls that the first phase makes (Pulsar ``PersistentTopics``)."""
 
+    def load_topic(self, topic: TopicName) -> None:
+        """Have a broker own and load the topic, and wait until it has; nothing is created.
+
+        Raises:
+            PermanentError: a broker knows no such topic, or refuses.
+            OutcomeUnknownError, TemporaryError: it is not known to be loaded.
+        """
+        ...
+
     def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
         """``DELETE /admin/v2/persistent/...`` (``.../partitions`` when partitioned), following redirects.
 
@@ -85,7 +94,8 @@ class TopicAdmin(Protocol):
 class OutgoingMessage:
     """One message to publish.
 
-    ``sequence_id`` None lets the producer count on from its last one; ``deliver_after_ms`` None means at once.
+    ``sequence_id`` None lets the producer count on from its last one; ``deliver_after_ms`` None means at once;
+    ``event_time_ms`` None means that there is none.
     """
 
     payload: bytes
@@ -93,6 +103,7 @@ class OutgoingMessage:
     properties: Mapping[str, str] = field(default_factory=dict)
     sequence_id: int | None = None
     deliver_after_ms: int | None = None
+    event_time_ms: int | None = None
 
 
 class PublishResult(Enum):
@@ -143,6 +154,7 @@ class Delivery:
     topic: str
     publish_time_ms: int
     redelivery_count: int = 0
+    event_time_ms: int | None = None
 
 
 class PendingDeletions(Protocol):

@@ -111,7 +111,9 @@ class TopicDeleter:
         try:
             if self._over(held.operation):
                 return self._done(held)
-            held = self._about_to_ask(self._recorder.record(self._with_new_partitions(held)))
+            held = self._with_new_partitions(held)
+            self._load(held.operation)
+            held = self._about_to_ask(self._recorder.record(held))
             if self._vanished(held.operation):
                 return self._done(held)
             self._ask_broker(held.operation)
@@ -237,6 +239,22 @@ class TopicDeleter:
     def _about_to_ask(self, held: HeldOperation) -> HeldOperation:
         operation = replace(held.operation, attempts=held.operation.attempts + 1)
         return write_operation(self._store, operation, held.version, self._max_node_bytes)
+
+    def _load(self, operation: Operation) -> None:
+        """Have the topic loaded before it is recorded and deleted, as well as that can be done.
+
+        A broker that becomes the owner of a bundle loads its topics by itself (``PulsarService.loadNamespaceTopics``).
+        If a deletion makes it the owner, it opens the managed ledger and deletes it at the same time, and the ledger
+        that opening creates is then linked to nothing. A loaded topic is fenced first, and what loading has created is
+        recorded with the rest.
+        """
+        for topic in operation.topics if operation.incarnations else ():
+            try:
+                self._admin.load_topic(topic)
+            except PermanentError:
+                continue
+            except (TemporaryError, OutcomeUnknownError):
+                return
 
     def _ask_broker(self, operation: Operation) -> None:
         try:

@@ -61,6 +61,7 @@ class FakeTopicAdmin:
 
     def __init__(self, on_delete: Callable[[TopicDeletion], None] | None = None) -> None:
         self.hooks = Hooks()
+        self.loads: list[TopicName] = []
         self.deletions: list[TopicDeletion] = []
         self.on_delete = on_delete
 
@@ -75,6 +76,10 @@ class FakeTopicAdmin:
     def miss_next(self, *, times: int = 1) -> None:
         """Let the broker know no such topic."""
         self.hooks.fail_next("delete_topic", NotFoundError("the broker knows no such topic"), times=times)
+
+    def load_topic(self, topic: TopicName) -> None:
+        self.hooks.arrive("load_topic")
+        self.loads.append(topic)
 
     def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
         deletion = TopicDeletion(topic, partitioned, force)

@@ -161,7 +161,8 @@ def test_a_record_of_another_cluster_is_refused(scene: Scene, stranger: Stranger
 
 
 def good(scene: Scene) -> dict[str, Any]:
-    return record(scene.topic("nobody"), MANAGED_LEDGER, 1)
+    """A well-formed record of a ledger that never was."""
+    return record(scene.topic("nobody"), MANAGED_LEDGER, 2**50)
 
 
 def test_what_is_no_record_is_rejected_with_its_reason(scene: Scene, stranger: Stranger) -> None:

@@ -21,6 +21,9 @@ class BrokerTopicAdmin:
     def __init__(self, rest: AdminRest) -> None:
         self._rest = rest
 
+    def load_topic(self, topic: TopicName) -> None:
+        self.stats(topic)
+
     def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
         path = topic_path(topic, "/partitions" if partitioned else "")
         self._rest.change("DELETE", path, params={"force": "true" if force else "false"})
