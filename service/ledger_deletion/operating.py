@@ -25,7 +25,6 @@ class OperationState(Enum):
     RUNNING = "running"
     DONE = "done"
     REFUSED = "refused"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ def reconsume(
         key=delivery.key,
         properties=dict(sorted(properties.items())),
         deliver_after_ms=None if exhausted or delay == 0 else delay,
+        event_time_ms=delivery.event_time_ms,
     )
     return Reconsumption(DeletionTopic.DEAD_LETTER if exhausted else DeletionTopic.RETRY, message)
 
@@ -86,7 +87,7 @@ def fresh(dead: Delivery) -> OutgoingMessage:
     """A dead letter as a new record: its tries start again, its origin stays known."""
     dropped = (RECONSUMETIMES, DELAY_TIME, REASON, IN_USE_SINCE, REAL_TOPIC, REAL_SUBSCRIPTION)
     kept = {name: value for name, value in dead.properties.items() if name not in dropped}
-    return OutgoingMessage(payload=dead.payload, key=dead.key, properties=kept)
+    return OutgoingMessage(payload=dead.payload, key=dead.key, properties=kept, event_time_ms=dead.event_time_ms)
 
 
 def _without_partition(topic: str) -> str:

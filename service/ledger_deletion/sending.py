@@ -6,12 +6,33 @@ from service.ledger_deletion.operating import SentLedger
 from service.ledger_deletion.pending import MAX_RECORD_BYTES, PendingDeleteLedgerInfo, encode_record
 from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic, OutgoingMessage, Publisher, PublishResult
 from service.model.errors import InvalidInputError
+from service.model.ids import MAX_LEDGER_ID
 from service.model.names import TopicName
 
 _REASONS = {
     PublishResult.NOT_STORED: "the broker did not take it; send it again",
     PublishResult.UNKNOWN: "no receipt came back; send it again, a second copy does no harm",
 }
+
+
+OWN_PRODUCERS = "pulsar-sidecar-"
+"""Names beginning so are the sidecars' own; their sequence ids must not be mixed with a caller's."""
+
+
+def check_numbering(producer_name: str | None, first_sequence_id: int | None, count: int) -> None:
+    """A caller that numbers its records names its producer, and the other way round.
+
+    Raises:
+        InvalidInputError: they do not fit together, are out of range, or the name is a sidecar's own.
+    """
+    if (producer_name is None) != (first_sequence_id is None):
+        raise InvalidInputError("producerName and firstSequenceId belong together: give both or neither")
+    if producer_name is not None and producer_name.startswith(OWN_PRODUCERS):
+        raise InvalidInputError(
+            f"producer names beginning with {OWN_PRODUCERS!r} are the sidecars' own; choose another"
+        )
+    if first_sequence_id is not None and not 0 <= first_sequence_id <= MAX_LEDGER_ID - count:
+        raise InvalidInputError("the sequence ids from firstSequenceId on must lie between 0 and 2^63 - 1")
 
 
 def refuse_own_topics(topic: TopicName) -> None:

@@ -25,6 +25,7 @@ class StoredMessage:
     holder: object | None = None
     not_before_ms: int = 0
     redelivery_count: int = 0
+    event_time_ms: int | None = None
 
     def delivery(self) -> Delivery:
         return Delivery(
@@ -36,6 +37,7 @@ class StoredMessage:
             topic=self.topic,
             publish_time_ms=self.publish_time_ms,
             redelivery_count=self.redelivery_count,
+            event_time_ms=self.event_time_ms,
         )
 
 
@@ -67,6 +69,7 @@ class MessageLog:
                 deliver_at_ms=None if not delay else now_ms + delay,
                 producer_name=producer_name,
                 sequence_id=sequence_id,
+                event_time_ms=message.event_time_ms,
             )
         )
         return PublishResult.STORED

@@ -24,6 +24,7 @@ def delivery_of(message: pulsar.Message) -> Delivery:
         topic=message.topic_name(),
         publish_time_ms=message.publish_timestamp(),
         redelivery_count=max(0, message.redelivery_count()),
+        event_time_ms=message.event_timestamp() or None,
     )
 
 

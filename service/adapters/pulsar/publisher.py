@@ -243,6 +243,8 @@ class _PartitionProducer:
         else:
             builder.sequence_id(message.sequence_id)
             builder.property(SEQUENCE_ID, str(message.sequence_id))
+        if message.event_time_ms is not None:
+            builder.event_timestamp(message.event_time_ms)
         if message.deliver_after_ms:
             builder.deliver_after(timedelta(milliseconds=message.deliver_after_ms))
         return builder.build()

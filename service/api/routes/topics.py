@@ -25,7 +25,7 @@ from service.ledger_deletion.operating import (
     Redirect,
     TopicDeletionStatus,
 )
-from service.model.errors import ConflictError, InvalidInputError, PermanentError
+from service.model.errors import ConflictError, InvalidInputError
 from service.model.names import TopicName
 
 _V2 = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
@@ -142,8 +142,6 @@ def _delete(
             return _accepted(status)
         case OperationState.REFUSED:
             raise ConflictError(f"the deletion of {topic} was refused: {status.reason}")
-        case OperationState.FAILED:
-            raise PermanentError(f"the deletion of {topic} was given up: {status.reason}")
         case _:
             assert_never(status.state)
 

@@ -27,7 +27,7 @@ from service.ledger_deletion.pending import PendingDeleteLedgerInfo
 from service.ledger_deletion.ports import DeletionTopic
 from service.ledger_deletion.redriving import list_dead, redrive
 from service.ledger_deletion.restoring import undelete
-from service.ledger_deletion.sending import refuse_own_topics, send
+from service.ledger_deletion.sending import check_numbering, refuse_own_topics, send
 from service.ledger_deletion.steps import Steps
 from service.ledger_deletion.workflow.loops import Loops
 from service.ledger_deletion.workflow.runtime import Configuration, Runtime, World
@@ -36,6 +36,7 @@ from service.model.errors import (
     DisabledError,
     InvalidInputError,
     OutcomeUnknownError,
+    PermanentError,
     SidecarError,
     TemporaryError,
 )
@@ -95,8 +96,7 @@ class LedgerDeletion:
         first_sequence_id: int | None = None,
     ) -> list[SentLedger]:
         self._require_ready()
-        if (producer_name is None) != (first_sequence_id is None):
-            raise InvalidInputError("producerName and firstSequenceId belong together: give both or neither")
+        check_numbering(producer_name, first_sequence_id, len(records))
         if producer_name is None:
             answers = send(self._runtime.publisher(DeletionTopic.PENDING), records, None)
         else:
@@ -123,6 +123,9 @@ class LedgerDeletion:
             held, state = self._attempt_for_a_while(held)
         except (TemporaryError, OutcomeUnknownError):
             self._release_quietly(held)
+            raise
+        except PermanentError as error:
+            self._runtime.note_end(held.operation.status(OperationState.REFUSED, str(error)))
             raise
         if state is OperationState.RUNNING:
             self._runtime.deleter.release(held.operation)

@@ -63,7 +63,7 @@ def written_ledgers(draw: st.DrawFn) -> Written:
         write_set = [ensemble[(entry_id + i) % size] for i in range(write)]
         holders = draw(st.sets(st.sampled_from(write_set), min_size=ack if entry_id < acknowledged else 0))
         if entry_id >= acknowledged and len(holders) >= ack:
-            holders = set(list(holders)[: ack - 1])
+            holders = set(sorted(holders)[: ack - 1])
         confirmed = draw(st.integers(-1, min(entry_id, acknowledged) - 1))
         for holder in holders:
             held = bookies.held.setdefault(holder, {})

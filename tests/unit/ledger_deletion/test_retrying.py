@@ -174,3 +174,10 @@ def test_the_callers_properties_survive_any_number_of_tries(mine: dict[str, str]
         name: value for name, value in mine.items() if name not in ours
     }
     assert properties[RECONSUMETIMES] == str(times + 1)
+
+
+@pytest.mark.parametrize("event_time_ms", [None, 1_700_000_000_123])
+def test_the_event_time_travels_on(event_time_ms: int | None) -> None:
+    original = replace(ORIGINAL, event_time_ms=event_time_ms)
+    assert again(original).message.event_time_ms == event_time_ms
+    assert fresh(original).event_time_ms == event_time_ms

@@ -7,9 +7,9 @@ import pytest
 from service.ledger_deletion.operating import SentLedger
 from service.ledger_deletion.pending import MAX_RECORD_BYTES, PendingDeleteLedgerInfo, parse_record
 from service.ledger_deletion.ports import DeletionTopic, Publisher
-from service.ledger_deletion.sending import refuse_own_topics, send
+from service.ledger_deletion.sending import OWN_PRODUCERS, check_numbering, refuse_own_topics, send
 from service.model.errors import InvalidInputError
-from service.model.ids import LedgerId
+from service.model.ids import MAX_LEDGER_ID, LedgerId
 from service.model.ledgers import LedgerComponent, LedgerType, OffloadContext
 from service.model.names import parse_topic_name
 from tests.fakes.clock import FakeClock
@@ -90,3 +90,24 @@ def test_a_record_that_no_consumer_would_read_is_refused_with_all(
     with pytest.raises(InvalidInputError, match="ledger 8"):
         send(publisher, [record(7), huge], None)
     assert topics.messages(PENDING) == []
+
+
+@pytest.mark.parametrize(
+    ("producer_name", "first_sequence_id"),
+    [
+        ("me", None),
+        (None, 0),
+        (f"{OWN_PRODUCERS}vm-8750-pending", 0),
+        ("me", -1),
+        ("me", MAX_LEDGER_ID - 1),
+    ],
+)
+def test_numbers_that_cannot_be_used_are_refused(producer_name: str | None, first_sequence_id: int | None) -> None:
+    with pytest.raises(InvalidInputError):
+        check_numbering(producer_name, first_sequence_id, 2)
+
+
+def test_numbers_that_can_be_used_are_not() -> None:
+    check_numbering(None, None, 2)
+    check_numbering("me", 0, 2)
+    check_numbering("me", MAX_LEDGER_ID - 2, 2)
