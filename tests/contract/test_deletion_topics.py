@@ -4,6 +4,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +23,7 @@ from tests.contract.deletion_topics_worlds import (
 
 STORED, ALREADY_STORED = PublishResult.STORED, PublishResult.ALREADY_STORED
 PENDING, RETRY, DEAD_LETTER, OUTCOME = DeletionTopic
+EVENT_TIME_MS = 1_700_000_000_123
 
 
 @pytest.fixture(params=["fake", "cluster"])
@@ -245,11 +247,12 @@ def test_a_closed_consumer_refuses_work(world: World) -> None:
 
 
 def test_a_retry_arrives_after_its_delay_with_its_properties(world: World) -> None:
-    publish(world, RETRY, [retry(b"later", 1500)])
+    publish(world, RETRY, [replace(retry(b"later", 1500), event_time_ms=EVENT_TIME_MS)])
     consumer = world.topics.pending()
     assert receive_for(world, consumer, 700) == []
     [delivery] = receive_until(world, consumer, 1)
     assert delivery.payload == b"later"
+    assert delivery.event_time_ms == EVENT_TIME_MS
     assert delivery.properties[DELAY_TIME] == "1500"
     assert delivery.topic == "persistent://pulsar/system/__ledger_deletion-RETRY"
     assert re.fullmatch(r"\d+:\d+:-1", delivery.message_id)
