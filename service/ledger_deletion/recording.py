@@ -4,7 +4,7 @@ What is recorded is persisted in the operation's node before it is sent, under f
 resumes sends exactly the same messages again and deduplication drops the second copies (PIP-6).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from service.ledger_deletion.marking import (
     LedgerBirth,
@@ -71,22 +71,26 @@ class Recorder:
         """Creation order of every node that exists, by path."""
         return {node.path: node.created_order for node in self._store.read_many(paths) if node is not None}
 
-    def record(self, held: HeldOperation) -> HeldOperation:
+    def record(self, held: HeldOperation, settle: Callable[[], None] = lambda: None) -> HeldOperation:
         """Record everything the operation's topics reference now, until nothing new turns up.
+
+        Sending may take long; ``settle`` is called after it, so between the last call and the end there is but a look.
 
         Raises:
             TemporaryError: something could not be read or sent; the broker must not be asked yet.
         """
-        resend = True
+        resend, settled = True, False
         for _ in range(_STABLE_ROUNDS):
             records = self.current_records(held.operation)
             self._steps.reached(Step.REFERENCES_GATHERED)
             held, numbered = self._numbered(held, records, resend=resend)
-            if not numbered:
+            if settled and not numbered:
                 return held
-            self._send(held.operation, numbered)
-            self._steps.reached(Step.RECORDS_SENT)
-            resend = False
+            if numbered:
+                self._send(held.operation, numbered)
+                self._steps.reached(Step.RECORDS_SENT)
+            settle()
+            resend, settled = False, True
         raise TemporaryError("the topic gains ledgers faster than they are recorded; stop its producers and try again")
 
     def _numbered(

@@ -7,6 +7,7 @@ broker refused.
 
 import json
 from dataclasses import replace
+from functools import partial
 
 from service.ledger_deletion.operating import OperationState, TopicDeletionStatus
 from service.ledger_deletion.operations import (
@@ -112,8 +113,7 @@ class TopicDeleter:
             if self._over(held.operation):
                 return self._done(held)
             held = self._with_new_partitions(held)
-            self._load(held.operation)
-            held = self._about_to_ask(self._recorder.record(held))
+            held = self._about_to_ask(self._recorder.record(held, partial(self._load, held.operation)))
             if self._vanished(held.operation):
                 return self._done(held)
             self._ask_broker(held.operation)
@@ -241,7 +241,7 @@ class TopicDeleter:
         return write_operation(self._store, operation, held.version, self._max_node_bytes)
 
     def _load(self, operation: Operation) -> None:
-        """Have the topic loaded before it is recorded and deleted, as well as that can be done.
+        """Have the topic loaded when the broker is asked to delete it, as well as that can be done.
 
         A broker that becomes the owner of a bundle loads its topics by itself (``PulsarService.loadNamespaceTopics``).
         If a deletion makes it the owner, it opens the managed ledger and deletes it at the same time, and the ledger
