@@ -30,7 +30,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts, generated files, u
 	$(BIN)/python -m pytest -q tests/unit tests/model
 
 test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest
 
 demo: $(INSTALLED) ## the main job on a real cluster: leaks without the sidecar, none with it
 	@$(BIN)/pulsar-sidecar demo
