@@ -230,8 +230,11 @@ class DeletionTopics(Protocol):
         """Create what is missing, with its partitions, retention, subscriptions and deduplication; idempotent."""
         ...
 
-    def publisher(self, topic: DeletionTopic, producer_name: str) -> Publisher:
+    def publisher(self, topic: DeletionTopic, producer_name: str, *, first_use: bool = False) -> Publisher:
         """A producer under that stable name.
+
+        ``first_use`` promises that nobody has produced under it before, so that what it stored earlier need not be
+        looked for.
 
         Raises:
             ConflictError: another process uses the name now.

@@ -16,7 +16,14 @@ from service.ledger_deletion.marking import (
 )
 from service.ledger_deletion.operations import MAX_NODE_BYTES, HeldOperation, Operation, write_operation
 from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, encode_record
-from service.ledger_deletion.ports import DeletionTopic, DeletionTopics, LiveOwners, OutgoingMessage, PublishResult
+from service.ledger_deletion.ports import (
+    DeletionTopic,
+    DeletionTopics,
+    LiveOwners,
+    OutgoingMessage,
+    Publisher,
+    PublishResult,
+)
 from service.ledger_deletion.steps import Step, Steps
 from service.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers, CursorLedgerGoneError
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
@@ -79,6 +86,14 @@ class Recorder:
         Raises:
             TemporaryError: something could not be read or sent; the broker must not be asked yet.
         """
+        # Nobody has produced under the operation's name before it has recorded anything: nothing is to be read back.
+        outbox = _Outbox(self._topics, first_use=not held.operation.recorded)
+        try:
+            return self._record(held, outbox, settle)
+        finally:
+            outbox.close()
+
+    def _record(self, held: HeldOperation, outbox: "_Outbox", settle: Callable[[], None]) -> HeldOperation:
         resend, settled = True, False
         for _ in range(_STABLE_ROUNDS):
             records = self.current_records(held.operation)
@@ -87,7 +102,7 @@ class Recorder:
             if settled and not numbered:
                 return held
             if numbered:
-                self._send(held.operation, numbered)
+                self._send(outbox.publisher(held.operation.producer_name), numbered)
                 self._steps.reached(Step.RECORDS_SENT)
             settle()
             resend, settled = False, True
@@ -179,23 +194,41 @@ class Recorder:
         operation = held.operation.recording(tuple(record_key(record) for record in records))
         return write_operation(self._store, operation, held.version, self._max_node_bytes)
 
-    def _send(self, operation: Operation, numbered: Sequence[tuple[int, PendingDeleteLedgerInfo]]) -> None:
-        publisher = self._topics.publisher(DeletionTopic.PENDING, operation.producer_name)
-        try:
-            results = publisher.publish(
-                [
-                    OutgoingMessage(encode_record(record), str(record.topic), sequence_id=number)
-                    for number, record in numbered
-                ]
-            )
-        finally:
-            publisher.close()
+    def _send(self, publisher: Publisher, numbered: Sequence[tuple[int, PendingDeleteLedgerInfo]]) -> None:
+        results = publisher.publish(
+            [
+                OutgoingMessage(encode_record(record), str(record.topic), sequence_id=number)
+                for number, record in numbered
+            ]
+        )
         for (_, record), result in zip(numbered, results, strict=True):
             if result is PublishResult.STORED:
                 self._metrics.sent(record.ledger_type, record.component)
         missing = sum(not result.stored for result in results)
         if missing:
             raise TemporaryError(f"{missing} of {len(numbered)} records have no receipt from __ledger_deletion")
+
+
+class _Outbox:
+    """The operation's producer, opened when there is something to send, and again when the operation's name changed."""
+
+    def __init__(self, topics: DeletionTopics, *, first_use: bool) -> None:
+        self._topics = topics
+        self._first_use = first_use
+        self._name: str | None = None
+        self._publisher: Publisher | None = None
+
+    def publisher(self, name: str) -> Publisher:
+        if self._publisher is None or self._name != name:
+            self.close()
+            self._publisher = self._topics.publisher(DeletionTopic.PENDING, name, first_use=self._first_use)
+            self._name = name
+        return self._publisher
+
+    def close(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()
 
 
 def _number(numbered: tuple[int, PendingDeleteLedgerInfo]) -> int:

@@ -107,11 +107,13 @@ class FakeDeletionTopics:
         self.hooks.arrive("ensure")
         self.ensured = True
 
-    def publisher(self, topic: DeletionTopic, producer_name: str) -> "FakePublisher":
+    def publisher(self, topic: DeletionTopic, producer_name: str, *, first_use: bool = False) -> "FakePublisher":
         self.hooks.arrive("publisher")
         with self.lock:
             if (topic, producer_name) in self._names:
                 raise ConflictError(f"another process publishes as {producer_name} now; choose another name")
+            if first_use:
+                assert all(message.producer_name != producer_name for message in self.messages(topic)), "used before"
             publisher = FakePublisher(self, topic, producer_name)
             self._names[topic, producer_name] = publisher
             return publisher

@@ -69,9 +69,15 @@ class TopicPublisher:
     """
 
     def __init__(
-        self, client: pulsar.Client, topic: str, producer_name: str, settings: PublisherSettings, clock: Clock
+        self,
+        client: pulsar.Client,
+        topic: str,
+        producer_name: str,
+        settings: PublisherSettings,
+        clock: Clock,
+        first_use: bool = False,
     ) -> None:
-        """Open the first partition's producer.
+        """Open the first partition's producer; on the name's first use nothing is read back.
 
         Raises:
             ConflictError: another process uses the name now.
@@ -81,7 +87,8 @@ class TopicPublisher:
         self._lock = threading.Lock()
         self._closed = False
         self._partitions = [
-            _PartitionProducer(client, uri, producer_name, settings, clock) for uri in partitions_of(client, topic)
+            _PartitionProducer(client, uri, producer_name, settings, clock, first_use)
+            for uri in partitions_of(client, topic)
         ]
         self._partitions[0].open(explicit=False)
 
@@ -133,7 +140,13 @@ class TopicPublisher:
 
 class _PartitionProducer:
     def __init__(
-        self, client: pulsar.Client, uri: str, producer_name: str, settings: PublisherSettings, clock: Clock
+        self,
+        client: pulsar.Client,
+        uri: str,
+        producer_name: str,
+        settings: PublisherSettings,
+        clock: Clock,
+        first_use: bool,
     ) -> None:
         self._client = client
         self._uri = uri
@@ -143,7 +156,7 @@ class _PartitionProducer:
         self._producer: pulsar.Producer | None = None
         self._explicit = False
         self._next_id = 0
-        self._stored_ids: set[int] | None = None
+        self._stored_ids: set[int] | None = set() if first_use else None
         self._missing_id: int | None = None
 
     def open(self, *, explicit: bool) -> None:

@@ -61,9 +61,9 @@ class PulsarDeletionTopics:
     def ensure(self) -> None:
         self._setup.run()
 
-    def publisher(self, topic: DeletionTopic, producer_name: str) -> TopicPublisher:
+    def publisher(self, topic: DeletionTopic, producer_name: str, *, first_use: bool = False) -> TopicPublisher:
         settings = replace(self._publisher, batching=self._publisher.batching and topic in _BATCHED)
-        return TopicPublisher(self._client, str(topic_name(topic)), producer_name, settings, self._clock)
+        return TopicPublisher(self._client, str(topic_name(topic)), producer_name, settings, self._clock, first_use)
 
     def pending(self) -> SharedPendingDeletions:
         return SharedPendingDeletions(self._client, self._consumed, self._overdue, self._consumer)

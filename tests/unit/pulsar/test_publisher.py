@@ -31,6 +31,7 @@ class ScriptedClient:
         self.refused: dict[str, pulsar.PulsarException] = {}
         self.open: list[ScriptedProducer] = []
         self.opened: list[tuple[str, bool]] = []
+        self.read_back = 0
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         assert topic == TOPIC
@@ -49,6 +50,7 @@ class ScriptedClient:
         return self.open[-1]
 
     def create_reader(self, topic: str, start: object) -> "ScriptedReader":
+        self.read_back += 1
         return ScriptedReader(self.stored[topic])
 
     def payloads(self) -> list[bytes]:
@@ -113,6 +115,21 @@ def plain(*payloads: bytes) -> list[OutgoingMessage]:
 
 def numbered(*numbers: int) -> list[OutgoingMessage]:
     return [OutgoingMessage(b"%d" % number, sequence_id=number) for number in numbers]
+
+
+def test_only_a_name_that_may_have_stored_something_is_read_back() -> None:
+    client = ScriptedClient()
+    first = TopicPublisher(client, TOPIC, "name", SETTINGS, FakeClock(), first_use=True)  # type: ignore[arg-type]
+    assert first.publish(numbered(0, 1)) == [STORED, STORED]
+    assert client.read_back == 0
+    client.outcomes = {b"2": None}
+    assert first.publish(numbered(2)) == [UNKNOWN]
+    client.outcomes = {}
+    assert first.publish(numbered(2)) == [STORED]
+    assert client.read_back == 1
+    first.close()
+    assert publisher_of(client).publish(numbered(0, 1, 2)) == [PublishResult.ALREADY_STORED] * 3
+    assert client.read_back == 2
 
 
 def test_more_than_a_window_is_sent_in_order() -> None:
