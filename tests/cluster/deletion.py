@@ -34,6 +34,11 @@ BROKER_CONF = {
     "delayedDeliveryMinIndexCountPerBucket": "4",
     "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "3",
     "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds": "60",
+    # Recovering buckets blocks a thread that waits for BookKeeper's (Pulsar #26103). With the few threads that a small
+    # machine gets by default, a broker was once seen to answer no read and no write of its bookies any more.
+    "bookkeeperClientNumWorkerThreads": "16",
+    "bookkeeperClientNumIoThreads": "8",
+    "numIOThreads": "16",
 }
 
 _failed = pytest.StashKey[bool]()

@@ -101,7 +101,10 @@ class Loops:
                 self._clock.wait_seconds(_PAUSED_LOOK_SECONDS, self._runtime.stop)
                 continue
             deliveries = pending.receive()
-            if deliveries:
+            if deliveries and self._runtime.control.paused:
+                # The pause came while this sidecar was waiting for messages; they come again later.
+                pending.postpone(deliveries)
+            elif deliveries:
                 self._settle(settler, pending, deliveries)
             if self._clock.monotonic_seconds() >= next_look:
                 self._settle_overdue(settler, pending)
