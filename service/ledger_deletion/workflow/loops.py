@@ -97,11 +97,11 @@ class Loops:
         look_seconds = self._runtime.configuration.watchdog_late_ms / 1000
         next_look = self._clock.monotonic_seconds() + look_seconds
         while not self._runtime.stop.is_set():
-            if self._runtime.control.paused:
+            if self._is_paused():
                 self._clock.wait_seconds(_PAUSED_LOOK_SECONDS, self._runtime.stop)
                 continue
             deliveries = pending.receive()
-            if deliveries and self._runtime.control.paused:
+            if deliveries and self._is_paused():
                 # The pause came while this sidecar was waiting for messages; they come again later.
                 pending.postpone(deliveries)
             elif deliveries:
@@ -109,6 +109,9 @@ class Loops:
             if self._clock.monotonic_seconds() >= next_look:
                 self._settle_overdue(settler, pending)
                 next_look = self._clock.monotonic_seconds() + look_seconds
+
+    def _is_paused(self) -> bool:
+        return self._runtime.control.paused
 
     def _settle(self, settler: Settler, pending: PendingDeletions, deliveries: Sequence[Delivery]) -> None:
         started = self._clock.monotonic_seconds()
