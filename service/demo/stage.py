@@ -7,7 +7,6 @@ whoever started it, and leave nothing behind.
 import json
 import os
 import shutil
-import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ import requests
 
 from service.local_cluster.addresses import ClusterAddresses
 from service.local_cluster.cluster import LocalCluster
+from service.local_cluster.ports import free_ports, is_free
 from service.local_cluster.processes import ProcessIdentity, end, is_running, spawn
 from service.local_cluster.spec import ClusterSpec, cache_directory
 from service.model.clocks import Clock
@@ -86,7 +86,7 @@ class Stage:
 
     def start_sidecar(self, addresses: ClusterAddresses) -> Sidecar:
         """Start ``pulsar-sidecar serve`` beside the cluster and wait until it is ready."""
-        port = _free_port()
+        port = PREFERRED_PORT if is_free(PREFERRED_PORT) else free_ports(1)[0]
         url = f"http://127.0.0.1:{port}"
         log = self._directory / "sidecar.log"
         process = spawn([sys.executable, "-m", "service", "serve"], _environment(addresses, port), self._directory, log)
@@ -141,15 +141,3 @@ def _environment(addresses: ClusterAddresses, port: int) -> dict[str, str]:
             "PULSAR_SIDECAR_METADATA_STORE_URL": addresses.metadata_store_url,
         }
     )
-
-
-def _free_port() -> int:
-    """The sidecar's usual port, or any free one when something listens there."""
-    for port in (PREFERRED_PORT, 0):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise TemporaryError("no free port on 127.0.0.1")

@@ -25,6 +25,7 @@ from service.ledger_ownership.claims import (
     read_claim,
 )
 from service.ledger_ownership.compaction import CompactedLedgers
+from service.ledger_ownership.instances import instance_id_of
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.paths import (
     instance_id_path,
@@ -34,7 +35,7 @@ from service.ledger_ownership.paths import (
     under_replication_mark_path,
 )
 from service.ledger_ownership.ports import LedgerEntries
-from service.model.errors import TemporaryError, UndecodableError
+from service.model.errors import UndecodableError
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerType
 from service.model.metadata import MetadataStore, Node
@@ -65,7 +66,7 @@ class Gatherer:
             TemporaryError: the store or a live broker could not be asked; nothing is known about any of them.
         """
         nodes = self._read(self._first_paths(questions))
-        instance_id = self.instance_id(nodes[instance_id_path(self._root)])
+        instance_id = instance_id_of(nodes[instance_id_path(self._root)], self._root)
         ledgers = {question.record.ledger_id: self._ledger(question.record.ledger_id, nodes) for question in questions}
         claims = [_claim(question.record, ledgers[question.record.ledger_id]) for question in questions]
         topics = [_topic(question.record, claim) for question, claim in zip(questions, claims, strict=True)]
@@ -86,18 +87,6 @@ class Gatherer:
             )
             for question, claim, topic in zip(questions, claims, topics, strict=True)
         ]
-
-    def instance_id(self, node: Node | None) -> str:
-        """BookKeeper's instance id from its node.
-
-        A wrong ``ledgersRootPath`` would make every ledger look deleted, so its absence stops everything.
-        """
-        if node is None:
-            raise TemporaryError(
-                f"there is no BookKeeper instance id at {instance_id_path(self._root)}: "
-                "check ledgersRootPath and the metadata store's address"
-            )
-        return node.data.decode("utf-8", "replace")
 
     def _first_paths(self, questions: Sequence[Question]) -> Iterable[str]:
         yield instance_id_path(self._root)

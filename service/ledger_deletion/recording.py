@@ -26,6 +26,7 @@ from service.ledger_deletion.ports import (
 )
 from service.ledger_deletion.steps import Step, Steps
 from service.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers, CursorLedgerGoneError
+from service.ledger_ownership.instances import instance_id_of
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.paths import (
     cursor_path,
@@ -185,10 +186,7 @@ class Recorder:
         return {ledger_id: _birth(node) for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None}
 
     def _instance_id(self) -> str:
-        node = self._store.read(instance_id_path(self._root))
-        if node is None:
-            raise TemporaryError(f"there is no {instance_id_path(self._root)}: check ledgersRootPath")
-        return node.data.decode("utf-8", "replace")
+        return instance_id_of(self._store.read(instance_id_path(self._root)), self._root)
 
     def _persist(self, held: HeldOperation, records: Sequence[PendingDeleteLedgerInfo]) -> HeldOperation:
         operation = held.operation.recording(tuple(record_key(record) for record in records))

@@ -4,7 +4,6 @@ Invariant: a specification names no port and no process; those are found while s
 """
 
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -47,11 +46,6 @@ def cache_directory() -> Path:
 def default_cluster_directory() -> Path:
     """The directory of the cluster that commands mean when they are given none."""
     return cache_directory() / "clusters" / "default"
-
-
-def temporary_cluster_directory(prefix: str = "pulsar-cluster-") -> Path:
-    """A new empty directory for a cluster nobody else looks for; ``down`` removes it."""
-    return Path(tempfile.mkdtemp(prefix=prefix))
 
 
 @dataclass(frozen=True, slots=True)

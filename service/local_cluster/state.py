@@ -79,9 +79,6 @@ class ClusterState:
         others = [member for member in self.members if member.name != changed.name]
         return replace(self, members=tuple(sorted([*others, changed], key=_place)))
 
-    def log_of(self, name: str) -> Path:
-        return self.directory / name / f"{name}.log"
-
 
 def _place(member: Member) -> tuple[int, int]:
     number = member.name.partition("-")[2]

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from service.local_cluster.ports import free_ports
 from service.model.clocks import SystemClock
 from tests.cluster.running import ClusterUnderTest
 
@@ -61,12 +62,6 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
-
-
 def write_certificate(directory: Path) -> tuple[Path, Path]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "sidecar")])
@@ -94,7 +89,7 @@ def serving(cluster: ClusterUnderTest, directory: Path, *flags: str) -> Iterator
     """A sidecar with TLS and tokens, configured by a file; killed at the end if it still runs."""
     certificate, key = write_certificate(directory)
     (directory / "token.key").write_bytes(SECRET)
-    port = free_port()
+    (port,) = free_ports(1)
     addresses = cluster.addresses
     config = directory / "sidecar.conf"
     config.write_text(

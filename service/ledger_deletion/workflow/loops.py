@@ -101,10 +101,11 @@ class Loops:
                 self._clock.wait_seconds(_PAUSED_LOOK_SECONDS, self._runtime.stop)
                 continue
             deliveries = pending.receive()
-            if deliveries and self._is_paused():
+            if self._is_paused():
                 # The pause came while this sidecar was waiting for messages; they come again later.
                 pending.postpone(deliveries)
-            elif deliveries:
+                continue
+            if deliveries:
                 self._settle(settler, pending, deliveries)
             if self._clock.monotonic_seconds() >= next_look:
                 self._settle_overdue(settler, pending)
