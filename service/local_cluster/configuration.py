@@ -3,8 +3,8 @@
 Invariant: everything listens on the loopback address only, and the user's settings win over ours.
 """
 
+import socket
 from collections.abc import Mapping
-from pathlib import Path
 
 from service.local_cluster.ports import LOOPBACK
 from service.local_cluster.spec import ClusterSpec
@@ -109,5 +109,5 @@ def broker_settings(spec: ClusterSpec, name: str, ports: Mapping[str, int], meta
 
 def loopback_interface() -> str:
     """The loopback interface's name: BookKeeper binds to one address only when it is told an interface."""
-    names = [entry.name for entry in Path("/sys/class/net").glob("lo*")]
+    names = [name for _, name in socket.if_nameindex()]
     return next((name for name in _LOOPBACK_INTERFACES if name in names), "lo0")
