@@ -1,7 +1,8 @@
 """Which cluster the tests run on: one that exists, else one in containers, else one of processes on this machine.
 
-Invariant: a named cluster is used or the run fails; the other two are tried only when none is named. Whatever is
-started here is taken down here, and also when the test process is killed.
+Invariant: a named cluster is used or the run fails; the other two are tried only when none is named. Containers run one
+version of Pulsar, so naming another one means processes. Whatever is started here is taken down here, and also when the
+test process is killed.
 """
 
 import os
@@ -27,6 +28,7 @@ from tests.cluster.running import (
 )
 
 CLUSTER_VARIABLE = "PULSAR_SIDECAR_TEST_CLUSTER"
+VERSION_VARIABLE = "PULSAR_SIDECAR_TEST_PULSAR_VERSION"
 PROJECT = Path(__file__).parents[2]
 COMPOSE_MEMBERS = ("zookeeper", "bookie-1", "bookie-2", "broker-1", "broker-2")
 COMPOSE_ADDRESSES = ClusterAddresses(
@@ -59,12 +61,17 @@ def chosen_cluster(directory: Path) -> Iterator[ClusterUnderTest]:
     named = os.environ.get(CLUSTER_VARIABLE)
     if named:
         yield ExternalClusterUnderTest(named_cluster(named))
-    elif docker_engine_answers():
+    elif VERSION_VARIABLE not in os.environ and docker_engine_answers():
         with compose_cluster() as cluster:
             yield cluster
     else:
-        with local_cluster(ClusterSpec(directory)) as cluster:
+        with local_cluster(ClusterSpec(directory, version=tested_version())) as cluster:
             yield cluster
+
+
+def tested_version() -> str:
+    """Pulsar's version for every cluster that tests start: the one named, else the one that is developed against."""
+    return os.environ.get(VERSION_VARIABLE, DEFAULT_VERSION)
 
 
 def named_cluster(value: str) -> ClusterAddresses:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.local_cluster.spec import ClusterSpec
-from tests.cluster.choosing import chosen_cluster, local_cluster
+from tests.cluster.choosing import chosen_cluster, local_cluster, tested_version
 from tests.cluster.running import ClusterUnderTest
 
 ClusterFactory = Callable[..., AbstractContextManager[ClusterUnderTest]]
@@ -35,7 +35,9 @@ def special_cluster(tmp_path_factory: pytest.TempPathFactory) -> ClusterFactory:
 
     def start(**wishes: Any) -> AbstractContextManager[ClusterUnderTest]:
         directory = tmp_path_factory.mktemp("special-cluster") / "members"
-        return local_cluster(ClusterSpec(directory, **({"brokers": 1, "bookies": 1} | wishes)))
+        return local_cluster(
+            ClusterSpec(directory, **({"brokers": 1, "bookies": 1, "version": tested_version()} | wishes))
+        )
 
     return start
 
