@@ -30,6 +30,7 @@ from service.local_cluster.processes import (
 from service.model.clocks import SystemClock
 from service.settings_sources import environment_variable
 from tests.cluster.choosing import PROJECT
+from tests.cluster.links import SidecarNetwork
 from tests.cluster.patience import until
 
 QUICK: Mapping[str, object] = {
@@ -176,9 +177,11 @@ def run_command(*arguments: str) -> CommandAnswer:
 class Sidecars:
     """The sidecars of one cluster: one that tests share, and others with settings of their own."""
 
-    def __init__(self, addresses: ClusterAddresses, directory: Path) -> None:
+    def __init__(self, addresses: ClusterAddresses, directory: Path, network: SidecarNetwork | None = None) -> None:
+        """Sidecars on this machine's network, or in a namespace whose links to the cluster can be cut."""
         self._addresses = addresses
         self._directory = directory
+        self._network = network
         self._running: list[SidecarProcess] = []
         self._shared: SidecarProcess | None = None
 
@@ -213,9 +216,11 @@ class Sidecars:
         chosen = {"instance_name": name, **self._cluster_settings(), **QUICK, **settings, "listen": listen}
         environment = {environment_variable(setting): str(value) for setting, value in chosen.items()}
         log = self._directory / f"{name}.log"
-        process = spawn(
-            [sys.executable, "-m", "service", "serve"], _inherited_environment() | environment, PROJECT, log
-        )
+        argv = [sys.executable, "-m", "service", "serve"]
+        if self._network is not None:
+            argv = self._network.command(argv)
+            self._network.expose(port)
+        process = spawn(argv, _inherited_environment() | environment, PROJECT, log)
         sidecar = SidecarProcess(name, f"http://{listen}", process, log)
         self._running.append(sidecar)
         return sidecar
