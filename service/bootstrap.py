@@ -41,6 +41,7 @@ from service.demo.stage import Stage, demo_directory
 from service.ledger_deletion.deciding import Policy
 from service.ledger_deletion.operating import SidecarInstance
 from service.ledger_deletion.retrying import RetryPolicy
+from service.ledger_deletion.steps import Steps
 from service.ledger_deletion.workflow.runtime import Configuration, World
 from service.ledger_deletion.workflow.serving import LedgerDeletion
 from service.ledger_ownership.compaction import CompactedLedgers
@@ -64,8 +65,16 @@ class Closable(Protocol):
         ...
 
 
-def serve(flags: Mapping[str, str | None], environment: Mapping[str, str], config: Path | None) -> int:
+def serve(
+    flags: Mapping[str, str | None], environment: Mapping[str, str], config: Path | None, steps: Steps | None = None
+) -> int:
     """Run the service until SIGTERM or SIGINT; 0 when it ended in order.
+
+    Args:
+        flags: what the command line says.
+        environment: what the environment says.
+        config: a properties file.
+        steps: told of each step of the two phases; nobody in production.
 
     Raises:
         InvalidInputError: a setting is wrong, or the address is taken.
@@ -77,16 +86,18 @@ def serve(flags: Mapping[str, str | None], environment: Mapping[str, str], confi
     for warning in warnings:
         _log.warning(warning)
     with ExitStack() as stack:
-        _run(settings, environment, SystemClock(), stack)
+        _run(settings, environment, SystemClock(), stack, steps)
     _log.info("stopped")
     return 0
 
 
-def _run(settings: Settings, environment: Mapping[str, str], clock: Clock, stack: ExitStack) -> None:
+def _run(
+    settings: Settings, environment: Mapping[str, str], clock: Clock, stack: ExitStack, steps: Steps | None
+) -> None:
     authentication = authenticator(settings, clock)
     endpoint = _endpoint(settings)
     listening = stack.enter_context(listening_socket(endpoint))
-    metrics, service = open_service(settings, environment, clock, stack)
+    metrics, service = open_service(settings, environment, clock, stack, steps)
     draining = threading.Event()
     app = _app(settings, service, metrics, authentication, clock, draining)
     _close_at_the_end(stack, service)
@@ -103,7 +114,7 @@ def _run(settings: Settings, environment: Mapping[str, str], clock: Clock, stack
 
 
 def open_service(
-    settings: Settings, environment: Mapping[str, str], clock: Clock, stack: ExitStack
+    settings: Settings, environment: Mapping[str, str], clock: Clock, stack: ExitStack, steps: Steps | None = None
 ) -> tuple[DeletionMetrics, LedgerDeletion]:
     """The room with its adapters, not started yet; ``stack`` closes what was opened for it."""
     credentials, tls = _credentials(settings), _tls(settings)
@@ -130,7 +141,7 @@ def open_service(
         ),
         direct=_direct_deletion(settings, stack),
     )
-    return metrics, LedgerDeletion(configuration(settings), world, _instance(settings, clock), metrics)
+    return metrics, LedgerDeletion(configuration(settings), world, _instance(settings, clock), metrics, steps)
 
 
 def authenticator(settings: Settings, clock: Clock) -> Authenticator:

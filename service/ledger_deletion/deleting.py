@@ -45,10 +45,8 @@ class LedgerDeleter:
             for (ledger_id, _), result in zip(ledgers, self._delete_many(deletions), strict=True)
         ]
 
-    def clear_under_replication(self, mark: str | None) -> None:
+    def clear_under_replication(self, mark: str) -> None:
         """Remove auto-recovery's note about a ledger that is gone: it would try to repair it (BookKeeper #3316)."""
-        if mark is None:
-            return
         try:
             self._store.delete(mark)
         except SidecarError as error:

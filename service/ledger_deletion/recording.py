@@ -97,14 +97,14 @@ class Recorder:
     def _record(self, held: HeldOperation, outbox: "_Outbox", settle: Callable[[], None]) -> HeldOperation:
         resend, settled = True, False
         for _ in range(_STABLE_ROUNDS):
-            records = self.current_records(held.operation)
-            self._steps.reached(Step.REFERENCES_GATHERED)
+            with self._steps.taking(Step.REFERENCES_GATHERED):
+                records = self.current_records(held.operation)
             held, numbered = self._numbered(held, records, resend=resend)
             if settled and not numbered:
                 return held
             if numbered:
-                self._send(outbox.publisher(held.operation.producer_name), numbered)
-                self._steps.reached(Step.RECORDS_SENT)
+                with self._steps.taking(Step.RECORDS_SENT):
+                    self._send(outbox.publisher(held.operation.producer_name), numbered)
             settle()
             resend, settled = False, True
         raise TemporaryError("the topic gains ledgers faster than they are recorded; stop its producers and try again")
@@ -121,8 +121,8 @@ class Recorder:
         new = [record for record in records if record_key(record) not in numbers]
         added = list(enumerate(new, start=len(numbers)))
         if new:
-            held = self._persist(held, new)
-            self._steps.reached(Step.RECORDING_PERSISTED)
+            with self._steps.taking(Step.RECORDING_PERSISTED):
+                held = self._persist(held, new)
         return held, (sorted(known, key=_number) if resend else []) + added
 
     def current_records(self, operation: Operation) -> list[PendingDeleteLedgerInfo]:

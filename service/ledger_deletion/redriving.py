@@ -6,6 +6,7 @@ from service.ledger_deletion.operating import DeadLetter, Redriven
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo, parse_record
 from service.ledger_deletion.ports import DeadLetters, Delivery, Publisher
 from service.ledger_deletion.retrying import REASON, fresh, tries
+from service.ledger_deletion.steps import Step, Steps
 from service.model.errors import InvalidInputError
 from service.model.ids import LedgerId
 
@@ -18,7 +19,11 @@ def list_dead(dead_letters: DeadLetters, limit: int) -> list[DeadLetter]:
 
 
 def redrive(
-    dead_letters: DeadLetters, publisher: Publisher, ledger_ids: Collection[LedgerId] | None, limit: int
+    dead_letters: DeadLetters,
+    publisher: Publisher,
+    ledger_ids: Collection[LedgerId] | None,
+    limit: int,
+    steps: Steps,
 ) -> Redriven:
     """Send up to ``limit`` dead letters back: the oldest, or those of the given ledgers wherever they wait.
 
@@ -30,17 +35,19 @@ def redrive(
         wanted = [delivery for delivery in deliveries if ledger_ids is None or _ledger_id(delivery) in ledger_ids]
         wanted = wanted[: limit - chosen]
         seen, chosen = seen + len(deliveries), chosen + len(wanted)
-        redriven += _send_back(dead_letters, publisher, wanted)
+        redriven += _send_back(dead_letters, publisher, wanted, steps) if wanted else 0
         if ledger_ids is None or not deliveries:
             break
     return Redriven(redriven=redriven, left=seen - redriven)
 
 
-def _send_back(dead_letters: DeadLetters, publisher: Publisher, wanted: Sequence[Delivery]) -> int:
-    results = publisher.publish([fresh(delivery) for delivery in wanted]) if wanted else []
+def _send_back(dead_letters: DeadLetters, publisher: Publisher, wanted: Sequence[Delivery], steps: Steps) -> int:
+    with steps.taking(Step.DEAD_LETTERS_REDRIVEN):
+        results = publisher.publish([fresh(delivery) for delivery in wanted])
     stored = [delivery for delivery, result in zip(wanted, results, strict=True) if result.stored]
     if stored:
-        dead_letters.acknowledge(stored)
+        with steps.taking(Step.DEAD_LETTERS_ACKNOWLEDGED):
+            dead_letters.acknowledge(stored)
     return len(stored)
 
 

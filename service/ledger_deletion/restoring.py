@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from service.ledger_deletion.operating import Undeleted
 from service.ledger_deletion.outcomes import KeptLedger, kept_ledgers
 from service.ledger_deletion.ports import DeletionTopics
+from service.ledger_deletion.steps import Step, Steps
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.ports import LedgerEntries
 from service.model.errors import AlreadyExistsError, ConflictError, NotFoundError, TemporaryError, UndecodableError
@@ -24,6 +25,7 @@ def undelete(
     *,
     since_ms: int,
     force: bool,
+    steps: Steps,
 ) -> Undeleted:
     """Write back the metadata of a ledger that was deleted after ``since_ms``.
 
@@ -43,7 +45,8 @@ def undelete(
             "force brings back its metadata only"
         )
     try:
-        store.create(kept.path, kept.metadata)
+        with steps.taking(Step.LEDGER_BROUGHT_BACK):
+            store.create(kept.path, kept.metadata)
     except AlreadyExistsError as error:
         raise ConflictError(f"ledger {ledger_id} came back in this moment") from error
     return Undeleted(ledger_id, readable)

@@ -111,9 +111,9 @@ class Settler:
     def settle(self, pending: PendingDeletions, deliveries: Sequence[Delivery]) -> BatchReport:
         """Take one batch to its end; a failure postpones, it never raises for a single record."""
         self._metrics.received(len(deliveries))
-        self._steps.reached(Step.BATCH_RECEIVED)
         book = Ledgerbook()
-        candidates, malformed = read_deliveries(deliveries)
+        with self._steps.taking(Step.BATCH_RECEIVED):
+            candidates, malformed = read_deliveries(deliveries)
         for message in malformed:
             self._reject(book, message)
         for chunk in self._pacer.chunks(candidates):
@@ -136,7 +136,9 @@ class Settler:
         if not book.settlements:
             raise TemporaryError(f"ledger {record.ledger_id} could not be judged now; try again")
         payloads = settled_messages(self._sidecar, self._clock.now_ms(), book.settlements)
-        if not self._stored(self._publishers.outcome, [OutgoingMessage(payload) for payload in payloads]):
+        with self._steps.taking(Step.OUTCOMES_KEPT):
+            kept = self._stored(self._publishers.outcome, [OutgoingMessage(payload) for payload in payloads])
+        if not kept:
             self._warn(f"the outcome of ledger {record.ledger_id} could not be kept")
         return book.settlements[0]
 
@@ -148,14 +150,14 @@ class Settler:
             if not open_candidates:
                 return
             try:
-                judgements = judge(self._gatherer, self._policy, open_candidates)
+                with self._steps.taking(Step.FACTS_GATHERED):
+                    judgements = judge(self._gatherer, self._policy, open_candidates)
             except (TemporaryError, OutcomeUnknownError) as error:
                 self._postpone_all(book, open_candidates, f"facts could not be gathered: {error}")
                 return
             except PermanentError as error:
                 self._set_apart(book, open_candidates, error)
                 return
-            self._steps.reached(Step.FACTS_GATHERED)
             open_candidates = self._obey(book, judgements, last_resort=rounds_left == 0)
         for candidate in open_candidates:
             self._retry(book, candidate, RetryLater(Reason.CHANGED_MEANWHILE, "its nodes change all the time"), None)
@@ -194,17 +196,17 @@ class Settler:
         return again + (self._delete(book, deletions, last_resort=last_resort) if deletions else [])
 
     def _delete(self, book: Ledgerbook, judgements: Sequence[Judgement], *, last_resort: bool) -> list[Candidate]:
-        if not self._keep_judgements(judgements):
+        with self._steps.taking(Step.JUDGEMENT_KEPT):
+            kept = self._keep_judgements(judgements)
+        if not kept:
             candidates = [judgement.candidate for judgement in judgements]
             self._postpone_all(book, candidates, "the judgement could not be kept on the outcome topic")
             return []
-        self._steps.reached(Step.JUDGEMENT_KEPT)
         stored = [judgement for judgement in judgements if isinstance(judgement.verdict, Delete)]
         again = self._delete_stored(book, stored, last_resort=last_resort)
         for judgement in judgements:
             if isinstance(judgement.verdict, DeleteOffloaded):
                 self._delete_offloaded(book, judgement, judgement.verdict)
-        self._steps.reached(Step.LEDGERS_DELETED)
         return again
 
     def _keep_judgements(self, judgements: Sequence[Judgement]) -> bool:
@@ -225,7 +227,8 @@ class Settler:
             if isinstance(judgement.verdict, Delete)
         ]
         again: list[Candidate] = []
-        deletions = self._deleter.delete(ledgers, last_resort=last_resort)
+        with self._steps.taking(Step.LEDGERS_DELETED):
+            deletions = self._deleter.delete(ledgers, last_resort=last_resort)
         for judgement, deletion in zip(judgements, deletions, strict=True):
             match deletion.result:
                 case DeletionResult.DELETED:
@@ -248,9 +251,10 @@ class Settler:
     def _delete_offloaded(self, book: Ledgerbook, judgement: Judgement, verdict: DeleteOffloaded) -> None:
         record = judgement.candidate.record
         try:
-            result = self._offloaded.delete_offloaded(
-                record.ledger_id, verdict.context, record.topic.managed_ledger_name
-            )
+            with self._steps.taking(Step.OFFLOADED_DELETED):
+                result = self._offloaded.delete_offloaded(
+                    record.ledger_id, verdict.context, record.topic.managed_ledger_name
+                )
         except DisabledError as error:
             # An operator who adds the missing setting finds the record on the dead-letter topic at the latest.
             self._retry(book, judgement.candidate, RetryLater(Reason.REFUSED_BY_STORAGE, str(error)), judgement)
@@ -287,8 +291,10 @@ class Settler:
     ) -> None:
         delivery, record = judgement.candidate.delivery, judgement.candidate.record
         gone = decision == "deleted" or reason is Reason.ALREADY_GONE
-        if gone and record.ledger_type is LedgerType.LEDGER:
-            self._deleter.clear_under_replication(judgement.facts.under_replication_mark)
+        mark = judgement.facts.under_replication_mark
+        if gone and record.ledger_type is LedgerType.LEDGER and mark is not None:
+            with self._steps.taking(Step.UNDER_REPLICATION_CLEARED):
+                self._deleter.clear_under_replication(mark)
         self._metrics.decided(decision, reason.value, 1)
         book.settlements.append(
             Settlement(decision, reason.value, detail, delivery.message_id, record, judgement.facts, conditional)
@@ -330,36 +336,37 @@ class Settler:
         self._send_again(book)
         payloads = settled_messages(self._sidecar, self._clock.now_ms(), book.settlements)
         outgoing = [OutgoingMessage(payload) for payload in payloads]
-        if outgoing and not self._stored(self._publishers.outcome, outgoing):
+        with self._steps.taking(Step.OUTCOMES_KEPT):
+            kept = self._stored(self._publishers.outcome, outgoing) if outgoing else True
+        if not kept:
             self._warn(f"{len(book.finished)} records are postponed: their outcome could not be kept")
             book.postponed.extend(book.finished)
             book.finished.clear()
-        self._steps.reached(Step.OUTCOMES_KEPT)
         if book.postponed:
             pending.postpone(book.postponed)
         # What was handed on is durable in its copy; keeping the original as well would hand it on again and again.
         done = book.finished + book.handed_on
         if done:
-            pending.acknowledge(done)
+            with self._steps.taking(Step.ACKNOWLEDGED):
+                pending.acknowledge(done)
             self._metrics.acknowledged(len(done))
-        self._steps.reached(Step.ACKNOWLEDGED)
 
     def _send_again(self, book: Ledgerbook) -> None:
-        for destination, publisher in (
-            (DeletionTopic.RETRY, self._publishers.retry),
-            (DeletionTopic.DEAD_LETTER, self._publishers.dead_letter),
+        for destination, publisher, step in (
+            (DeletionTopic.RETRY, self._publishers.retry, Step.RETRIES_SENT),
+            (DeletionTopic.DEAD_LETTER, self._publishers.dead_letter, Step.DEAD_LETTERS_SENT),
         ):
             group = [entry for entry in book.reconsumptions if entry[1].destination is destination]
             if not group:
                 continue
-            results = self._publish(publisher, [again.message for _, again, _ in group])
+            with self._steps.taking(step):
+                results = self._publish(publisher, [again.message for _, again, _ in group])
             for (delivery, _, settlement), result in zip(group, results, strict=True):
                 if result.stored:
                     book.settlements.append(settlement)
                     book.handed_on.append(delivery)
                 else:
                     book.postponed.append(delivery)
-        self._steps.reached(Step.RECONSUMED)
 
     def _stored(self, publisher: Publisher, messages: Sequence[OutgoingMessage]) -> bool:
         return all(result.stored for result in self._publish(publisher, messages))

@@ -1,40 +1,73 @@
-"""The numbered steps of both phases, where a crash must lose nothing.
+"""The numbered steps of both phases: around each, a crash must lose nothing.
 
-Production code announces each step and goes on; a fault test stops the process right there.
+Production code announces each step before and after it, and goes on; a fault test stops the process right there.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import Protocol
 
 
 class Step(Enum):
-    """Every point between two effects, in order."""
+    """Everything with an effect outside this process, and the reads it rests on, in order."""
 
+    # The first phase: a caller's records.
+    RECORDS_APPENDED = "records-appended"
+    # The first phase: a topic's deletion.
     OPERATION_CREATED = "operation-created"
+    OPERATION_HELD = "operation-held"
     REFERENCES_GATHERED = "references-gathered"
     RECORDING_PERSISTED = "recording-persisted"
     RECORDS_SENT = "records-sent"
+    TOPIC_LOADED = "topic-loaded"
+    ATTEMPT_COUNTED = "attempt-counted"
     BROKER_ASKED = "broker-asked"
+    ATTEMPT_PUT_OFF = "attempt-put-off"
+    OPERATION_RELEASED = "operation-released"
     OPERATION_ENDED = "operation-ended"
+    NOTE_KEPT = "note-kept"
+    # The second phase.
     BATCH_RECEIVED = "batch-received"
     FACTS_GATHERED = "facts-gathered"
     JUDGEMENT_KEPT = "judgement-kept"
     LEDGERS_DELETED = "ledgers-deleted"
-    RECONSUMED = "reconsumed"
+    UNDER_REPLICATION_CLEARED = "under-replication-cleared"
+    OFFLOADED_DELETED = "offloaded-deleted"
+    RETRIES_SENT = "retries-sent"
+    DEAD_LETTERS_SENT = "dead-letters-sent"
     OUTCOMES_KEPT = "outcomes-kept"
     ACKNOWLEDGED = "acknowledged"
+    # An operator's verbs.
+    DEAD_LETTERS_REDRIVEN = "dead-letters-redriven"
+    DEAD_LETTERS_ACKNOWLEDGED = "dead-letters-acknowledged"
+    LEDGER_BROUGHT_BACK = "ledger-brought-back"
 
 
 class Steps(Protocol):
-    """Told of each step as it is completed."""
+    """Told of each step, from any thread."""
 
-    def reached(self, step: Step) -> None:
-        """Called right after the step's effect."""
+    def about_to(self, step: Step) -> None:
+        """Called right before the step's effect."""
         ...
 
+    def reached(self, step: Step) -> None:
+        """Called right after it, unless it raised."""
+        ...
 
-class GoOn:
+    @contextmanager
+    def taking(self, step: Step) -> Iterator[None]:
+        """Around the effect."""
+        self.about_to(step)
+        yield
+        self.reached(step)
+
+
+class GoOn(Steps):
     """Production's listener: nothing stops it."""
+
+    def about_to(self, step: Step) -> None:
+        pass
 
     def reached(self, step: Step) -> None:
         pass

@@ -88,8 +88,8 @@ class TopicDeleter:
             not_before_ms=now_ms + _HEAD_START_MS,
         )
         operation = replace(unborn, incarnations=self._recorder.incarnations(unborn.node_paths))
-        node = self._store.create(operation_path(operation_id), encode_operation(operation, self._max_node_bytes))
-        self._steps.reached(Step.OPERATION_CREATED)
+        with self._steps.taking(Step.OPERATION_CREATED):
+            node = self._store.create(operation_path(operation_id), encode_operation(operation, self._max_node_bytes))
         if self._hold(node) is None:
             raise TemporaryError(f"another sidecar goes on with the topic deletion {operation_id} already")
         self._driving.add(operation_id)
@@ -116,8 +116,8 @@ class TopicDeleter:
             held = self._about_to_ask(self._recorder.record(held, partial(self._load, held.operation)))
             if self._vanished(held.operation):
                 return self._done(held)
-            self._ask_broker(held.operation)
-            self._steps.reached(Step.BROKER_ASKED)
+            with self._steps.taking(Step.BROKER_ASKED):
+                self._ask_broker(held.operation)
             left = self._left(held.operation)
         except OperationEndedError:
             return self._ended_elsewhere(held)
@@ -147,20 +147,22 @@ class TopicDeleter:
             TemporaryError: the node could not be removed, so the operation goes on.
         """
         for _ in range(_END_TRIES):
-            self._store.delete(driver_path(operation.operation_id))
-            if self._store.delete(operation_path(operation.operation_id)) in (
-                DeletionResult.DELETED,
-                DeletionResult.GONE,
-            ):
+            self._let_go(operation.operation_id)
+            with self._steps.taking(Step.OPERATION_ENDED):
+                result = self._store.delete(operation_path(operation.operation_id))
+            if result in (DeletionResult.DELETED, DeletionResult.GONE):
                 self._driving.discard(operation.operation_id)
-                self._steps.reached(Step.OPERATION_ENDED)
                 return
         raise TemporaryError(f"the end of the topic deletion {operation.operation_id} could not be noted; it goes on")
 
     def release(self, operation: Operation) -> None:
         """Let any sidecar go on with it."""
         self._driving.discard(operation.operation_id)
-        self._store.delete(driver_path(operation.operation_id))
+        self._let_go(operation.operation_id)
+
+    def _let_go(self, operation_id: OperationId) -> None:
+        with self._steps.taking(Step.OPERATION_RELEASED):
+            self._store.delete(driver_path(operation_id))
 
     def take_due(self) -> HeldOperation | None:
         """Take over one deletion that nobody works on and whose next attempt is due; None when there is none."""
@@ -189,7 +191,8 @@ class TopicDeleter:
         if node is None:
             return None
         if not node.data:
-            self._store.delete(operation_path(operation_id), node.version)
+            with self._steps.taking(Step.OPERATION_ENDED):
+                self._store.delete(operation_path(operation_id), node.version)
             return None
         operation = _decoded(node.data)
         current = self._hold(node) if operation is not None and operation.not_before_ms <= now_ms else None
@@ -222,23 +225,26 @@ class TopicDeleter:
             if driver.data != self._sidecar.encode() or operation_id in self._driving:
                 return False
             # This sidecar's own, but nobody drives: an answer was lost, or an earlier process of that name died.
-            self._store.delete(path)
+            self._let_go(operation_id)
         try:
-            self._store.create(path, self._sidecar.encode(), ephemeral=True)
+            with self._steps.taking(Step.OPERATION_HELD):
+                self._store.create(path, self._sidecar.encode(), ephemeral=True)
         except AlreadyExistsError:
             return False
         return True
 
     def _withdraw_leftover(self, operation_id: OperationId) -> None:
         # Creating the driver's node re-created a parent that had just ended.
-        self._store.delete(driver_path(operation_id))
-        self._store.delete(operation_path(operation_id))
+        self._let_go(operation_id)
+        with self._steps.taking(Step.OPERATION_ENDED):
+            self._store.delete(operation_path(operation_id))
 
     # --- asking the broker ------------------------------------------------------------------------------------------
 
     def _about_to_ask(self, held: HeldOperation) -> HeldOperation:
         operation = replace(held.operation, attempts=held.operation.attempts + 1)
-        return write_operation(self._store, operation, held.version, self._max_node_bytes)
+        with self._steps.taking(Step.ATTEMPT_COUNTED):
+            return write_operation(self._store, operation, held.version, self._max_node_bytes)
 
     def _load(self, operation: Operation) -> None:
         """Have the topic loaded when the broker is asked to delete it, as well as that can be done.
@@ -250,7 +256,8 @@ class TopicDeleter:
         """
         for topic in operation.topics if operation.incarnations else ():
             try:
-                self._admin.load_topic(topic)
+                with self._steps.taking(Step.TOPIC_LOADED):
+                    self._admin.load_topic(topic)
             except PermanentError:
                 continue
             except (TemporaryError, OutcomeUnknownError):
@@ -315,7 +322,8 @@ class TopicDeleter:
             current = decode_operation(node.data)
             backoff_ms = min(_FIRST_BACKOFF_MS * 2 ** min(current.attempts, _MOST_DOUBLINGS), _LONGEST_BACKOFF_MS)
             later = replace(current, last_reason=reason, not_before_ms=self._store.now_ms() + backoff_ms)
-            return write_operation(self._store, later, node.version, self._max_node_bytes)
+            with self._steps.taking(Step.ATTEMPT_PUT_OFF):
+                return write_operation(self._store, later, node.version, self._max_node_bytes)
         except (TemporaryError, OutcomeUnknownError, ConflictError):
             return held
 

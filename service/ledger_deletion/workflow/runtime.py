@@ -26,7 +26,7 @@ from service.ledger_deletion.ports import (
 from service.ledger_deletion.recording import Recorder
 from service.ledger_deletion.retrying import RetryPolicy
 from service.ledger_deletion.settling import Publishers, Settler
-from service.ledger_deletion.steps import GoOn, Steps
+from service.ledger_deletion.steps import GoOn, Step, Steps
 from service.ledger_deletion.topic_deleting import TopicDeleter
 from service.ledger_ownership.ports import LedgerEntries
 from service.model.clocks import Clock
@@ -101,7 +101,7 @@ class Runtime:
         root = configuration.ledgers_root
         recorder = Recorder(world.store, world.entries, world.owners, world.topics, root, metrics, listener)
         self.deleter = TopicDeleter(instance.name, world.store, recorder, world.admin, listener)
-        self._steps = listener
+        self.steps = listener
         self._gatherer = Gatherer(world.store, world.entries, world.owners, root)
         self._pacer = Pacer(world.clock, self.stop, self.rate_per_second)
         self._publishers: dict[DeletionTopic, Publisher] = {}
@@ -126,7 +126,7 @@ class Runtime:
             policy=self.configuration.policy,
             retry_policy=self.configuration.retry_policy,
             metrics=self.metrics,
-            steps=self._steps,
+            steps=self.steps,
             pacer=self._pacer,
             warn=self.warn,
         )
@@ -199,7 +199,9 @@ class Runtime:
         """Keep something on the outcome topic; its failure is only a warning, since nothing depends on it."""
         message = OutgoingMessage(note_message(self.instance.name, self.world.clock.now_ms(), step, document))
         try:
-            stored = all(result.stored for result in self.publisher(DeletionTopic.OUTCOME).publish([message]))
+            publisher = self.publisher(DeletionTopic.OUTCOME)
+            with self.steps.taking(Step.NOTE_KEPT):
+                stored = all(result.stored for result in publisher.publish([message]))
         except SidecarError:
             stored = False
         if not stored:

@@ -28,7 +28,7 @@ from service.ledger_deletion.ports import DeletionTopic
 from service.ledger_deletion.redriving import list_dead, redrive
 from service.ledger_deletion.restoring import undelete
 from service.ledger_deletion.sending import check_numbering, refuse_own_topics, send
-from service.ledger_deletion.steps import Steps
+from service.ledger_deletion.steps import Step, Steps
 from service.ledger_deletion.workflow.loops import Loops
 from service.ledger_deletion.workflow.runtime import Configuration, Runtime, World
 from service.model.errors import (
@@ -97,18 +97,23 @@ class LedgerDeletion:
     ) -> list[SentLedger]:
         self._require_ready()
         check_numbering(producer_name, first_sequence_id, len(records))
-        if producer_name is None:
-            answers = send(self._runtime.publisher(DeletionTopic.PENDING), records, None)
-        else:
-            publisher = self._runtime.world.topics.publisher(DeletionTopic.PENDING, producer_name)
-            try:
-                answers = send(publisher, records, first_sequence_id)
-            finally:
-                publisher.close()
+        with self._runtime.steps.taking(Step.RECORDS_APPENDED):
+            answers = self._send(records, producer_name, first_sequence_id)
         for record, answer in zip(records, answers, strict=True):
             if answer.sent:
                 self._runtime.metrics.sent(record.ledger_type, record.component)
         return answers
+
+    def _send(
+        self, records: Sequence[PendingDeleteLedgerInfo], producer_name: str | None, first_sequence_id: int | None
+    ) -> list[SentLedger]:
+        if producer_name is None:
+            return send(self._runtime.publisher(DeletionTopic.PENDING), records, None)
+        publisher = self._runtime.world.topics.publisher(DeletionTopic.PENDING, producer_name)
+        try:
+            return send(publisher, records, first_sequence_id)
+        finally:
+            publisher.close()
 
     def delete_topic(
         self, topic: TopicName, *, partitioned: bool, force: bool, requested_by: str | None
@@ -214,7 +219,8 @@ class LedgerDeletion:
         self._require_ready()
         dead_letters = self._runtime.world.topics.dead_letters()
         try:
-            return redrive(dead_letters, self._runtime.publisher(DeletionTopic.PENDING), ledger_ids, limit)
+            publisher = self._runtime.publisher(DeletionTopic.PENDING)
+            return redrive(dead_letters, publisher, ledger_ids, limit, self._runtime.steps)
         finally:
             dead_letters.close()
 
@@ -222,7 +228,15 @@ class LedgerDeletion:
         self._require_ready()
         world = self._runtime.world
         since_ms = max(0, world.clock.now_ms() - self._runtime.configuration.undelete_lookback_ms)
-        undeleted = undelete(world.store, world.entries, world.topics, ledger_id, since_ms=since_ms, force=force)
+        undeleted = undelete(
+            world.store,
+            world.entries,
+            world.topics,
+            ledger_id,
+            since_ms=since_ms,
+            force=force,
+            steps=self._runtime.steps,
+        )
         self._runtime.note("undeleted", {"ledgerId": ledger_id, "readable": undeleted.readable})
         return undeleted
 

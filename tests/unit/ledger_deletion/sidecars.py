@@ -22,7 +22,7 @@ from service.ledger_deletion.ports import DeletionTopic, PendingDeletions, Publi
 from service.ledger_deletion.recording import Recorder
 from service.ledger_deletion.retrying import RetryPolicy
 from service.ledger_deletion.settling import BatchReport, Publishers, Settler
-from service.ledger_deletion.steps import GoOn, Step
+from service.ledger_deletion.steps import GoOn, Step, Steps
 from service.ledger_deletion.topic_deleting import TopicDeleter
 from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from service.model.ids import OperationId
@@ -51,14 +51,20 @@ class NotStopped:
         return False
 
 
-@dataclass(slots=True)
-class CrashAt:
-    """Kills the process at the given occurrence of a step, all steps counted together from 0."""
+@dataclass
+class CrashAt(Steps):
+    """Kills the process at the given point; points lie before and after each step, counted together from 0."""
 
     number: int | None = None
     seen: list[Step] = field(default_factory=list)
 
+    def about_to(self, step: Step) -> None:
+        self._pass(step)
+
     def reached(self, step: Step) -> None:
+        self._pass(step)
+
+    def _pass(self, step: Step) -> None:
         self.seen.append(step)
         if self.number is not None and len(self.seen) - 1 == self.number:
             raise Crash(step)

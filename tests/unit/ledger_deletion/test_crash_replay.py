@@ -19,6 +19,18 @@ from tests.unit.ledger_deletion.faults import OneFault
 from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, restarted, told
 
 TOPIC = "persistent://public/default/orders"
+SMOOTH = set(Step) - {
+    Step.RECORDS_APPENDED,
+    Step.ATTEMPT_PUT_OFF,
+    Step.NOTE_KEPT,
+    Step.UNDER_REPLICATION_CLEARED,
+    Step.RETRIES_SENT,
+    Step.DEAD_LETTERS_SENT,
+    Step.DEAD_LETTERS_REDRIVEN,
+    Step.DEAD_LETTERS_ACKNOWLEDGED,
+    Step.LEDGER_BROUGHT_BACK,
+}
+"""What a deletion takes that nothing disturbs; the other steps are crashed at on a real cluster, in `tests.faults`."""
 Build = Callable[[], tuple[World, TopicName, bool]]
 
 
@@ -75,19 +87,21 @@ def test_without_faults_nothing_is_left(build: Build) -> None:
     world, topic, partitioned = build()
     steps = live(world, topic, partitioned)[0]
     assert world.ledgers() == set()
-    assert set(steps.seen) == set(Step)
+    assert set(steps.seen) == SMOOTH
     assert told(world)
 
 
-def test_a_crash_after_any_step(build: Build) -> None:
+def test_a_crash_before_and_after_any_step(build: Build) -> None:
     world, topic, partitioned = build()
     count = len(live(world, topic, partitioned)[0].seen)
-    assert count > len(Step)
+    assert count > 2 * len(SMOOTH)
     for number in range(count):
         world, topic, partitioned = build()
+        before = world.ledgers()
         crashed = live(world, topic, partitioned, [number])[0]
         assert len(crashed.seen) == number + 1
-        assert world.ledgers() == set()
+        # Nothing was promised before the operation's node was there.
+        assert world.ledgers() == (before if number == 0 else set())
 
 
 def test_a_broker_that_dies_before_any_of_its_steps(build: Build) -> None:
@@ -105,7 +119,7 @@ def test_a_broker_that_dies_before_any_of_its_steps(build: Build) -> None:
 @pytest.mark.parametrize("die_at", [1, 7, 13])
 @pytest.mark.parametrize("name", ["unloaded", "loaded"])
 def test_a_dying_broker_and_two_crashes(name: str, die_at: int) -> None:
-    for number in range(24):
+    for number in range(1, 48, 2):
         for again in (0, 3):
             world, topic, partitioned = WORLDS[name]()
             world.die_at = die_at

@@ -7,6 +7,7 @@ from service.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_reco
 from service.ledger_deletion.ports import DeletionTopic
 from service.ledger_deletion.redriving import list_dead, redrive
 from service.ledger_deletion.retrying import ORIGIN_MESSAGE_ID, REASON, RECONSUMETIMES
+from service.ledger_deletion.steps import GoOn
 from service.model.errors import TemporaryError
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerComponent, LedgerType
@@ -36,7 +37,7 @@ def bury(topics: FakeDeletionTopics, *ledger_ids: int) -> None:
 def drive(topics: FakeDeletionTopics, ledger_ids: set[LedgerId] | None, limit: int) -> Redriven:
     dead, publisher = topics.dead_letters(), topics.publisher(PENDING, "redriver")
     try:
-        return redrive(dead, publisher, ledger_ids, limit)
+        return redrive(dead, publisher, ledger_ids, limit, GoOn())
     finally:
         dead.close()
         publisher.close()

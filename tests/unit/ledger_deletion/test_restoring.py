@@ -9,6 +9,7 @@ from service.ledger_deletion.operating import Undeleted
 from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
 from service.ledger_deletion.ports import DeletionTopic
 from service.ledger_deletion.restoring import undelete
+from service.ledger_deletion.steps import GoOn
 from service.ledger_ownership.paths import ledger_path
 from service.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, TemporaryError
 from service.model.ids import LedgerId
@@ -57,7 +58,9 @@ def deleted(world: World, topic: TopicName, *, state: LedgerState = LedgerState.
 
 
 def restore(world: World, ledger_id: int, *, since_ms: int = FOR_EVER, force: bool = False) -> Undeleted:
-    return undelete(world.store, world.entries, world.topics, LedgerId(ledger_id), since_ms=since_ms, force=force)
+    return undelete(
+        world.store, world.entries, world.topics, LedgerId(ledger_id), since_ms=since_ms, force=force, steps=GoOn()
+    )
 
 
 @pytest.mark.parametrize("state", LedgerState)
