@@ -82,11 +82,15 @@ def listening_socket(endpoint: Endpoint) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
     try:
-        return socket.create_server((endpoint.host, endpoint.port), family=family, backlog=512)
+        listening = socket.create_server((endpoint.host, endpoint.port), family=family, backlog=512)
     except OSError as error:
         raise InvalidInputError(
             f"cannot listen on {endpoint.host} port {endpoint.port}: {error.strerror}; choose another one with listen"
         ) from error
+    # Connections inherit it. asyncio sets it only on sockets that name TCP's number, which this one does not; without
+    # it an answer's body waits up to 40 ms for the client's delayed acknowledgement of its head.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def server_for(app: FastAPI, endpoint: Endpoint, draining: threading.Event) -> DrainingServer:
