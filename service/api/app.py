@@ -74,7 +74,7 @@ def create_app(
     if docs:
         app.add_api_route("/docs", lambda: HTMLResponse(reference_page(app.openapi())), include_in_schema=False)
     app.add_middleware(Gate, authentication=authentication, own_hosts=own_hosts, clock=clock)
-    app.openapi_schema = _with_security(app.openapi())
+    app.openapi_schema = _with_security(app.openapi(), required=authentication.required)
     return app
 
 
@@ -84,12 +84,13 @@ async def _threads(_: FastAPI) -> AsyncIterator[None]:
     yield
 
 
-def _with_security(document: dict[str, Any]) -> dict[str, Any]:
+def _with_security(document: dict[str, Any], *, required: bool) -> dict[str, Any]:
     document.setdefault("components", {})["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "A Pulsar token."}
     }
     for path, operations in document["paths"].items():
         if path not in OPEN_PATHS:
             for operation in operations.values():
-                operation["security"] = [{"token": []}]
+                # OpenAPI's way to say that the token is optional is an empty alternative.
+                operation["security"] = [{"token": []}] if required else [{"token": []}, {}]
     return document
