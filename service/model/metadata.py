@@ -65,6 +65,43 @@ class DeletionResult(Enum):
     """The connection broke before the answer: read again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How much of a bulk of deletions may be on its way to the store, so that others' requests get through.
+
+    Attributes:
+        multi_size: deletions in one transaction, at most.
+        in_flight: transactions on their way at a time, at most.
+        rest_seconds: how long to send nothing after each transaction.
+    """
+
+    multi_size: int
+    in_flight: int
+    rest_seconds: float = 0.0
+
+
+class DeletionLimit(Protocol):
+    """What a driver asks while it carries out deletions in bulk."""
+
+    def allowance(self) -> Allowance:
+        """What may be on its way now; asked before each transaction."""
+        ...
+
+    def working(self) -> None:
+        """The store is asked for much else just now."""
+        ...
+
+
+class Unlimited:
+    """As much on its way as makes a difference."""
+
+    def allowance(self) -> Allowance:
+        return Allowance(multi_size=100, in_flight=8)
+
+    def working(self) -> None:
+        """Nobody needs to know."""
+
+
 class MetadataStore(Protocol):
     """Pulsar's metadata store (``org.apache.pulsar.metadata.api.MetadataStore``), for reading and guarded writing.
 

@@ -10,7 +10,7 @@ what is visible (gone, another version, a broken guard).
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kazoo.client import KazooClient
@@ -28,14 +28,13 @@ from service.adapters.metadata.errors import CLIENT_ERRORS
 from service.adapters.metadata.multiread import MultiReader
 from service.adapters.metadata.session import KazooSession, Patience, real_path, send
 from service.model.errors import TemporaryError
-from service.model.metadata import DeletionResult, Guard, GuardedDeletion, Node
+from service.model.metadata import DeletionLimit, DeletionResult, Guard, GuardedDeletion, Node
 
 _LOG = logging.getLogger(__name__)
 _MAX_DELETIONS = 100
 _MAX_OPERATIONS = 400
 _MAX_REQUEST_BYTES = 256 * 1024
 _OPERATION_OVERHEAD_BYTES = 17
-_MAX_IN_FLIGHT = 8
 _BYSTANDERS = (RolledBackError, RuntimeInconsistency)
 """What the answer to a failed multi says of the operations that were not at fault."""
 
@@ -48,11 +47,11 @@ class Packet:
     guards: dict[Guard, None] = field(default_factory=dict)
     size_bytes: int = 0
 
-    def is_full_for(self, deletion: GuardedDeletion) -> bool:
+    def is_full_for(self, deletion: GuardedDeletion, most: int) -> bool:
         fresh = [guard for guard in deletion.guards if guard not in self.guards]
         operations = len(self.items) + len(self.guards) + len(fresh) + 1
         return bool(self.items) and (
-            len(self.items) >= _MAX_DELETIONS
+            len(self.items) >= min(most, _MAX_DELETIONS)
             or operations > _MAX_OPERATIONS
             or self.size_bytes + _size_bytes(deletion, fresh) > _MAX_REQUEST_BYTES
         )
@@ -64,22 +63,22 @@ class Packet:
         self.items.append(item)
 
 
-def pack(items: Iterable[int], deletions: Sequence[GuardedDeletion]) -> deque[Packet]:
-    """Distribute deletions over packets, in order; a guard shared by neighbours is checked once per packet."""
-    packets: deque[Packet] = deque()
-    for item in items:
-        if not packets or packets[-1].is_full_for(deletions[item]):
-            packets.append(Packet())
-        packets[-1].add(item, deletions[item])
-    return packets
+def take_packet(items: deque[int], deletions: Sequence[GuardedDeletion], most: int = _MAX_DELETIONS) -> Packet:
+    """Take the next packet's deletions off ``items``, in order; a guard shared by neighbours is checked once."""
+    packet = Packet()
+    while items and not packet.is_full_for(deletions[items[0]], most):
+        item = items.popleft()
+        packet.add(item, deletions[item])
+    return packet
 
 
 class GuardedDeleter:
     """Carries out guarded deletions over one session."""
 
-    def __init__(self, session: KazooSession, reader: MultiReader) -> None:
+    def __init__(self, session: KazooSession, reader: MultiReader, limit: DeletionLimit) -> None:
         self._session = session
         self._reader = reader
+        self._limit = limit
 
     def delete_many(self, deletions: Sequence[GuardedDeletion]) -> list[DeletionResult]:
         """One result each, in order; after a lost connection UNKNOWN for whatever is not settled.
@@ -87,13 +86,13 @@ class GuardedDeleter:
         Raises:
             TemporaryError: there was no connection to begin with, or the store refuses every one of them.
         """
-        run = _Run(deletions)
+        run = _Run(deletions, self._limit, self._session.rest)
         todo = list(range(len(deletions)))
         while todo and not run.is_lost:
             patience = self._session.patience()
             try:
                 client = self._session.connected(patience)
-                suspects = run.wave(client, pack(todo, deletions), patience)
+                suspects = run.wave(client, deque(todo), patience)
                 todo = self._sift(suspects, run)
             except TemporaryError:
                 if not run.has_begun:
@@ -132,21 +131,26 @@ def look(deletion: GuardedDeletion, seen: dict[str, Node | None]) -> DeletionRes
 class _Run:
     """One call of `GuardedDeleter.delete_many`."""
 
-    def __init__(self, deletions: Sequence[GuardedDeletion]) -> None:
+    def __init__(
+        self, deletions: Sequence[GuardedDeletion], limit: DeletionLimit, rest: Callable[[float], None]
+    ) -> None:
         self.deletions = deletions
+        self._limit = limit
+        self._rest = rest
         self.results: list[DeletionResult | None] = [None] * len(deletions)
         self.has_begun = False
         self.is_lost = False
         self._refusal: Exception | None = None
 
-    def wave(self, client: KazooClient, packets: deque[Packet], patience: Patience) -> list[int]:
-        """Send all packets, several at a time; the unsettled deletions of those that failed."""
+    def wave(self, client: KazooClient, items: deque[int], patience: Patience) -> list[int]:
+        """Send all of them, as much at a time as the limit allows; the unsettled deletions of packets that failed."""
         suspects: list[int] = []
         in_flight: deque[tuple[Packet, AsyncResult[object]]] = deque()
         self.has_begun = True
-        while packets or in_flight:
-            while packets and len(in_flight) < _MAX_IN_FLIGHT:
-                packet = packets.popleft()
+        while items or in_flight:
+            allowance = self._limit.allowance()
+            while items and len(in_flight) < allowance.in_flight:
+                packet = take_packet(items, self.deletions, allowance.multi_size)
                 in_flight.append((packet, send(client, self._multi(client, packet))))
             packet, result = in_flight.popleft()
             try:
@@ -157,6 +161,8 @@ class _Run:
                 return []
             assert isinstance(answers, list)
             suspects += self._settle(packet, answers)
+            if allowance.rest_seconds and items:
+                self._rest(allowance.rest_seconds)
             patience.renew()
         return suspects
 

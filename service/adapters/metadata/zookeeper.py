@@ -47,10 +47,12 @@ from service.model.errors import (
     TemporaryError,
 )
 from service.model.ids import NodeVersion
-from service.model.metadata import DeletionResult, GuardedDeletion, Node
+from service.model.metadata import DeletionLimit, DeletionResult, GuardedDeletion, Node, Unlimited
 
 _LISTING_TRIES = 5
 _WHATEVER_VERSION = -1
+_FEW = 50
+"""So many nodes are read without others' noticing."""
 
 
 def open_metadata_store(
@@ -60,6 +62,7 @@ def open_metadata_store(
     session_timeout_ms: int = 30_000,
     patience_seconds: float = 10.0,
     credential: ZooKeeperCredential | None = None,
+    limit: DeletionLimit | None = None,
 ) -> "ZooKeeperMetadataStore":
     """Open the store that Pulsar's ``metadataStoreUrl`` names; returns at once, the first call waits for a connection.
 
@@ -69,21 +72,25 @@ def open_metadata_store(
         session_timeout_ms: as Pulsar's ``metadataStoreSessionTimeoutMillis``.
         patience_seconds: how long a call waits without progress before it raises `TemporaryError`.
         credential: for clusters whose nodes have access control lists.
+        limit: how many deletions may be on their way; none: as many as make a difference.
 
     Raises:
         InvalidInputError: the URL is malformed or names a store without a driver.
     """
     hosts = parse_metadata_store_url(url).hosts
-    return ZooKeeperMetadataStore(SessionSettings(hosts, session_timeout_ms, patience_seconds, credential), clock)
+    return ZooKeeperMetadataStore(
+        SessionSettings(hosts, session_timeout_ms, patience_seconds, credential), clock, limit
+    )
 
 
 class ZooKeeperMetadataStore:
     """`service.model.metadata.MetadataStore` on one ZooKeeper session, for any number of threads."""
 
-    def __init__(self, settings: SessionSettings, clock: Clock) -> None:
+    def __init__(self, settings: SessionSettings, clock: Clock, limit: DeletionLimit | None = None) -> None:
         self._session = KazooSession(settings, clock)
         self._reader = MultiReader(self._session)
-        self._deleter = GuardedDeleter(self._session, self._reader)
+        self._limit = limit or Unlimited()
+        self._deleter = GuardedDeleter(self._session, self._reader, self._limit)
         self._clock = StoreClock(self._session, clock)
 
     @property
@@ -106,6 +113,8 @@ class ZooKeeperMetadataStore:
         """See `MetadataStore.read_many`; nodes are read at different moments, all of them after the call began."""
         for path in paths:
             check_path(path)
+        if len(paths) > _FEW:
+            self._limit.working()
         return self._reader.read_many(paths)
 
     def children(self, path: str) -> list[str] | None:

@@ -1,8 +1,11 @@
+from collections import deque
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.adapters.metadata.multidelete import look, pack
+from service.adapters.metadata.multidelete import Packet, look, take_packet
 from service.model.ids import NodeVersion
 from service.model.metadata import DeletionResult, Guard, GuardedDeletion, Node
 
@@ -17,12 +20,19 @@ guarded = st.builds(
 )
 
 
-@given(st.lists(guarded, max_size=350))
-def test_packets_hold_every_deletion_once_with_its_guards(deletions: list[GuardedDeletion]) -> None:
-    packets = pack(range(len(deletions)), deletions)
+def pack(deletions: Sequence[GuardedDeletion], most: int = 100) -> list[Packet]:
+    items, packets = deque(range(len(deletions))), []
+    while items:
+        packets.append(take_packet(items, deletions, most))
+    return packets
+
+
+@given(st.lists(guarded, max_size=350), st.integers(1, 150))
+def test_packets_hold_every_deletion_once_with_its_guards(deletions: list[GuardedDeletion], most: int) -> None:
+    packets = pack(deletions, most)
     assert [item for packet in packets for item in packet.items] == list(range(len(deletions)))
     for packet in packets:
-        assert 0 < len(packet.items) <= 100
+        assert 0 < len(packet.items) <= min(most, 100)
         named = {guard for item in packet.items for guard in deletions[item].guards}
         assert set(packet.guards) == named
 
@@ -30,14 +40,14 @@ def test_packets_hold_every_deletion_once_with_its_guards(deletions: list[Guarde
 def test_a_shared_guard_is_checked_once_per_packet() -> None:
     shared = Guard("/managed-ledgers/t", V1)
     deletions = [GuardedDeletion(f"/ledgers/{number}", V0, (shared,)) for number in range(250)]
-    packets = pack(range(250), deletions)
+    packets = pack(deletions)
     assert [len(packet.items) for packet in packets] == [100, 100, 50]
     assert all(list(packet.guards) == [shared] for packet in packets)
 
 
 def test_long_paths_make_more_packets() -> None:
     deletions = [GuardedDeletion("/" + "x" * 30_000 + str(number), V0) for number in range(100)]
-    packets = pack(range(100), deletions)
+    packets = pack(deletions)
     assert all(packet.size_bytes <= 256 * 1024 for packet in packets)
     assert len(packets) > 10
 
