@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+FAULT_ROUNDS ?= 20
 SOURCES := service pyspark_jobs tests docs/generate.py proto/generate.py
 
-.PHONY: help check test demo demo-down format generate lock clean
+.PHONY: help check test test-faults demo demo-down format generate lock clean bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -31,6 +32,13 @@ check: $(INSTALLED) ## format, lint, types, import contracts, generated files, u
 
 test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
 	$(BIN)/python -m pytest
+
+test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours); the counts go into docs/reliability.md
+	$(BIN)/python -m pytest tests/faults --fault-rounds $(FAULT_ROUNDS) --fault-report docs/reliability.json
+	$(BIN)/python -m tests.faults.report docs/reliability.json docs/reliability.md
+
+bench: $(INSTALLED) ## every benchmark, side by side with its peers, as tables (docs/benchmarks.md); leave the machine alone
+	@$(BIN)/python -m tests.benchmarks all
 
 demo: $(INSTALLED) ## the main job on a real cluster: leaks without the sidecar, none with it
 	@$(BIN)/pulsar-sidecar demo

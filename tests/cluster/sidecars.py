@@ -81,6 +81,10 @@ class SidecarProcess:
     # --- its process -----------------------------------------------------------------------------------------------
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         return is_running(self._process)
 
@@ -207,13 +211,22 @@ class Sidecars:
         sidecar.wait_until_ready()
         return sidecar
 
+    def start_with_defaults(self) -> SidecarProcess:
+        """Start one more as operators do, without `QUICK`, and wait until it is ready."""
+        sidecar = self._launch({"topic_two_phase_deletion_enabled": "true"})
+        sidecar.wait_until_ready()
+        return sidecar
+
     def launch(self, **settings: object) -> SidecarProcess:
         """Start one more without waiting."""
+        return self._launch({**QUICK, **settings})
+
+    def _launch(self, settings: Mapping[str, object]) -> SidecarProcess:
         number = next(_numbers)
         (port,) = free_ports(1)
         name = f"sidecar-{number}"
         listen = f"{LOOPBACK}:{port}"
-        chosen = {"instance_name": name, **self._cluster_settings(), **QUICK, **settings, "listen": listen}
+        chosen = {"instance_name": name, **self._cluster_settings(), **settings, "listen": listen}
         environment = {environment_variable(setting): str(value) for setting, value in chosen.items()}
         log = self._directory / f"{name}.log"
         argv = [sys.executable, "-m", "service", "serve"]

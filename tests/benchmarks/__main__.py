@@ -1,0 +1,47 @@
+"""``python -m tests.benchmarks NAME [OPTIONS]`` runs one benchmark, ``... all`` runs each with its defaults.
+
+Every benchmark starts what it needs, measures its contenders side by side in one run, and prints Markdown tables.
+Nothing here passes or fails: figures of a machine that is busy with something else say little.
+"""
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from tests.benchmarks import drain
+
+BENCHMARKS: Sequence[ModuleType] = (drain,)
+"""Modules with NAME, ``add_arguments(parser)`` and ``run(arguments) -> Sequence[Table]``; the docstring's first line
+is the help text."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="name", required=True)
+    parsers = {module.NAME: commands.add_parser(module.NAME, help=_first_line(module)) for module in BENCHMARKS}
+    for module in BENCHMARKS:
+        module.add_arguments(parsers[module.NAME])
+    commands.add_parser("all", help="each of them, with its defaults")
+    arguments = parser.parse_args()
+    _show(f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    for module in BENCHMARKS:
+        if arguments.name in (module.NAME, "all"):
+            chosen = arguments if arguments.name == module.NAME else parsers[module.NAME].parse_args([])
+            for table in module.run(chosen):
+                _show(table.markdown())
+
+
+def _first_line(module: ModuleType) -> str:
+    return (module.__doc__ or "").splitlines()[0]
+
+
+def _show(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

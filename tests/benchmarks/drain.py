@@ -1,0 +1,252 @@
+"""Fifty thousand pending records to gone and acknowledged, beside BookKeeper's own client and beside the limit.
+
+Each contender gets ledgers of its own, the contenders take turns, and the first turn of each only warms it up. The
+sidecar is a real process with default settings; its records are on the topic before the clock starts, and the clock
+stops when no ledger and no backlog is left.
+"""
+
+import argparse
+import contextlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from service.adapters.pulsar.admin_rest import AdminRest
+from service.adapters.pulsar.backlogs import BacklogGauge
+from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from service.adapters.pulsar.topics import topic_name
+from service.ledger_deletion.ports import DeletionTopic
+from service.ledger_ownership.paths import managed_ledger_path
+from service.local_cluster.addresses import ClusterAddresses
+from service.model.clocks import SystemClock
+from service.model.ids import NodeVersion
+from service.model.ledgers import LedgerComponent
+from service.model.metadata import DeletionResult, Guard, GuardedDeletion
+from tests.benchmarks.bookkeeper_peer import bookkeeper_peer, own_driver, pulsar_driver
+from tests.benchmarks.orphans import Orphan, OrphanMaker
+from tests.benchmarks.reporting import Table
+from tests.benchmarks.stage import ProcessorTime, benchmark_cluster, wait_until_quiet
+from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
+from tests.cluster.topics import record
+
+NAME = "drain"
+WINDOW = 1000
+_RECORDS_PER_CALL = 5_000
+_LOOK_SECONDS = 0.02
+_PATIENCE_SECONDS = 300
+_CLOCK = SystemClock()
+
+SIDECAR = "sidecar, every check, to acknowledged"
+OWN_CLIENT = f"BookKeeper's client, its own driver, window {WINDOW}"
+BROKERS_CLIENT = f"BookKeeper's client, Pulsar's driver, window {WINDOW}"
+LIMIT = "limit: bare versioned multi-deletes"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One contender's turn.
+
+    Attributes:
+        seconds: from the start to gone and, for the sidecar, acknowledged.
+        processor_seconds: what each process used meanwhile, by name.
+    """
+
+    seconds: float
+    processor_seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Somebody who deletes ledgers.
+
+    Attributes:
+        prepare: what is done before the clock starts.
+        delete: deletes them and returns the seconds it took.
+        pid: whose processor time is reported.
+    """
+
+    name: str
+    prepare: Callable[[Sequence[Orphan]], None]
+    delete: Callable[[Sequence[Orphan]], float]
+    pid: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ledgers", type=int, default=50_000, help="for each contender and round")
+    parser.add_argument("--topics", type=int, default=20, help="the topics that they belong to, all of them loaded")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", help="only contenders whose name contains this")
+    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+
+
+def run(arguments: argparse.Namespace) -> Sequence[Table]:
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-drain-")))
+        addresses = stack.enter_context(benchmark_cluster(arguments.cluster))
+        maker = stack.enter_context(contextlib.closing(OrphanMaker(addresses, arguments.topics)))
+        contenders = [
+            contender
+            for contender in stack.enter_context(_contenders(addresses, scratch))
+            if not arguments.only or arguments.only in contender.name
+        ]
+        for contender in contenders:
+            _turn(contender, maker, addresses, arguments.ledgers // 2)
+        turns: dict[str, list[Turn]] = {contender.name: [] for contender in contenders}
+        for _ in range(arguments.rounds):
+            for contender in contenders:
+                turns[contender.name].append(_turn(contender, maker, addresses, arguments.ledgers))
+    return [_table(turns, arguments)]
+
+
+def _turn(contender: Contender, maker: OrphanMaker, addresses: ClusterAddresses, count: int) -> Turn:
+    orphans = maker.make(count)
+    contender.prepare(orphans)
+    wait_until_quiet(addresses)
+    used = ProcessorTime({**addresses.members, "contender": contender.pid})
+    seconds = contender.delete(orphans)
+    processor_seconds = used.used()
+    if maker.remaining(orphans):
+        raise RuntimeError(f"{contender.name}: {maker.remaining(orphans)} ledgers are left; the figures are worthless")
+    return Turn(seconds, processor_seconds)
+
+
+# --- the contenders ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _contenders(addresses: ClusterAddresses, scratch: Path) -> Iterator[list[Contender]]:
+    with ExitStack() as stack:
+        own = stack.enter_context(bookkeeper_peer(own_driver(addresses), WINDOW, _directory(scratch, "own")))
+        brokers = stack.enter_context(bookkeeper_peer(pulsar_driver(addresses), WINDOW, _directory(scratch, "brokers")))
+        store = stack.enter_context(open_metadata_store(addresses.metadata_store_url, _CLOCK))
+        sidecars = Sidecars(addresses, scratch)
+        stack.callback(sidecars.end_all)
+        drained = SidecarUnderLoad(sidecars.start_with_defaults(), store, _backlog_gauge(addresses))
+        yield [
+            Contender(OWN_CLIENT, _nothing, lambda found: own.delete(found[0].ledger_id, len(found)), own.pid),
+            Contender(
+                BROKERS_CLIENT, _nothing, lambda found: brokers.delete(found[0].ledger_id, len(found)), brokers.pid
+            ),
+            Contender(SIDECAR, drained.record, drained.drain, drained.pid),
+            Contender(LIMIT, _nothing, lambda found: _delete_barely(store, found), os.getpid()),
+        ]
+
+
+class SidecarUnderLoad:
+    """A sidecar that is paused while records are made, and then let go."""
+
+    def __init__(self, sidecar: SidecarProcess, store: ZooKeeperMetadataStore, backlog: BacklogGauge) -> None:
+        self._sidecar = sidecar
+        self._store = store
+        self._backlog = backlog
+
+    @property
+    def pid(self) -> int:
+        return self._sidecar.pid
+
+    def record(self, orphans: Sequence[Orphan]) -> None:
+        """Have the records on the topic, and nobody at work on them."""
+        self._sidecar.call("POST", f"{BASE}/pause")
+        for start in range(0, len(orphans), _RECORDS_PER_CALL):
+            self._sidecar.append(
+                [
+                    record(orphan.topic, LedgerComponent.MANAGED_LEDGER, orphan.ledger_id)
+                    for orphan in orphans[start : start + _RECORDS_PER_CALL]
+                ]
+            )
+
+    def drain(self, orphans: Sequence[Orphan]) -> float:
+        """Let the sidecar go; the seconds until the ledgers are gone and their records acknowledged."""
+        directories = sorted({orphan.directory for orphan in orphans})
+        left = self._children(directories) - len(orphans)
+        started = _CLOCK.monotonic_seconds()
+        self._sidecar.call("POST", f"{BASE}/resume")
+        _wait(lambda: self._children(directories) <= left, "the ledgers are gone")
+        _wait(lambda: self._backlog.measure().total == 0, "every record is acknowledged")
+        return _CLOCK.monotonic_seconds() - started
+
+    def _children(self, directories: Sequence[str]) -> int:
+        # One small request, so that looking costs the store next to nothing.
+        return sum(node.children_count for node in self._store.read_many(directories) if node is not None)
+
+
+def _delete_barely(store: ZooKeeperMetadataStore, orphans: Sequence[Orphan]) -> float:
+    topics = sorted({orphan.topic for orphan in orphans}, key=str)
+    nodes = store.read_many([managed_ledger_path(topic.managed_ledger_name) for topic in topics])
+    guards = {topic: Guard(node.path, node.version) for topic, node in zip(topics, nodes, strict=True) if node}
+    deletions = [GuardedDeletion(orphan.path, NodeVersion(0), (guards[orphan.topic],)) for orphan in orphans]
+    started = _CLOCK.monotonic_seconds()
+    results = store.delete_many(deletions)
+    seconds = _CLOCK.monotonic_seconds() - started
+    if set(results) != {DeletionResult.DELETED}:
+        raise RuntimeError("the bare deletions did not do what they should; the figures are worthless")
+    return seconds
+
+
+def _nothing(orphans: Sequence[Orphan]) -> None:
+    """Nothing is to be prepared."""
+
+
+def _backlog_gauge(addresses: ClusterAddresses) -> BacklogGauge:
+    admin = BrokerTopicAdmin(AdminRest(addresses.web_service_urls))
+    return BacklogGauge(admin, topic_name(DeletionTopic.PENDING), topic_name(DeletionTopic.RETRY), _CLOCK)
+
+
+def _directory(scratch: Path, name: str) -> Path:
+    directory = scratch / name
+    directory.mkdir()
+    return directory
+
+
+def _wait(come: Callable[[], bool], what: str) -> None:
+    give_up = _CLOCK.monotonic_seconds() + _PATIENCE_SECONDS
+    while not come():
+        if _CLOCK.monotonic_seconds() > give_up:
+            raise RuntimeError(f"after {_PATIENCE_SECONDS} s it is not so that {what}")
+        time.sleep(_LOOK_SECONDS)
+
+
+# --- the report --------------------------------------------------------------------------------------------------
+
+
+def _table(turns: Mapping[str, Sequence[Turn]], arguments: argparse.Namespace) -> Table:
+    rows = [_row(name, found, turns, arguments.ledgers) for name, found in turns.items()]
+    return Table(
+        f"Draining {arguments.ledgers:,} records of {arguments.topics} loaded topics, median of {arguments.rounds}",
+        (
+            "",
+            "ledgers/s",
+            "lowest, highest",
+            "against the limit",
+            "processor s: itself",
+            "ZooKeeper",
+            "bookies",
+            "brokers",
+        ),
+        rows,
+    )
+
+
+def _row(name: str, found: Sequence[Turn], turns: Mapping[str, Sequence[Turn]], ledgers: int) -> tuple[str, ...]:
+    rates = [ledgers / turn.seconds for turn in found]
+    limit = [ledgers / turn.seconds for turn in turns.get(LIMIT, ())]
+    share = f"{statistics.median(rates) / statistics.median(limit):.0%}" if limit else "-"
+    return (
+        name,
+        f"{statistics.median(rates):,.0f}",
+        f"{min(rates):,.0f}, {max(rates):,.0f}",
+        share,
+        *(f"{_median_used(found, part):.1f}" for part in ("contender", "zookeeper", "bookie", "broker")),
+    )
+
+
+def _median_used(turns: Sequence[Turn], part: str) -> float:
+    return statistics.median(
+        sum(seconds for name, seconds in turn.processor_seconds.items() if name.startswith(part)) for turn in turns
+    )

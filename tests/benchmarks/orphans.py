@@ -1,0 +1,126 @@
+"""Ledgers that nothing references, by the ten thousand: what a retention change frees at once.
+
+Each carries the metadata that a broker's own BookKeeper client wrote for a closed ledger of a topic that is loaded and
+alive, under an id of its own, with the version and the time that ZooKeeper gives it. Only the nodes are made: deleting
+a ledger is deleting its node, for BookKeeper's client as for ours, and no bookie is asked.
+"""
+
+import itertools
+import secrets
+from collections import deque
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from kazoo.handlers.threading import AsyncResult
+
+from service.adapters.metadata.url import parse_metadata_store_url
+from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from service.ledger_ownership.paths import ledger_path
+from service.local_cluster.addresses import ClusterAddresses
+from service.model.ids import LedgerId
+from service.model.ledgers import LedgerState
+from service.model.metadata import Node
+from service.model.names import TopicName, parse_topic_name
+from tests.cluster.patience import until
+from tests.cluster.running import ExternalClusterUnderTest
+from tests.cluster.topics import Workload
+
+_FIRST_ID = 1_000_000_000
+"""Far above what BookKeeper gives out while a benchmark runs."""
+
+_NODES_PER_TRANSACTION = 500
+_TRANSACTIONS_IN_FLIGHT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A ledger that its topic does not list."""
+
+    ledger_id: LedgerId
+    topic: TopicName
+
+    @property
+    def path(self) -> str:
+        return ledger_path(self.ledger_id)
+
+    @property
+    def directory(self) -> str:
+        return self.path.rpartition("/")[0]
+
+
+class OrphanMaker:
+    """Topics on the cluster, and ledgers that look like theirs."""
+
+    def __init__(self, addresses: ClusterAddresses, topics: int) -> None:
+        self._kazoo = KazooClient(parse_metadata_store_url(addresses.metadata_store_url).hosts)
+        self._kazoo.start()
+        self._ids = itertools.count(_FIRST_ID)
+        with closing(Workload(ExternalClusterUnderTest(addresses))) as workload:
+            self._closed = _closed_ledgers(workload, topics)
+        self.topics = tuple(self._closed)
+
+    def make(self, count: int) -> list[Orphan]:
+        """So many ledgers, the topics taking turns."""
+        turns = itertools.cycle(self.topics)
+        orphans = [Orphan(LedgerId(next(self._ids)), next(turns)) for _ in range(count)]
+        # BookKeeper's own driver removes a directory with its last ledger, so they are looked for every time.
+        for directory in dict.fromkeys(orphan.directory for orphan in orphans):
+            self._kazoo.ensure_path(directory)
+        in_flight: deque[AsyncResult[list[object]]] = deque()
+        for start in range(0, count, _NODES_PER_TRANSACTION):
+            transaction = self._kazoo.transaction()
+            for orphan in orphans[start : start + _NODES_PER_TRANSACTION]:
+                transaction.create(orphan.path, self._closed[orphan.topic].data)
+            in_flight.append(transaction.commit_async())
+            while len(in_flight) > _TRANSACTIONS_IN_FLIGHT:
+                _demand_created(in_flight.popleft())
+        for transaction_answer in in_flight:
+            _demand_created(transaction_answer)
+        return orphans
+
+    def remaining(self, orphans: Sequence[Orphan]) -> int:
+        """How many of them still have metadata, counted in the listings of their directories."""
+        wanted = {orphan.path for orphan in orphans}
+        directories = {orphan.directory for orphan in orphans}
+        return sum(f"{directory}/{name}" in wanted for directory in directories for name in self._children(directory))
+
+    def close(self) -> None:
+        self._kazoo.stop()
+        self._kazoo.close()
+
+    def _children(self, directory: str) -> list[str]:
+        try:
+            return self._kazoo.get_children(directory)
+        except NoNodeError:
+            return []
+
+
+def _closed_ledgers(workload: Workload, topics: int) -> dict[TopicName, Node]:
+    """A closed ledger's node for each of some new topics, which are loaded and write to another ledger."""
+    namespace = f"public/benchmark-{secrets.token_hex(4)}"
+    workload.create_namespace(namespace)
+    return {
+        topic: _closed_ledger(workload, topic)
+        for topic in (parse_topic_name(f"persistent://{namespace}/topic-{number}") for number in range(topics))
+    }
+
+
+def _closed_ledger(workload: Workload, topic: TopicName) -> Node:
+    workload.produce(topic, [b"before"])
+    (ledger_id,) = workload.ledgers(topic).data
+    workload.unload(topic)
+    workload.produce(topic, [b"after"])
+    until(lambda: workload.metadata(ledger_id).state is LedgerState.CLOSED, f"the first ledger of {topic} is closed")
+    node = workload.store.read(ledger_path(ledger_id))
+    assert node is not None
+    assert decode_ledger_metadata(node.data).custom_metadata
+    return node
+
+
+def _demand_created(answer: "AsyncResult[list[object]]") -> None:
+    refused = [each for each in answer.get() if not isinstance(each, str)]
+    if refused:
+        raise RuntimeError(f"ledgers could not be made: {refused[0]!r}")

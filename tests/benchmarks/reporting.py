@@ -1,0 +1,30 @@
+"""What benchmarks report: tables that go into ``docs/benchmarks.md`` as they are printed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of figures.
+
+    Attributes:
+        title: what was measured.
+        header: the columns' names.
+        rows: the cells, already with their units.
+        notes: sentences below the table: what the figures depend on.
+    """
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+    def markdown(self) -> str:
+        """The table in Markdown."""
+        lines = [f"### {self.title}", "", _row(self.header), _row(["---"] * len(self.header)), *map(_row, self.rows)]
+        return "\n".join([*lines, *(f"\n{note}" for note in self.notes)]) + "\n"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

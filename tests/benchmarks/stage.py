@@ -1,0 +1,62 @@
+"""What benchmarks run on: a cluster of this machine, and the processor time that everybody in it used.
+
+The members' JVMs are told to compile as servers do: the local cluster's own options make members start quickly, which
+is the opposite of what a measurement wants.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from service.local_cluster.addresses import ClusterAddresses, parse_addresses
+from service.local_cluster.cluster import LocalCluster
+from service.local_cluster.spec import ClusterSpec, Lifetime
+
+_SERVER_OPTIONS = ("-XX:TieredStopAtLevel=4", "-Xmx512m")
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_QUIET_LOOK_SECONDS = 0.4
+_QUIET_SHARE = 0.25
+_QUIET_PATIENCE_SECONDS = 20.0
+
+
+@contextmanager
+def benchmark_cluster(named: Path | None) -> Iterator[ClusterAddresses]:
+    """ZooKeeper, two bookies, two brokers; ``named`` is a file with what ``local-cluster up --json`` printed."""
+    if named is not None:
+        yield parse_addresses(named.read_text())
+        return
+    with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-benchmark-") as scratch:
+        spec = ClusterSpec(Path(scratch) / "cluster", java_options=_SERVER_OPTIONS, lifetime=Lifetime.STARTING_PROCESS)
+        with LocalCluster.up(spec) as cluster:
+            yield cluster.addresses()
+
+
+def processor_seconds(pid: int) -> float:
+    """User and system time of a process so far (``/proc/<pid>/stat``)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+
+class ProcessorTime:
+    """What several processes used since it was made, by name."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids = pids
+        self._before = {name: processor_seconds(pid) for name, pid in pids.items()}
+
+    def used(self) -> dict[str, float]:
+        """Seconds by name."""
+        return {name: processor_seconds(pid) - self._before[name] for name, pid in self._pids.items()}
+
+
+def wait_until_quiet(addresses: ClusterAddresses) -> None:
+    """Let the members finish what they were told before: watches are told of every node, long after its change."""
+    give_up = time.monotonic() + _QUIET_PATIENCE_SECONDS
+    while time.monotonic() < give_up:
+        used = ProcessorTime(addresses.members)
+        time.sleep(_QUIET_LOOK_SECONDS)
+        if sum(used.used().values()) < _QUIET_SHARE * _QUIET_LOOK_SECONDS:
+            return
