@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FAULT_ROUNDS ?= 20
+FAULTS ?= tests/faults
 SOURCES := service pyspark_jobs tests docs/generate.py proto/generate.py
 
 .PHONY: help check test test-faults demo demo-down format generate lock clean bench
@@ -34,7 +35,7 @@ test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and
 	$(BIN)/python -m pytest
 
 test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours); the counts go into docs/reliability.md
-	$(BIN)/python -m pytest tests/faults --fault-rounds $(FAULT_ROUNDS) --fault-report docs/reliability.json
+	$(BIN)/python -m pytest $(FAULTS) --fault-rounds $(FAULT_ROUNDS) --fault-report docs/reliability.json
 	$(BIN)/python -m tests.faults.report docs/reliability.json docs/reliability.md
 
 bench: $(INSTALLED) ## every benchmark, side by side with its peers, as tables (docs/benchmarks.md); leave the machine alone

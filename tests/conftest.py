@@ -12,4 +12,4 @@ settings.register_profile("developer", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "developer")
 
-pytest_plugins = ["tests.cluster.plugin", "tests.cluster.deletion"]
+pytest_plugins = ["tests.cluster.plugin", "tests.cluster.deletion", "tests.faults.harness"]

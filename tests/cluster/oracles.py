@@ -1,8 +1,9 @@
 """What must be true after every test of deletion, whatever the test did to sidecars and brokers.
 
-- S1: no referenced ledger is gone. - L1: no accepted record is unfinished: the backlog returns to 0, no topic deletion
-runs on, and each ledger that a sidecar was told about has a final outcome. - E1: each ledger's effect happened once.
-- Nothing that a sidecar was told about is left an orphan.
+- S1: no referenced ledger is gone. - S2: topics that stay read from their first message to their last.
+- L1: no accepted record is unfinished: the backlog returns to 0, no topic deletion runs on, and each ledger that a
+sidecar was told about has a final outcome. - E1: each ledger's effect happened once. - Nothing that a sidecar was told
+about is left an orphan.
 
 Invariant: everything is counted on the cluster itself, by a census of the metadata store and by reading the outcome
 topic from its beginning; nothing is believed because a sidecar says so, except that its backlog is empty.
@@ -11,7 +12,7 @@ topic from its beginning; nothing is believed because a sidecar says so, except 
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, managed_ledger_path
 from service.model.errors import TemporaryError
 from service.model.ids import LedgerId
-from service.model.names import parse_topic_name
+from service.model.names import TopicName, parse_topic_name
 from tests.cluster.patience import until
 from tests.cluster.sidecars import SidecarProcess
 from tests.cluster.topics import Workload
@@ -101,11 +102,21 @@ class Oracles:
         self._mark = len(log.all)
         self._known_dangling = self.census().dangling
         self._told: set[LedgerId] = set()
+        self._kept: dict[TopicName, Sequence[bytes]] = {}
         self._damaged: set[str] = set()
 
     def told(self, ledger_ids: Iterable[LedgerId]) -> None:
         """A sidecar has accepted a record for each of these."""
         self._told.update(ledger_ids)
+
+    @property
+    def accepted(self) -> int:
+        """How many ledgers a sidecar has accepted a record of."""
+        return len(self._told)
+
+    def keeps(self, topic: TopicName, payloads: Sequence[bytes]) -> None:
+        """This topic stays, and holds exactly these messages."""
+        self._kept[topic] = payloads
 
     def expect_damage_in(self, namespace: str) -> None:
         """This test damages topics of the namespace itself, without a sidecar."""
@@ -180,6 +191,7 @@ class Oracles:
         self.wait_for_finals(self._told)
         self._check_effects_happened_once()
         self._check_nothing_referenced_is_gone()
+        self._check_what_stays_reads_to_its_end()
         self._check_no_orphan_we_know_of()
 
     def _check_effects_happened_once(self) -> None:
@@ -201,6 +213,11 @@ class Oracles:
             found = {ledger_id: again.references[ledger_id] for ledger_id in suspects}
             found = {ledger_id: paths for ledger_id, paths in found.items() if not self._is_damaged(paths)}
             assert not found, f"S1: referenced ledgers are gone: {found}"
+
+    def _check_what_stays_reads_to_its_end(self) -> None:
+        for topic, payloads in self._kept.items():
+            read = self._workload.read_all(topic)
+            assert read == list(payloads), f"S2: {topic} has {len(payloads)} messages and {len(read)} were read"
 
     def _is_damaged(self, paths: Iterable[str]) -> bool:
         roots = [f"{top}/{namespace}/" for top in (MANAGED_LEDGERS, SCHEMAS) for namespace in self._damaged]
