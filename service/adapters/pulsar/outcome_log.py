@@ -10,6 +10,7 @@ import pulsar
 
 from service.adapters.pulsar.deliveries import position_of
 from service.adapters.pulsar.errors import translated
+from service.adapters.pulsar.seeking import has_more, reader_since
 from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
 from service.model.ids import EntryId, LedgerId
 from service.model.names import TopicName
@@ -27,11 +28,9 @@ def read_outcomes(client: pulsar.Client, admin: BrokerTopicAdmin, topic: TopicNa
     ledger, entry = admin.last_message_id(topic)
     end = Position(LedgerId(ledger), EntryId(entry))
     with translated(f"reading {topic}"):
-        reader = client.create_reader(str(topic), pulsar.MessageId.earliest)
+        reader = reader_since(client, str(topic), since_ms)
         try:
-            if since_ms > 0:
-                reader.seek(since_ms)
-            while reader.has_message_available():
+            while has_more(reader):
                 message = reader.read_next(_READ_TIMEOUT_MS)
                 if position_of(message.message_id()) > end:
                     return

@@ -11,6 +11,7 @@ from typing import Final
 import pulsar
 
 from service.adapters.pulsar.errors import translated
+from service.adapters.pulsar.seeking import has_more, reader_since
 
 SEQUENCE_ID: Final = "PULSAR_SIDECAR_SEQUENCE_ID"
 _READ_TIMEOUT_MS = 10_000
@@ -23,10 +24,8 @@ def stored_sequence_ids(client: pulsar.Client, topic: str, producer_name: str, s
         TemporaryError: the topic could not be read to its end.
     """
     with translated(f"reading back what {producer_name} has stored in {topic}"):
-        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        reader = reader_since(client, topic, since_ms)
         try:
-            if since_ms > 0:
-                reader.seek(since_ms)
             return _read_ids(reader, producer_name)
         finally:
             reader.close()
@@ -34,7 +33,7 @@ def stored_sequence_ids(client: pulsar.Client, topic: str, producer_name: str, s
 
 def _read_ids(reader: pulsar.Reader, producer_name: str) -> set[int]:
     found: set[int] = set()
-    while reader.has_message_available():
+    while has_more(reader):
         message = reader.read_next(_READ_TIMEOUT_MS)
         text = message.properties().get(SEQUENCE_ID, "")
         if message.producer_name() == producer_name and text.isascii() and text.isdigit():
