@@ -8,7 +8,7 @@ FAULT_ROUNDS ?= 20
 FAULTS ?= tests/faults
 SOURCES := service pyspark_jobs tests docs/generate.py proto/generate.py
 
-.PHONY: help check test test-faults demo demo-down format generate lock clean bench
+.PHONY: help check test matrix test-faults demo demo-down format generate lock clean bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -40,6 +40,9 @@ test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours);
 
 bench: $(INSTALLED) ## every benchmark, side by side with its peers, as tables (docs/benchmarks.md); leave the machine alone
 	@$(BIN)/python -m tests.benchmarks all
+
+matrix: $(INSTALLED) ## the story on Pulsar 3.3.6, 4.0.6 and 4.0.8, into README's table (VERSIONS="4.0.6" for one; half an hour)
+	$(BIN)/python -m tests.matrix $(VERSIONS)
 
 demo: $(INSTALLED) ## the main job on a real cluster: leaks without the sidecar, none with it
 	@$(BIN)/pulsar-sidecar demo

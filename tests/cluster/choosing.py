@@ -65,11 +65,11 @@ def chosen_cluster(directory: Path) -> Iterator[ClusterUnderTest]:
         with compose_cluster() as cluster:
             yield cluster
     else:
-        with local_cluster(ClusterSpec(directory, version=tested_version())) as cluster:
+        with local_cluster(ClusterSpec(directory, version=version_under_test())) as cluster:
             yield cluster
 
 
-def tested_version() -> str:
+def version_under_test() -> str:
     """Pulsar's version for every cluster that tests start: the one named, else the one that is developed against."""
     return os.environ.get(VERSION_VARIABLE, DEFAULT_VERSION)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.local_cluster.spec import ClusterSpec
-from tests.cluster.choosing import chosen_cluster, local_cluster, tested_version
+from tests.cluster.choosing import chosen_cluster, local_cluster, version_under_test
 from tests.cluster.running import ClusterUnderTest
 
 ClusterFactory = Callable[..., AbstractContextManager[ClusterUnderTest]]
@@ -36,7 +36,7 @@ def special_cluster(tmp_path_factory: pytest.TempPathFactory) -> ClusterFactory:
     def start(**wishes: Any) -> AbstractContextManager[ClusterUnderTest]:
         directory = tmp_path_factory.mktemp("special-cluster") / "members"
         return local_cluster(
-            ClusterSpec(directory, **({"brokers": 1, "bookies": 1, "version": tested_version()} | wishes))
+            ClusterSpec(directory, **({"brokers": 1, "bookies": 1, "version": version_under_test()} | wishes))
         )
 
     return start

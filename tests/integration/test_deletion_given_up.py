@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pulsar
 import pytest
@@ -10,10 +9,10 @@ import pytest
 from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
 from service.ledger_ownership.paths import ledger_path, managed_ledger_path
 from service.model.ledgers import LedgerComponent
+from tests.cluster.dead_letters import listed, redrive
 from tests.cluster.deletion import Scene
 from tests.cluster.oracles import Outcome
 from tests.cluster.patience import until
-from tests.cluster.sidecars import SidecarProcess
 from tests.cluster.topics import record
 
 pytestmark = pytest.mark.timeout(120)
@@ -40,12 +39,6 @@ def dead_letter_of(scene: Scene, ledger_id: int) -> pulsar.Message:
 def tries_of(scene: Scene, ledger_id: int) -> list[Outcome]:
     settled = [outcome for outcome in scene.oracles.outcomes if outcome.step == "settled"]
     return [outcome for outcome in settled if outcome.ledger_id == ledger_id]
-
-
-def listed(sidecar: SidecarProcess, ledger_id: int) -> list[dict[str, Any]]:
-    answer = sidecar.command("ledger-deletion", "dlq", "list", "--limit", "1000", "--output", "json")
-    assert answer.exit_code == 0, answer.stderr
-    return [letter for letter in answer.json if letter["record"]["ledgerId"] == ledger_id]
 
 
 def test_a_record_whose_owner_cannot_be_read_is_given_up_redriven_and_done(scene: Scene) -> None:
@@ -87,8 +80,7 @@ def test_a_record_whose_owner_cannot_be_read_is_given_up_redriven_and_done(scene
     assert letter["tries"] == TRIES + 1
     assert owner in letter["reason"]
     workload.store.delete(owner)
-    redriven = sidecar.command("ledger-deletion", "dlq", "redrive", str(ledger_id), "--output", "json")
-    assert (redriven.exit_code, redriven.json["redriven"]) == (0, 1)
+    redrive(sidecar, ledger_id)
     until(lambda: not workload.existing([ledger_id]), "the redriven record is done")
     until(lambda: scene.oracles.finals(ledger_id)[-1].decision == "deleted", "its outcome is kept")
     assert listed(sidecar, ledger_id) == []
@@ -112,7 +104,7 @@ def test_a_compacted_view_that_cannot_be_looked_up_is_never_taken_for_unreferenc
         assert workload.existing([compacted])
     finally:
         workload.store.create(ledger_path(cursor_ledger), node.data)
-    assert sidecar.command("ledger-deletion", "dlq", "redrive", str(compacted)).exit_code == 0
+    redrive(sidecar, compacted)
     until(lambda: scene.oracles.finals(compacted)[-1].decision == "kept", "it was found to be in use")
     assert scene.oracles.finals(compacted)[-1].reason == "ledger-still-in-use"
     assert b"third" in workload.read_all(topic, compacted=True)

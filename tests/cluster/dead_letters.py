@@ -1,0 +1,19 @@
+"""Dead letters as operators see them: through the commands."""
+
+from typing import Any
+
+from tests.cluster.sidecars import SidecarProcess
+
+
+def listed(sidecar: SidecarProcess, ledger_id: int) -> list[dict[str, Any]]:
+    """What ``dlq list`` shows of a ledger."""
+    answer = sidecar.command("ledger-deletion", "dlq", "list", "--limit", "1000", "--output", "json")
+    assert answer.exit_code == 0, answer.stderr
+    letters: list[dict[str, Any]] = answer.json
+    return [letter for letter in letters if (letter["record"] or {}).get("ledgerId") == ledger_id]
+
+
+def redrive(sidecar: SidecarProcess, ledger_id: int) -> None:
+    """``dlq redrive`` of a ledger's one dead letter."""
+    answer = sidecar.command("ledger-deletion", "dlq", "redrive", str(ledger_id), "--output", "json")
+    assert (answer.exit_code, answer.json["redriven"]) == (0, 1), answer.stderr

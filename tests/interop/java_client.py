@@ -1,0 +1,188 @@
+"""Pulsar's Java client as a process that tests tell what to do; it comes from the distribution that is tested.
+
+Invariant: the process ends with the `with` block, and what it logged is in the error of a call that failed.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from service.local_cluster.cluster import find_software
+from service.local_cluster.java import class_path
+from service.local_cluster.spec import ClusterSpec
+from tests.cluster.patience import until
+
+PROGRAM = Path(__file__).with_name("JavaClient.java")
+_END_SECONDS = 30
+_RECEIVE_MS = 20_000
+_LINES_OF_A_LOG = 40
+
+
+@dataclass(frozen=True, slots=True)
+class JavaMessage:
+    """A message as the Java client shows it; ``key`` and ``ordering_key`` are None where it has none."""
+
+    message_id: str
+    topic: str
+    payload: str
+    key: str | None
+    ordering_key: str | None
+    event_time_ms: int
+    redelivery_count: int
+    properties: Mapping[str, str]
+
+    @property
+    def ledger_id(self) -> int | None:
+        """The ledger that a record is about; None for what is no record."""
+        try:
+            document = json.loads(self.payload)
+        except ValueError:
+            return None
+        return document.get("ledgerId") if isinstance(document, dict) else None
+
+
+class JavaClient:
+    """One Java client, with one consumer at a time."""
+
+    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    def subscribe(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        retry_letter_topic: str,
+        dead_letter_topic: str,
+        max_redeliver_count: int,
+    ) -> None:
+        """A Shared consumer with ``enableRetry`` and this ``DeadLetterPolicy``."""
+        self._call(
+            "subscribe",
+            topic=topic,
+            subscription=subscription,
+            retryLetterTopic=retry_letter_topic,
+            deadLetterTopic=dead_letter_topic,
+            maxRedeliverCount=max_redeliver_count,
+        )
+
+    def receive(self, timeout_ms: int = _RECEIVE_MS) -> JavaMessage:
+        """The next message, which must come."""
+        message = self.receive_if_any(timeout_ms)
+        assert message is not None, f"Java received nothing within {timeout_ms} ms\n{self.log()}"
+        return message
+
+    def receive_if_any(self, timeout_ms: int) -> JavaMessage | None:
+        found = self._call("receive", timeoutMs=timeout_ms)["message"]
+        return None if found is None else _message(found)
+
+    def reconsume_later(self, message: JavaMessage, delay_ms: int) -> None:
+        """``Consumer.reconsumeLater``."""
+        self._call("reconsumeLater", messageId=message.message_id, delayMs=delay_ms)
+
+    def negative_acknowledge(self, message: JavaMessage) -> None:
+        self._call("negativeAcknowledge", messageId=message.message_id)
+
+    def leave(self) -> None:
+        """Close the consumer; what it did not acknowledge goes to the others."""
+        self._call("leave")
+
+    def send(
+        self,
+        topic: str,
+        payloads: Sequence[str],
+        *,
+        batching: bool = False,
+        key: str | None = None,
+        event_time_ms: int | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """Produce messages; their ids, as Java prints them."""
+        call = {"key": key, "eventTimeMs": event_time_ms, "properties": dict(properties or {})}
+        ids: list[str] = self._call("send", topic=topic, payloads=list(payloads), batching=batching, **call)[
+            "messageIds"
+        ]
+        return ids
+
+    def read_all(self, topic: str) -> list[JavaMessage]:
+        """Everything on a topic without partitions, acknowledged or not."""
+        return [_message(each) for each in self._call("readAll", topic=topic)["messages"]]
+
+    def log(self) -> str:
+        """The end of what the client logged."""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LINES_OF_A_LOG:])
+
+    def _call(self, what: str, **arguments: object) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": what, **arguments}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, f"the Java client ended while it should {what}\n{self.log()}"
+        answer: dict[str, Any] = json.loads(line)
+        assert "error" not in answer, f"{what}: {answer['error']}\n{self.log()}"
+        return answer
+
+
+@contextmanager
+def java_client(version: str, broker_service_url: str, directory: Path) -> Iterator[JavaClient]:
+    """A client of that version of Pulsar; it is compiled when it starts, by Java itself."""
+    software = find_software(ClusterSpec(directory, version=version))
+    options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dpulsar.allocator.exit_on_oom=true"]
+    command = [str(software.java.executable), *options, "-cp", class_path(software.distribution), str(PROGRAM)]
+    log = directory / "java-client.log"
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            [*command, broker_service_url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=directory,
+            text=True,
+            encoding="utf-8",
+        )
+    try:
+        yield JavaClient(process, log)
+    finally:
+        _end(process)
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    with process:
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def received_record(client: JavaClient, ledger_id: int) -> JavaMessage:
+    """The next message that is a record of this ledger; anything else is left to come again."""
+
+    def look() -> JavaMessage | None:
+        message = client.receive()
+        if message.ledger_id == ledger_id:
+            return message
+        client.negative_acknowledge(message)
+        return None
+
+    return until(look, f"Java receives the record of ledger {ledger_id}")
+
+
+def _message(document: Mapping[str, Any]) -> JavaMessage:
+    return JavaMessage(
+        message_id=document["messageId"],
+        topic=document["topic"],
+        payload=document["payload"],
+        key=document["key"],
+        ordering_key=document["orderingKey"],
+        event_time_ms=document["eventTimeMs"],
+        redelivery_count=document["redeliveryCount"],
+        properties=document["properties"],
+    )
