@@ -19,7 +19,7 @@ DEFAULT_REDRIVE = 10_000
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
-LedgerIdNumber = Annotated[int, Field(ge=0, le=MAX_LEDGER_ID, description="BookKeeper's ledger id.")]
+LedgerIdNumber = Annotated[int, Field(ge=0, le=MAX_LEDGER_ID, description="BookKeeper's ledger id.", examples=[4711])]
 _Int64 = Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)]
 _Text = Annotated[str, Field(max_length=8192)]
 
@@ -112,11 +112,11 @@ class DeleteLedgerPayload(Request):
     """PIP-186 ``DeleteLedgerPayload``."""
 
     ledger_id: LedgerIdNumber
-    topic_name: _Text
+    topic_name: Annotated[_Text, Field(examples=["persistent://public/default/orders"])]
     """Full topic name; a ``deleteLedger`` call must name the topic of its path."""
-    ledger_type: _Text
+    ledger_type: Annotated[_Text, Field(examples=["LEDGER"])]
     """``LEDGER`` or ``OFFLOAD_LEDGER``."""
-    ledger_component: _Text
+    ledger_component: Annotated[_Text, Field(examples=["MANAGED_LEDGER"])]
     """``MANAGED_LEDGER``, ``MANAGED_CURSOR``, ``SCHEMA_STORAGE``, ``COMPACTED_LEDGER`` or ``DELAYED_INDEX_BUCKET``."""
     schema_id: _Text | _Int64 | None = None
     """Schema's id (``tenant/namespace/topic``), for ``SCHEMA_STORAGE``."""
@@ -174,7 +174,7 @@ class PauseRequest(Request):
 class RateRequest(Request):
     """A rate, or null for none."""
 
-    ledgers_per_second: Annotated[float, Field(gt=0, le=1e9)] | None
+    ledgers_per_second: Annotated[float, Field(gt=0, le=1e9, examples=[500])] | None
     """Ledgers deleted a second on each sidecar at most; null lifts the limit."""
 
 
@@ -253,6 +253,17 @@ class InstanceAnswer(Answer):
     started_ms: int
 
 
+class AdaptiveLimitAnswer(Answer):
+    """How much this sidecar's deletions may burden the metadata store now, and what that follows from."""
+
+    level: float
+    """Deletions that may be on their way at a time; below 5 there are rests between them."""
+    idle_p99_ms: float | None
+    """Milliseconds a probe of the store takes while this sidecar lets it alone, 99th percentile."""
+    recent_p99_ms: float | None
+    """The same of the last probes while this sidecar worked."""
+
+
 class StatusAnswer(Answer):
     """The state of the service."""
 
@@ -262,6 +273,8 @@ class StatusAnswer(Answer):
     instances: list[InstanceAnswer]
     running_topic_deletions: int
     last_error: str | None
+    adaptive_limit: AdaptiveLimitAnswer | None
+    """This sidecar's own; null when it is switched off."""
 
 
 class DeadLetterAnswer(Answer):

@@ -5,7 +5,7 @@ Paths and parameters are Pulsar's, so that a client only changes the host.
 
 from typing import Annotated, assert_never
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from service.api.errors import MismatchError
@@ -30,6 +30,10 @@ from service.model.names import TopicName
 
 _V2 = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 _V1 = "/admin/persistent/{property}/{cluster}/{namespace}/{topic}"
+_Tenant = Annotated[str, Path(description="Tenant, URL-encoded.", examples=["public"])]
+_Cluster = Annotated[str, Path(description="Cluster of a V1 namespace, URL-encoded.", examples=["standalone"])]
+_Namespace = Annotated[str, Path(description="Namespace without its tenant, URL-encoded.", examples=["default"])]
+_Topic = Annotated[str, Path(description="The topic's own name, URL-encoded.", examples=["orders"])]
 _RUNNING: dict[int | str, dict[str, object]] = {
     202: {"model": TopicDeletionAnswer, "description": "Recorded; the sidecars finish it by themselves."}
 }
@@ -48,9 +52,9 @@ def router(service: LedgerDeletionService) -> APIRouter:
         responses={307: {"description": "Ask the sidecar that Location names."}},
     )
     def delete_ledger(
-        tenant: str,
-        namespace: str,
-        topic: str,
+        tenant: _Tenant,
+        namespace: _Namespace,
+        topic: _Topic,
         parameters: Annotated[LedgerDeletionParameters, Query()],
         payload: DeleteLedgerPayload,
         request: Request,
@@ -80,9 +84,9 @@ def router(service: LedgerDeletionService) -> APIRouter:
 def _add_v2_deletions(routes: APIRouter, service: LedgerDeletionService) -> None:
     @routes.delete(_V2, status_code=204, response_description="Deleted.", responses=_RUNNING)
     def delete_topic(
-        tenant: str,
-        namespace: str,
-        topic: str,
+        tenant: _Tenant,
+        namespace: _Namespace,
+        topic: _Topic,
         parameters: Annotated[TopicDeletionParameters, Query()],
         request: Request,
     ) -> Response:
@@ -92,9 +96,9 @@ def _add_v2_deletions(routes: APIRouter, service: LedgerDeletionService) -> None
 
     @routes.delete(f"{_V2}/partitions", status_code=204, response_description="Deleted.", responses=_RUNNING)
     def delete_partitioned_topic(
-        tenant: str,
-        namespace: str,
-        topic: str,
+        tenant: _Tenant,
+        namespace: _Namespace,
+        topic: _Topic,
         parameters: Annotated[TopicDeletionParameters, Query()],
         request: Request,
     ) -> Response:
@@ -106,10 +110,10 @@ def _add_v2_deletions(routes: APIRouter, service: LedgerDeletionService) -> None
 def _add_v1_deletions(routes: APIRouter, service: LedgerDeletionService) -> None:
     @routes.delete(_V1, status_code=204, response_description="Deleted.", responses=_RUNNING)
     def delete_v1_topic(
-        property: str,  # Pulsar's word for a tenant in V1 paths
-        cluster: str,
-        namespace: str,
-        topic: str,
+        property: _Tenant,  # Pulsar's word for a tenant in V1 paths
+        cluster: _Cluster,
+        namespace: _Namespace,
+        topic: _Topic,
         parameters: Annotated[TopicDeletionParameters, Query()],
         request: Request,
     ) -> Response:
@@ -119,10 +123,10 @@ def _add_v1_deletions(routes: APIRouter, service: LedgerDeletionService) -> None
 
     @routes.delete(f"{_V1}/partitions", status_code=204, response_description="Deleted.", responses=_RUNNING)
     def delete_v1_partitioned_topic(
-        property: str,
-        cluster: str,
-        namespace: str,
-        topic: str,
+        property: _Tenant,
+        cluster: _Cluster,
+        namespace: _Namespace,
+        topic: _Topic,
         parameters: Annotated[TopicDeletionParameters, Query()],
         request: Request,
     ) -> Response:

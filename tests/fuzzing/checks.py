@@ -1,0 +1,43 @@
+"""Checks of our own, beside schemathesis'. Its process loads this module (``SCHEMATHESIS_HOOKS``)."""
+
+import json
+
+import schemathesis
+
+
+@schemathesis.check
+def errors_have_pulsars_shape(
+    _context: schemathesis.CheckContext, response: schemathesis.Response, _case: schemathesis.Case
+) -> None:
+    """An error's body is exactly ``{"reason": "..."}``, as JSON, and says something (Pulsar ``ErrorData``)."""
+    if response.status_code < 400 or response.request.method == "HEAD":
+        return
+    assert response.headers["content-type"] == ["application/json"], response.headers
+    document = json.loads(response.content)
+    assert isinstance(document, dict), document
+    assert set(document) == {"reason"}, document
+    assert isinstance(document["reason"], str), document
+    assert document["reason"].strip(), document
+
+
+@schemathesis.check
+class EveryOperationSucceeds:
+    """Without it the others could pass on a service that refuses everything."""
+
+    def __init__(self, never_succeed: tuple[str, ...] = ()) -> None:
+        self._never_succeed = set(never_succeed)
+        self._seen: set[str] = set()
+        self._succeeded: set[str] = set()
+
+    def after_response(
+        self, _context: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case
+    ) -> None:
+        """Note what came of the call."""
+        self._seen.add(case.operation.label)
+        if response.status_code < 400:
+            self._succeeded.add(case.operation.label)
+
+    def after_run(self, _context: schemathesis.CheckContext) -> None:
+        """Look at all of them."""
+        missing = self._seen - self._succeeded - self._never_succeed
+        assert not missing, f"never answered with success: {sorted(missing)}"

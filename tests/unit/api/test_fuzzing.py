@@ -1,0 +1,67 @@
+"""schemathesis against the app on a fake service: no 5xx, every error in Pulsar's shape, nothing without a token.
+
+The seed is fixed, so that a change is judged by what it changes; `tests.e2e` fuzzes a real sidecar.
+"""
+
+import pytest
+
+from service.api.authentication import TokenAuthentication, secret_key
+from service.ledger_deletion.operating import (
+    Control,
+    DeadLetter,
+    OperationState,
+    Redirect,
+    SidecarInstance,
+    TopicDeletionStatus,
+)
+from service.ledger_deletion.pending import PendingDeleteLedgerInfo
+from service.model.clocks import SystemClock
+from service.model.ids import LedgerId, OperationId
+from service.model.ledgers import LedgerComponent, LedgerType
+from service.model.names import parse_topic_name
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.fuzzing.running import fuzz
+from tests.unit.api.serving import served
+from tests.unit.api.test_authentication import ADMIN, SECRET, data_url, hs256
+
+pytestmark = pytest.mark.timeout(180)
+
+ORDERS = parse_topic_name("persistent://public/default/orders")
+
+
+def furnished() -> FakeDeletionService:
+    """Every list has an item, so that answers are more than empty ones."""
+    record = PendingDeleteLedgerInfo(ORDERS, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, LedgerId(4711))
+    since_ms = 1_700_000_000_000
+    return FakeDeletionService(
+        dead=[
+            DeadLetter("1:2:0", record, "{}", "still in use", 10, since_ms),
+            DeadLetter("1:3:0", None, "\x00{", "malformed", 0, since_ms),
+        ],
+        running=[TopicDeletionStatus(OperationId("op-1"), ORDERS, OperationState.RUNNING, 3, 2, since_ms, "waits")],
+        instances=(SidecarInstance("sidecar-1", "http://127.0.0.1:8750", None, since_ms),),
+        control=Control(paused=True, paused_reason="maintenance", rate_per_second=0.5),
+        not_sent={0: "its outcome is unknown"},
+        deleted={4711},
+    )
+
+
+def test_every_operation_of_an_open_sidecar() -> None:
+    service = furnished()
+    with served(service) as server:
+        report = fuzz(server.url, seed=4, most_examples=6)
+    assert "Tested: 19" in report
+    assert service.recorded
+    assert service.judged
+
+
+def test_every_operation_of_a_sidecar_that_demands_a_token() -> None:
+    service = furnished()
+    service.deletion_state, service.deletion_reason = OperationState.RUNNING, "the broker does not answer"
+    authentication = TokenAuthentication(secret_key(data_url(SECRET)), ["admin"], SystemClock())
+    with served(service, authentication) as server:
+        service.ledger_answer = Redirect(server.url)
+        report = fuzz(server.url, seed=5, most_examples=3, token=hs256(ADMIN))
+    assert "Tested: 19" in report
+    # What was done was done for the token's role only.
+    assert {asked[3] for asked in service.calls("delete_topic")} == {"admin"}  # type: ignore[index]
