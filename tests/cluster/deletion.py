@@ -41,6 +41,11 @@ BROKER_CONF = {
     "numIOThreads": "16",
 }
 
+BOOKIE_CONF = {
+    # A killed bookie cannot be registered again before its session has ended.
+    "zkTimeout": "10000",
+}
+
 _failed = pytest.StashKey[bool]()
 
 
@@ -100,7 +105,7 @@ class Scene:
 @pytest.fixture(scope="session")
 def deletion_cluster(special_cluster: ClusterFactory) -> Iterator[ClusterUnderTest]:
     """The cluster of all tests of deletion."""
-    with special_cluster(brokers=2, bookies=2, broker_conf=BROKER_CONF) as cluster:
+    with special_cluster(brokers=2, bookies=2, broker_conf=BROKER_CONF, bookie_conf=BOOKIE_CONF) as cluster:
         yield cluster
 
 
@@ -114,7 +119,7 @@ def workload(deletion_cluster: ClusterUnderTest) -> Iterator[Workload]:
 def sidecars(deletion_cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecars]:
     sidecars = Sidecars(deletion_cluster.addresses, tmp_path_factory.mktemp("sidecars"))
     yield sidecars
-    sidecars.end_all()
+    sidecars.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,75 @@
+"""A delayed tracker that stalls: retries are due and the broker delivers none, so the sidecar reads them itself.
+
+The stall is the broker's own. With delivery times taken strictly, its tracker looks for due messages once in a tick at
+most, and a tick is an hour here; only a subscription's first delayed messages come in time.
+"""
+
+import contextlib
+import random
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.deletion import BROKER_CONF, Scene
+from tests.cluster.oracles import OutcomeLog
+from tests.cluster.patience import until
+from tests.cluster.plugin import ClusterFactory
+from tests.cluster.running import ClusterUnderTest
+from tests.cluster.sidecars import SidecarProcess, Sidecars
+from tests.cluster.topics import Workload
+from tests.faults.load import Load
+from tests.faults.tally import Line
+
+pytestmark = pytest.mark.timeout(180)
+
+STALLING = {
+    **BROKER_CONF,
+    "isDelayedDeliveryDeliverAtTimeStrict": "true",
+    "delayedDeliveryTickTimeMillis": "3600000",
+}
+WATCHFUL = {"two_phase_deletion_watchdog_late_in_seconds": 2}
+OVERDUE = re.compile(r"retries are overdue.*\boverdue=(\d+)")
+LINES = 100_000
+
+
+@pytest.fixture(scope="module")
+def deletion_cluster(special_cluster: ClusterFactory) -> Iterator[ClusterUnderTest]:
+    with special_cluster(broker_conf=STALLING) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def workload(deletion_cluster: ClusterUnderTest) -> Iterator[Workload]:
+    with contextlib.closing(Workload(deletion_cluster)) as workload:
+        yield workload
+
+
+@pytest.fixture(scope="module")
+def sidecars(deletion_cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecars]:
+    sidecars = Sidecars(deletion_cluster.addresses, tmp_path_factory.mktemp("watchful"))
+    yield sidecars
+    sidecars.end_all()
+
+
+@pytest.fixture(scope="module")
+def outcome_log(workload: Workload) -> Iterator[OutcomeLog]:
+    with contextlib.closing(OutcomeLog(workload)) as log:
+        yield log
+
+
+def test_retries_go_on_while_the_broker_delivers_none(scene: Scene, dice: random.Random, tally: Line) -> None:
+    sidecar = scene.sidecars.running[0] if scene.sidecars.running else scene.start_alone(**WATCHFUL)
+    before = read_past_the_broker(sidecar)
+    load = Load(scene, [sidecar], dice, topics=2)
+    load.prepare()
+    with load.running():
+        # Records of ledgers that are in use have to wait on the retry topic.
+        until(lambda: read_past_the_broker(sidecar) > before, "retries are read past the broker", 60)
+    load.check()
+    tally.fault("retry held back", read_past_the_broker(sidecar) - before)
+
+
+def read_past_the_broker(sidecar: SidecarProcess) -> int:
+    """How many retries it has found overdue so far."""
+    return sum(int(count) for count in OVERDUE.findall(sidecar.log(LINES)))
