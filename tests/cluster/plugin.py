@@ -1,4 +1,4 @@
-"""The fixtures through which every test gets its cluster, and the logs of its members in the report of a failure."""
+"""The fixtures through which every test gets its cluster, and what its members say in the report of a failure."""
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
@@ -9,6 +9,7 @@ import pytest
 from service.local_cluster.spec import ClusterSpec
 from tests.cluster.choosing import chosen_cluster, local_cluster, version_under_test
 from tests.cluster.running import ClusterUnderTest
+from tests.cluster.threads import busy_threads
 
 ClusterFactory = Callable[..., AbstractContextManager[ClusterUnderTest]]
 
@@ -46,14 +47,20 @@ def special_cluster(tmp_path_factory: pytest.TempPathFactory) -> ClusterFactory:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the end of each member's log to the report of a test that failed on a cluster."""
+    """Add the end of each member's log, and what brokers are busy with, to the report of a test that failed."""
     report = yield
     if report.failed:
         for value in getattr(item, "funcargs", {}).values():
             if hasattr(value, "addresses") and hasattr(value, "log"):
-                report.sections += _logs(value)
+                report.sections += _logs(value) + _threads(value)
     return report
 
 
 def _logs(cluster: ClusterUnderTest) -> list[tuple[str, str]]:
     return [(f"end of the log of {name}", cluster.log(name, _LINES_OF_A_LOG)) for name in cluster.addresses.member_urls]
+
+
+def _threads(cluster: ClusterUnderTest) -> list[tuple[str, str]]:
+    members = cluster.addresses.members
+    brokers = {name: pid for name, pid in members.items() if name.startswith("broker-") and cluster.is_running(name)}
+    return [(f"busy threads of {name}", busy_threads(pid)) for name, pid in brokers.items()]

@@ -1,0 +1,36 @@
+"""What a member's threads are busy with, for the report of a failed test: a broker that waits for itself says so here.
+
+Recovering the buckets of a delayed index blocks a broker's thread until bookies answer (Pulsar #26103), and recovering
+a ledger whose bookies go away can deadlock BookKeeper's client (BookKeeper #4457): both look like silent bookies.
+"""
+
+import re
+import subprocess
+
+from service.local_cluster.failures import MissingPrerequisiteError
+from service.local_cluster.java import find_java
+
+_OURS = re.compile(r"\bat org\.apache\.(pulsar\.|bookkeeper\.(client|mledger|proto)\.)")
+_DEADLOCK = re.compile(r"Found (one|\d+) Java-level deadlock")
+_TIMEOUT_SECONDS = 20
+_MOST_LINES = 150
+
+
+def busy_threads(pid: int) -> str:
+    """The stacks of threads that are inside Pulsar or BookKeeper; empty where the process or ``jstack`` is missing."""
+    try:
+        jstack = find_java().executable.resolve().with_name("jstack")
+        answer = subprocess.run(
+            [jstack, str(pid)], capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired, MissingPrerequisiteError):
+        return ""
+    return inside_pulsar(answer.stdout)
+
+
+def inside_pulsar(dump: str) -> str:
+    """Of a thread dump, the deadlocks first, then the stacks with a frame of Pulsar or of BookKeeper's client."""
+    deadlock = _DEADLOCK.search(dump)
+    stacks, deadlocks = (dump[: deadlock.start()], dump[deadlock.start() :]) if deadlock else (dump, "")
+    busy = [block for block in stacks.split("\n\n") if _OURS.search(block)]
+    return "\n".join("\n".join(filter(None, [deadlocks, *busy])).splitlines()[:_MOST_LINES])
