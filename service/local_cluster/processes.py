@@ -48,7 +48,12 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], directory: Path, 
             start_new_session=True,
         )
     _children[child.pid] = child
-    return ProcessIdentity(child.pid, _start_time(child.pid) or "ended at once")
+    return identify(child.pid)
+
+
+def identify(pid: int) -> ProcessIdentity:
+    """The process that has this id now, started by whomever."""
+    return ProcessIdentity(pid, _start_time(pid) or "ended at once")
 
 
 def is_running(process: ProcessIdentity) -> bool:

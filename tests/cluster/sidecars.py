@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from service.model.clocks import SystemClock
 from service.settings_sources import environment_variable
 from tests.cluster.choosing import PROJECT
 from tests.cluster.links import SidecarNetwork
+from tests.cluster.nursery import Nursery
 from tests.cluster.patience import until
 
 QUICK: Mapping[str, object] = {
@@ -49,6 +50,7 @@ QUICK: Mapping[str, object] = {
 
 BASE = "/admin/v2/ledger-deletion"
 READY_SECONDS = 60.0
+_SERVE = (sys.executable, "-m", "service", "serve")
 _REQUEST_SECONDS = 60
 _CLI_SECONDS = 90
 _LINES_OF_A_LOG = 60
@@ -118,9 +120,13 @@ class SidecarProcess:
     def thaw(self) -> None:
         send_signal(self._process, signal.SIGCONT)
 
+    @property
+    def whole_log(self) -> str:
+        return self._log.read_text(errors="replace")
+
     def log(self, lines: int = _LINES_OF_A_LOG) -> str:
         """The end of what it wrote."""
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(self.whole_log.splitlines()[-lines:])
 
     # --- its doors -------------------------------------------------------------------------------------------------
 
@@ -188,6 +194,7 @@ class Sidecars:
         self._network = network
         self._running: list[SidecarProcess] = []
         self._shared: SidecarProcess | None = None
+        self._nursery = Nursery()
 
     @property
     def running(self) -> list[SidecarProcess]:
@@ -221,7 +228,25 @@ class Sidecars:
         """Start one more without waiting."""
         return self._launch({**QUICK, **settings})
 
-    def _launch(self, settings: Mapping[str, object]) -> SidecarProcess:
+    def launch_failing(self, *faults: str, **settings: object) -> SidecarProcess:
+        """Start one more that dies or stumbles at its steps (`failing_sidecar.Fault`), without waiting."""
+        assert self._network is None, "sidecars of the nursery are on this machine's own network"
+        return self._launch(
+            {**QUICK, **settings}, lambda environment, log: self._nursery.start(environment, log, faults)
+        )
+
+    def launch_in(self, environment: Mapping[str, str], log: Path | None = None, **settings: object) -> SidecarProcess:
+        """Start one more with other environment variables, or with its output elsewhere, without waiting."""
+        return self._launch(
+            {**QUICK, **settings},
+            lambda inherited, usual: spawn(_SERVE, {**inherited, **environment}, PROJECT, log or usual),
+        )
+
+    def _launch(
+        self,
+        settings: Mapping[str, object],
+        start: Callable[[Mapping[str, str], Path], ProcessIdentity] | None = None,
+    ) -> SidecarProcess:
         number = next(_numbers)
         (port,) = free_ports(1)
         name = f"sidecar-{number}"
@@ -229,14 +254,21 @@ class Sidecars:
         chosen = {"instance_name": name, **self._cluster_settings(), **settings, "listen": listen}
         environment = {environment_variable(setting): str(value) for setting, value in chosen.items()}
         log = self._directory / f"{name}.log"
-        argv = [sys.executable, "-m", "service", "serve"]
         if self._network is not None:
-            argv = self._network.command(argv)
             self._network.expose(port)
-        process = spawn(argv, _inherited_environment() | environment, PROJECT, log)
+        process = (start or self._spawn)(_inherited_environment() | environment, log)
         sidecar = SidecarProcess(name, f"http://{listen}", process, log)
         self._running.append(sidecar)
         return sidecar
+
+    def _spawn(self, environment: Mapping[str, str], log: Path) -> ProcessIdentity:
+        argv = _SERVE if self._network is None else self._network.command(_SERVE)
+        return spawn(argv, environment, PROJECT, log)
+
+    def close(self) -> None:
+        """End all of them, and what they were started from."""
+        self.end_all()
+        self._nursery.close()
 
     def end_all(self) -> None:
         """SIGTERM to all; those that do not obey are killed."""

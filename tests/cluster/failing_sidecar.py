@@ -1,0 +1,133 @@
+"""Sidecars that die or stumble at a chosen step; production code has no switch for that.
+
+    python -m tests.cluster.failing_sidecar crash:after:ledgers-deleted:3     # settings by PULSAR_SIDECAR_*
+    python -m tests.cluster.failing_sidecar --nursery                         # starts many, see `run_nursery`
+
+Each runs `service.bootstrap.serve`, as ``pulsar-sidecar serve`` does, with another listener for its steps.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from service.bootstrap import serve
+from service.ledger_deletion.steps import Step, Steps
+from service.model.errors import TemporaryError
+
+KILLED = 137
+"""The exit code of a process that SIGKILL has ended."""
+
+INJECTED = "injected fault: "
+"""How the line in the sidecar's log begins that says which fault it was."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Effect(Enum):
+    """What happens at a point."""
+
+    CRASH = "crash"
+    """The process is gone at once, as by ``kill -9``."""
+    FAIL = "fail"
+    """The step fails, as if nobody had answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault, at one occurrence of a point, counted from 1; points are ``before:<step>`` and ``after:<step>``."""
+
+    effect: Effect
+    point: str
+    occurrence: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.effect.value}:{self.point}:{self.occurrence}"
+
+
+POINTS = tuple(f"{when}:{step.value}" for step in Step for when in ("before", "after"))
+
+
+def parse_fault(text: str) -> Fault:
+    effect, when, step, occurrence = text.split(":")
+    return Fault(Effect(effect), f"{when}:{Step(step).value}", int(occurrence))
+
+
+class FailsAt(Steps):
+    """Injects faults when their points are reached, by any thread."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self._faults = {(fault.point, fault.occurrence): fault for fault in faults}
+        self._seen: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def about_to(self, step: Step) -> None:
+        self._pass(f"before:{step.value}")
+
+    def reached(self, step: Step) -> None:
+        self._pass(f"after:{step.value}")
+
+    def _pass(self, point: str) -> None:
+        with self._lock:
+            self._seen[point] += 1
+            fault = self._faults.get((point, self._seen[point]))
+            if fault is None:
+                return
+            os.write(2, f"\n{INJECTED}{fault}\n".encode())
+            if fault.effect is Effect.CRASH:
+                os._exit(KILLED)
+        raise TemporaryError(f"the step fails here: {fault}")
+
+
+def run_nursery() -> None:
+    """Fork one sidecar for each line of standard input, and answer its process id.
+
+    A line is ``{"environment": {}, "log": "path", "faults": ["crash:..."]}``. Everything is imported once, which
+    saves most of a start. The sidecars end with the nursery, and the nursery when its standard input does.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them; `/proc` tells who has ended
+    for line in sys.stdin:
+        wish = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _live(wish["environment"], Path(wish["log"]), [parse_fault(text) for text in wish["faults"]])
+        print(pid, flush=True)  # noqa: T201 - this is the answer
+
+
+def _live(environment: dict[str, str], log: Path, faults: Sequence[Fault]) -> None:
+    """The forked child's life; never returns."""
+    code = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _redirect(log)
+        os.environ.clear()
+        os.environ.update(environment)
+        code = serve({}, environment, None, FailsAt(faults))
+    except BaseException:  # noqa: BLE001 - the last words of a process
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _redirect(log: Path) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for descriptor, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, target)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--nursery"]:
+        run_nursery()
+    else:
+        sys.exit(serve({}, os.environ, None, FailsAt([parse_fault(text) for text in sys.argv[1:]])))

@@ -1,0 +1,255 @@
+"""What makes a sidecar take a certain step: topics to delete, ledgers to delete, dead letters to send back.
+
+Callers do as callers of a service that may die: whatever was not answered is asked for again, at last of a sidecar
+without faults. So all of it was accepted when `finish` returns, and the oracles know what.
+"""
+
+import json
+import random
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import requests
+
+from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, record_document
+from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from service.ledger_deletion.retrying import RECONSUMETIMES
+from service.ledger_deletion.steps import Step
+from service.ledger_ownership.paths import under_replication_mark_path
+from service.model.ids import LedgerId
+from service.model.ledgers import LedgerComponent, LedgerType, OffloadContext
+from service.model.names import TopicName
+from tests.cluster.deletion import Scene
+from tests.cluster.patience import until
+from tests.cluster.sidecars import BASE, QUICK, SidecarProcess
+from tests.cluster.topics import record
+from tests.contract.offload_storages import DirectoryStorage
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+_KEPT_LEDGERS = 12
+_RECORDS = 3
+_TRIES = int(str(QUICK["two_phase_deletion_max_retry_delete_count"]))
+_NEVER_SHRUNK = 1_000_000
+_THREADS = 6
+_REQUEST_SECONDS = 40
+_MARK = b'replica: "127.0.0.1:3181"\n'
+
+
+class Stimuli:
+    """One round's topics and ledgers; every method may be called from several threads."""
+
+    def __init__(self, scene: Scene, dice: random.Random, directory: Path) -> None:
+        self._scene = scene
+        self._dice = random.Random(dice.random())
+        self._lock = threading.Lock()
+        self._storage = DirectoryStorage(directory / "offloaded")
+        self._kept = scene.topic("kept")
+        self._left = scene.topic("left")
+        self._doomed: list[TopicName] = []
+        self._referenced: dict[TopicName, frozenset[LedgerId]] = {}
+        self._orphans: list[LedgerId] = []
+        self._restorable: list[LedgerId] = []
+        self._in_use: list[LedgerId] = []
+        self._marked: set[LedgerId] = set()
+        self._copies: list[tuple[LedgerId, OffloadContext]] = []
+        self._unanswered: list[dict[str, Any]] = []
+        self._dead: set[LedgerId] = set()
+        self._deleting: set[TopicName] = set()
+        self._told: set[LedgerId] = set()
+        self.settings = {
+            "two_phase_deletion_in_use_settle_in_seconds": 1,
+            "offload_allowed_locations": f"file://{directory / 'offloaded'}",
+        }
+
+    # --- before ----------------------------------------------------------------------------------------------------
+
+    def prepare(self, topics: int, orphans: int) -> None:
+        """Make them, while nothing is broken."""
+        workload = self._scene.workload
+        doomed = [self._scene.topic(f"doomed-{number}") for number in range(topics)]
+        in_parallel(lambda topic: workload.produce(topic, [b"first"]), doomed)
+        self._referenced = {topic: workload.ledgers(topic).all for topic in doomed}
+        self._doomed = list(doomed)
+        self._scene.oracles.keeps(self._kept, workload.fill(self._kept, _KEPT_LEDGERS))
+        self._in_use = sorted(workload.ledgers(self._kept).data)
+        self._orphans = sorted(self._scene.orphans(self._left, orphans).data)
+
+    def delete_some(self, sidecar: SidecarProcess, count: int) -> None:
+        """Have some ledgers deleted in peace, to bring them back later."""
+        chosen = self._take(self._orphans, count)
+        self._scene.append(sidecar, [self._orphan(ledger_id) for ledger_id in chosen])
+        self._scene.oracles.wait_for_finals(chosen)
+        self._restorable = chosen
+
+    # --- what makes a sidecar take a step --------------------------------------------------------------------------
+
+    def provoke(self, step: Step, sidecar: SidecarProcess) -> None:
+        """Ask the sidecar for something that takes the step; it may die over it."""
+        calls = self._calls()
+        for call in [calls[step]] if step in calls else dict.fromkeys([*calls.values(), self.append]):
+            try:
+                call(sidecar)
+            except requests.RequestException:
+                return
+
+    def _calls(self) -> Mapping[Step, Callable[[SidecarProcess], None]]:
+        """What takes a step for certain; a step that is not here is looked for with everything there is."""
+        append = (Step.RECORDS_APPENDED, Step.BATCH_RECEIVED, Step.FACTS_GATHERED, Step.JUDGEMENT_KEPT)
+        append += (Step.LEDGERS_DELETED, Step.RETRIES_SENT, Step.OUTCOMES_KEPT, Step.ACKNOWLEDGED)
+        delete = (Step.OPERATION_CREATED, Step.OPERATION_HELD, Step.REFERENCES_GATHERED, Step.RECORDING_PERSISTED)
+        delete += (Step.RECORDS_SENT, Step.TOPIC_LOADED, Step.ATTEMPT_COUNTED, Step.BROKER_ASKED, Step.ATTEMPT_PUT_OFF)
+        delete += (Step.OPERATION_RELEASED, Step.OPERATION_ENDED, Step.NOTE_KEPT)
+        return {
+            **dict.fromkeys(append, self.append),
+            **dict.fromkeys(delete, self.delete_topic),
+            Step.UNDER_REPLICATION_CLEARED: self.append_under_replicated,
+            Step.OFFLOADED_DELETED: self.append_offloaded,
+            Step.DEAD_LETTERS_SENT: self.exhaust,
+            Step.DEAD_LETTERS_REDRIVEN: self.redrive,
+            Step.DEAD_LETTERS_ACKNOWLEDGED: self.redrive,
+            Step.LEDGER_BROUGHT_BACK: self.undelete,
+        }
+
+    def append(self, sidecar: SidecarProcess) -> None:
+        """Records of ledgers that were left behind, and one of a ledger that is referenced: it is retried."""
+        records = [self._orphan(ledger_id) for ledger_id in self._take(self._orphans, _RECORDS)]
+        self._append(sidecar, [*records, self._of_kept(self._in_use[0])])
+
+    def append_under_replicated(self, sidecar: SidecarProcess) -> None:
+        """Records of ledgers that auto-recovery has noted as lacking copies."""
+        chosen = self._take(self._orphans, 2)
+        for ledger_id in chosen:
+            self._scene.workload.store.create(under_replication_mark_path(ledger_id), _MARK)
+            with self._lock:
+                self._marked.add(ledger_id)
+        self._append(sidecar, [self._orphan(ledger_id) for ledger_id in chosen])
+
+    def append_offloaded(self, sidecar: SidecarProcess) -> None:
+        """Records of a ledger's copy in tiered storage, and of the ledger."""
+        for ledger_id in self._take(self._orphans, 1):
+            with self._lock:
+                context = self._storage.context(self._dice.getrandbits(62), self._dice.getrandbits(62))
+                self._copies.append((ledger_id, context))
+            self._storage.put(ledger_id, context, self._left.managed_ledger_name)
+            copy = PendingDeleteLedgerInfo(
+                self._left,
+                LedgerComponent.MANAGED_LEDGER,
+                LedgerType.OFFLOAD_LEDGER,
+                ledger_id,
+                offload_context=context,
+            )
+            self._append(sidecar, [record_document(copy), self._orphan(ledger_id)])
+
+    def exhaust(self, sidecar: SidecarProcess) -> None:
+        """A record that has used up its tries, sent to the retry topic as a Java consumer would."""
+        hopeless = self._of_kept(self._in_use[1], Mark(marked_version=_NEVER_SHRUNK))
+        self._publish(DeletionTopic.RETRY, hopeless, {RECONSUMETIMES: str(_TRIES)})
+
+    def redrive(self, sidecar: SidecarProcess) -> None:
+        """Send a dead letter back."""
+        with self._lock:
+            ledger_id = self._dice.choice(self._in_use[2:])
+            self._dead.add(ledger_id)
+        self._publish(DeletionTopic.DEAD_LETTER, self._of_kept(ledger_id), {})
+        self._ask(sidecar, "POST", f"{BASE}/dead-letters/redrive", {"ledgerIds": [ledger_id]})
+
+    def undelete(self, sidecar: SidecarProcess) -> None:
+        """Bring a deleted ledger back."""
+        with self._lock:
+            ledger_id = self._dice.choice(self._restorable)
+        self._ask(sidecar, "POST", f"{BASE}/undelete", {"ledgerId": ledger_id})
+
+    def delete_topic(self, sidecar: SidecarProcess) -> None:
+        """Delete a topic in two phases."""
+        for topic in self._take(self._doomed, 1):
+            with self._lock:
+                self._deleting.add(topic)
+            if self._delete(sidecar, topic):
+                with self._lock:
+                    self._deleting.discard(topic)
+
+    # --- afterwards ------------------------------------------------------------------------------------------------
+
+    def finish(self, sidecar: SidecarProcess) -> None:
+        """Ask a sidecar without faults for all that was not answered; then say what must have become of it."""
+        for topic in self._deleting:
+            until(lambda asked=topic: self._delete(sidecar, asked), f"{topic} is deleted", 60)
+        if self._unanswered:
+            self._scene.append(sidecar, self._unanswered)
+        if self._dead:
+            sidecar.call("POST", f"{BASE}/dead-letters/redrive", {"ledgerIds": sorted(self._dead)})
+        self._scene.oracles.told(self._told)
+        self._forget_what_was_brought_back()
+
+    def check(self) -> None:
+        """Once everything has come to rest: nothing is left of what was to go."""
+        store = self._scene.workload.store
+        marks = [ledger_id for ledger_id in self._marked if store.read(under_replication_mark_path(ledger_id))]
+        assert not marks, f"auto-recovery is still told about deleted ledgers: {marks}"
+        name = self._left.managed_ledger_name
+        copies = [ledger_id for ledger_id, context in self._copies if self._storage.parts(ledger_id, context, name)]
+        assert not copies, f"copies in tiered storage are left of ledgers {copies}"
+
+    def _forget_what_was_brought_back(self) -> None:
+        workload = self._scene.workload
+        for node in workload.ledger_nodes(self._restorable).values():
+            workload.store.delete(node.path)
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+
+    def _append(self, sidecar: SidecarProcess, records: Sequence[dict[str, Any]]) -> None:
+        with self._lock:
+            self._told.update(each["ledgerId"] for each in records)
+            self._unanswered += records
+        answer = self._ask(sidecar, "POST", f"{BASE}/pending", {"ledgers": list(records)})
+        if answer.ok and not answer.json()["notSent"]:
+            with self._lock:
+                self._unanswered = [each for each in self._unanswered if each not in records]
+
+    def _delete(self, sidecar: SidecarProcess, topic: TopicName) -> bool:
+        with self._lock:
+            self._told |= self._referenced[topic]
+        path = f"/admin/v2/{self._scene.workload.of_topic(topic)}"
+        return self._ask(sidecar, "DELETE", path, force="true").status_code in (204, 404)
+
+    def _ask(
+        self, sidecar: SidecarProcess, method: str, path: str, body: object = None, **params: str
+    ) -> requests.Response:
+        answer = requests.request(method, sidecar.url + path, json=body, params=params, timeout=_REQUEST_SECONDS)
+        assert answer.status_code != 500, f"{method} {path}: {answer.text[:500]}\n{sidecar.log()}"
+        return answer
+
+    def _publish(self, topic: DeletionTopic, document: dict[str, Any], properties: dict[str, str]) -> None:
+        client = self._scene.workload.client
+        producer = client.create_producer(f"persistent://{SYSTEM_NAMESPACE}/{topic.value}")
+        producer.send(json.dumps(document).encode(), properties=properties, partition_key=document["topicName"])
+        producer.close()
+        with self._lock:
+            self._told.add(document["ledgerId"])
+
+    # --- ledgers ---------------------------------------------------------------------------------------------------
+
+    def _take(self, pool: list[_Item], count: int) -> list[_Item]:
+        with self._lock:
+            taken, pool[:] = pool[:count], pool[count:]
+        return taken
+
+    def _orphan(self, ledger_id: LedgerId) -> dict[str, Any]:
+        return record(self._left, LedgerComponent.MANAGED_LEDGER, ledger_id)
+
+    def _of_kept(self, ledger_id: LedgerId, mark: Mark | None = None) -> dict[str, Any]:
+        found = PendingDeleteLedgerInfo(
+            self._kept, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id, mark=mark or Mark()
+        )
+        return record_document(found)
+
+
+def in_parallel(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+    """All of it, a few at a time."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(work, items))
