@@ -10,8 +10,10 @@ from service.model.errors import InvalidInputError
 from tests.cluster.choosing import (
     CLUSTER_VARIABLE,
     COMPOSE_ADDRESSES,
+    VERSION_VARIABLE,
     chosen_cluster,
     docker_engine_answers,
+    version_under_test,
 )
 from tests.cluster.running import ExternalClusterUnderTest
 
@@ -43,6 +45,17 @@ def test_a_wrong_name_fails_and_starts_nothing(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(InvalidInputError), chosen_cluster(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_named_version_is_started_here_and_containers_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_docker(tmp_path, "exit 0", monkeypatch)
+    monkeypatch.setenv(VERSION_VARIABLE, "4.0.6")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert version_under_test() == "4.0.6"
+    with pytest.raises(pytest.skip.Exception, match="no bin/java"), chosen_cluster(tmp_path / "cluster"):
+        pass
 
 
 @pytest.mark.parametrize("breaking", ["kill", "stop", "cont", "restart"])
