@@ -20,7 +20,9 @@ from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from service.adapters.bookkeeper.bookie_connections import BookieConnections
 from service.adapters.bookkeeper.bookie_http import BookieHttp
 from service.adapters.bookkeeper.bookie_wire import BookieEntries
+from service.adapters.metadata.probe import LatencyProbe
 from service.adapters.metadata.session import ZooKeeperCredential
+from service.adapters.metadata.url import parse_metadata_store_url
 from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
 from service.adapters.offload.credentials import AccessKey, OffloadCredentials, credentials_from_environment
 from service.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
@@ -39,11 +41,13 @@ from service.api.server import Endpoint, listening_socket, server_for
 from service.demo.playing import Eyes, Report, play
 from service.demo.stage import Stage, demo_directory
 from service.ledger_deletion.deciding import Policy
+from service.ledger_deletion.limiting import AdaptiveLimit
 from service.ledger_deletion.operating import SidecarInstance
 from service.ledger_deletion.retrying import RetryPolicy
 from service.ledger_deletion.steps import Steps
 from service.ledger_deletion.workflow.runtime import Configuration, World
 from service.ledger_deletion.workflow.serving import LedgerDeletion
+from service.ledger_deletion.workflow.shared_limit import SharedLimit
 from service.ledger_ownership.compaction import CompactedLedgers
 from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from service.local_cluster.addresses import ClusterAddresses
@@ -118,7 +122,8 @@ def open_service(
 ) -> tuple[DeletionMetrics, LedgerDeletion]:
     """The room with its adapters, not started yet; ``stack`` closes what was opened for it."""
     credentials, tls = _credentials(settings), _tls(settings)
-    store = _open_store(settings, clock, stack)
+    limit = _adaptive_limit(settings, clock, stack)
+    store = _open_store(settings, clock, stack, limit)
     rest = AdminRest([settings.web_service_url], credentials, tls, store=store)
     cluster_name = settings.cluster_name or _cluster_name(rest, clock)
     metrics = _metrics(settings, cluster_name)
@@ -140,6 +145,7 @@ def open_service(
             settings.offload_allowed_locations, cluster_name, _offload_credentials(settings, environment)
         ),
         direct=_direct_deletion(settings, stack),
+        limit=limit,
     )
     return metrics, LedgerDeletion(configuration(settings), world, _instance(settings, clock), metrics, steps)
 
@@ -280,21 +286,39 @@ def _metrics(settings: Settings, cluster_name: str) -> DeletionMetrics:
     )
 
 
-def _open_store(settings: Settings, clock: Clock, stack: ExitStack) -> ZooKeeperMetadataStore:
-    credential = None
-    if settings.metadata_store_auth is not None:
-        scheme, colon, secret = settings.metadata_store_auth.get_secret_value().partition(":")
-        if not colon or not secret:
-            raise InvalidInputError("metadataStoreAuth must be scheme:credential, such as digest:user:password")
-        credential = ZooKeeperCredential(scheme, secret)
+def _adaptive_limit(settings: Settings, clock: Clock, stack: ExitStack) -> SharedLimit | None:
+    """The limit with the probe that it goes by; None when it is switched off, or nothing is deleted anyway."""
+    if not settings.topic_two_phase_deletion_enabled or settings.two_phase_deletion_latency_factor == 0:
+        return None
+    limit = SharedLimit(AdaptiveLimit(clock, settings.two_phase_deletion_latency_factor))
+    servers = parse_metadata_store_url(settings.metadata_store_url).servers
+    probe = LatencyProbe(servers, _store_credential(settings), clock, limit)
+    probe.start()
+    _close_at_the_end(stack, probe)
+    return limit
+
+
+def _open_store(
+    settings: Settings, clock: Clock, stack: ExitStack, limit: SharedLimit | None
+) -> ZooKeeperMetadataStore:
     store = open_metadata_store(
         settings.metadata_store_url,
         clock,
         session_timeout_ms=settings.metadata_store_session_timeout_millis,
-        credential=credential,
+        credential=_store_credential(settings),
+        limit=limit,
     )
     _close_at_the_end(stack, store)
     return store
+
+
+def _store_credential(settings: Settings) -> ZooKeeperCredential | None:
+    if settings.metadata_store_auth is None:
+        return None
+    scheme, colon, secret = settings.metadata_store_auth.get_secret_value().partition(":")
+    if not colon or not secret:
+        raise InvalidInputError("metadataStoreAuth must be scheme:credential, such as digest:user:password")
+    return ZooKeeperCredential(scheme, secret)
 
 
 def _direct_deletion(settings: Settings, stack: ExitStack) -> BookieHttp | None:

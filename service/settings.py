@@ -28,6 +28,8 @@ from service.settings_sources import (
     setting_key,
 )
 
+_LEAST_LATENCY_FACTOR = 1.1
+
 
 def _split_list(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -47,6 +49,12 @@ def _check_address(text: str) -> str:
     if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
         raise ValueError("must be host:port with a port from 1 to 65535, such as 127.0.0.1:8750 or [::1]:8750")
     return text
+
+
+def _check_latency_factor(factor: float) -> float:
+    if 0 < factor < _LEAST_LATENCY_FACTOR:
+        raise ValueError(f"must be {_LEAST_LATENCY_FACTOR} or more (a store's latency varies by itself), or 0 for off")
+    return factor
 
 
 TextList = Annotated[tuple[str, ...], BeforeValidator(_split_list)]
@@ -195,6 +203,12 @@ class LedgerDeletion(_Group):
 
     two_phase_deletion_rate_per_second: float | None = Field(default=None, gt=0, le=1e9, examples=["500"])
     """Ledgers deleted a second by this sidecar at most, until an operator sets another rate. Default: no limit."""
+
+    two_phase_deletion_latency_factor: Annotated[float, AfterValidator(_check_latency_factor)] = Field(
+        default=2.0, ge=0, le=1000, allow_inf_nan=False
+    )
+    """How many times its idle 99th percentile the metadata store's latency may be while ledgers are deleted, for other
+    clients' sake: deletions are slowed down until it is so. 1.1 or more; 0 switches this limit off."""
 
     two_phase_deletion_outcome_retention_in_minutes: int = Field(default=10_080, ge=1)
     """Minutes the outcomes are kept, 7 days by default; a deleted ledger can be brought back only from them."""

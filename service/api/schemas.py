@@ -257,7 +257,7 @@ class AdaptiveLimitAnswer(Answer):
     """How much this sidecar's deletions may burden the metadata store now, and what that follows from."""
 
     level: float
-    """Deletions that may be on their way at a time; below 5 there are rests between them."""
+    """Deletions that may be on their way at a time; below 1 there are rests between them."""
     idle_p99_ms: float | None
     """Milliseconds a probe of the store takes while this sidecar lets it alone, 99th percentile."""
     recent_p99_ms: float | None

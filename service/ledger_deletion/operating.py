@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from service.ledger_deletion.limiting import LimitReadings
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo
 from service.model.ids import LedgerId, OperationId
 from service.model.names import TopicName
@@ -99,6 +100,8 @@ class ServiceStatus:
     instances: tuple[SidecarInstance, ...]
     running_topic_deletions: int
     last_error: str | None
+    adaptive_limit: LimitReadings | None = None
+    """This sidecar's own limit; None when it is switched off."""
 
 
 @dataclass(frozen=True, slots=True)

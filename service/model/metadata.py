@@ -88,7 +88,7 @@ class DeletionLimit(Protocol):
         ...
 
     def working(self) -> None:
-        """The store is asked for much else just now."""
+        """The store was busy with this client's requests until now, or is about to be."""
         ...
 
 

@@ -7,6 +7,7 @@ be read is absent from the scrape; it is never 0.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -19,11 +20,24 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _BATCH_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
+class AdaptiveLimitReadings(Protocol):
+    """What the adaptive limit allows, and the latencies of the metadata store that it goes by."""
+
+    @property
+    def level(self) -> float: ...
+
+    @property
+    def idle_p99_ms(self) -> float | None: ...
+
+    @property
+    def recent_p99_ms(self) -> float | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class GaugeReadings:
     """What is read when Prometheus asks; None means that it is not known, and is then not reported.
 
-    ``rate_per_second`` None means that no limit is set.
+    ``rate_per_second`` None means that no limit is set, ``adaptive_limit`` None that it is switched off.
     """
 
     inflight: int | None
@@ -32,6 +46,7 @@ class GaugeReadings:
     paused: bool
     rate_per_second: float | None
     running_topic_deletions: int
+    adaptive_limit: AdaptiveLimitReadings | None = None
 
 
 class DeletionMetrics:
@@ -171,9 +186,33 @@ class _Gauges:
             "paused": ("1 while an operator has paused deletion.", readings.paused),
             "rate_limit_per_second": ("The operator's limit; absent when there is none.", readings.rate_per_second),
             "topic_deletions_running": ("Two-phase topic deletions under way.", readings.running_topic_deletions),
+            **_limit(readings.adaptive_limit),
         }
         for name, (text, value) in values.items():
             if value is not None:
                 family = GaugeMetricFamily(f"pulsar_ledger_deletion_{name}", text, labels=("cluster",))
                 family.add_metric([self._cluster], float(value))
                 yield family
+
+
+def _limit(readings: AdaptiveLimitReadings | None) -> dict[str, tuple[str, float | None]]:
+    if readings is None:
+        return {}
+    return {
+        "in_flight_limit": (
+            "Deletions that may be on their way to the metadata store at a time; absent when this is not limited.",
+            readings.level,
+        ),
+        "metadata_store_idle_p99_seconds": (
+            "What a probe of the metadata store takes while this sidecar lets it alone.",
+            _seconds(readings.idle_p99_ms),
+        ),
+        "metadata_store_working_p99_seconds": (
+            "What a probe of the metadata store took while this sidecar last worked.",
+            _seconds(readings.recent_p99_ms),
+        ),
+    }
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000

@@ -6,6 +6,7 @@ It answers what a test has put in, remembers what it was asked, and raises what 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 
+from service.ledger_deletion.limiting import LimitReadings
 from service.ledger_deletion.operating import (
     Control,
     DeadLetter,
@@ -34,6 +35,7 @@ class FakeDeletionService:
     not_sent: dict[int, str] = field(default_factory=dict)
     control: Control = field(default_factory=Control)
     inflight: InflightEstimate = field(default_factory=lambda: InflightEstimate(7, 120, 5_000, 900))
+    adaptive_limit: LimitReadings | None = field(default_factory=lambda: LimitReadings(25.0, 1.5, None))
     instances: tuple[SidecarInstance, ...] = ()
     deletion_state: OperationState = OperationState.DONE
     deletion_reason: str | None = None
@@ -88,7 +90,10 @@ class FakeDeletionService:
 
     def status(self) -> ServiceStatus:
         self._asked("status", None)
-        return ServiceStatus(self.enabled, self.control, self.inflight, self.instances, len(self.running), None)
+        running = len(self.running)
+        return ServiceStatus(
+            self.enabled, self.control, self.inflight, self.instances, running, None, self.adaptive_limit
+        )
 
     def pause(self, reason: str | None) -> Control:
         self._asked("pause", reason)

@@ -46,29 +46,34 @@ class Packet:
     items: list[int] = field(default_factory=list)
     guards: dict[Guard, None] = field(default_factory=dict)
     size_bytes: int = 0
+    _last_guards: tuple[Guard, ...] = ()
 
-    def is_full_for(self, deletion: GuardedDeletion, most: int) -> bool:
-        fresh = [guard for guard in deletion.guards if guard not in self.guards]
+    def take(self, item: int, deletion: GuardedDeletion) -> bool:
+        """Put a deletion in, unless the packet would become too large; the first one always fits."""
+        fresh = self._fresh(deletion.guards)
+        size_bytes = self.size_bytes + _size_bytes(deletion.path) + sum(_size_bytes(guard.path) for guard in fresh)
         operations = len(self.items) + len(self.guards) + len(fresh) + 1
-        return bool(self.items) and (
-            len(self.items) >= min(most, _MAX_DELETIONS)
-            or operations > _MAX_OPERATIONS
-            or self.size_bytes + _size_bytes(deletion, fresh) > _MAX_REQUEST_BYTES
-        )
-
-    def add(self, item: int, deletion: GuardedDeletion) -> None:
-        fresh = [guard for guard in deletion.guards if guard not in self.guards]
-        self.size_bytes += _size_bytes(deletion, fresh)
-        self.guards.update(dict.fromkeys(fresh))
+        if self.items and (operations > _MAX_OPERATIONS or size_bytes > _MAX_REQUEST_BYTES):
+            return False
         self.items.append(item)
+        self.guards.update(dict.fromkeys(fresh))
+        self.size_bytes = size_bytes
+        self._last_guards = deletion.guards
+        return True
+
+    def _fresh(self, guards: tuple[Guard, ...]) -> Sequence[Guard]:
+        # Neighbours mostly have the very same guards.
+        if guards is self._last_guards:
+            return ()
+        return [guard for guard in guards if guard not in self.guards]
 
 
 def take_packet(items: deque[int], deletions: Sequence[GuardedDeletion], most: int = _MAX_DELETIONS) -> Packet:
     """Take the next packet's deletions off ``items``, in order; a guard shared by neighbours is checked once."""
     packet = Packet()
-    while items and not packet.is_full_for(deletions[items[0]], most):
-        item = items.popleft()
-        packet.add(item, deletions[item])
+    full = min(most, _MAX_DELETIONS)
+    while items and len(packet.items) < full and packet.take(items[0], deletions[items[0]]):
+        items.popleft()
     return packet
 
 
@@ -160,6 +165,7 @@ class _Run:
                 self.is_lost = True
                 return []
             assert isinstance(answers, list)
+            self._limit.working()
             suspects += self._settle(packet, answers)
             if allowance.rest_seconds and items:
                 self._rest(allowance.rest_seconds)
@@ -224,6 +230,5 @@ def _named_paths(deletion: GuardedDeletion) -> tuple[str, ...]:
     return (deletion.path, *(guard.path for guard in deletion.guards))
 
 
-def _size_bytes(deletion: GuardedDeletion, guards: Iterable[Guard]) -> int:
-    paths = (deletion.path, *(guard.path for guard in guards))
-    return sum(len(path.encode()) + _OPERATION_OVERHEAD_BYTES for path in paths)
+def _size_bytes(path: str) -> int:
+    return len(path.encode()) + _OPERATION_OVERHEAD_BYTES

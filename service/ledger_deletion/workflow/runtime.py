@@ -9,7 +9,7 @@ from service.ledger_deletion.controlling import ControlPanel, Register
 from service.ledger_deletion.deciding import Policy
 from service.ledger_deletion.deleting import LedgerDeleter
 from service.ledger_deletion.gathering import Gatherer
-from service.ledger_deletion.limiting import Pacer
+from service.ledger_deletion.limiting import LimitReadings, Pacer
 from service.ledger_deletion.operating import Control, InflightEstimate, SidecarInstance, TopicDeletionStatus
 from service.ledger_deletion.outcomes import note_message
 from service.ledger_deletion.ports import (
@@ -28,6 +28,7 @@ from service.ledger_deletion.retrying import RetryPolicy
 from service.ledger_deletion.settling import Publishers, Settler
 from service.ledger_deletion.steps import GoOn, Step, Steps
 from service.ledger_deletion.topic_deleting import TopicDeleter
+from service.ledger_deletion.workflow.shared_limit import SharedLimit
 from service.ledger_ownership.ports import LedgerEntries
 from service.model.clocks import Clock
 from service.model.errors import SidecarError
@@ -63,7 +64,12 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The adapters the room works with; ``direct`` only where deleting without the metadata store is wanted."""
+    """The adapters the room works with.
+
+    Attributes:
+        direct: only where deleting without the metadata store is wanted.
+        limit: what the store's driver asks, to be shown; None when it is switched off.
+    """
 
     clock: Clock
     store: MetadataStore
@@ -73,6 +79,7 @@ class World:
     topics: DeletionTopics
     offloaded: OffloadedLedgers
     direct: DirectLedgerDeletion | None = None
+    limit: SharedLimit | None = None
 
 
 class Runtime:
@@ -150,6 +157,10 @@ class Runtime:
         """The limit in force: the shared one, or else this sidecar's setting."""
         shared = self.control.rate_per_second
         return self.configuration.rate_per_second if shared is None else shared
+
+    def limit_readings(self) -> LimitReadings | None:
+        """What the adaptive limit allows and why; None when it is switched off."""
+        return None if self.world.limit is None else self.world.limit.readings()
 
     def learn_length(self, mean_length_bytes: float) -> None:
         """Keep a running mean of the ledgers' lengths, for the estimate of waiting bytes."""

@@ -196,6 +196,7 @@ class LedgerDeletion:
             instances=runtime.register.instances(),
             running_topic_deletions=len(runtime.deleter.running()),
             last_error=runtime.last_error,
+            adaptive_limit=runtime.limit_readings(),
         )
 
     def pause(self, reason: str | None) -> Control:
@@ -268,6 +269,7 @@ class LedgerDeletion:
             paused=runtime.control.paused,
             rate_per_second=runtime.rate_per_second(),
             running_topic_deletions=runtime.running_topic_deletions,
+            adaptive_limit=runtime.limit_readings(),
         )
 
 

@@ -2,6 +2,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from service.ledger_deletion.limiting import LimitReadings
 from service.model.errors import TemporaryError
 from service.model.ledgers import LedgerComponent, LedgerType
 from service.observability.metrics import DeletionMetrics, GaugeReadings
@@ -83,12 +84,16 @@ def test_every_sample_names_its_cluster_and_no_creation_time_is_reported(metrics
 
 
 def test_gauges_are_read_at_the_scrape_and_unknown_ones_are_absent(metrics: DeletionMetrics) -> None:
-    readings = [GaugeReadings(7, None, None, False, None, 1), GaugeReadings(8, 1.5, 99, True, 20.0, 0)]
+    readings = [
+        GaugeReadings(7, None, None, False, None, 1),
+        GaugeReadings(8, 1.5, 99, True, 20.0, 0, LimitReadings(25.0, 1.5, None)),
+    ]
     metrics.bind(lambda: readings[0])
     assert value(metrics, "pulsar_ledger_deletion_inflight") == 7
     assert value(metrics, "pulsar_ledger_deletion_paused") == 0
     assert value(metrics, "pulsar_ledger_deletion_oldest_pending_age_seconds") is None
     assert value(metrics, "pulsar_ledger_deletion_rate_limit_per_second") is None
+    assert value(metrics, "pulsar_ledger_deletion_in_flight_limit") is None
 
     readings.reverse()
     assert value(metrics, "pulsar_ledger_deletion_inflight") == 8
@@ -97,6 +102,9 @@ def test_gauges_are_read_at_the_scrape_and_unknown_ones_are_absent(metrics: Dele
     assert value(metrics, "pulsar_ledger_deletion_paused") == 1
     assert value(metrics, "pulsar_ledger_deletion_rate_limit_per_second") == 20
     assert value(metrics, "pulsar_ledger_deletion_topic_deletions_running") == 0
+    assert value(metrics, "pulsar_ledger_deletion_in_flight_limit") == 25
+    assert value(metrics, "pulsar_ledger_deletion_metadata_store_idle_p99_seconds") == 0.0015
+    assert value(metrics, "pulsar_ledger_deletion_metadata_store_working_p99_seconds") is None
 
 
 def test_a_scrape_survives_a_source_that_cannot_answer(metrics: DeletionMetrics) -> None:

@@ -140,6 +140,8 @@ def test_what_is_missing_is_named_in_every_spelling() -> None:
         ("two_phase_deletion_reconsume_later_in_seconds", "-1"),
         ("two_phase_deletion_rate_per_second", "0"),
         ("two_phase_deletion_rate_per_second", "nan"),
+        ("two_phase_deletion_latency_factor", "0.5"),
+        ("two_phase_deletion_latency_factor", "inf"),
         ("log_level", "LOUD"),
         ("log_format", "xml"),
     ],
