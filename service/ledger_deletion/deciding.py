@@ -260,8 +260,8 @@ def _owner_objects(facts: Facts, references: Unreferenced) -> Verdict | None:
     # The owner lists ids, not copies: what it lists then is the copy that the list entry means.
     if owner is None or references.other_copy_listed:
         return None
-    used = owner.ledgers | owner.cursor_ledgers | owner.schema_ledgers
-    if ledger_id in used or ledger_id == owner.compacted_ledger:
+    listed = (owner.ledgers, owner.cursor_ledgers, owner.schema_ledgers)
+    if any(ledger_id in ledgers for ledgers in listed) or ledger_id == owner.compacted_ledger:
         return _wait(facts, Reason.OWNER_STILL_USES, f"{owner.broker} has the topic loaded and lists the ledger")
     if ledger_id in owner.reading:
         return _wait(facts, Reason.STILL_BEING_READ, f"a cursor on {owner.broker} stands on the ledger")

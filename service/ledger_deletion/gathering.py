@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from service.ledger_deletion.facts import Facts, References, ReferencesUnknown, StoredLedger, UndecodableLedger
 from service.ledger_deletion.operations import operation_path
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo
-from service.ledger_deletion.ports import LiveOwners, OwnerView
+from service.ledger_deletion.ports import LiveOwners
 from service.ledger_deletion.referencing import OwnerNodes, owner_path
 from service.ledger_ownership.claims import (
     BucketClaim,
@@ -32,7 +32,9 @@ from service.ledger_ownership.paths import (
     ledger_path,
     managed_ledger_path,
     replication_lock_path,
+    replication_locks_path,
     under_replication_mark_path,
+    under_replication_marks_path,
 )
 from service.ledger_ownership.ports import LedgerEntries
 from service.model.errors import UndecodableError
@@ -65,9 +67,13 @@ class Gatherer:
         Raises:
             TemporaryError: the store or a live broker could not be asked; nothing is known about any of them.
         """
-        nodes = self._read(self._first_paths(questions))
+        ledger_paths = {
+            question.record.ledger_id: ledger_path(question.record.ledger_id, self._root) for question in questions
+        }
+        nodes = self._read(self._first_paths(questions, ledger_paths.values()))
         instance_id = instance_id_of(nodes[instance_id_path(self._root)], self._root)
-        ledgers = {question.record.ledger_id: self._ledger(question.record.ledger_id, nodes) for question in questions}
+        repair = self._repair(ledger_paths)
+        ledgers = {ledger_id: _ledger(ledger_id, nodes[path], repair) for ledger_id, path in ledger_paths.items()}
         claims = [_claim(question.record, ledgers[question.record.ledger_id]) for question in questions]
         topics = [_topic(question.record, claim) for question, claim in zip(questions, claims, strict=True)]
         views = self._owners.views({topic for topic in topics if topic is not None})
@@ -79,22 +85,19 @@ class Gatherer:
                 instance_id=instance_id,
                 ledger=ledgers[question.record.ledger_id],
                 references=_references(owners, question.record, claim),
-                owner=_view(views, topic),
+                owner=views.get(topic) if topic is not None else None,
                 operation_running=_operation_running(question.record, nodes),
                 in_use_since_ms=question.in_use_since_ms,
                 now_ms=now_ms,
-                under_replication_mark=_path(nodes[under_replication_mark_path(question.record.ledger_id, self._root)]),
+                under_replication_mark=repair.marks.get(question.record.ledger_id),
             )
             for question, claim, topic in zip(questions, claims, topics, strict=True)
         ]
 
-    def _first_paths(self, questions: Sequence[Question]) -> Iterable[str]:
+    def _first_paths(self, questions: Sequence[Question], ledger_paths: Iterable[str]) -> Iterable[str]:
         yield instance_id_path(self._root)
+        yield from ledger_paths
         for question in questions:
-            ledger_id = question.record.ledger_id
-            yield ledger_path(ledger_id, self._root)
-            yield replication_lock_path(ledger_id, self._root)
-            yield under_replication_mark_path(ledger_id, self._root)
             if question.record.mark.operation_id is not None:
                 yield operation_path(question.record.mark.operation_id)
 
@@ -102,23 +105,49 @@ class Gatherer:
         distinct = list(dict.fromkeys(paths))
         return dict(zip(distinct, self._store.read_many(distinct), strict=True))
 
-    def _ledger(self, ledger_id: LedgerId, nodes: Mapping[str, Node | None]) -> StoredLedger | UndecodableLedger | None:
-        node = nodes[ledger_path(ledger_id, self._root)]
-        if node is None:
-            return None
-        try:
-            metadata = decode_ledger_metadata(node.data)
-        except UndecodableError as error:
-            return UndecodableLedger(node.path, node.version, str(error))
-        return StoredLedger(
-            path=node.path,
-            raw=node.data,
-            version=node.version,
-            created_ms=node.created_ms,
-            metadata=metadata,
-            claim=read_claim(metadata.custom_metadata),
-            replication_locked=nodes[replication_lock_path(ledger_id, self._root)] is not None,
+    def _repair(self, ledger_ids: Iterable[LedgerId]) -> "_Repair":
+        """Two listings, mostly empty, instead of two reads for each ledger."""
+        locks = replication_locks_path(self._root)
+        return _Repair(
+            locks=frozenset(f"{locks}/{name}" for name in self._store.children(locks) or ()),
+            marks=self._marks(ledger_ids) if self._store.children(under_replication_marks_path(self._root)) else {},
+            root=self._root,
         )
+
+    def _marks(self, ledger_ids: Iterable[LedgerId]) -> dict[LedgerId, str]:
+        paths = {ledger_id: under_replication_mark_path(ledger_id, self._root) for ledger_id in ledger_ids}
+        found = self._read(paths.values())
+        return {ledger_id: path for ledger_id, path in paths.items() if found[path] is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Repair:
+    """The locks that are held on ledgers, and the notes about those of this batch."""
+
+    locks: frozenset[str]
+    marks: Mapping[LedgerId, str]
+    root: str
+
+    def is_locked(self, ledger_id: LedgerId) -> bool:
+        return bool(self.locks) and replication_lock_path(ledger_id, self.root) in self.locks
+
+
+def _ledger(ledger_id: LedgerId, node: Node | None, repair: _Repair) -> StoredLedger | UndecodableLedger | None:
+    if node is None:
+        return None
+    try:
+        metadata = decode_ledger_metadata(node.data)
+    except UndecodableError as error:
+        return UndecodableLedger(node.path, node.version, str(error))
+    return StoredLedger(
+        path=node.path,
+        raw=node.data,
+        version=node.version,
+        created_ms=node.created_ms,
+        metadata=metadata,
+        claim=read_claim(metadata.custom_metadata),
+        replication_locked=repair.is_locked(ledger_id),
+    )
 
 
 def _claim(record: PendingDeleteLedgerInfo, ledger: StoredLedger | UndecodableLedger | None) -> Claim | None:
@@ -155,14 +184,6 @@ def _references(owners: OwnerNodes, record: PendingDeleteLedgerInfo, claim: Clai
     if claim is None:
         return ReferencesUnknown("the ledger claims no owner that this version knows")
     return owners.references(claim, record.ledger_id)
-
-
-def _path(node: Node | None) -> str | None:
-    return None if node is None else node.path
-
-
-def _view(views: Mapping[TopicName, OwnerView], topic: TopicName | None) -> OwnerView | None:
-    return views.get(topic) if topic is not None else None
 
 
 def _operation_running(record: PendingDeleteLedgerInfo, nodes: Mapping[str, Node | None]) -> bool:

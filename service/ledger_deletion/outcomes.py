@@ -11,6 +11,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import orjson
+
 from service.ledger_deletion.deciding import Delete, DeleteOffloaded, Verdict
 from service.ledger_deletion.facts import Facts, Referenced, StoredLedger, Unreferenced
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo
@@ -154,15 +156,23 @@ def _reads(facts: Facts) -> dict[str, object]:
 
 
 def _messages(step: str, sidecar: str, at_ms: int, entries: Iterable[dict[str, object]]) -> Iterator[bytes]:
-    head = json.dumps({"step": step, "sidecar": sidecar, "atMs": at_ms}, separators=(",", ":"))[:-1]
-    pending: list[str] = []
+    head = _json({"step": step, "sidecar": sidecar, "atMs": at_ms})[:-1] + b',"entries":['
+    pending: list[bytes] = []
     size = 0
     for entry in entries:
-        text = json.dumps(entry, separators=(",", ":"))
+        text = _json(entry)
         if pending and size + len(text) > MAX_MESSAGE_BYTES:
-            yield f'{head},"entries":[{",".join(pending)}]}}'.encode()
+            yield head + b",".join(pending) + b"]}"
             pending, size = [], 0
         pending.append(text)
         size += len(text) + 1
     if pending:
-        yield f'{head},"entries":[{",".join(pending)}]}}'.encode()
+        yield head + b",".join(pending) + b"]}"
+
+
+def _json(document: dict[str, object]) -> bytes:
+    try:
+        return orjson.dumps(document)
+    except orjson.JSONEncodeError:
+        # A text that is not valid Unicode, which the standard library writes as an escape.
+        return json.dumps(document, separators=(",", ":")).encode()

@@ -137,9 +137,7 @@ def parse_record(payload: bytes) -> PendingDeleteLedgerInfo:
     if len(payload) > MAX_RECORD_BYTES:
         raise InvalidInputError(f"a record is at most {MAX_RECORD_BYTES} bytes long, this one has {len(payload)}")
     try:
-        document = json.loads(
-            payload.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates
-        )
+        document = _DECODER.decode(payload.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"the record is no JSON document: {type(error).__name__}") from error
     return parse_record_document(document)
@@ -240,6 +238,9 @@ def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(document) != len(pairs):
         raise ValueError("a name occurs twice in one object")
     return document
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
 
 
 class _Fields:

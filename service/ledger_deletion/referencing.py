@@ -67,7 +67,8 @@ class OwnerNodes:
 
     nodes: Mapping[str, Node | None]
     compacted_ledgers: CompactedLedgers
-    _decoded: dict[str, object] = field(default_factory=dict)
+    _decoded: dict[tuple[str, str], object] = field(default_factory=dict)
+    _unreferenced: dict[tuple[str, bool], Unreferenced] = field(default_factory=dict)
 
     def references(self, claim: Claim, ledger_id: LedgerId) -> References:
         """Whether the claimed owner references the ledger."""
@@ -106,8 +107,14 @@ class OwnerNodes:
         node = self.nodes[path]
         if node is None:
             return Unreferenced()
-        guard = Guard(path, node.version)
-        return Referenced(guard) if referenced else Unreferenced((guard,), other_copy_listed)
+        if referenced:
+            return Referenced(Guard(path, node.version))
+        # Most ledgers of a batch share their owner's node: one answer for all of them.
+        answer = self._unreferenced.get((path, other_copy_listed))
+        if answer is None:
+            answer = Unreferenced((Guard(path, node.version),), other_copy_listed)
+            self._unreferenced[path, other_copy_listed] = answer
+        return answer
 
     def _names(
         self, claim: CursorClaim | SchemaClaim | CompactedClaim | BucketClaim, path: str, ledger_id: LedgerId
@@ -134,7 +141,7 @@ class OwnerNodes:
         node = self.nodes[path]
         if node is None:
             return None
-        key = f"{decoder.__name__} {path}"
+        key = (decoder.__name__, path)
         if key not in self._decoded:
             self._decoded[key] = decoder(node.data)
         return self._decoded[key]  # type: ignore[return-value]

@@ -5,6 +5,7 @@ dead-letter topic. Whatever fails in between leaves the message to be delivered 
 done again.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -39,7 +40,7 @@ from service.ledger_deletion.retrying import Reconsumption, RetryPolicy, reconsu
 from service.ledger_deletion.steps import Step, Steps
 from service.model.clocks import Clock
 from service.model.errors import DisabledError, OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
-from service.model.ledgers import LedgerType
+from service.model.ledgers import LedgerComponent, LedgerType
 from service.model.metadata import DeletionResult
 from service.observability.metrics import DeletionMetrics
 
@@ -57,8 +58,32 @@ class Publishers:
 
 
 @dataclass(slots=True)
+class Tally:
+    """What happened in one batch; the metrics are told once, not for each record."""
+
+    decisions: Counter[tuple[str, Reason]] = field(default_factory=Counter)
+    deleted: Counter[tuple[LedgerType, LedgerComponent]] = field(default_factory=Counter)
+    deleted_bytes: Counter[tuple[LedgerType, LedgerComponent]] = field(default_factory=Counter)
+    failed: Counter[tuple[LedgerType, LedgerComponent]] = field(default_factory=Counter)
+
+    def tell(self, metrics: DeletionMetrics) -> None:
+        """Count it."""
+        for (decision, reason), count in self.decisions.items():
+            metrics.decided(decision, reason.value, count)
+        for kind, count in self.deleted.items():
+            metrics.deleted(*kind, count, self.deleted_bytes[kind])
+        for kind, count in self.failed.items():
+            metrics.delete_failed(*kind, count)
+        dead = sum(count for (decision, _), count in self.decisions.items() if decision == "dead-letter")
+        if dead:
+            metrics.max_retry_reached(dead)
+
+
+@dataclass(slots=True)
 class Ledgerbook:
     """How the messages of one batch ended so far."""
+
+    tally: Tally = field(default_factory=Tally)
 
     settlements: list[Settlement] = field(default_factory=list)
     finished: list[Delivery] = field(default_factory=list)
@@ -119,6 +144,7 @@ class Settler:
         for chunk in self._pacer.chunks(candidates):
             self._work_through(book, chunk)
         report = _report(deliveries, book)
+        book.tally.tell(self._metrics)
         self._close(book, pending)
         return report
 
@@ -131,6 +157,7 @@ class Settler:
         book = Ledgerbook()
         delivery = Delivery(None, encode_record(record), str(record.topic), {}, origin, "", 0)
         self._work_through(book, [Candidate(delivery, record)])
+        book.tally.tell(self._metrics)
         if book.reconsumptions:
             return book.reconsumptions[0][2]
         if not book.settlements:
@@ -184,7 +211,7 @@ class Settler:
                 case RetryLater() as verdict:
                     self._retry(book, judgement.candidate, verdict, judgement)
                 case Postpone(reason, _):
-                    self._metrics.decided("postponed", reason.value, 1)
+                    book.tally.decisions["postponed", reason] += 1
                     book.postponed.append(judgement.candidate.delivery)
                 case Delete() | DeleteOffloaded():
                     # Two records of one ledger in a batch: the second is judged again after the first's deletion.
@@ -245,7 +272,8 @@ class Settler:
         record = judgement.candidate.record
         verdict = judgement.verdict
         length_bytes = verdict.ledger.metadata.length_bytes if isinstance(verdict, Delete) else 0
-        self._metrics.deleted(record.ledger_type, record.component, 1, length_bytes)
+        book.tally.deleted[record.ledger_type, record.component] += 1
+        book.tally.deleted_bytes[record.ledger_type, record.component] += length_bytes
         self._finish(book, judgement, "deleted", Reason.UNREFERENCED, "nothing references it", conditional=conditional)
 
     def _delete_offloaded(self, book: Ledgerbook, judgement: Judgement, verdict: DeleteOffloaded) -> None:
@@ -273,7 +301,7 @@ class Settler:
     # --- how a record ends ------------------------------------------------------------------------------------------
 
     def _reject(self, book: Ledgerbook, malformed: Malformed) -> None:
-        self._metrics.decided("rejected", Reason.MALFORMED.value, 1)
+        book.tally.decisions["rejected", Reason.MALFORMED] += 1
         book.settlements.append(
             Settlement("rejected", Reason.MALFORMED.value, malformed.detail, malformed.delivery.message_id, None)
         )
@@ -295,7 +323,7 @@ class Settler:
         if gone and record.ledger_type is LedgerType.LEDGER and mark is not None:
             with self._steps.taking(Step.UNDER_REPLICATION_CLEARED):
                 self._deleter.clear_under_replication(mark)
-        self._metrics.decided(decision, reason.value, 1)
+        book.tally.decisions[decision, reason] += 1
         book.settlements.append(
             Settlement(decision, reason.value, detail, delivery.message_id, record, judgement.facts, conditional)
         )
@@ -311,10 +339,8 @@ class Settler:
         )
         dead = again.destination is DeletionTopic.DEAD_LETTER
         decision = "dead-letter" if dead else "retry"
-        self._metrics.decided(decision, verdict.reason.value, 1)
-        self._metrics.delete_failed(candidate.record.ledger_type, candidate.record.component, 1)
-        if dead:
-            self._metrics.max_retry_reached(1)
+        book.tally.decisions[decision, verdict.reason] += 1
+        book.tally.failed[candidate.record.ledger_type, candidate.record.component] += 1
         settlement = Settlement(
             decision,
             verdict.reason.value,
@@ -327,7 +353,7 @@ class Settler:
 
     def _postpone_all(self, book: Ledgerbook, candidates: Sequence[Candidate], why: str) -> None:
         self._warn(f"{len(candidates)} records are postponed: {why}")
-        self._metrics.decided("postponed", Reason.TEMPORARY_FAILURE.value, len(candidates))
+        book.tally.decisions["postponed", Reason.TEMPORARY_FAILURE] += len(candidates)
         book.postponed.extend(candidate.delivery for candidate in candidates)
 
     # --- making it durable ------------------------------------------------------------------------------------------

@@ -22,17 +22,22 @@ def decode_exactly(message_type: type[M], data: bytes) -> M:
         UndecodableError: truncated, not of this type, or holding anything that this version does not know.
     """
     message = message_type()
-    name = message.DESCRIPTOR.name
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise UndecodableError(f"{len(data)} bytes are no {name}; read them again") from error
+        raise UndecodableError(f"{len(data)} bytes are no {_name(message)}; read them again") from error
     if not message.IsInitialized():
-        raise UndecodableError(f"{name} lacks a required field; read it again")
+        raise UndecodableError(f"{_name(message)} lacks a required field; read it again")
     message.DiscardUnknownFields()
     if message.ByteSize() != len(data):
-        raise UndecodableError(f"{name} holds something that this version does not know; upgrade before concluding")
+        raise UndecodableError(
+            f"{_name(message)} holds something that this version does not know; upgrade before concluding"
+        )
     return message
+
+
+def _name(message: Message) -> str:
+    return message.DESCRIPTOR.name
 
 
 def exact_text(value: object) -> str:

@@ -17,6 +17,10 @@ from service.wire import DataFormats_pb2 as bookkeeper
 
 _HEADER = re.compile(rb"BookieMetadataFormatVersion\t(?P<format>\d{1,9})\n")
 _NO_ENTRY = EntryId(-1)
+_HEADER_OF_PULSAR = b"BookieMetadataFormatVersion\t3\n"
+_STATES = {state.value: state for state in LedgerState}
+_DIGEST_TYPES = {digest_type.value: digest_type for digest_type in DigestType}
+_CLOSED = bookkeeper.LedgerMetadataFormat.CLOSED
 _V1_CLOSED = "CLOSED"
 _V1_IN_RECOVERY_ENTRY_ID = -102
 _V1_COUNTS = 3
@@ -29,6 +33,9 @@ def decode_ledger_metadata(data: bytes) -> LedgerMetadata:
     Raises:
         UndecodableError: an unknown format, damaged bytes, or a ledger that contradicts itself.
     """
+    if data.startswith(_HEADER_OF_PULSAR):
+        body = data[len(_HEADER_OF_PULSAR) :]
+        return _checked(_from_message(decode_exactly(bookkeeper.LedgerMetadataFormat, _undelimited(body))))
     header = _HEADER.match(data)
     if header is None:
         raise UndecodableError("a ledger's node does not start with BookKeeper's header; read it again")
@@ -58,37 +65,34 @@ def _undelimited(body: bytes) -> bytes:
 
 def _text_message(body: bytes) -> bookkeeper.LedgerMetadataFormat:
     try:
-        return text_format.Parse(body.decode("utf-8"), bookkeeper.LedgerMetadataFormat())
+        message = text_format.Parse(body.decode("utf-8"), bookkeeper.LedgerMetadataFormat())
     except (text_format.ParseError, UnicodeDecodeError) as error:
         raise UndecodableError(f"a ledger's node is no text metadata ({error}); read it again") from error
+    if not message.IsInitialized():
+        raise UndecodableError("a ledger's metadata lacks a required field; read it again")
+    return message
 
 
 def _from_message(message: bookkeeper.LedgerMetadataFormat) -> LedgerMetadata:
-    if not message.IsInitialized():
-        raise UndecodableError("a ledger's metadata lacks a required field; read it again")
+    closed = message.state == _CLOSED
+    if closed and not message.HasField("lastEntryId"):
+        raise UndecodableError("a closed ledger's metadata names no last entry; read it again")
     return LedgerMetadata(
-        state=LedgerState(message.state),
+        state=_STATES[message.state],
         ensemble_size=message.ensembleSize,
         write_quorum_size=message.quorumSize,
         ack_quorum_size=message.ackQuorumSize if message.HasField("ackQuorumSize") else message.quorumSize,
-        length_bytes=message.length if message.state == bookkeeper.LedgerMetadataFormat.CLOSED else 0,
-        last_entry_id=_last_entry_id(message),
-        segments=tuple(
-            LedgerSegment(EntryId(each.firstEntryId), tuple(BookieId(exact_text(m)) for m in each.ensembleMember))
-            for each in message.segment
-        ),
+        length_bytes=message.length if closed else 0,
+        last_entry_id=EntryId(message.lastEntryId) if closed else _NO_ENTRY,
+        segments=tuple([LedgerSegment(EntryId(s.firstEntryId), _ensemble(s.ensembleMember)) for s in message.segment]),
         custom_metadata=_custom_metadata(message.customMetadata),
-        digest_type=DigestType(message.digestType) if message.HasField("digestType") else None,
+        digest_type=_DIGEST_TYPES[message.digestType] if message.HasField("digestType") else None,
         password=message.password,
     )
 
 
-def _last_entry_id(message: bookkeeper.LedgerMetadataFormat) -> EntryId:
-    if message.state != bookkeeper.LedgerMetadataFormat.CLOSED:
-        return _NO_ENTRY
-    if not message.HasField("lastEntryId"):
-        raise UndecodableError("a closed ledger's metadata names no last entry; read it again")
-    return EntryId(message.lastEntryId)
+def _ensemble(members: Iterable[object]) -> tuple[BookieId, ...]:
+    return tuple([BookieId(exact_text(member)) for member in members])
 
 
 def _custom_metadata(entries: Iterable[bookkeeper.LedgerMetadataFormat.cMetadataMapEntry]) -> dict[str, bytes]:
@@ -134,11 +138,19 @@ def _from_lines(lines: list[str]) -> LedgerMetadata:
 
 
 def _checked(metadata: LedgerMetadata) -> LedgerMetadata:
-    starts = [segment.first_entry_id for segment in metadata.segments]
-    sizes = {len(segment.ensemble) for segment in metadata.segments}
-    quorums_fit = 1 <= metadata.ack_quorum_size <= metadata.write_quorum_size <= metadata.ensemble_size
-    if not starts or starts[0] != 0 or starts != sorted(set(starts)) or sizes != {metadata.ensemble_size}:
+    if not _segments_fit(metadata.segments, metadata.ensemble_size):
         raise UndecodableError("a ledger's ensembles contradict its metadata; look at the ledger by hand")
+    quorums_fit = 1 <= metadata.ack_quorum_size <= metadata.write_quorum_size <= metadata.ensemble_size
     if not quorums_fit or metadata.last_entry_id < _NO_ENTRY or metadata.length_bytes < 0:
         raise UndecodableError("a ledger's metadata contradicts itself; look at the ledger by hand")
     return metadata
+
+
+def _segments_fit(segments: tuple[LedgerSegment, ...], ensemble_size: int) -> bool:
+    """Whether they begin with the first entry, follow each other, and name so many bookies each."""
+    previous = -1
+    for segment in segments:
+        if segment.first_entry_id <= previous or len(segment.ensemble) != ensemble_size:
+            return False
+        previous = segment.first_entry_id
+    return bool(segments) and segments[0].first_entry_id == 0

@@ -67,13 +67,26 @@ def instance_id_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
     return f"{root}/INSTANCEID"
 
 
+def under_replication_marks_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
+    """The tree of auto-recovery's notes about ledgers that lack copies (``ZkLedgerUnderreplicationManager``).
+
+    A note is removed together with the parents that it leaves empty.
+    """
+    return f"{root}/underreplication/ledgers"
+
+
 def under_replication_mark_path(ledger_id: LedgerId, root: str = DEFAULT_LEDGERS_ROOT) -> str:
-    """Where auto-recovery notes that a ledger lacks copies (``ZkLedgerUnderreplicationManager``)."""
+    """Where auto-recovery notes that a ledger lacks copies."""
     groups = f"{ledger_id:016x}"
     tree = "/".join(groups[start : start + 4] for start in range(0, 16, 4))
-    return f"{root}/underreplication/ledgers/{tree}/urL{ledger_id:010d}"
+    return f"{under_replication_marks_path(root)}/{tree}/urL{ledger_id:010d}"
+
+
+def replication_locks_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
+    """The directory of the locks that replication workers and bookies' garbage collectors hold on ledgers."""
+    return f"{root}/underreplication/locks"
 
 
 def replication_lock_path(ledger_id: LedgerId, root: str = DEFAULT_LEDGERS_ROOT) -> str:
-    """The lock that a replication worker or a bookie's garbage collector holds on a ledger."""
-    return f"{root}/underreplication/locks/urL{ledger_id:010d}"
+    """The lock on one ledger."""
+    return f"{replication_locks_path(root)}/urL{ledger_id:010d}"

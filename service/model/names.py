@@ -7,6 +7,7 @@ Pulsar writes the same topic in three forms: as a URI (``persistent://t/n/topic`
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import NewType
 from urllib.parse import quote_plus, unquote_plus
 
@@ -27,6 +28,9 @@ _NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _NO_NODE_NAMES = (".", "..")
 MAX_PARTITION_INDEX = 2**31 - 1
 MAX_NAME_BYTES = 4096
+
+_REMEMBERED_NAMES = 4096
+"""A backlog is about few topics and many ledgers, so most names are ones that were just read."""
 
 
 def java_url_encode(text: str) -> str:
@@ -76,7 +80,7 @@ class TopicName:
     @property
     def managed_ledger_name(self) -> ManagedLedgerName:
         """Where the topic's managed ledger lives (``TopicName.getPersistenceNamingEncoding``)."""
-        return ManagedLedgerName(f"{self.namespace}/{self.domain.value}/{java_url_encode(self.local_name)}")
+        return _managed_ledger_name(self)
 
     @property
     def partition_index(self) -> int | None:
@@ -103,6 +107,7 @@ class TopicName:
         return TopicName(self.domain, self.tenant, self.cluster, self.namespace_portion, local_name)
 
 
+@lru_cache(_REMEMBERED_NAMES)
 def parse_topic_name(text: str) -> TopicName:
     """Read a topic name in any of Pulsar's spellings: URI, ``tenant/namespace/topic``, or a short local name.
 
@@ -127,6 +132,7 @@ def parse_topic_name(text: str) -> TopicName:
     return _topic_from_parts(domain, rest)
 
 
+@lru_cache(_REMEMBERED_NAMES)
 def topic_of_managed_ledger(name: str) -> TopicName | None:
     """The topic that a managed-ledger name belongs to, or None when it does not have a topic's shape."""
     parts = name.split("/")
@@ -140,6 +146,11 @@ def topic_of_managed_ledger(name: str) -> TopicName | None:
     except UnicodeError:
         return None
     return topic if is_pulsars else None
+
+
+@lru_cache(_REMEMBERED_NAMES)
+def _managed_ledger_name(topic: TopicName) -> ManagedLedgerName:
+    return ManagedLedgerName(f"{topic.namespace}/{topic.domain.value}/{java_url_encode(topic.local_name)}")
 
 
 def _partition_match(local_name: str) -> re.Match[str] | None:

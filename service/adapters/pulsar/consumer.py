@@ -84,27 +84,31 @@ class SharedPendingDeletions:
         self._check_open()
         with translated("receiving pending deletions"):
             messages = self._consumer.batch_receive()
-        fresh: list[Delivery] = []
-        with self._lock:
-            for message in messages:
-                delivery = delivery_of(message)
-                if self._finished.holds(message.message_id()):
-                    self._acknowledge(message.message_id())
-                    continue
-                # Of an entry that came again, only the newest copy's acknowledgement counts.
-                if delivery.message_id not in self._held:
-                    fresh.append(delivery)
-                self._held[delivery.message_id] = message.message_id()
+        deliveries = [delivery_of(message) for message in messages]
+        with self._lock, translated("acknowledging a pending deletion again"):
+            return [delivery for delivery in deliveries if self._is_fresh(delivery)]
+
+    def _is_fresh(self, delivery: Delivery) -> bool:
+        """Whether a message is to be handed out: it was not finished here before, and nobody works on it."""
+        message_id = handle_of(delivery)
+        if self._finished.holds(delivery.message_id):
+            self._consumer.acknowledge(message_id)
+            return False
+        fresh = delivery.message_id not in self._held
+        # Of an entry that came again, only the newest copy's acknowledgement counts.
+        self._held[delivery.message_id] = message_id
         return fresh
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         self._check_open()
-        with self._lock:
+        with translated("acknowledging a pending deletion"):
             for delivery in deliveries:
-                message_id = self._held.get(delivery.message_id, handle_of(delivery))
-                self._acknowledge(message_id)
-                self._finished.add(message_id)
-                self._held.pop(delivery.message_id, None)
+                # One at a time, so that another thread's messages need not wait for thousands of acknowledgements.
+                with self._lock:
+                    message_id = self._held.get(delivery.message_id) or handle_of(delivery)
+                    self._consumer.acknowledge(message_id)
+                    self._finished.add(delivery.message_id)
+                    self._held.pop(delivery.message_id, None)
 
     def postpone(self, deliveries: Sequence[Delivery]) -> None:
         self._check_open()
@@ -134,34 +138,33 @@ class SharedPendingDeletions:
             # The broker gives the messages to others once it notices that the connection is gone.
             _LOGGER.warning("%s", error)
 
-    def _acknowledge(self, message_id: _pulsar.MessageId) -> None:
-        with translated("acknowledging a pending deletion"):
-            self._consumer.acknowledge(message_id)
-
     def _check_open(self) -> None:
         if self._closed:
             raise TemporaryError("the consumer of pending deletions is closed; open a new one")
 
 
 class FinishedMessages:
-    """Which messages this consumer acknowledged already; remembers the entries used last."""
+    """Which messages this consumer acknowledged already, by their ids; remembers the entries used last."""
 
     def __init__(self, entries: int) -> None:
         self._entries = entries
-        self._indexes: OrderedDict[tuple[int, int, int], set[int]] = OrderedDict()
+        self._indexes: OrderedDict[str, set[str]] = OrderedDict()
 
-    def add(self, message_id: _pulsar.MessageId) -> None:
-        """Note an acknowledged message; -1 stands for one that was not batched."""
-        entry = _entry(message_id)
-        self._indexes.setdefault(entry, set()).add(message_id.batch_index())
+    def add(self, message_id: str) -> None:
+        """Note an acknowledged message."""
+        entry, index = _entry_and_index(message_id)
+        self._indexes.setdefault(entry, set()).add(index)
         self._indexes.move_to_end(entry)
         if len(self._indexes) > self._entries:
             self._indexes.popitem(last=False)
 
-    def holds(self, message_id: _pulsar.MessageId) -> bool:
+    def holds(self, message_id: str) -> bool:
         """Whether the message was acknowledged here before."""
-        return message_id.batch_index() in self._indexes.get(_entry(message_id), ())
+        entry, index = _entry_and_index(message_id)
+        return index in self._indexes.get(entry, ())
 
 
-def _entry(message_id: _pulsar.MessageId) -> tuple[int, int, int]:
-    return message_id.ledger_id(), message_id.entry_id(), message_id.partition()
+def _entry_and_index(message_id: str) -> tuple[str, str]:
+    """``ledgerId:entryId:partitionIndex`` and the place in the entry's batch, "" for a message that has none."""
+    ledger_id, entry_id, partition, *index = message_id.split(":")
+    return f"{ledger_id}:{entry_id}:{partition}", index[0] if index else ""

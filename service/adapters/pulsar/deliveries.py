@@ -31,7 +31,8 @@ def delivery_of(message: pulsar.Message) -> Delivery:
 def java_message_id(message_id: _pulsar.MessageId) -> str:
     """``ledgerId:entryId:partitionIndex[:batchIndex]`` (``MessageIdImpl``, ``BatchMessageIdImpl``)."""
     text = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
-    return f"{text}:{message_id.batch_index()}" if message_id.batch_index() >= 0 else text
+    batch_index = message_id.batch_index()
+    return f"{text}:{batch_index}" if batch_index >= 0 else text
 
 
 def handle_of(delivery: Delivery) -> _pulsar.MessageId:

@@ -50,16 +50,17 @@ def test_a_delivery_of_another_making_cannot_be_acknowledged() -> None:
 
 def test_finished_messages_are_known_by_entry_and_place() -> None:
     finished = FinishedMessages(2)
-    finished.add(message_id(1, 1, 0, 0))
-    finished.add(message_id(1, 2, 0))
-    assert finished.holds(message_id(1, 1, 0, 0))
-    assert finished.holds(message_id(1, 2, 0))
-    assert not finished.holds(message_id(1, 1, 0, 1))
-    assert not finished.holds(message_id(1, 1, 1, 0))
-    finished.add(message_id(1, 1, 0, 1))
-    finished.add(message_id(1, 3, 0))
-    assert finished.holds(message_id(1, 1, 0, 0))
-    assert not finished.holds(message_id(1, 2, 0))
+    finished.add("1:1:0:0")
+    finished.add("1:2:0")
+    assert finished.holds("1:1:0:0")
+    assert finished.holds("1:2:0")
+    assert not finished.holds("1:1:0:1")
+    assert not finished.holds("1:1:0")
+    assert not finished.holds("1:1:1:0")
+    finished.add("1:1:0:1")
+    finished.add("1:3:0")
+    assert finished.holds("1:1:0:0")
+    assert not finished.holds("1:2:0")
 
 
 def test_receipts_come_from_other_threads_and_late_ones_change_no_answer_given() -> None:
