@@ -57,7 +57,7 @@ def create_app(
         docs: serve the reference as a page on ``/docs``.
         version: this program's.
     """
-    app = FastAPI(
+    app = _App(
         title="pulsar-sidecar",
         version=version,
         description=_DESCRIPTION,
@@ -67,6 +67,7 @@ def create_app(
         openapi_url="/openapi.json",
         lifespan=_threads,
     )
+    app.token_required = authentication.required
     errors.install(app)
     app.include_router(topics.router(service))
     app.include_router(ledger_deletion.router(service))
@@ -74,8 +75,18 @@ def create_app(
     if docs:
         app.add_api_route("/docs", lambda: HTMLResponse(reference_page(app.openapi())), include_in_schema=False)
     app.add_middleware(Gate, authentication=authentication, own_hosts=own_hosts, clock=clock)
-    app.openapi_schema = _with_security(app.openapi(), required=authentication.required)
     return app
+
+
+class _App(FastAPI):
+    """FastAPI with this service's document, made when somebody asks: it takes longer than the rest of a start."""
+
+    token_required = False
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            self.openapi_schema = _with_security(super().openapi(), required=self.token_required)
+        return self.openapi_schema
 
 
 @asynccontextmanager

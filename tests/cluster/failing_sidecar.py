@@ -7,6 +7,8 @@ Each runs `service.bootstrap.serve`, as ``pulsar-sidecar serve`` does, with anot
 """
 
 import ctypes
+import gc
+import importlib
 import json
 import os
 import signal
@@ -17,6 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import assert_never
+
+from kazoo.client import KazooClient
 
 from service.bootstrap import serve
 from service.ledger_deletion.steps import Step, Steps
@@ -28,6 +33,7 @@ KILLED = 137
 INJECTED = "injected fault: "
 """How the line in the sidecar's log begins that says which fault it was."""
 
+_IMPORTED_LATE = ("uvicorn.lifespan.on", "uvicorn.loops.asyncio", "uvicorn.protocols.http.h11_impl", "netrc")
 _PR_SET_PDEATHSIG = 1
 
 
@@ -38,6 +44,10 @@ class Effect(Enum):
     """The process is gone at once, as by ``kill -9``."""
     FAIL = "fail"
     """The step fails, as if nobody had answered."""
+    FREEZE = "freeze"
+    """The process stops as by SIGSTOP, until somebody lets it go on."""
+    EXPIRE = "expire"
+    """The process's session of the metadata store is ended, as ZooKeeper ends one that was silent for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +90,33 @@ class FailsAt(Steps):
             fault = self._faults.get((point, self._seen[point]))
             if fault is None:
                 return
-            os.write(2, f"\n{INJECTED}{fault}\n".encode())
-            if fault.effect is Effect.CRASH:
-                os._exit(KILLED)
-        raise TemporaryError(f"the step fails here: {fault}")
+        os.write(2, f"\n{INJECTED}{fault}\n".encode())
+        _inject(fault)
+
+
+def _inject(fault: Fault) -> None:
+    match fault.effect:
+        case Effect.CRASH:
+            os._exit(KILLED)
+        case Effect.FAIL:
+            raise TemporaryError(f"the step fails here: {fault}")
+        case Effect.FREEZE:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case Effect.EXPIRE:
+            _expire_sessions()
+        case never:
+            assert_never(never)
+
+
+def _expire_sessions() -> None:
+    """Take over each session of this process by its id and password, and close it there."""
+    clients = [each for each in gc.get_objects() if isinstance(each, KazooClient) and each.client_id is not None]
+    for client in clients:
+        hosts = ",".join(f"{host}:{port}" for host, port in client.hosts)
+        usurper = KazooClient(hosts=hosts, client_id=client.client_id)
+        usurper.start()
+        usurper.stop()
+        usurper.close()
 
 
 def run_nursery() -> None:
@@ -92,6 +125,8 @@ def run_nursery() -> None:
     A line is ``{"environment": {}, "log": "path", "faults": ["crash:..."]}``. Everything is imported once, which
     saves most of a start. The sidecars end with the nursery, and the nursery when its standard input does.
     """
+    for name in _IMPORTED_LATE:
+        importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them; `/proc` tells who has ended
     for line in sys.stdin:
         wish = json.loads(line)

@@ -19,6 +19,7 @@ from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
 from service.ledger_deletion.retrying import RECONSUMETIMES
 from service.ledger_deletion.steps import Step
 from service.ledger_ownership.paths import under_replication_mark_path
+from service.model.errors import TemporaryError
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerComponent, LedgerType, OffloadContext
 from service.model.names import TopicName
@@ -124,10 +125,17 @@ class Stimuli:
         """Records of ledgers that auto-recovery has noted as lacking copies."""
         chosen = self._take(self._orphans, 2)
         for ledger_id in chosen:
-            self._scene.workload.store.create(under_replication_mark_path(ledger_id), _MARK)
+            until(lambda wanted=ledger_id: self._note_as_under_replicated(wanted), f"ledger {ledger_id} is noted")
             with self._lock:
                 self._marked.add(ledger_id)
         self._append(sidecar, [self._orphan(ledger_id) for ledger_id in chosen])
+
+    def _note_as_under_replicated(self, ledger_id: LedgerId) -> bool:
+        try:
+            self._scene.workload.store.create(under_replication_mark_path(ledger_id), _MARK)
+        except TemporaryError:  # its parents are removed when the last note in them goes
+            return False
+        return True
 
     def append_offloaded(self, sidecar: SidecarProcess) -> None:
         """Records of a ledger's copy in tiered storage, and of the ledger."""
