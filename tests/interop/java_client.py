@@ -1,23 +1,19 @@
 """Pulsar's Java client as a process that tests tell what to do; it comes from the distribution that is tested.
 
-Invariant: the process ends with the `with` block, and what it logged is in the error of a call that failed.
+Invariant: what it logged is in the error of a call that failed.
 """
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.local_cluster.cluster import find_software
-from service.local_cluster.java import class_path
-from service.local_cluster.spec import ClusterSpec
+from tests.cluster.java_programs import JavaProgram, java_program
 from tests.cluster.patience import until
 
 PROGRAM = Path(__file__).with_name("JavaClient.java")
-_END_SECONDS = 30
 _RECEIVE_MS = 20_000
 _LINES_OF_A_LOG = 40
 
@@ -48,8 +44,8 @@ class JavaMessage:
 class JavaClient:
     """One Java client, with one consumer at a time."""
 
-    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
-        self._process = process
+    def __init__(self, program: JavaProgram, log: Path) -> None:
+        self._program = program
         self._log = log
 
     def subscribe(
@@ -118,48 +114,19 @@ class JavaClient:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LINES_OF_A_LOG:])
 
     def _call(self, what: str, **arguments: object) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"do": what, **arguments}) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        assert line, f"the Java client ended while it should {what}\n{self.log()}"
-        answer: dict[str, Any] = json.loads(line)
+        self._program.tell(json.dumps({"do": what, **arguments}))
+        answer: dict[str, Any] = json.loads(self._program.read())
         assert "error" not in answer, f"{what}: {answer['error']}\n{self.log()}"
         return answer
 
 
 @contextmanager
 def java_client(version: str, broker_service_url: str, directory: Path) -> Iterator[JavaClient]:
-    """A client of that version of Pulsar; it is compiled when it starts, by Java itself."""
-    software = find_software(ClusterSpec(directory, version=version))
+    """A client of that version of Pulsar."""
     options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dpulsar.allocator.exit_on_oom=true"]
-    command = [str(software.java.executable), *options, "-cp", class_path(software.distribution), str(PROGRAM)]
     log = directory / "java-client.log"
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            [*command, broker_service_url],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            cwd=directory,
-            text=True,
-            encoding="utf-8",
-        )
-    try:
-        yield JavaClient(process, log)
-    finally:
-        _end(process)
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    with process:
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
+    with java_program(PROGRAM, version, options, [broker_service_url], log) as program:
+        yield JavaClient(program, log)
 
 
 def received_record(client: JavaClient, ledger_id: int) -> JavaMessage:

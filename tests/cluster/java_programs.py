@@ -1,0 +1,87 @@
+"""Programs in one Java file each, run against a distribution's jars and told what to do by lines.
+
+Java compiles the file when it starts. Invariant: the process ends with the `with` block, by itself or killed.
+"""
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from service.local_cluster.cluster import find_software
+from service.local_cluster.java import class_path
+from service.local_cluster.spec import ClusterSpec
+
+_END_SECONDS = 30
+
+
+class JavaProgram:
+    """A running program: one line in, one line out."""
+
+    def __init__(self, process: "subprocess.Popen[str]", name: str) -> None:
+        self._process = process
+        self._name = name
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, line: str) -> None:
+        """Write a line to its standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    def read(self) -> str:
+        """The next line it writes.
+
+        Raises:
+            RuntimeError: it has ended.
+        """
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self._name} ended with {self._process.wait(_END_SECONDS)}")
+        return line.strip()
+
+
+@contextmanager
+def java_program(
+    program: Path, version: str, options: Sequence[str], arguments: Sequence[str], log: Path
+) -> Iterator[JavaProgram]:
+    """Start one; it should end when its standard input does.
+
+    Args:
+        program: the Java file.
+        version: of the distribution of Pulsar whose jars it uses.
+        options: of the JVM.
+        arguments: of the program.
+        log: what it writes to its standard error is appended here, and it runs in this directory.
+    """
+    software = find_software(ClusterSpec(log.parent, version=version))
+    jars = ("-cp", class_path(software.distribution))
+    with (
+        log.open("ab") as errors,
+        subprocess.Popen(
+            [str(software.java.executable), *options, *jars, str(program), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=log.parent,
+            text=True,
+            encoding="utf-8",
+        ) as process,
+    ):
+        try:
+            yield JavaProgram(process, program.stem)
+        finally:
+            _end(process)
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
