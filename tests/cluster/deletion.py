@@ -34,8 +34,9 @@ BROKER_CONF = {
     "delayedDeliveryMinIndexCountPerBucket": "4",
     "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "3",
     "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds": "60",
-    # Recovering buckets blocks a thread that waits for BookKeeper's (Pulsar #26103). With the few threads that a small
-    # machine gets by default, a broker was once seen to answer no read and no write of its bookies any more.
+    # Recovering buckets blocks a thread until BookKeeper's have answered (Pulsar #26103). With the few threads that a
+    # small machine gets by default, a broker was once seen to answer no read and no write of its bookies any more; why,
+    # is not known. Should it happen again, the failed test's report shows the brokers' busy threads.
     "bookkeeperClientNumWorkerThreads": "16",
     "bookkeeperClientNumIoThreads": "8",
     "numIOThreads": "16",
