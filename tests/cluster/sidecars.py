@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,11 @@ class CommandAnswer:
 class SidecarProcess:
     """One running sidecar."""
 
-    def __init__(self, name: str, url: str, process: ProcessIdentity, log: Path) -> None:
+    def __init__(self, name: str, url: str, start: Callable[[], ProcessIdentity], log: Path) -> None:
         self.name = name
         self.url = url
-        self._process = process
+        self._start = start
+        self._process = start()
         self._log = log
 
     # --- its process -----------------------------------------------------------------------------------------------
@@ -107,6 +109,11 @@ class SidecarProcess:
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""
         end([self._process], _CLOCK)
+
+    def restart(self) -> None:
+        """The same sidecar in a new process, once the old one has ended; does not wait until it is ready."""
+        assert not self.is_running
+        self._process = self._start()
 
     def terminate(self, seconds: float = 60.0) -> int | None:
         """SIGTERM; its exit code once it has ended."""
@@ -256,8 +263,8 @@ class Sidecars:
         log = self._directory / f"{name}.log"
         if self._network is not None:
             self._network.expose(port)
-        process = (start or self._spawn)(_inherited_environment() | environment, log)
-        sidecar = SidecarProcess(name, f"http://{listen}", process, log)
+        begin = partial(start or self._spawn, _inherited_environment() | environment, log)
+        sidecar = SidecarProcess(name, f"http://{listen}", begin, log)
         self._running.append(sidecar)
         return sidecar
 
