@@ -29,6 +29,7 @@ class ClusterAddresses:
         cluster_name: Pulsar's name for the cluster.
         members: process ids by member name; empty for a cluster that is not on this machine.
         member_urls: the address of each member by its name.
+        zookeeper_admin_url: ZooKeeper's AdminServer, None unless ``admin.enableServer=true`` was asked for.
     """
 
     web_service_urls: tuple[str, ...]
@@ -40,6 +41,7 @@ class ClusterAddresses:
     cluster_name: str
     members: Mapping[str, int]
     member_urls: Mapping[str, str]
+    zookeeper_admin_url: str | None = None
 
     def json_line(self, **more: object) -> str:
         """One line of JSON, without a line break.
@@ -57,6 +59,7 @@ class ClusterAddresses:
             "clusterName": self.cluster_name,
             "members": dict(self.members),
             "memberUrls": dict(self.member_urls),
+            **({"zookeeperAdminUrl": self.zookeeper_admin_url} if self.zookeeper_admin_url else {}),
             **more,
         }
         return json.dumps(document, separators=(",", ":"))
@@ -77,6 +80,7 @@ def addresses_of(state: ClusterState) -> ClusterAddresses:
         cluster_name=state.cluster_name,
         members={member.name: member.process.pid for member in state.members if member.process},
         member_urls={member.name: _url(member) for member in state.members},
+        zookeeper_admin_url=f"http://{LOOPBACK}:{zookeeper.ports['admin']}" if "admin" in zookeeper.ports else None,
     )
 
 
@@ -104,6 +108,7 @@ def parse_addresses(text: str) -> ClusterAddresses:
             cluster_name=document.get("clusterName", "unknown"),
             members=document.get("members", {}),
             member_urls=document.get("memberUrls", {}),
+            zookeeper_admin_url=document.get("zookeeperAdminUrl"),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInputError(f"this is not what up --json prints: {error!r}") from error

@@ -29,19 +29,27 @@ def render(original: str, settings: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def zookeeper_settings(spec: ClusterSpec, name: str, client_port: int) -> dict[str, str]:
+def wants_admin_server(spec: ClusterSpec, name: str) -> bool:
+    """Whether the user switched ZooKeeper's AdminServer on; it is off by default, being one more port."""
+    wished = {**spec.zookeeper_conf, **spec.member_conf.get(name, {})}
+    return wished.get("admin.enableServer", "false").lower() == "true"
+
+
+def zookeeper_settings(spec: ClusterSpec, name: str, ports: Mapping[str, int]) -> dict[str, str]:
     """The whole ``zookeeper.conf``.
 
     ``forceSync`` is off: it protects against the loss of the machine, and this data does not outlive it.
     """
+    admin = {"admin.serverAddress": LOOPBACK, "admin.serverPort": str(ports["admin"])} if "admin" in ports else {}
     return {
         "tickTime": "2000",
         "dataDir": str(spec.directory / name / "data"),
-        "clientPort": str(client_port),
+        "clientPort": str(ports["client"]),
         "clientPortAddress": LOOPBACK,
         "maxClientCnxns": "0",
         "admin.enableServer": "false",
         "forceSync": "no",
+        **admin,
         **spec.zookeeper_conf,
         **spec.member_conf.get(name, {}),
     }

@@ -13,6 +13,7 @@ from service.local_cluster.configuration import (
     bookie_settings,
     broker_settings,
     render,
+    wants_admin_server,
     zookeeper_settings,
 )
 from service.local_cluster.java import JavaRuntime, jvm_argv
@@ -40,12 +41,14 @@ class Software:
 
 def plan_zookeeper(spec: ClusterSpec, software: Software) -> Member:
     """Plan the one ZooKeeper server."""
-    name, (port,) = "zookeeper", free_ports(1)
+    name = "zookeeper"
+    wanted = ("client", "admin") if wants_admin_server(spec, name) else ("client",)
+    ports = dict(zip(wanted, free_ports(len(wanted)), strict=True))
     directory = _fresh_directory(spec, name)
     conf = directory / "zookeeper.conf"
-    conf.write_text(render("", zookeeper_settings(spec, name, port)))
+    conf.write_text(render("", zookeeper_settings(spec, name, ports)))
     argv = _argv(spec, software, name, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(conf))
-    return Member(name, Role.ZOOKEEPER, {"client": port}, argv)
+    return Member(name, Role.ZOOKEEPER, ports, argv)
 
 
 def plan_member(spec: ClusterSpec, software: Software, name: str, metadata_store_url: str) -> Member:

@@ -49,7 +49,7 @@ def test_quorums_never_ask_for_more_bookies_than_there_are(bookies: int, quorum:
 
 def test_everything_listens_on_loopback_only() -> None:
     spec = ClusterSpec(Path("/c"))
-    assert zookeeper_settings(spec, "zookeeper", 7)["clientPortAddress"] == "127.0.0.1"
+    assert zookeeper_settings(spec, "zookeeper", {"client": 7})["clientPortAddress"] == "127.0.0.1"
     bookie = bookie_settings(spec, "bookie-1", PORTS, "zk:h:1")
     assert bookie["httpServerHost"] == "127.0.0.1"
     assert bookie["listeningInterface"] in ("lo", "lo0")
@@ -69,7 +69,7 @@ def test_a_members_own_setting_wins_over_its_roles_and_over_ours() -> None:
     assert [first[key] for key in ("managedLedgerCacheSizeMB", "managedLedgerMaxEntriesPerLedger")] == ["64", "5"]
     assert [second[key] for key in ("managedLedgerCacheSizeMB", "managedLedgerMaxEntriesPerLedger")] == ["64", "7"]
     assert bookie_settings(spec, "bookie-1", PORTS, "zk:h:1")["gcWaitTime"] == "1000"
-    assert zookeeper_settings(spec, "zookeeper", 7)["tickTime"] == "500"
+    assert zookeeper_settings(spec, "zookeeper", {"client": 7})["tickTime"] == "500"
 
 
 def test_a_setting_for_a_member_that_will_not_exist_is_refused() -> None:
