@@ -195,7 +195,10 @@ def _nothing() -> Programs:
     def play_demo(*_: object) -> Any:
         raise NotImplementedError
 
-    return Programs(serve=lambda flags, config: 0, play_demo=play_demo, strike_demo=lambda directory, say: None)
+    def make(*_: object) -> Any:
+        raise NotImplementedError
+
+    return Programs(lambda flags, config: 0, play_demo, lambda directory, say: None, make, make)
 
 
 def _command_line() -> Iterator[str]:

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 from service.cli.app import Programs, command_line
 
 if TYPE_CHECKING:
+    from service.audit.manifests import Manifest
+    from service.audit.requests import DumpRequest, ListingRequest
     from service.demo.playing import Report
 
 
 def main() -> None:
     """Run the command line; ends the process with its exit code."""
     try:
-        command_line(Programs(_serve, _play_demo, _strike_demo))(prog_name="pulsar-sidecar")
+        command_line(Programs(_serve, _play_demo, _strike_demo, _make_dump, _make_listing))(prog_name="pulsar-sidecar")
     except BrokenPipeError:
         # Whoever read our output has seen enough; the interpreter must not complain about it while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -38,6 +40,18 @@ def _strike_demo(directory: Path | None, say: Callable[[str], None]) -> None:
     from service.bootstrap import strike_demo
 
     strike_demo(directory, say)
+
+
+def _make_dump(request: "DumpRequest", say: Callable[[str], None]) -> "Manifest":
+    from service.audit_bootstrap import make_dump
+
+    return make_dump(request, say)
+
+
+def _make_listing(request: "ListingRequest", say: Callable[[str], None]) -> "Manifest":
+    from service.audit_bootstrap import make_listing
+
+    return make_listing(request, say)
 
 
 if __name__ == "__main__":

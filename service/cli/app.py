@@ -14,6 +14,7 @@ from typer.main import get_command, get_group
 
 from service.cli import broker_stats, ledger_deletion, topics
 from service.cli import output as say
+from service.cli.audit_sources import MakeDump, MakeListing
 from service.cli.connecting import GlobalOptions
 from service.cli.demo import Play, Strike
 from service.cli.exits import EXIT_CODES
@@ -31,6 +32,8 @@ class Programs:
     serve: Serve
     play_demo: Play
     strike_demo: Strike
+    make_dump: MakeDump
+    make_listing: MakeListing
 
 
 _HELP = """Operator's tools that run beside unmodified Apache Pulsar brokers.
@@ -55,6 +58,10 @@ def command_line(programs: Programs) -> LazyGroup:
     group.add_command(
         LazyCommand("demo", "See on a real cluster what leaks without the sidecar.", lambda: _demo(programs))
     )
+    group.add_command(
+        LazyCommand("metadata", "Dump the metadata store's nodes, for an audit.", lambda: _metadata(programs))
+    )
+    group.add_command(LazyCommand("ledgers", "List BookKeeper's ledgers, for an audit.", lambda: _ledgers(programs)))
     return group
 
 
@@ -134,6 +141,18 @@ def _serve_command(serve: Serve) -> object:
     from service.cli.serving import serve_app
 
     return get_command(serve_app(serve))
+
+
+def _metadata(programs: Programs) -> object:
+    from service.cli.audit_sources import metadata_app
+
+    return get_group(metadata_app(programs.make_dump))
+
+
+def _ledgers(programs: Programs) -> object:
+    from service.cli.audit_sources import ledgers_app
+
+    return get_group(ledgers_app(programs.make_listing))
 
 
 def _demo(programs: Programs) -> object:

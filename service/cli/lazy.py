@@ -29,7 +29,16 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self._order = ("serve", "local-cluster", "demo", "ledger-deletion", "topics", "broker-stats")
+        self._order = (
+            "serve",
+            "local-cluster",
+            "demo",
+            "ledger-deletion",
+            "topics",
+            "broker-stats",
+            "metadata",
+            "ledgers",
+        )
 
     def list_commands(self, ctx: Any) -> list[str]:
         names = super().list_commands(ctx)

@@ -48,6 +48,15 @@ class BookieHttp:
         except (ValueError, TypeError) as error:
             raise TemporaryError(f"{_said(response)} with something that is no listing of ledgers") from error
 
+    def ledger_metadata(self, ledger_id: LedgerId) -> str | None:
+        """The ledger's metadata as JSON, None when no metadata came: a bookie does not say why.
+
+        Raises:
+            TemporaryError: no bookie could be reached.
+        """
+        response = self._ask("GET", "/api/v1/ledger/metadata", {"ledger_id": str(ledger_id)})
+        return response.text if response.status_code == _OK else None
+
     def ledger_exists(self, ledger_id: LedgerId) -> bool:
         """Whether the cluster has metadata of the ledger.
 

@@ -143,9 +143,12 @@ class PacketSize:
 
     def learn(self, paths: Sequence[str], nodes: Sequence[Node | None]) -> None:
         """Take note of an answer."""
+        self.learn_sizes(paths, [0 if node is None else len(node.data) for node in nodes])
+
+    def learn_sizes(self, paths: Sequence[str], sizes_bytes: Sequence[int]) -> None:
+        """Take note of how large the nodes of an answer were."""
         largest: dict[str, int] = {}
-        for path, node in zip(paths, nodes, strict=True):
-            size = 0 if node is None else len(node.data)
+        for path, size in zip(paths, sizes_bytes, strict=True):
             if size >= largest.get(kind(path), 0):
                 largest[kind(path)] = size
         for name, size in largest.items():

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from service.audit.manifests import Manifest
+from service.audit.requests import DumpRequest, ListingRequest
 from service.cli.app import Programs, command_line
 from service.demo.playing import Report
 from service.model.errors import TemporaryError
@@ -25,6 +27,9 @@ class Terminal:
         self.played: list[tuple[Path | None, int]] = []
         self.struck: list[Path | None] = []
         self.served: list[tuple[Mapping[str, str | None], Path | None]] = []
+        self.dumped: list[DumpRequest] = []
+        self.listed: list[ListingRequest] = []
+        self.manifest: Manifest | None = None
         for name in ("PULSAR_CLIENT_CONF", "PULSAR_HOME", "PULSAR_SIDECAR_ADMIN_URL", "PULSAR_SIDECAR_AUTH_PARAMS"):
             monkeypatch.delenv(name, raising=False)
 
@@ -34,7 +39,7 @@ class Terminal:
     def run(self, *arguments: str) -> Ran:
         self._capsys.readouterr()
         try:
-            code = command_line(Programs(self._serve, self._play, self._strike))(
+            code = command_line(Programs(self._serve, self._play, self._strike, self._dump, self._list))(
                 list(arguments), prog_name="pulsar-sidecar"
             )
         except SystemExit as exit_:
@@ -48,6 +53,20 @@ class Terminal:
 
     def _strike(self, directory: Path | None, say: Callable[[str], None]) -> None:
         self.struck.append(directory)
+
+    def _dump(self, request: DumpRequest, say: Callable[[str], None]) -> Manifest:
+        self.dumped.append(request)
+        return self._made(say)
+
+    def _list(self, request: ListingRequest, say: Callable[[str], None]) -> Manifest:
+        self.listed.append(request)
+        return self._made(say)
+
+    def _made(self, say: Callable[[str], None]) -> Manifest:
+        say("working")
+        if self.manifest is None:
+            raise TemporaryError("nothing was read for this test")
+        return self.manifest
 
     def _serve(self, flags: Mapping[str, str | None], config: Path | None) -> int:
         self.served.append((flags, config))

@@ -1,0 +1,1 @@
+"""Tables of the audit as Parquet files."""

@@ -1,0 +1,159 @@
+"""The composition root of the audit's commands: requests become adapters, dumps and listings come out.
+
+Like `service.bootstrap` it names concrete adapters and closes what it opened; it is apart from it because these
+commands need neither brokers nor a running service.
+"""
+
+import importlib.metadata
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
+from service.adapters.bookkeeper.bookie_connections import BookieConnections
+from service.adapters.bookkeeper.bookie_listing import BookieListing
+from service.adapters.bookkeeper.bookie_wire import BookieEntries
+from service.adapters.metadata.live_nodes import LedgerNodes, LiveZooKeeper, WalkedNodes
+from service.adapters.metadata.session import ZooKeeperCredential
+from service.adapters.metadata.snapshot_nodes import snapshot_file
+from service.adapters.metadata.zookeeper import open_metadata_store
+from service.adapters.metadata.zookeeper_admin import AdminServer
+from service.adapters.metadata.zookeeper_walk import WalkOrder
+from service.adapters.parquet.output import parquet_output
+from service.audit.cursor_ledgers import CursorLedgers
+from service.audit.dumping import DumpPlan, dump
+from service.audit.listing import list_ledgers
+from service.audit.manifests import Manifest, SourceKind
+from service.audit.ports import LedgerSource, NodeSource, Say
+from service.audit.requests import DumpRequest, ListingRequest, dump_source, listing_source
+from service.model.clocks import Clock, SystemClock
+from service.model.errors import InvalidInputError
+
+_ZOOKEEPERS_OWN = "/zookeeper"
+_DIGITS = "0123456789"
+
+
+def make_dump(request: DumpRequest, say: Say) -> Manifest:
+    """Make a dump of a metadata store.
+
+    Raises:
+        InvalidInputError: the request cannot be carried out as it is written.
+        TemporaryError: the source could not be read whole; nothing is left behind.
+    """
+    kind, address = dump_source(request.source)
+    clock = SystemClock()
+    with _ended_in_order(), ExitStack() as stack:
+        source = _node_source(request, kind, address, clock, say)
+        url = request.cursors_from or (_pulsars_form(address) if kind is SourceKind.ZOOKEEPER else None)
+        plan = DumpPlan(
+            source,
+            None if url is None else _cursor_ledgers(url, request, clock, stack),
+            request.ledgers_root,
+            request.without_ledgers,
+            _version(),
+        )
+        return dump(plan, partial(parquet_output, request.output), clock, say)
+
+
+def make_listing(request: ListingRequest, say: Say) -> Manifest:
+    """Make a listing of ledgers.
+
+    Raises:
+        InvalidInputError: the request cannot be carried out as it is written.
+        TemporaryError: the listing could not be finished; nothing is left behind.
+    """
+    clock = SystemClock()
+    with _ended_in_order(), ExitStack() as stack:
+        return list_ledgers(
+            _ledger_source(request, clock, stack),
+            partial(parquet_output, request.output),
+            clock,
+            say,
+            ledgers_root=request.ledgers_root,
+            with_metadata=request.with_metadata,
+            tool_version=_version(),
+        )
+
+
+def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Clock, say: Say) -> NodeSource:
+    if kind is SourceKind.ZOOKEEPER:
+        if request.chroot:
+            raise InvalidInputError("a living ZooKeeper's chroot stands in its address: zk://HOST:PORT/CHROOT")
+        zookeeper = LiveZooKeeper(_pulsars_form(address), _credential(request.metadata_store_auth))
+        order = WalkOrder(is_skipped=_skipped(request), nodes_per_second=request.nodes_per_second)
+        return WalkedNodes(zookeeper, clock, order)
+    if request.nodes_per_second is not None:
+        raise InvalidInputError("--rate limits reading from a living ZooKeeper; a snapshot is read as it comes")
+    skip = tuple(f"{request.ledgers_root}/{digit}" for digit in _DIGITS) if request.without_ledgers else ()
+    if kind is SourceKind.ZOOKEEPER_SNAPSHOT:
+        return snapshot_file(Path(address), chroot=request.chroot, skip=skip)
+    server = AdminServer(
+        address,
+        say,
+        credential=_credential(request.metadata_store_auth),
+        trusted_certificates=request.trusted_certificates,
+    )
+    return server.nodes(chroot=request.chroot, skip=skip)
+
+
+def _skipped(request: DumpRequest) -> Callable[[str], bool]:
+    ledgers = tuple(f"{request.ledgers_root}/{digit}" for digit in _DIGITS) if request.without_ledgers else ()
+    return lambda path: path == _ZOOKEEPERS_OWN or path.startswith(ledgers)
+
+
+def _cursor_ledgers(url: str, request: DumpRequest, clock: Clock, stack: ExitStack) -> CursorLedgers:
+    credential = _credential(request.metadata_store_auth)
+    store = stack.enter_context(open_metadata_store(url, clock, credential=credential))
+    bookies = RegisteredBookies(store, request.ledgers_root)
+    entries = stack.enter_context(closing(BookieEntries(BookieConnections(bookies.address))))
+    return CursorLedgers(store, entries, request.ledgers_root)
+
+
+def _ledger_source(request: ListingRequest, clock: Clock, stack: ExitStack) -> LedgerSource:
+    kind, urls = listing_source(request.source)
+    if kind is SourceKind.BOOKIE_HTTP:
+        listing = BookieListing(
+            urls, clock, with_metadata=request.with_metadata, ledgers_per_second=request.ledgers_per_second
+        )
+        return stack.enter_context(closing(listing))
+    if request.metadata_store_url is None:
+        raise InvalidInputError("--source metadata needs --metadata-store-url zk:HOST:PORT, as in broker.conf")
+    credential = _credential(request.metadata_store_auth)
+    return LedgerNodes(
+        LiveZooKeeper(request.metadata_store_url, credential),
+        stack.enter_context(open_metadata_store(request.metadata_store_url, clock, credential=credential)),
+        clock,
+        request.ledgers_root,
+        with_metadata=request.with_metadata,
+        nodes_per_second=request.ledgers_per_second,
+    )
+
+
+def _pulsars_form(address: str) -> str:
+    return f"zk:{address}"
+
+
+def _credential(text: str | None) -> ZooKeeperCredential | None:
+    if text is None:
+        return None
+    scheme, colon, secret = text.partition(":")
+    if not colon or not secret:
+        raise InvalidInputError("metadataStoreAuth must be scheme:credential, such as digest:user:password")
+    return ZooKeeperCredential(scheme, secret)
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM ends the command like an error does, so that nothing unfinished stays behind."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _version() -> str:
+    return importlib.metadata.version("pulsar-sidecar")
