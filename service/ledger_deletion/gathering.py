@@ -1,8 +1,10 @@
 """Gathers the facts that `deciding.decide` judges by, for a whole batch at a time.
 
 The order of the reads is part of the safety: first the ledgers' own nodes, whose versions the deletion will name;
-then the live owners; last the owners' nodes, whose versions the deletion is guarded by. A reference that appears
-between a read and the deletion changes a version and so makes the deletion a conflict.
+then the clock; then the live owners; last the owners' nodes, whose versions the deletion is guarded by. A reference
+that appears between a read and the deletion changes a version and so makes the deletion a conflict. The clock comes
+before the owners: what was old enough, or had been in use for long enough, by then was so when its owner was read
+(tests/model has the two counterexamples of a clock that is read last).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,9 +78,9 @@ class Gatherer:
         ledgers = {ledger_id: _ledger(ledger_id, nodes[path], repair) for ledger_id, path in ledger_paths.items()}
         claims = [_claim(question.record, ledgers[question.record.ledger_id]) for question in questions]
         topics = [_topic(question.record, claim) for question, claim in zip(questions, claims, strict=True)]
+        now_ms = self._store.now_ms()
         views = self._owners.views({topic for topic in topics if topic is not None})
         owners = OwnerNodes(self._read(_owner_paths(questions, claims)), self._compacted)
-        now_ms = self._store.now_ms()
         return [
             Facts(
                 record=question.record,

@@ -293,15 +293,16 @@ def test_a_managed_ledger_that_is_no_topic_has_no_owner_to_ask(world: World, top
 # --- order and failures ------------------------------------------------------------------------------------------
 
 
-def test_the_ledger_is_read_first_then_the_owner_asked_then_its_nodes_read(world: World, topic: TopicName) -> None:
+def test_the_ledger_is_read_first_then_the_clock_then_the_owner_then_its_nodes(world: World, topic: TopicName) -> None:
     order: list[str] = []
     ledger_id = world.listed(topic)[0]
     world.store.before("read_many", lambda: order.append("ledger"), path=ledger_path(ledger_id))
+    world.store.before("now_ms", lambda: order.append("clock"))
     world.owners.hooks.before("views", lambda: order.append("owner"))
     path = managed_ledger_path(topic.managed_ledger_name)
     world.store.before("read_many", lambda: order.append("nodes"), path=path)
     gather(world, about(topic, ledger_id))
-    assert order == ["ledger", "owner", "nodes"]
+    assert order == ["ledger", "clock", "owner", "nodes"]
 
 
 def test_a_batch_is_read_in_two_calls_and_each_node_once(world: World, topic: TopicName) -> None:
