@@ -18,7 +18,7 @@ from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, recor
 from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
 from service.ledger_deletion.retrying import RECONSUMETIMES
 from service.ledger_deletion.steps import Step
-from service.ledger_ownership.paths import under_replication_mark_path
+from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, under_replication_mark_path
 from service.model.errors import TemporaryError
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerComponent, LedgerType, OffloadContext
@@ -38,6 +38,9 @@ _TRIES = int(str(QUICK["two_phase_deletion_max_retry_delete_count"]))
 _NEVER_SHRUNK = 1_000_000
 _THREADS = 6
 _REQUEST_SECONDS = 40
+_REPAIR_SWITCHED_OFF = f"{DEFAULT_LEDGERS_ROOT}/underreplication/disable"
+"""While this node exists auto-recovery repairs nothing (``bookkeeper shell autorecovery -disable``): it would take its
+notes away before a sidecar could."""
 _MARK = b'replica: "127.0.0.1:3181"\n'
 
 
@@ -59,6 +62,7 @@ class Stimuli:
         self._marked: set[LedgerId] = set()
         self._copies: list[tuple[LedgerId, OffloadContext]] = []
         self._unanswered: list[dict[str, Any]] = []
+        self._appended: list[dict[str, Any]] = []
         self._dead: set[LedgerId] = set()
         self._deleting: set[TopicName] = set()
         self._told: set[LedgerId] = set()
@@ -72,6 +76,8 @@ class Stimuli:
     def prepare(self, topics: int, orphans: int) -> None:
         """Make them, while nothing is broken."""
         workload = self._scene.workload
+        if workload.store.read(_REPAIR_SWITCHED_OFF) is None:
+            workload.store.create(_REPAIR_SWITCHED_OFF, b"")
         doomed = [self._scene.topic(f"doomed-{number}") for number in range(topics)]
         in_parallel(lambda topic: workload.produce(topic, [b"first"]), doomed)
         self._referenced = {topic: workload.ledgers(topic).all for topic in doomed}
@@ -181,6 +187,13 @@ class Stimuli:
                 with self._lock:
                     self._deleting.discard(topic)
 
+    def ask_again(self, sidecar: SidecarProcess) -> None:
+        """Ask another sidecar for everything that was asked for so far."""
+        with self._lock:
+            records, deleting = list(self._appended), list(self._deleting)
+        self._append(sidecar, records)
+        in_parallel(lambda topic: self._delete(sidecar, topic), deleting)
+
     # --- afterwards ------------------------------------------------------------------------------------------------
 
     def finish(self, sidecar: SidecarProcess) -> None:
@@ -193,6 +206,7 @@ class Stimuli:
             sidecar.call("POST", f"{BASE}/dead-letters/redrive", {"ledgerIds": sorted(self._dead)})
         self._scene.oracles.told(self._told)
         self._forget_what_was_brought_back()
+        self._scene.workload.store.delete(_REPAIR_SWITCHED_OFF)
 
     def check(self) -> None:
         """Once everything has come to rest: nothing is left of what was to go."""
@@ -214,6 +228,7 @@ class Stimuli:
         with self._lock:
             self._told.update(each["ledgerId"] for each in records)
             self._unanswered += records
+            self._appended += [each for each in records if each not in self._appended]
         answer = self._ask(sidecar, "POST", f"{BASE}/pending", {"ledgers": list(records)})
         if answer.ok and not answer.json()["notSent"]:
             with self._lock:
