@@ -50,7 +50,7 @@ def test_a_sidecar_killed_before_and_after_every_step(
 
 
 @pytest.mark.parametrize("effect", [Effect.FAIL, Effect.EXPIRE], ids=["step-fails", "session-ends"])
-def test_a_sidecar_that_stumbles(effect: Effect, scene: Scene, dice: random.Random, tally: Line, tmp_path: Path) -> None:
+def test_a_sidecar_stumbles(effect: Effect, scene: Scene, dice: random.Random, tally: Line, tmp_path: Path) -> None:
     stimuli = prepared(scene, dice, tmp_path, STUMBLING)
     faults = [Fault(effect, point) for point in dice.sample(POINTS, STUMBLING)]
     stumbling = [(fault, launch(scene, stimuli, fault)) for fault in faults]
