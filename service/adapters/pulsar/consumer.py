@@ -144,27 +144,31 @@ class SharedPendingDeletions:
 
 
 class FinishedMessages:
-    """Which messages this consumer acknowledged already, by their ids; remembers the entries used last."""
+    """Which messages this consumer acknowledged already, by their ids; remembers the entries used last.
+
+    An entry's messages are the bits of one number: with a set of places for each of thousands of entries, a backlog of
+    a million records took over a hundred megabytes.
+    """
 
     def __init__(self, entries: int) -> None:
         self._entries = entries
-        self._indexes: OrderedDict[str, set[str]] = OrderedDict()
+        self._places: OrderedDict[str, int] = OrderedDict()
 
     def add(self, message_id: str) -> None:
         """Note an acknowledged message."""
-        entry, index = _entry_and_index(message_id)
-        self._indexes.setdefault(entry, set()).add(index)
-        self._indexes.move_to_end(entry)
-        if len(self._indexes) > self._entries:
-            self._indexes.popitem(last=False)
+        entry, place = _entry_and_place(message_id)
+        self._places[entry] = self._places.get(entry, 0) | place
+        self._places.move_to_end(entry)
+        if len(self._places) > self._entries:
+            self._places.popitem(last=False)
 
     def holds(self, message_id: str) -> bool:
         """Whether the message was acknowledged here before."""
-        entry, index = _entry_and_index(message_id)
-        return index in self._indexes.get(entry, ())
+        entry, place = _entry_and_place(message_id)
+        return bool(self._places.get(entry, 0) & place)
 
 
-def _entry_and_index(message_id: str) -> tuple[str, str]:
-    """``ledgerId:entryId:partitionIndex`` and the place in the entry's batch, "" for a message that has none."""
+def _entry_and_place(message_id: str) -> tuple[str, int]:
+    """``ledgerId:entryId:partitionIndex`` and the bit of the place in its batch, the lowest for one that has none."""
     ledger_id, entry_id, partition, *index = message_id.split(":")
-    return f"{ledger_id}:{entry_id}:{partition}", index[0] if index else ""
+    return f"{ledger_id}:{entry_id}:{partition}", 1 << (int(index[0]) + 1 if index else 0)

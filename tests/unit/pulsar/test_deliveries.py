@@ -1,6 +1,7 @@
 """Message ids as Java spells them, retries' due times, and what a consumer remembers."""
 
 import threading
+import tracemalloc
 
 import _pulsar
 import pulsar
@@ -78,3 +79,16 @@ def test_receipts_come_from_other_threads_and_late_ones_change_no_answer_given()
     assert receipts.wait(0)
     assert given[1] is PublishResult.UNKNOWN
     assert receipts.of(1) is PublishResult.STORED
+
+
+def test_finished_messages_take_bits_not_objects() -> None:
+    finished = FinishedMessages(20_000)
+    tracemalloc.start()
+    try:
+        for entry in range(20):
+            for index in range(1_000):
+                finished.add(f"7:{entry}:0:{index}")
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 20 * 1_000
