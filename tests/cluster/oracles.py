@@ -70,6 +70,7 @@ class OutcomeLog:
         self._workload = workload
         self._reader: pulsar.Reader | None = None
         self._read: list[Outcome] = []
+        self._seen: set[bytes] = set()
 
     @property
     def all(self) -> list[Outcome]:
@@ -79,7 +80,13 @@ class OutcomeLog:
                 return []
             self._reader = self._workload.client.create_reader(str(OUTCOME_TOPIC), pulsar.MessageId.earliest)
         while self._reader.has_message_available():
-            document = json.loads(self._reader.read_next(_READ_MS).data())
+            payload = bytes(self._reader.read_next(_READ_MS).data())
+            if payload in self._seen:
+                # A client whose connection broke sends again what was stored, and brokers deduplicate no system topic.
+                # One message says which sidecar did what in which millisecond, so it is the same effect told twice.
+                continue
+            self._seen.add(payload)
+            document = json.loads(payload)
             for entry in document["entries"]:
                 self._read.append(Outcome(document["step"], document["sidecar"], entry))
         return self._read
