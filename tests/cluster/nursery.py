@@ -23,6 +23,7 @@ class Nursery:
         process = self._process or self._begin()
         assert process.stdin is not None
         assert process.stdout is not None
+        log.touch()
         wish = {"environment": dict(environment), "log": str(log), "faults": list(faults)}
         process.stdin.write(json.dumps(wish) + "\n")
         process.stdin.flush()
