@@ -1,13 +1,14 @@
-"""Ports whose n-th call fails once: before it takes effect, or after it did and its answer is lost."""
+"""Ports whose n-th call fails once: refused, or its answer is lost, after it took effect or instead of it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 
 from service.ledger_deletion.ports import PublishResult
 from service.model.errors import OutcomeUnknownError, TemporaryError
 from service.model.metadata import DeletionResult
 
-_CHANGES = {"create", "write", "delete_topic", "delete_offloaded", "acknowledge", "postpone"}
+_CHANGES = {"create", "write", "delete_topic", "load_topic", "delete_offloaded", "acknowledge", "postpone"}
 _LOOKS = {
     "read",
     "read_many",
@@ -23,12 +24,20 @@ _LOOKS = {
 }
 
 
+class Failure(Enum):
+    """How a call that changes something fails; one that only reads fails in one way."""
+
+    REFUSED = "refused"
+    LOST = "its answer is lost, and it did not take effect"
+    LOST_APPLIED = "its answer is lost, and it took effect"
+
+
 @dataclass(slots=True)
 class OneFault:
-    """Fails call number ``at`` of all the ports' calls, counted from 0; a change takes effect if ``applied``."""
+    """Fails call number ``at`` of all the ports' calls, counted from 0."""
 
     at: int | None
-    applied: bool
+    failure: Failure
     calls: list[str] = field(default_factory=list)
 
     def wrap(self, port: object) -> "Faulty":
@@ -53,12 +62,14 @@ class Faulty:
         if name in _CHANGES:
             return self._change(name, method)
         if name == "publish":
-            return self._answer(name, method, lambda messages: [PublishResult.UNKNOWN] * len(messages))
-        if name == "delete":
+            refused = self._faults.failure is Failure.REFUSED
+            result = PublishResult.NOT_STORED if refused else PublishResult.UNKNOWN
+            return self._answer(name, method, lambda messages: [result] * len(messages))
+        if name == "delete" and self._faults.failure is not Failure.REFUSED:
             return self._answer(name, method, lambda *_: DeletionResult.UNKNOWN)
-        if name == "delete_many":
+        if name == "delete_many" and self._faults.failure is not Failure.REFUSED:
             return self._answer(name, method, lambda deletions: [DeletionResult.UNKNOWN] * len(deletions))
-        return method
+        return self._change(name, method) if name in ("delete", "delete_many") else method
 
     def _look(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
         def call(*arguments: object, **named: object) -> object:
@@ -73,20 +84,20 @@ class Faulty:
         def call(*arguments: object, **named: object) -> object:
             if not self._faults.due(name):
                 return method(*arguments, **named)
-            if self._faults.applied:
+            if self._faults.failure is Failure.REFUSED:
+                raise TemporaryError(f"{name} was refused")
+            if self._faults.failure is Failure.LOST_APPLIED:
                 method(*arguments, **named)
             raise OutcomeUnknownError(f"the answer to {name} was lost")
 
         return call
 
-    def _answer(
-        self, name: str, method: Callable[..., object], unknown: Callable[..., object]
-    ) -> Callable[..., object]:
+    def _answer(self, name: str, method: Callable[..., object], lost: Callable[..., object]) -> Callable[..., object]:
         def call(*arguments: object, **named: object) -> object:
             if not self._faults.due(name):
                 return method(*arguments, **named)
-            if self._faults.applied:
+            if self._faults.failure is Failure.LOST_APPLIED:
                 method(*arguments, **named)
-            return unknown(*arguments)
+            return lost(*arguments)
 
         return call

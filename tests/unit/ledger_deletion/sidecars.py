@@ -204,6 +204,12 @@ class Sidecar:
             self._pending.close()
             self._pending = None
 
+    def forget_connections(self) -> None:
+        """After they broke: new ones are made when they are needed."""
+        self._pending = None
+        self._publishers = {}
+        self._settler = None
+
     # --- both, until there is nothing left to do ---------------------------------------------------------------------
 
     def work(self, most_rounds: int = 400) -> None:

@@ -1,0 +1,112 @@
+"""Worlds in which crash replays play, and a life in one of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from service.ledger_deletion.pending import PendingDeleteLedgerInfo
+from service.ledger_deletion.retrying import RetryPolicy
+from service.ledger_ownership.paths import ledger_path, under_replication_mark_path
+from service.model.errors import SidecarError
+from service.model.ids import LedgerId
+from service.model.ledgers import LedgerComponent, LedgerType
+from service.model.names import TopicName
+from tests.fakes.bookkeeper import data_custom_metadata
+from tests.fakes.world import TopicPlan, World
+from tests.unit.ledger_deletion.sidecars import RETRY_POLICY, Crash, CrashAt, Sidecar, check, restarted, send
+
+TOPIC = "persistent://public/default/orders"
+
+
+@dataclass(slots=True)
+class Setting:
+    """A world, the topic to delete in it, and the ledgers that have to be there at the end."""
+
+    world: World
+    topic: TopicName
+    partitioned: bool = False
+    remaining: set[LedgerId] = field(default_factory=set)
+    retry_policy: RetryPolicy = RETRY_POLICY
+
+
+Build = Callable[[], Setting]
+
+
+def standard(*, loaded: bool = False) -> Setting:
+    """Ledgers of every kind."""
+    world = World()
+    plan = TopicPlan(subscriptions=("sub", "a/b"), schema_versions=2, compacted=True, buckets=1, offloaded=(0,))
+    topic = world.topic(TOPIC, plan)
+    if loaded:
+        world.load(topic)
+    return Setting(world, topic)
+
+
+def partitioned(*, loaded: bool = False) -> Setting:
+    """Two partitions that share a schema."""
+    world = World()
+    topic = world.partitioned_topic(TOPIC, 2, TopicPlan(ledgers=2, schema_versions=1, offloaded=(0,)))
+    if loaded:
+        for index in range(2):
+            world.load(topic.partition(index))
+    return Setting(world, topic, partitioned=True)
+
+
+def small() -> Setting:
+    """As little as takes every step of a deletion that goes well."""
+    world = World()
+    topic = world.topic(TOPIC, TopicPlan(ledgers=1, offloaded=(0,)))
+    world.load(topic)
+    return Setting(world, topic)
+
+
+def troubled() -> Setting:
+    """Where little goes well.
+
+    The broker dies on the way, the last ledger is too young, auto-recovery wants to repair the first one, and the
+    record of another can never be settled, since its metadata cannot be read.
+    """
+    world = World(die_at=1)
+    topic = world.topic(TOPIC, TopicPlan(ledgers=1, closed_cursors=True, age_ms=0))
+    first = world.listed(topic)[0]
+    world.store.put(under_replication_mark_path(first))
+    unreadable = world.ledger(data_custom_metadata(topic.managed_ledger_name))
+    world.store.put(ledger_path(unreadable), b"no metadata")
+    send(world, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, unreadable))
+    return Setting(world, topic, remaining={unreadable}, retry_policy=RetryPolicy(600_000, max_redeliver_count=3))
+
+
+WORLDS: dict[str, Build] = {
+    "unloaded": standard,
+    "loaded": lambda: standard(loaded=True),
+    "partitioned": partitioned,
+    "partitioned and loaded": lambda: partitioned(loaded=True),
+    "troubled": troubled,
+}
+
+
+def live(setting: Setting, crashes: Sequence[int] = ()) -> list[CrashAt]:
+    """Delete the topic and settle everything; each number of ``crashes`` kills one process at that point."""
+    lives = [CrashAt(number) for number in crashes] + [CrashAt()]
+    world = setting.world
+    sidecar = Sidecar(world, steps=lives[0], retry_policy=setting.retry_policy)
+    try:
+        attempt(sidecar, setting)
+        sidecar.work()
+    except Crash:
+        for steps in lives[1:]:
+            try:
+                restarted(world, steps=steps, retry_policy=setting.retry_policy).work()
+            except Crash:
+                continue
+            break
+    check(world)
+    return lives
+
+
+def attempt(sidecar: Sidecar, setting: Setting) -> bool:
+    """Ask for the deletion; False when the caller was told that nothing is known to have begun."""
+    try:
+        sidecar.delete_topic(setting.topic, partitioned=setting.partitioned)
+    except SidecarError:
+        return False
+    return True
