@@ -178,6 +178,10 @@ class LedgerDeletionService(Protocol):
         """The work that is waiting, at most a second old."""
         ...
 
+    def remembered_inflight(self) -> InflightEstimate | None:
+        """The same from memory, at once; None when it has to be asked for (`estimated_inflight`)."""
+        ...
+
     def status(self) -> ServiceStatus:
         """What an operator wants to see first; works while the feature is off."""
         ...

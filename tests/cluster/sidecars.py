@@ -225,9 +225,9 @@ class Sidecars:
         sidecar.wait_until_ready()
         return sidecar
 
-    def start_with_defaults(self) -> SidecarProcess:
+    def start_with_defaults(self, **settings: object) -> SidecarProcess:
         """Start one more as operators do, without `QUICK`, and wait until it is ready."""
-        sidecar = self._launch({"topic_two_phase_deletion_enabled": "true"})
+        sidecar = self._launch({"topic_two_phase_deletion_enabled": "true", **settings})
         sidecar.wait_until_ready()
         return sidecar
 

@@ -44,6 +44,7 @@ class FakeDeletionService:
     dead: list[DeadLetter] = field(default_factory=list)
     deleted: set[int] = field(default_factory=set)
     missing: str | None = None
+    remembers: bool = False
     enabled: bool = True
     asked: list[tuple[str, object]] = field(default_factory=list)
     judged: list[tuple[PendingDeleteLedgerInfo, bool]] = field(default_factory=list)
@@ -87,6 +88,9 @@ class FakeDeletionService:
     def estimated_inflight(self) -> InflightEstimate:
         self._asked("estimated_inflight", None)
         return self.inflight
+
+    def remembered_inflight(self) -> InflightEstimate | None:
+        return self.inflight if self.remembers and self.failure is None else None
 
     def status(self) -> ServiceStatus:
         self._asked("status", None)

@@ -1,8 +1,10 @@
 """The operator's verbs under ``/admin/v2/ledger-deletion``, and PIP-186's call in ``broker-stats``."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from service.api.records import append_answer, dead_letter_answer, records_of, topic_deletion_answer
@@ -23,7 +25,7 @@ from service.api.schemas import (
     UndeleteAnswer,
     UndeleteRequest,
 )
-from service.ledger_deletion.operating import LedgerDeletionService
+from service.ledger_deletion.operating import InflightEstimate, LedgerDeletionService
 from service.model.ids import LedgerId
 
 AGE_HEADER = "X-Pulsar-Sidecar-Age-Ms"
@@ -55,20 +57,20 @@ def _add_first_phase(routes: APIRouter, service: LedgerDeletionService) -> None:
 
 
 def _add_reading(routes: APIRouter, service: LedgerDeletionService) -> None:
-    @routes.get("/broker-stats/estimatedInflightDeletionLedgerCount", tags=["broker stats"])
-    def estimated_inflight_deletion_ledger_count(response: Response) -> int:
+    @routes.get("/broker-stats/estimatedInflightDeletionLedgerCount", tags=["broker stats"], response_model=int)
+    async def estimated_inflight_deletion_ledger_count() -> Response:
         """The number of records that wait, as PIP-186's ``BrokerStats`` call.
 
         The header ``X-Pulsar-Sidecar-Age-Ms`` says how old the number is, in milliseconds.
         """
-        estimate = service.estimated_inflight()
-        response.headers[AGE_HEADER] = str(estimate.age_ms)
-        return estimate.count
+        estimate = await _estimate(service)
+        return _json(b"%d" % estimate.count, {AGE_HEADER: str(estimate.age_ms)})
 
-    @routes.get("/ledger-deletion/inflight")
-    def inflight() -> InflightAnswer:
+    @routes.get("/ledger-deletion/inflight", response_model=InflightAnswer)
+    async def inflight() -> Response:
         """The work that waits, with the age of the estimate."""
-        return InflightAnswer.model_validate(service.estimated_inflight())
+        estimate = await _estimate(service)
+        return _json(InflightAnswer.model_validate(estimate).model_dump_json().encode())
 
     @routes.get("/ledger-deletion/status")
     def status() -> StatusAnswer:
@@ -84,6 +86,17 @@ def _add_reading(routes: APIRouter, service: LedgerDeletionService) -> None:
     def dead_letters(parameters: Annotated[DeadLetterParameters, Query()]) -> list[DeadLetterAnswer]:
         """The records that were given up, oldest first."""
         return [dead_letter_answer(letter) for letter in service.dead_letters(parameters.limit)]
+
+
+async def _estimate(service: LedgerDeletionService) -> InflightEstimate:
+    # Brokers and load balancers poll this call. What is in memory is answered right away: handing the request to a
+    # thread would make it wait twice for the interpreter that the worker keeps busy.
+    estimate = service.remembered_inflight()
+    return await run_in_threadpool(service.estimated_inflight) if estimate is None else estimate
+
+
+def _json(body: bytes, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(body, media_type="application/json", headers=headers)
 
 
 def _add_control(routes: APIRouter, service: LedgerDeletionService) -> None:

@@ -1,4 +1,4 @@
-"""The three loops of a sidecar: settle batches, drive topic deletions, keep the registration and the switches fresh.
+"""The loops of a sidecar: settle batches, drive topic deletions, keep registration, switches and estimate fresh.
 
 Each survives every error of ours: it notes it, waits and starts afresh, because the topics and the metadata store
 hold the work, never this process.
@@ -38,6 +38,7 @@ class Loops:
         loops: list[tuple[str, Callable[[], None]]] = [("upkeep", self._upkeep)]
         if self._runtime.configuration.enabled:
             loops += [("worker", self._work), ("topic-deletions", self._drive_topic_deletions)]
+            loops.append(("estimate", self._keep_estimate))
         for name, loop in loops:
             thread = threading.Thread(target=self._keep_running, args=(name, loop), name=name, daemon=True)
             self._threads.append(thread)
@@ -75,6 +76,9 @@ class Loops:
             runtime.register.keep()
             runtime.running_topic_deletions = len(runtime.deleter.running())
             self._clock.wait_seconds(_UPKEEP_SECONDS, runtime.stop)
+
+    def _keep_estimate(self) -> None:
+        self._runtime.backlog.keep_fresh(self._runtime.stop)
 
     # --- second phase ----------------------------------------------------------------------------------------------
 

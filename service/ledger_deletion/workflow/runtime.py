@@ -28,6 +28,7 @@ from service.ledger_deletion.retrying import RetryPolicy
 from service.ledger_deletion.settling import Publishers, Settler
 from service.ledger_deletion.steps import GoOn, Step, Steps
 from service.ledger_deletion.topic_deleting import TopicDeleter
+from service.ledger_deletion.workflow.inflight import BacklogMemory
 from service.ledger_deletion.workflow.shared_limit import SharedLimit
 from service.ledger_ownership.ports import LedgerEntries
 from service.model.clocks import Clock
@@ -37,7 +38,6 @@ from service.observability.metrics import DeletionMetrics
 
 log = structlog.get_logger("ledger-deletion")
 
-_BACKLOG_MAX_AGE_MS = 1_000
 _MEAN_WEIGHT = 0.2
 
 
@@ -113,8 +113,7 @@ class Runtime:
         self._pacer = Pacer(world.clock, self.stop, self.rate_per_second)
         self._publishers: dict[DeletionTopic, Publisher] = {}
         self._publishers_lock = threading.Lock()
-        self._backlog: Backlog | None = None
-        self._backlog_lock = threading.Lock()
+        self.backlog = BacklogMemory(world.topics.backlog, world.clock)
         self._mean_length_bytes = 0.0
 
     def settler(self) -> Settler:
@@ -168,7 +167,14 @@ class Runtime:
 
     def inflight(self) -> InflightEstimate:
         """The work that waits, measured again when the last measurement is over a second old."""
-        backlog = self._fresh_backlog()
+        return self._estimate(self.backlog.fresh())
+
+    def remembered_inflight(self) -> InflightEstimate | None:
+        """The same without waiting for anything; None when there is no measurement of the last second."""
+        backlog = self.backlog.remembered()
+        return None if backlog is None else self._estimate(backlog)
+
+    def _estimate(self, backlog: Backlog) -> InflightEstimate:
         now_ms = self.world.clock.now_ms()
         oldest = backlog.oldest_publish_ms
         return InflightEstimate(
@@ -217,10 +223,3 @@ class Runtime:
             stored = False
         if not stored:
             self.warn(f"a note about {step} could not be kept on the outcome topic")
-
-    def _fresh_backlog(self) -> Backlog:
-        with self._backlog_lock:
-            age_ms = -1 if self._backlog is None else self.world.clock.now_ms() - self._backlog.measured_ms
-            if self._backlog is None or not 0 <= age_ms <= _BACKLOG_MAX_AGE_MS:
-                self._backlog = self.world.topics.backlog()
-            return self._backlog

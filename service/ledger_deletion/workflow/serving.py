@@ -186,6 +186,9 @@ class LedgerDeletion:
         self._require_enabled()
         return self._runtime.inflight()
 
+    def remembered_inflight(self) -> InflightEstimate | None:
+        return self._runtime.remembered_inflight() if self._runtime.configuration.enabled else None
+
     def status(self) -> ServiceStatus:
         runtime = self._runtime
         enabled = runtime.configuration.enabled

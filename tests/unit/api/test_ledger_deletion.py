@@ -49,7 +49,9 @@ def test_the_largest_ledger_id_is_a_ledger_id(service: FakeDeletionService, serv
     assert answer.json == {"sent": [2**63 - 1], "notSent": []}
 
 
-def test_the_count_says_its_age(service: FakeDeletionService, server: Served) -> None:
+@pytest.mark.parametrize("remembers", [False, True])
+def test_the_count_says_its_age(service: FakeDeletionService, server: Served, *, remembers: bool) -> None:
+    service.remembers = remembers
     answer = server.ask("GET", "/admin/v2/broker-stats/estimatedInflightDeletionLedgerCount")
     assert (answer.status, answer.body) == (200, b"7")
     assert answer.headers["x-pulsar-sidecar-age-ms"] == "120"

@@ -81,7 +81,7 @@ def mean(values: list[float]) -> float:
 def test_others_are_served_in_time_and_what_is_left_is_used(base_ms: float, deletion_ms: float) -> None:
     store = Store(base_ms, deletion_ms)
     alone = [store.alone_ms() for _ in range(5_000)]
-    store.idle(60)
+    store.idle(30)
     store.drain(20)
     store.drain(30)
     late = 2 * percentile(alone, 0.99)
@@ -94,7 +94,7 @@ def test_a_factor_that_allows_more_is_used() -> None:
     levels = []
     for factor in (1.5, 2.0, 4.0):
         store = Store(2.0, 0.2, factor=factor)
-        store.idle(60)
+        store.idle(30)
         store.drain(10)
         store.drain(30)
         levels.append(mean(store.levels))
@@ -131,7 +131,7 @@ def test_it_never_leaves_its_bounds(events: list[tuple[str, float]], known: int)
         assert 1 <= allowance.in_flight <= 2
         assert 0 <= allowance.rest_seconds < 0.1
         assert LOWEST_LEVEL <= limit.readings().level <= HIGHEST_LEVEL
-        assert 0 < limit.probe_interval_seconds() <= 0.2
+        assert 0 < limit.probe_interval_seconds() <= 0.05
 
 
 def test_it_begins_carefully_and_learns_within_a_second() -> None:
@@ -144,7 +144,7 @@ def test_it_begins_carefully_and_learns_within_a_second() -> None:
 
 def test_after_a_stall_it_comes_back() -> None:
     store = Store(1.0, 0.05)
-    store.idle(60)
+    store.idle(30)
     store.drain(20)
     before = mean(store.levels)
     for _ in range(4):
@@ -160,7 +160,7 @@ def test_after_a_stall_it_comes_back() -> None:
 
 def test_a_store_that_got_slow_for_other_reasons_does_not_hold_it_up_for_ever() -> None:
     store = Store(1.0, 0.05)
-    store.idle(60)
+    store.idle(30)
     store.drain(10)
     store.slowness = 20
     store.drain(20)
@@ -171,7 +171,7 @@ def test_a_store_that_got_slow_for_other_reasons_does_not_hold_it_up_for_ever() 
 
 def test_what_was_learnt_long_ago_is_learnt_again_while_it_works() -> None:
     store = Store(5.0, 0.05)
-    store.idle(60)
+    store.idle(30)
     store.slowness = 0.2
     store.drain(5)
     first = store.limit.readings().idle_p99_ms
@@ -186,7 +186,7 @@ def test_what_was_learnt_long_ago_is_learnt_again_while_it_works() -> None:
 
 def test_a_slow_probe_while_nothing_is_deleted_cuts_nothing() -> None:
     store = Store(1.0, 0.05)
-    store.idle(60)
+    store.idle(30)
     before = store.limit.readings().level
     store.limit.overdue(5)
     store.limit.observe(5)
@@ -203,8 +203,8 @@ def test_without_a_probe_it_works_on_at_a_middling_pace() -> None:
 
 def test_what_it_does_besides_deleting_is_not_idle_either() -> None:
     store = Store(1.0, 0.05)
-    store.idle(60)
-    assert store.limit.probe_interval_seconds() == 0.2
+    store.idle(30)
+    assert store.limit.probe_interval_seconds() == 0.05
     store.limit.working()
     assert store.limit.probe_interval_seconds() == 0.005
     before = store.limit.readings().idle_p99_ms

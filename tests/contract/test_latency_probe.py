@@ -1,0 +1,113 @@
+"""The probe of the metadata store's latency, on a ZooKeeper server of its own that is frozen, thawed and restarted."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from service.adapters.metadata.probe import LatencyProbe
+from service.adapters.metadata.session import ZooKeeperCredential
+from service.adapters.metadata.url import parse_metadata_store_url
+from service.model.clocks import SystemClock
+from tests.benchmarks.open_loop import open_loop_client
+from tests.cluster.patience import until
+from tests.contract.metadata_store_servers import LoneZooKeeper, lone_zookeeper
+
+CLOCK = SystemClock()
+
+
+@dataclass
+class Listener:
+    """Remembers what it was told."""
+
+    observed: list[float] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)
+    threads: set[str] = field(default_factory=set)
+
+    def observe(self, seconds: float) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.observed.append(seconds)
+
+    def overdue(self, seconds: float) -> None:
+        self.late.append(seconds)
+
+    def probe_interval_seconds(self) -> float:
+        return 0.01
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeeper]:
+    with lone_zookeeper(tmp_path_factory.mktemp("probe") / "zookeeper") as server:
+        yield server
+
+
+@contextlib.contextmanager
+def probing(url: str, credential: ZooKeeperCredential | None = None) -> Iterator[Listener]:
+    listener = Listener()
+    probe = LatencyProbe(parse_metadata_store_url(url).servers, credential, CLOCK, listener)
+    probe.start()
+    try:
+        yield listener
+    finally:
+        probe.close()
+    told = len(listener.observed)
+    assert not [thread for thread in threading.enumerate() if thread.name == "latency-probe"]
+    assert len(listener.observed) == told
+
+
+def test_it_measures_again_and_again(server: LoneZooKeeper) -> None:
+    with probing(server.url) as listener:
+        until(lambda: len(listener.observed) > 50, "there are fifty measurements")
+    assert all(0 < seconds < 10 for seconds in listener.observed)
+    assert sorted(listener.observed)[10] < 0.1
+    assert listener.threads == {"latency-probe"}
+
+
+def test_it_presents_a_credential(server: LoneZooKeeper) -> None:
+    with probing(server.url, ZooKeeperCredential("digest", "user:password")) as listener:
+        until(lambda: listener.observed, "there is a measurement")
+
+
+def test_a_credential_that_is_refused_is_no_measurement(server: LoneZooKeeper) -> None:
+    with probing(server.url, ZooKeeperCredential("no-such-scheme", "x")) as listener:
+        CLOCK.wait_seconds(1.5, threading.Event())
+    assert listener.observed == []
+
+
+def test_while_the_server_stands_still_it_says_so_and_then_how_long(server: LoneZooKeeper) -> None:
+    with probing(server.url) as listener:
+        until(lambda: listener.observed, "there is a measurement")
+        server.freeze()
+        try:
+            until(lambda: listener.late and listener.late[-1] > 0.3, "the probe is overdue")
+        finally:
+            server.thaw()
+        until(lambda: max(listener.observed) > 0.3, "the late answer has come")
+        count = len(listener.observed)
+        until(lambda: len(listener.observed) > count + 5, "it goes on")
+
+
+def test_it_comes_back_after_the_server_did(server: LoneZooKeeper) -> None:
+    with probing(server.url) as listener:
+        until(lambda: listener.observed, "there is a measurement")
+        server.kill()
+        count = len(listener.observed)
+        server.restart()
+        until(lambda: len(listener.observed) > count + 5, "it measures again")
+
+
+def test_nobody_there_is_no_measurement() -> None:
+    with probing("zk:127.0.0.1:1") as listener:
+        CLOCK.wait_seconds(0.3, threading.Event())
+    assert listener.observed == []
+    assert listener.late == []
+
+
+def test_the_benchmarks_client_measures_reads_and_writes(server: LoneZooKeeper) -> None:
+    host, port = parse_metadata_store_url(server.url).servers[0].rsplit(":", 1)
+    with open_loop_client("zookeeper", host, int(port), rate=200) as client:
+        latencies = client.over(1.0)
+    assert 100 <= len(latencies.milliseconds) <= 300
+    assert 0 < latencies.p(50) <= latencies.p(99) <= latencies.p(100)

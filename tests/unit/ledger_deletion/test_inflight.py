@@ -1,0 +1,129 @@
+"""The estimate of the backlog: never older than a second, and measured ahead of those who ask."""
+
+import threading
+
+import pytest
+
+from service.ledger_deletion.ports import Backlog
+from service.ledger_deletion.workflow.inflight import MAX_AGE_MS, BacklogMemory
+from service.model.errors import TemporaryError
+from tests.fakes.clock import FakeClock
+
+
+class Brokers:
+    """Counts how often they are asked; each answer takes some time."""
+
+    def __init__(self, clock: FakeClock, milliseconds: int = 0) -> None:
+        self.clock = clock
+        self.milliseconds = milliseconds
+        self.asked_ms: list[int] = []
+        self.down = False
+
+    def measure(self) -> Backlog:
+        measured_ms = self.clock.now_ms()
+        self.asked_ms.append(measured_ms)
+        self.clock.advance_ms(self.milliseconds)
+        if self.down:
+            raise TemporaryError("no broker answers")
+        return Backlog({"t": len(self.asked_ms)}, None, measured_ms)
+
+
+class StopAfter:
+    """A stop signal that is set once the clock has come so far; asks ``memory`` as a client would."""
+
+    def __init__(self, clock: FakeClock, seconds: float, asking: BacklogMemory | None = None) -> None:
+        self._clock = clock
+        self._end = clock.monotonic_seconds() + seconds
+        self._asking = asking
+        self.unknown = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set()
+
+    def is_set(self) -> bool:
+        if self._asking is not None and self._asking.remembered() is None:
+            self.unknown += 1
+        return self._clock.monotonic_seconds() >= self._end
+
+
+def test_it_is_measured_once_and_remembered_for_a_second() -> None:
+    clock = FakeClock()
+    brokers = Brokers(clock)
+    memory = BacklogMemory(brokers.measure, clock)
+    assert memory.remembered() is None
+    first = memory.fresh()
+    clock.advance_ms(MAX_AGE_MS)
+    assert memory.fresh() is first
+    assert memory.remembered() is first
+    clock.advance_ms(1)
+    assert memory.remembered() is None
+    assert memory.fresh() is not first
+    assert len(brokers.asked_ms) == 2
+
+
+def test_while_somebody_asks_there_is_always_one_in_memory() -> None:
+    clock = FakeClock()
+    brokers = Brokers(clock, milliseconds=150)
+    memory = BacklogMemory(brokers.measure, clock)
+    memory.fresh()
+    stop = StopAfter(clock, 60, asking=memory)
+    memory.keep_fresh(stop)
+    assert stop.unknown == 0
+    assert 100 <= len(brokers.asked_ms) <= 160
+
+
+def test_nobody_asks_the_brokers_when_nobody_asks_us() -> None:
+    clock = FakeClock()
+    brokers = Brokers(clock)
+    memory = BacklogMemory(brokers.measure, clock)
+    memory.fresh()
+    memory.keep_fresh(StopAfter(clock, 60))
+    assert len(brokers.asked_ms) == 1
+    memory.remembered()
+    memory.keep_fresh(StopAfter(clock, 60))
+    assert 3 < len(brokers.asked_ms) < 12
+    assert brokers.asked_ms[-1] - brokers.asked_ms[1] <= 4_000
+
+
+def test_who_asks_is_told_when_brokers_cannot_be_asked_and_the_thread_goes_on() -> None:
+    clock = FakeClock()
+    brokers = Brokers(clock)
+    memory = BacklogMemory(brokers.measure, clock)
+    brokers.down = True
+    with pytest.raises(TemporaryError):
+        memory.fresh()
+    memory.keep_fresh(StopAfter(clock, 5, asking=memory))
+    assert memory.remembered() is None
+    brokers.down = False
+    memory.keep_fresh(StopAfter(clock, 5, asking=memory))
+    assert memory.remembered() is not None
+
+
+def test_a_clock_that_was_set_back_makes_nothing_younger() -> None:
+    clock = FakeClock()
+    other = FakeClock(clock.now_ms() + 10_000)
+    memory = BacklogMemory(Brokers(other).measure, clock)
+    memory.fresh()
+    assert memory.remembered() is None
+
+
+def test_those_who_wait_for_a_measurement_share_it() -> None:
+    clock = FakeClock()
+    started, go_on = threading.Event(), threading.Event()
+    asked: list[int] = []
+
+    def measure() -> Backlog:
+        asked.append(1)
+        started.set()
+        go_on.wait(10)
+        return Backlog({}, None, clock.now_ms())
+
+    memory = BacklogMemory(measure, clock)
+    threads = [threading.Thread(target=memory.fresh) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    assert started.wait(10)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert asked == [1]
