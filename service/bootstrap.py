@@ -22,6 +22,7 @@ from service.adapters.bookkeeper.bookie_http import BookieHttp
 from service.adapters.bookkeeper.bookie_wire import BookieEntries
 from service.adapters.metadata.probe import LatencyProbe
 from service.adapters.metadata.session import ZooKeeperCredential
+from service.adapters.metadata.store_clock import StoreTime
 from service.adapters.metadata.url import parse_metadata_store_url
 from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
 from service.adapters.offload.credentials import AccessKey, OffloadCredentials, credentials_from_environment
@@ -139,7 +140,12 @@ def open_service(
         owners=BrokerLiveOwners(rest, store),
         admin=BrokerTopicAdmin(rest),
         topics=PulsarDeletionTopics(
-            client, rest, clock, topics=_topics_settings(settings), consumer=_consumer_settings(settings)
+            client,
+            rest,
+            clock,
+            topics=_topics_settings(settings),
+            consumer=_consumer_settings(settings),
+            brokers_clock=StoreTime(store, clock),
         ),
         offloaded=ObjectStoreOffloadedLedgers(
             settings.offload_allowed_locations, cluster_name, _offload_credentials(settings, environment)

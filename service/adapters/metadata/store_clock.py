@@ -10,8 +10,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from service.adapters.metadata.session import KazooSession, Patience
-from service.model.clocks import Clock
-from service.model.errors import TemporaryError
+from service.model.clocks import Clock, StopSignal
+from service.model.errors import SidecarError, TemporaryError
+from service.model.metadata import MetadataStore
 
 CLOCK_PATH = "/pulsar-sidecar/clock"
 _REFRESH_SECONDS = 30.0
@@ -78,3 +79,33 @@ def _create_clock(client: KazooClient, patience: Patience) -> None:
             patience.answer(client.create_async(path))
         except NodeExistsError:
             continue
+
+
+class StoreTime:
+    """`service.model.clocks.Clock` by the metadata store's time, which all machines of a cluster share.
+
+    While the store does not answer, the time is told from when it last did; before it ever did, by the machine's clock.
+    """
+
+    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._offset_ms: float | None = None
+
+    def now_ms(self) -> int:
+        try:
+            now_ms = self._store.now_ms()
+        except SidecarError:
+            offset_ms = self._offset_ms
+            return self._clock.now_ms() if offset_ms is None else round(offset_ms + self._monotonic_ms())
+        self._offset_ms = now_ms - self._monotonic_ms()
+        return now_ms
+
+    def monotonic_seconds(self) -> float:
+        return self._clock.monotonic_seconds()
+
+    def wait_seconds(self, seconds: float, stop: StopSignal) -> bool:
+        return self._clock.wait_seconds(seconds, stop)
+
+    def _monotonic_ms(self) -> float:
+        return self._clock.monotonic_seconds() * 1000

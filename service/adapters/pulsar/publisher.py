@@ -21,7 +21,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import pairwise
 from typing import Final
 
@@ -259,7 +258,8 @@ class _PartitionProducer:
         if message.event_time_ms is not None:
             builder.event_timestamp(message.event_time_ms)
         if message.deliver_after_ms:
-            builder.deliver_after(timedelta(milliseconds=message.deliver_after_ms))
+            # The client's own "deliver after" would count from this machine's clock, which may be wrong by hours.
+            builder.deliver_at(self._clock.now_ms() + message.deliver_after_ms)
         return builder.build()
 
     def _note_ids(self, outcomes: Sequence[tuple[int | None, PublishResult]]) -> None:

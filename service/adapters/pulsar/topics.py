@@ -46,15 +46,28 @@ class PulsarDeletionTopics:
         topics: TopicsSettings | None = None,
         consumer: ConsumerSettings | None = None,
         publisher: PublisherSettings | None = None,
+        brokers_clock: Clock | None = None,
     ) -> None:
+        """The client's topics.
+
+        Args:
+            client: the caller's.
+            rest: the brokers' admin REST API.
+            clock: this machine's, to measure how long something takes.
+            topics: how the topics are made.
+            consumer: how they are consumed.
+            publisher: how is sent to them.
+            brokers_clock: tells the brokers' time, for what they are to deliver later; this machine's clock by default.
+        """
         self._client = client
         self._clock = clock
+        self._brokers_clock = brokers_clock or clock
         self._admin = BrokerTopicAdmin(rest)
         self._setup = TopicsSetup(self._admin, topic_name, topics or TopicsSettings(), clock)
         self._consumer = consumer or ConsumerSettings()
         self._publisher = publisher or PublisherSettings(batching=True)
         pending, retry = topic_name(DeletionTopic.PENDING), topic_name(DeletionTopic.RETRY)
-        self._overdue = OverdueReader(client, self._admin, retry, clock)
+        self._overdue = OverdueReader(client, self._admin, retry, self._brokers_clock)
         self._gauge = BacklogGauge(self._admin, pending, retry, clock)
         self._consumed = (str(pending), str(retry))
 
@@ -63,7 +76,8 @@ class PulsarDeletionTopics:
 
     def publisher(self, topic: DeletionTopic, producer_name: str, *, first_use: bool = False) -> TopicPublisher:
         settings = replace(self._publisher, batching=self._publisher.batching and topic in _BATCHED)
-        return TopicPublisher(self._client, str(topic_name(topic)), producer_name, settings, self._clock, first_use)
+        uri = str(topic_name(topic))
+        return TopicPublisher(self._client, uri, producer_name, settings, self._brokers_clock, first_use)
 
     def pending(self) -> SharedPendingDeletions:
         return SharedPendingDeletions(self._client, self._consumed, self._overdue, self._consumer)
