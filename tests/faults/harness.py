@@ -77,12 +77,17 @@ def dice(request: pytest.FixtureRequest, fault_round: Round) -> random.Random:
 @pytest.fixture
 def tally(request: pytest.FixtureRequest, scene: Scene) -> Iterator[Line]:
     """This test's counts; asks the oracles when the test has passed, and counts what they saw."""
-    line = request.config.stash[_tally].line(_test_of(request.node))
+    line = line_of(request)
     yield line
     if not request.node.stash.get(_failed, False):
         running = scene.sidecars.running
         scene.oracles.check(running[0] if running else scene.sidecars.shared())
         line.ended(scene.oracles.accepted, scene.oracles.outcomes)
+
+
+def line_of(request: pytest.FixtureRequest) -> Line:
+    """The counts of a test that asks the oracles itself."""
+    return request.config.stash[_tally].line(_test_of(request.node))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -92,7 +97,7 @@ def pytest_runtest_makereport(
     """Say how to replay a round that failed, and count it."""
     report = yield
     names = getattr(item, "fixturenames", ())
-    if "tally" in names or "dice" in names:
+    if not {"tally", "dice", "fault_rounds"}.isdisjoint(names):
         line = item.config.stash[_tally].line(_test_of(item))
         if report.when == "call" and not report.skipped:
             line.rounds += 1
@@ -139,4 +144,5 @@ def _replay_command(item: pytest.Item) -> str:
     command = f".venv/bin/python -m pytest '{item.nodeid}'"
     callspec = getattr(item, "callspec", None)
     found = callspec.params.get("fault_round") if callspec else None
-    return command if found is None else f"{command} --fault-seed {found.seed} --fault-rounds {found.number + 1}"
+    rounds = item.config.getoption("--fault-rounds")
+    return command if found is None else f"{command} --fault-seed {found.seed} --fault-rounds {rounds}"
