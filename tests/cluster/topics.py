@@ -29,6 +29,7 @@ from service.ledger_ownership.paths import (
 )
 from service.ledger_ownership.references import cursor_references, managed_ledger_references, schema_references
 from service.model.clocks import SystemClock
+from service.model.errors import TemporaryError
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerComponent, LedgerMetadata, LedgerType
 from service.model.metadata import Node
@@ -230,6 +231,17 @@ class Workload:
 
     def ledgers(self, topic: TopicName) -> TopicLedgers:
         """What the topic references now; empty sets for a topic that does not exist."""
+
+        def look() -> TopicLedgers | None:
+            try:
+                return self._ledgers(topic)
+            except TemporaryError:
+                # The compaction cursor's ledger went while its last entry was read: the topic is being deleted.
+                return None
+
+        return until(look, f"what {topic} references can be read")
+
+    def _ledgers(self, topic: TopicName) -> TopicLedgers:
         name = topic.managed_ledger_name
         path = managed_ledger_path(name)
         node = self.store.read(path)
