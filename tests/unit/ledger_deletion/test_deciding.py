@@ -455,3 +455,64 @@ def test_every_wait_is_bounded(case: Facts) -> None:
 
 def test_the_plain_case_is_deleted() -> None:
     assert decide(facts(), POLICY) == Delete(stored(), NOT_REFERENCED.read)
+
+
+# --- what is said ----------------------------------------------------------------------------------------------------
+
+YOUNG = stored(state=LedgerState.OPEN, age_ms=1)
+BUCKET = stored(CLAIMS[LedgerComponent.DELAYED_INDEX_BUCKET])
+TRACKER = view(cursors=frozenset({encode_cursor(SUBSCRIPTION)}))
+
+
+@pytest.mark.parametrize(
+    ("case", "detail"),
+    [
+        (facts(record(instance_id="there")), "the record is about there, this is here"),
+        (facts(ledger=None), "there is no such ledger"),
+        (facts(ledger=UndecodableLedger("/ledgers/00/0000/L0007", NodeVersion(3), "odd")), "odd"),
+        (
+            facts(record(created_ms=5)),
+            f"it was created at {CREATED_MS} ms, the record means 5",
+        ),
+        (facts(ledger=stored(NotPulsars())), "its metadata does not say that Pulsar made it"),
+        (facts(ledger=stored(Unrecognised("odd"))), "odd"),
+        (facts(ledger=stored(SchemaClaim(SchemaId("a/b/c")))), "its metadata says SchemaClaim(schema_id='a/b/c')"),
+        (facts(references=ReferencesUnknown("odd")), "odd"),
+        (facts(offload_record(), references=ReferencesUnknown("odd")), "odd"),
+        (facts(replace(offload_record(), offload_context=None)), "the record has no offloadContext"),
+        (facts(references=Referenced(GUARD), operation_running=True), "/owner at version 5 references it"),
+        (facts(record(unreferenced=True), references=Referenced(GUARD)), "/owner at version 5 references it"),
+        (
+            facts(record(marked_version=5), references=Referenced(GUARD)),
+            "/owner at version 5 references it, it was marked at version 5",
+        ),
+        (
+            facts(record(marked_version=4), references=Referenced(GUARD)),
+            "/owner at version 5 references it, it was marked at version 4",
+        ),
+        (facts(references=Referenced(GUARD)), "/owner at version 5 references it"),
+        (
+            facts(references=Referenced(GUARD), in_use_since_ms=0),
+            "/owner at version 5 references it, and did so all the time it was given to change",
+        ),
+        (
+            facts(owner=view(ledgers=frozenset({LEDGER_ID}))),
+            "broker-1:8080 has the topic loaded and lists the ledger",
+        ),
+        (facts(owner=view(reading=frozenset({LEDGER_ID}))), "a cursor on broker-1:8080 stands on the ledger"),
+        (
+            facts(record(LedgerComponent.DELAYED_INDEX_BUCKET), ledger=BUCKET, owner=TRACKER),
+            "broker-1:8080 has the subscription's delayed index loaded",
+        ),
+        (
+            facts(record(LedgerComponent.DELAYED_INDEX_BUCKET), ledger=BUCKET, owner=TRACKER, operation_running=True),
+            "broker-1:8080 has the subscription's delayed index loaded",
+        ),
+        (facts(ledger=YOUNG), f"OPEN and 1 ms old, it must be {POLICY.open_min_age_ms} ms old"),
+        (facts(ledger=stored(replication_locked=True)), "its copies are being repaired"),
+    ],
+)
+def test_the_detail_says_what_was_found(case: Facts, detail: str) -> None:
+    verdict = decide(case, POLICY)
+    assert isinstance(verdict, Finish | RetryLater | Postpone)
+    assert verdict.detail == detail

@@ -13,6 +13,7 @@ from service.ledger_deletion.outcomes import (
     MAX_MESSAGE_BYTES,
     KeptLedger,
     Settlement,
+    _messages,
     judged_messages,
     kept_ledgers,
     note_message,
@@ -160,3 +161,47 @@ def test_what_is_none_of_ours_restores_nothing(payload: bytes) -> None:
 def test_no_bytes_break_the_reader(payload: bytes) -> None:
     with pytest.raises(UndecodableError):
         kept_ledgers(payload)
+
+
+def test_a_settled_message_to_the_byte() -> None:
+    """Others read the topic too, and its form is fixed."""
+    (payload,) = settled_messages("s", 5, [Settlement("kept", "x", "why", "1:2:0", record(), conditional=False)])
+    assert payload == (
+        b'{"step":"settled","sidecar":"s","atMs":5,"entries":[{"ledgerId":7,'
+        b'"topicName":"persistent://public/default/orders","ledgerComponent":"MANAGED_LEDGER","ledgerType":"LEDGER",'
+        b'"messageId":"1:2:0","decision":"kept","reason":"x","detail":"why","conditional":false}]}'
+    )
+    (payload,) = settled_messages("s", 5, [Settlement("rejected", "x", "why", "1:2:0", None)])
+    assert json.loads(payload)["entries"] == [
+        {"messageId": "1:2:0", "decision": "rejected", "reason": "x", "detail": "why"}
+    ]
+
+
+def test_a_text_that_is_not_valid_unicode_is_kept_escaped() -> None:
+    (payload,) = settled_messages("s", 5, [Settlement("rejected", "x", "\ud800", "1:2:0", None)])
+    assert payload == (
+        b'{"step":"settled","sidecar":"s","atMs":5,"entries":[{"messageId":"1:2:0","decision":"rejected",'
+        b'"reason":"x","detail":"\\ud800"}]}'
+    )
+
+
+def test_a_message_is_filled_to_its_last_byte() -> None:
+    """A message's limit is counted over its entries and the commas between them."""
+    empty = len(json.dumps({"x": ""}, separators=(",", ":")))
+    half = MAX_MESSAGE_BYTES // 2 - empty
+
+    def entries_of(*sizes: int) -> list[int]:
+        entries: list[dict[str, object]] = [{"x": "d" * (half + more)} for more in sizes]
+        return [len(json.loads(payload)["entries"]) for payload in _messages("step", "s", 5, iter(entries))]
+
+    assert entries_of(0, -1) == [2]
+    assert entries_of(0, 0) == [1, 1]
+    assert entries_of(0, 0, -1) == [1, 2]
+    assert entries_of(0, -1, 0) == [2, 1]
+    assert entries_of(half + 100, 0, -1) == [1, 2]
+    assert entries_of() == []
+
+
+@pytest.mark.parametrize("root", ["/ledgers", "/chroot/ledgers", "/elsewhere"])
+def test_a_ledger_comes_back_where_it_was(root: str) -> None:
+    assert kept_ledgers(forged(path=f"{root}/00/0000/L0007"))[0].path == f"{root}/00/0000/L0007"

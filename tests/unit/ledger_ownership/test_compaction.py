@@ -45,3 +45,17 @@ def test_entries_that_moved_while_they_were_read_say_nothing() -> None:
     compacted = CompactedLedgers(store, entries, "/ledgers")
     with pytest.raises(TemporaryError, match="moved"):
         compacted.referenced(cursor_references(cursor_bytes(CURSOR_LEDGER)))
+
+
+def test_a_cursor_without_a_ledger_says_it_itself() -> None:
+    compacted = CompactedLedgers(FakeMetadataStore(), FakeLedgerEntries(), "/ledgers")
+    assert compacted.referenced(cursor_references(cursor_bytes(None, compacted_ledger=9))) == {9}
+    assert compacted.referenced(cursor_references(cursor_bytes(None))) == frozenset()
+
+
+def test_ledgers_may_be_kept_elsewhere() -> None:
+    store, entries = FakeMetadataStore(), FakeLedgerEntries()
+    store.put(ledger_path(CURSOR_LEDGER, "/elsewhere"), ledger_metadata_bytes(state=LedgerState.OPEN))
+    entries.put(CURSOR_LEDGER, position_entry(1))
+    compacted = CompactedLedgers(store, entries, "/elsewhere")
+    assert compacted.referenced(cursor_references(cursor_bytes(CURSOR_LEDGER))) == {1}
