@@ -1,4 +1,7 @@
-"""The probe of the metadata store's latency, on a ZooKeeper server of its own that is frozen, thawed and restarted."""
+"""The probe of the metadata store's latency, and deletions that keep to a limit.
+
+On a ZooKeeper server of their own that is frozen, thawed and restarted.
+"""
 
 import contextlib
 import threading
@@ -10,7 +13,9 @@ import pytest
 from service.adapters.metadata.probe import LatencyProbe
 from service.adapters.metadata.session import ZooKeeperCredential
 from service.adapters.metadata.url import parse_metadata_store_url
+from service.adapters.metadata.zookeeper import open_metadata_store
 from service.model.clocks import SystemClock
+from service.model.metadata import Allowance, DeletionResult, GuardedDeletion
 from tests.benchmarks.open_loop import open_loop_client
 from tests.cluster.patience import until
 from tests.contract.metadata_store_servers import LoneZooKeeper, lone_zookeeper
@@ -111,3 +116,32 @@ def test_the_benchmarks_client_measures_reads_and_writes(server: LoneZooKeeper) 
         latencies = client.over(1.0)
     assert 100 <= len(latencies.milliseconds) <= 300
     assert 0 < latencies.p(50) <= latencies.p(99) <= latencies.p(100)
+
+
+@dataclass
+class SmallSteps:
+    """Allows seven deletions at a time, with rests."""
+
+    asked: int = 0
+    worked: int = 0
+
+    def allowance(self) -> Allowance:
+        self.asked += 1
+        return Allowance(multi_size=7, in_flight=1, rest_seconds=0.001)
+
+    def working(self) -> None:
+        self.worked += 1
+
+
+def test_deletions_keep_to_the_limit(server: LoneZooKeeper) -> None:
+    limit = SmallSteps()
+    with open_metadata_store(server.url, CLOCK, limit=limit) as store:
+        nodes = [store.create(f"/limited/{number}", b"x") for number in range(50)]
+        results = store.delete_many([GuardedDeletion(node.path, node.version) for node in nodes])
+        assert set(results) == {DeletionResult.DELETED}
+        assert limit.asked == 8
+        assert limit.worked == 8
+        assert store.read_many([node.path for node in nodes[:10]]) == [None] * 10
+        assert limit.worked == 8
+        store.read_many([node.path for node in nodes] * 2)
+        assert limit.worked == 9
