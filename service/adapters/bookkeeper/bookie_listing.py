@@ -25,6 +25,7 @@ from service.model.ids import LedgerId
 _TRIES = 3
 _MAX_DIFFERENCES = 10_000
 _BATCH_LEDGERS = 32_768
+_TOO_LATE_MS = 2**63
 _NO_METADATA = "no bookie answers with its metadata, and it is still listed"
 
 
@@ -96,7 +97,11 @@ class BookieListing:
         if len(in_one_only) > _MAX_DIFFERENCES:
             return in_one_only
         self._checks["lookedAtSingly"] += len(in_one_only)
-        return [ledger_id for ledger_id in in_one_only if self._first.ledger_metadata(ledger_id) is not None]
+        return [ledger_id for ledger_id in in_one_only if self._exists(ledger_id)]
+
+    def _exists(self, ledger_id: LedgerId) -> bool:
+        """Whether either of those that were asked for a listing has its metadata."""
+        return any(bookie.ledger_metadata(ledger_id) is not None for bookie in (self._first, self._second))
 
     def _described(self, ids: Sequence[LedgerId], missing: list[LedgerId]) -> list[dict[str, object]]:
         rows: list[dict[str, object]] = []
@@ -124,4 +129,4 @@ def _ctime_ms(ledger_id: LedgerId, text: str) -> int | None:
         ctime_ms = json.loads(text)[str(ledger_id)]["ctime"]
     except (ValueError, KeyError, TypeError) as error:
         raise TemporaryError(f"a bookie's answer about ledger {ledger_id} is not its metadata; try again") from error
-    return ctime_ms if isinstance(ctime_ms, int) and ctime_ms > 0 else None
+    return ctime_ms if isinstance(ctime_ms, int) and 0 < ctime_ms < _TOO_LATE_MS else None

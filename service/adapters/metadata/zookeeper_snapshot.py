@@ -24,6 +24,7 @@ _MAGIC = 0x5A4B534E  # "ZKSN"
 _FORMAT = 2
 _MAX_VALUE_BYTES = 256 * 1024 * 1024
 _MAX_PATH_BYTES = 1024 * 1024
+_MAX_TRAILER_BYTES = 4096
 _END_MARK = b"/"
 
 _HEADER = struct.Struct(">iiq")
@@ -241,9 +242,9 @@ class _CheckedInput:
 
     def rest(self) -> bytes:
         """Everything that is left, not taken; it must be little."""
-        while piece := self._stream.read(_CHUNK_BYTES):
+        while piece := self._stream.read(_MAX_TRAILER_BYTES):
             self.data += piece
-            _demand(len(self.data) - self.position < _CHUNK_BYTES, "something follows its end")
+            _demand(len(self.data) - self.position < _MAX_TRAILER_BYTES, "something follows its end")
         return self.data[self.position :]
 
     def _add_to_checksum(self) -> None:

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -138,6 +138,9 @@ class _Part:
 
     def abandon(self) -> None:
         self._waiting.clear()
+        # A writer that was never closed writes its end when it is collected, into a file that is closed by then.
+        with suppress(OSError):
+            self._writer.close()
         self._file.close()
 
     def _flush(self) -> None:

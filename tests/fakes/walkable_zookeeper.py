@@ -1,0 +1,146 @@
+"""A ZooKeeper server's side of a walk, in memory: it answers multi-reads and syncs byte for byte, and lies on request.
+
+It stands where a kazoo session would stand, so the walk's own requests and decoding are what is tested.
+"""
+
+import struct
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kazoo.exceptions import ConnectionLoss
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+
+from service.adapters.metadata.session import KazooSession, Patience
+from service.adapters.metadata.walk_requests import GET_CHILDREN, GET_DATA, MultiOperations, Sync
+from service.adapters.metadata.zookeeper_walk import WalkOrder, ZooKeeperWalk
+from service.model.clocks import Clock
+from tests.fakes.clock import FakeClock
+
+NO_NODE, NO_AUTH = -101, -102
+_PATIENCE_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class ServedNode:
+    """A node and its ``Stat``, as far as it matters."""
+
+    value: bytes = b""
+    version: int = 0
+    czxid: int = 1
+    mzxid: int = 1
+    ctime: int = 1_700_000_000_000
+    mtime: int = 1_700_000_000_000
+    owner: int = 0
+
+
+@dataclass(slots=True)
+class WalkableZooKeeper:
+    """The tree and its lies.
+
+    Attributes:
+        nodes: by path; parents are there.
+        zxid: what every reply's header says.
+        hidden_children: names that the list of a node leaves out although the node counts them.
+        said_to_be_missing: how often reading a node is answered with NoNode although it is there.
+        forbidden: nodes that nobody may read.
+        before: called with the kind of operation and the path before each operation.
+        lost_requests: so many of the next requests lose their connection.
+    """
+
+    nodes: dict[str, ServedNode] = field(default_factory=lambda: {"/": ServedNode()})
+    zxid: int = 100
+    hidden_children: dict[str, set[str]] = field(default_factory=dict)
+    said_to_be_missing: Counter[str] = field(default_factory=Counter)
+    forbidden: set[str] = field(default_factory=set)
+    before: Callable[[int, str], None] = lambda kind, path: None
+    lost_requests: int = 0
+    requests: int = 0
+    chroot: str = ""
+    connected: bool = True
+    _names: dict[str, dict[str, None]] = field(default_factory=dict)
+    handler: SequentialThreadingHandler = field(default_factory=SequentialThreadingHandler)
+
+    def put(self, path: str, value: bytes = b"", **stat: Any) -> None:
+        """Make a node and its parents."""
+        parent = path.rpartition("/")[0]
+        if parent and parent not in self.nodes:
+            self.put(parent)
+        self.nodes[path] = ServedNode(value, **stat)
+        self._names.setdefault(parent or "/", {})[path.rpartition("/")[2]] = None
+
+    def remove(self, path: str) -> None:
+        """Remove a node with everything below."""
+        for gone in [known for known in self.nodes if known == path or known.startswith(f"{path}/")]:
+            del self.nodes[gone]
+            self._names.pop(gone, None)
+        self._names[path.rpartition("/")[0] or "/"].pop(path.rpartition("/")[2], None)
+
+    def walk(self, clock: Clock | None = None, **order: Any) -> ZooKeeperWalk:
+        """A walk over this server."""
+        return ZooKeeperWalk(_Session(self, clock or FakeClock()), clock or FakeClock(), WalkOrder(**order))  # type: ignore[arg-type]
+
+    def children(self, path: str) -> list[str]:
+        """Names of a node's children."""
+        return list(self._names.get(path, ()))
+
+    # --- kazoo's client, as far as a walk sees it ------------------------------------------------------------------
+
+    def _call(self, request: object, result: AsyncResult) -> None:
+        self.requests += 1
+        if self.lost_requests:
+            self.lost_requests -= 1
+            result.set_exception(ConnectionLoss())
+            return
+        header = struct.pack("!iqi", 1, self.zxid, 0)
+        if isinstance(request, Sync):
+            result.set(request.deserialize(header, len(header)))
+            return
+        assert isinstance(request, MultiOperations)
+        body = b"".join(self._operation(kind, path.decode()) for kind, path in request.operations)
+        packet = header + body + struct.pack("!iBi", -1, 1, -1)
+        result.set(request.deserialize(packet, len(header)))
+
+    def _operation(self, kind: int, path: str) -> bytes:
+        self.before(kind, path)
+        code = self._error(path)
+        if code is not None:
+            return struct.pack("!iBii", -1, 0, code, code)
+        head = struct.pack("!iBi", kind, 0, 0)
+        if kind == GET_CHILDREN:
+            hidden = self.hidden_children.get(path, set())
+            names = [name.encode() for name in self.children(path) if name not in hidden]
+            return head + struct.pack("!i", len(names)) + b"".join(struct.pack("!i", len(n)) + n for n in names)
+        assert kind == GET_DATA
+        node = self.nodes[path]
+        stat = struct.pack(
+            "!qqqqiiiqiiq", node.czxid, node.mzxid, node.ctime, node.mtime, node.version, 0, 0, node.owner,
+            len(node.value), len(self.children(path)), node.mzxid,
+        )  # fmt: skip
+        return head + struct.pack("!i", len(node.value)) + node.value + stat
+
+    def _error(self, path: str) -> int | None:
+        if path in self.forbidden:
+            return NO_AUTH
+        if self.said_to_be_missing[path] > 0:
+            self.said_to_be_missing[path] -= 1
+            return NO_NODE
+        return None if path in self.nodes else NO_NODE
+
+
+class _Session(KazooSession):
+    """Hands out the fake as its client."""
+
+    def __init__(self, server: WalkableZooKeeper, clock: Clock) -> None:
+        self._server = server
+        self._fake_clock = clock
+
+    def patience(self) -> Patience:
+        return Patience(self._fake_clock, _PATIENCE_SECONDS)
+
+    def connected(self, patience: Patience) -> Any:
+        return self._server
+
+    def pause(self) -> None:
+        """Nothing to wait for."""

@@ -1,0 +1,204 @@
+"""Dumps: whole ones appear, with a true manifest; all others leave nothing."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.adapters.parquet.output import parquet_output
+from service.adapters.parquet.reading import open_tables, read_table
+from service.audit.cursor_ledgers import NOT_READ
+from service.audit.dumping import DumpPlan, dump
+from service.audit.manifests import Kind, Manifest, Moment, OrderRange, Rows
+from service.audit.tables import Subtree, Table
+from service.model.errors import InvalidInputError, TemporaryError
+from tests.fakes.clock import START_MS, FakeClock
+from tests.unit.audit.sources import INSTANCE_ID, SMALL_CLUSTER, Nodes, node
+
+
+def make(directory: Path, source: Nodes | None = None, **wishes: Any) -> Manifest:
+    plan = DumpPlan(
+        source or Nodes(), wishes.pop("live", None), "/ledgers", wishes.pop("without_ledgers", False), "1.0"
+    )
+    return dump(plan, partial(parquet_output, directory), FakeClock(), wishes.pop("say", lambda text: None))
+
+
+def paths(directory: Path, subtree: Subtree | None = None) -> set[str]:
+    return {row["path"] for row in read_table(directory, Table.NODES, subtree).to_pylist()}
+
+
+def test_every_node_is_there_but_zookeepers_own(tmp_path: Path) -> None:
+    make(tmp_path / "dump")
+    rows = {row["path"]: row for row in read_table(tmp_path / "dump", Table.NODES).to_pylist()}
+    expected = {row["path"]: row for row in SMALL_CLUSTER if not row["path"].startswith("/zookeeper")}
+    assert set(rows) == set(expected)
+    for path, row in expected.items():
+        assert rows[path] == {**row, "unreadable": None}
+
+
+def test_nodes_are_sorted_by_what_they_belong_to(tmp_path: Path) -> None:
+    make(tmp_path / "dump")
+    below = {subtree: paths(tmp_path / "dump", subtree) for subtree in Subtree}
+    assert below[Subtree.LEDGERS] == {"/ledgers/00", "/ledgers/00/0000", "/ledgers/00/0000/L0007"}
+    assert below[Subtree.BOOKKEEPER] == {"/ledgers", "/ledgers/INSTANCEID", "/ledgers/idgen"}
+    assert "/managed-ledgers" in below[Subtree.MANAGED_LEDGERS]
+    assert below[Subtree.SCHEMAS] == {"/schemas/t/n/topic"}
+    assert "/admin/policies/t/n" in below[Subtree.ADMIN]
+    assert "/stream/storage" in below[Subtree.DISTRIBUTED_LOG]
+    assert below[Subtree.OTHER] == {"/", "/counters"}
+    assert sum(map(len, below.values())) == len(SMALL_CLUSTER) - 2
+
+
+def test_the_manifest_says_what_there_is(tmp_path: Path) -> None:
+    made = make(tmp_path / "dump")
+    assert open_tables(tmp_path / "dump", Kind.DUMP) == made
+    assert (made.instance_id, made.cluster_name, made.tool_version) == (INSTANCE_ID, "local", "1.0")
+    assert made.zxids == OrderRange(20, 40)
+    # The time of the newest write by the store's order, though another node's clock ran ahead.
+    assert made.as_of == Moment(40, START_MS + 5)
+    assert made.counts["ledgers"] == Rows(3, 0)
+    assert made.counts["log_segments"] == Rows(1, 0)
+    assert made.counts["cursor_ledgers"] == Rows(1, 1)
+    assert (made.may_condemn, made.left_out) == (True, ())
+    assert sum(file.rows for file in made.files if file.path.startswith("nodes/")) == len(SMALL_CLUSTER) - 2
+
+
+def test_log_segments_and_cursors_have_tables_of_their_own(tmp_path: Path) -> None:
+    make(tmp_path / "dump")
+    (segment,) = read_table(tmp_path / "dump", Table.LOG_SEGMENTS).to_pylist()
+    assert (segment["ledger_id"], segment["kind"]) == (130, "completed")
+    (cursor,) = read_table(tmp_path / "dump", Table.CURSOR_LEDGERS).to_pylist()
+    assert cursor["cursor_path"] == "/managed-ledgers/t/n/persistent/topic/__compaction"
+    assert (cursor["state"], cursor["unreadable"]) == ("unreadable", NOT_READ)
+
+
+def test_unreadable_nodes_are_rows_and_are_counted(tmp_path: Path) -> None:
+    hidden = node("/managed-ledgers/secret", unreadable="NoAuth")
+    made = make(tmp_path / "dump", Nodes([*SMALL_CLUSTER, hidden]))
+    assert made.counts["managed-ledgers"] == Rows(5, 1)
+    rows = {row["path"]: row for row in read_table(tmp_path / "dump", Table.NODES).to_pylist()}
+    assert rows["/managed-ledgers/secret"]["unreadable"] == "NoAuth"
+    assert rows["/managed-ledgers/secret"]["value"] is None
+
+
+def test_a_sources_reservations_forbid_condemning(tmp_path: Path) -> None:
+    made = make(tmp_path / "dump", Nodes(reservations=("it is old",)))
+    assert (made.may_condemn, made.reservations) == (False, ("it is old",))
+
+
+def test_several_clusters_have_no_name(tmp_path: Path) -> None:
+    made = make(tmp_path / "dump", Nodes([*SMALL_CLUSTER, node("/admin/clusters/other")]))
+    assert made.cluster_name is None
+
+
+def test_ledgers_may_be_left_out_and_the_manifest_says_so(tmp_path: Path) -> None:
+    without = [row for row in SMALL_CLUSTER if not row["path"].startswith("/ledgers/00")]
+    assert make(tmp_path / "dump", Nodes(without), without_ledgers=True).left_out == ("ledgers",)
+
+
+# --- failures ------------------------------------------------------------------------------------------------------
+
+
+def nothing_left(directory: Path) -> bool:
+    return not list(directory.iterdir())
+
+
+@pytest.mark.parametrize("rows", [(), SMALL_CLUSTER[:5], SMALL_CLUSTER])
+def test_a_source_that_breaks_off_leaves_nothing(tmp_path: Path, rows: tuple[dict[str, Any], ...]) -> None:
+    with pytest.raises(TemporaryError, match="broke off"):
+        make(tmp_path / "dump", Nodes(rows, TemporaryError("it broke off")))
+    assert nothing_left(tmp_path)
+
+
+def test_an_interrupted_dump_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "dump", Nodes(failure=KeyboardInterrupt()))  # type: ignore[arg-type]
+    assert nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize(("missing", "reason"), [
+    ("/ledgers/INSTANCEID", "instance id"),
+    ("/managed-ledgers", "nothing at /managed-ledgers"),
+    ("/ledgers/00", "no ledger below"),
+])  # fmt: skip
+def test_what_cannot_be_a_whole_cluster_is_refused(tmp_path: Path, missing: str, reason: str) -> None:
+    rows = [row for row in SMALL_CLUSTER if not row["path"].startswith(missing)]
+    with pytest.raises(TemporaryError, match=reason):
+        make(tmp_path / "dump", Nodes(rows))
+    assert nothing_left(tmp_path)
+
+
+def test_an_unreadable_instance_id_is_refused(tmp_path: Path) -> None:
+    hidden = node("/ledgers/INSTANCEID", unreadable="NoAuth")
+    rows = [hidden if row["path"] == hidden["path"] else row for row in SMALL_CLUSTER]
+    with pytest.raises(TemporaryError, match="NoAuth"):
+        make(tmp_path / "dump", Nodes(rows))
+
+
+@pytest.mark.parametrize("kind", ["directory", "file", "link"])
+def test_nothing_is_overwritten(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "dump"
+    if kind == "directory":
+        place.mkdir()
+    elif kind == "file":
+        place.write_text("mine")
+    else:
+        place.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InvalidInputError, match="exists already"):
+        make(place)
+    assert [path.name for path in tmp_path.iterdir()] == ["dump"]
+
+
+def test_something_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    def say(text: str) -> None:
+        (tmp_path / "dump").mkdir(exist_ok=True)
+
+    with pytest.raises(InvalidInputError, match="appeared meanwhile"):
+        make(tmp_path / "dump", say=say)
+    assert [path.name for path in tmp_path.iterdir()] == ["dump"]
+    assert nothing_left(tmp_path / "dump")
+
+
+def test_a_parent_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="make it first"):
+        make(tmp_path / "no" / "dump")
+
+
+# --- reading back --------------------------------------------------------------------------------------------------
+
+
+def test_a_changed_file_a_missing_one_and_one_too_many_are_refused(tmp_path: Path) -> None:
+    made = make(tmp_path / "dump")
+    path = tmp_path / "dump" / made.files[0].path
+    intact = path.read_bytes()
+    path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
+    with pytest.raises(InvalidInputError, match="not what was written"):
+        open_tables(tmp_path / "dump", Kind.DUMP)
+    path.unlink()
+    with pytest.raises(InvalidInputError, match="exactly the files"):
+        open_tables(tmp_path / "dump", Kind.DUMP)
+    path.write_bytes(intact)
+    (path.parent / "part-00009.parquet").write_bytes(intact)
+    with pytest.raises(InvalidInputError, match="exactly the files"):
+        open_tables(tmp_path / "dump", Kind.DUMP)
+
+
+@pytest.mark.parametrize("change", [{"formatVersion": 2}, {"complete": False}, {"kind": "other"}, {"files": None}])
+def test_a_manifest_that_is_not_understood_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    import json
+
+    make(tmp_path / "dump")
+    manifest = tmp_path / "dump" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **change}))
+    with pytest.raises(InvalidInputError):
+        open_tables(tmp_path / "dump", Kind.DUMP)
+
+
+def test_a_dump_is_no_listing_and_half_of_one_is_nothing(tmp_path: Path) -> None:
+    make(tmp_path / "dump")
+    with pytest.raises(InvalidInputError, match="no ledger-listing"):
+        open_tables(tmp_path / "dump", Kind.LISTING)
+    (tmp_path / "dump" / "manifest.json").write_text("{")
+    with pytest.raises(InvalidInputError, match="no readable manifest"):
+        open_tables(tmp_path / "dump", Kind.DUMP)

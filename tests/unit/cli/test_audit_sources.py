@@ -1,0 +1,79 @@
+"""``metadata dump`` and ``ledgers list``: what a person types becomes a request, what came out is summed up."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from service.audit.manifests import Kind, Manifest, Moment, OrderRange, Proof, Rows, Source, SourceKind
+from tests.unit.cli.running import Terminal
+
+MADE = Manifest(
+    kind=Kind.DUMP,
+    source=Source(SourceKind.ZOOKEEPER, "zookeeper:2181"),
+    tool_version="1",
+    ledgers_root="/ledgers",
+    instance_id="instance",
+    cluster_name="local",
+    zxids=OrderRange(1, 2),
+    as_of=Moment(2, 3),
+    counts={"nodes": Rows(5, 1)},
+    left_out=(),
+    may_condemn=True,
+    reservations=(),
+    proof=Proof("begun", "ended"),
+)
+
+
+def test_a_dump_as_it_is_usually_asked_for(terminal: Terminal) -> None:
+    terminal.manifest = MADE
+    ran = terminal.run("metadata", "dump", "--source", "zk://zookeeper:2181", "--output", "out")
+    assert ran.code == 0
+    assert "instanceId" in ran.out
+    assert ran.err == "working\n"
+    (request,) = terminal.dumped
+    assert (request.source, request.output, request.ledgers_root) == ("zk://zookeeper:2181", Path("out"), "/ledgers")
+    assert (request.nodes_per_second, request.metadata_store_auth, request.without_ledgers) == (None, None, False)
+
+
+def test_every_option_of_a_dump(terminal: Terminal) -> None:
+    terminal.manifest = MADE
+    ran = terminal.run(
+        "--output", "json", "--tls-trust-cert-path", "ca.pem",
+        "metadata", "dump", "--source", "zk-admin:https://z:1", "--output", "out", "--chroot", "/c/", "--rate", "50",
+        "--ledgers-root-path", "/l", "--without-ledgers", "--cursors-from", "zk:z:2",
+        "--metadata-store-auth", "digest:a:b",
+    )  # fmt: skip
+    assert ran.code == 0
+    assert json.loads(ran.out)["counts"]["nodes"] == {"rows": 5, "unreadable": 1}
+    (request,) = terminal.dumped
+    assert (request.chroot, request.ledgers_root, request.without_ledgers) == ("/c", "/l", True)
+    assert (request.cursors_from, request.nodes_per_second) == ("zk:z:2", 50)
+    assert (request.metadata_store_auth, request.trusted_certificates) == ("digest:a:b", Path("ca.pem"))
+    assert "digest" not in repr(request)
+
+
+def test_a_listing_takes_its_address_and_credential_from_the_environment(terminal: Terminal) -> None:
+    terminal.manifest = MADE
+    terminal.set("PULSAR_SIDECAR_METADATA_STORE_URL", "zk:z:2181")
+    terminal.set("PULSAR_SIDECAR_METADATA_STORE_AUTH", "digest:a:b")
+    assert terminal.run("ledgers", "list", "--source", "metadata", "--output", "out", "--with-metadata").code == 0
+    (request,) = terminal.listed
+    assert (request.metadata_store_url, request.metadata_store_auth) == ("zk:z:2181", "digest:a:b")
+    assert request.with_metadata
+    assert terminal.run("ledgers", "list", "--source", "bookie-http://b:1", "--output", "out", "--rate", "5").code == 0
+    assert terminal.listed[1].ledgers_per_second == 5
+
+
+@pytest.mark.parametrize("command", [("metadata", "dump"), ("ledgers", "list")])
+def test_a_failure_ends_with_1_and_nothing_on_standard_output(terminal: Terminal, command: tuple[str, str]) -> None:
+    ran = terminal.run(*command, "--source", "x", "--output", "out")
+    assert (ran.code, ran.out) == (1, "")
+    assert "nothing was read for this test" in ran.err
+
+
+@pytest.mark.parametrize("command", [("metadata", "dump"), ("ledgers", "list")])
+def test_a_source_and_a_directory_are_wanted(terminal: Terminal, command: tuple[str, str]) -> None:
+    assert terminal.run(*command).code == 2
+    assert terminal.run(*command, "--source", "x").code == 2
+    assert terminal.run(*command, "--source", "x", "--output", "out", "--rate", "0").code == 2
