@@ -125,6 +125,8 @@ def _settled_entry(settlement: Settlement) -> dict[str, object]:
     }
     if settlement.facts is not None:
         entry["reads"] = _reads(settlement.facts)
+    if settlement.record is not None and settlement.record.mark.marked_version is not None:
+        entry["markedVersion"] = settlement.record.mark.marked_version
     if not settlement.conditional:
         entry["conditional"] = False
     return entry

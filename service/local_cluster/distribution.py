@@ -74,20 +74,31 @@ def _fetch_and_unpack(artifact: Artifact, shelf: Path, target: Path, progress: P
     workshop = Path(tempfile.mkdtemp(prefix=f".{artifact.directory_name()}-", dir=shelf))
     try:
         progress(f"fetching {artifact.coordinates()} with Maven (once; a server is about 250 MB)")
-        archive = _fetch(artifact, workshop)
+        archive = fetched(artifact.coordinates(), "tar.gz", workshop)
         progress(f"unpacking {archive.name} into {target}")
         _unpack(archive, workshop / "unpacked").rename(target)
     finally:
         shutil.rmtree(workshop, ignore_errors=True)
 
 
-def _fetch(artifact: Artifact, directory: Path) -> Path:
+def fetched(coordinates: str, kind: str, directory: Path) -> Path:
+    """The file of an artifact, fetched with Maven (which compares checksums) into a directory that is empty.
+
+    Args:
+        coordinates: ``group:artifact:version``, with type and classifier where it has them.
+        kind: how the file's name ends, without the leading dot.
+        directory: where it is put.
+
+    Raises:
+        MissingPrerequisiteError: there is no ``mvn``.
+        DistributionError: Maven cannot fetch it.
+    """
     maven = shutil.which("mvn")
     if maven is None:
         raise MissingPrerequisiteError(
-            f"Maven is needed once to fetch {artifact.coordinates()} and there is no mvn on the path; install Maven"
+            f"Maven is needed once to fetch {coordinates} and there is no mvn on the path; install Maven"
         )
-    command = [maven, "-B", "-q", "dependency:copy", f"-Dartifact={artifact.coordinates()}"]
+    command = [maven, "-B", "-q", "dependency:copy", f"-Dartifact={coordinates}"]
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own mvn
             [*command, f"-DoutputDirectory={directory}"],
@@ -99,7 +110,7 @@ def _fetch(artifact: Artifact, directory: Path) -> Path:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DistributionError(f"{' '.join(command)} did not finish: {error}; run it by hand") from error
-    archives = sorted(directory.glob("*.tar.gz"))
+    archives = sorted(directory.glob(f"*.{kind}"))
     if answer.returncode != 0 or len(archives) != 1:
         said = "\n".join((answer.stdout + answer.stderr).strip().splitlines()[-_LAST_LINES:])
         raise DistributionError(f"Maven could not fetch it; try by hand: {' '.join(command)}\n{said}")
