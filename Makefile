@@ -8,7 +8,7 @@ FAULT_ROUNDS ?= 20
 FAULTS ?= tests/faults
 SOURCES := service pyspark_jobs tests docs/generate.py proto/generate.py
 
-.PHONY: help check test matrix test-faults demo demo-down format generate lock clean bench
+.PHONY: help check test matrix test-faults mutants demo demo-down format generate lock clean bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -38,6 +38,11 @@ test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours);
 	$(BIN)/python -m pytest $(FAULTS) --fault-rounds $(FAULT_ROUNDS) --fault-report docs/reliability.json
 	$(BIN)/python -m tests.faults.report docs/reliability.json docs/reliability.md
 
+mutants: $(INSTALLED) ## mutation testing of the judgement and the codecs, as a table (half an hour; docs/reliability.md)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-mutants.lock
+	HYPOTHESIS_PROFILE=mutants $(BIN)/mutmut run --max-children 1
+	$(BIN)/python -m tests.mutation_score
+
 bench: $(INSTALLED) ## every benchmark, side by side with its peers, as tables (docs/benchmarks.md); leave the machine alone
 	@$(BIN)/python -m tests.benchmarks all
 
@@ -63,6 +68,9 @@ lock: ## resolve the dependencies again (needs uv)
 	  --no-emit-find-links --no-annotate --no-header pyproject.toml --output-file deploy/requirements.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --no-annotate --no-header --group dev pyproject.toml --output-file deploy/requirements-dev.lock
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --no-annotate --no-header --group mutants --constraint deploy/requirements-dev.lock \
+	  --output-file deploy/requirements-mutants.lock
 
 clean: ## remove what the build made; the demo's processes are not touched
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
