@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from service.local_cluster.failures import ClusterNotFoundError
 from service.local_cluster.spec import ClusterSpec
 from tests.cluster.choosing import chosen_cluster, local_cluster, version_under_test
 from tests.cluster.running import ClusterUnderTest
@@ -51,9 +52,17 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         for value in getattr(item, "funcargs", {}).values():
-            if hasattr(value, "addresses") and hasattr(value, "log"):
+            if hasattr(value, "log") and _has_addresses(value):
                 report.sections += _logs(value) + _threads(value)
     return report
+
+
+def _has_addresses(value: object) -> bool:
+    """Whether it is a cluster, and one that is there; a session's last failure may come after its end."""
+    try:
+        return hasattr(value, "addresses")
+    except ClusterNotFoundError:
+        return False
 
 
 def _logs(cluster: ClusterUnderTest) -> list[tuple[str, str]]:
