@@ -1,0 +1,74 @@
+"""An operator's verbs, killed before and after each of their steps, and asked for again."""
+
+import pytest
+
+from service.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record, parse_record
+from service.ledger_deletion.ports import DeletionTopic
+from service.ledger_deletion.redriving import redrive
+from service.ledger_deletion.restoring import undelete
+from service.ledger_deletion.steps import Step
+from service.model.errors import ConflictError
+from service.model.ids import LedgerId
+from service.model.ledgers import LedgerComponent, LedgerType
+from tests.fakes.bookkeeper import data_custom_metadata
+from tests.fakes.clock import FakeClock
+from tests.fakes.pulsar import FakeDeletionTopics
+from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, send
+from tests.unit.ledger_deletion.worlds import small
+
+LEDGERS = {LedgerId(ledger_id) for ledger_id in (1, 2, 3)}
+
+
+def buried() -> FakeDeletionTopics:
+    topics = FakeDeletionTopics(FakeClock())
+    for ledger_id in sorted(LEDGERS):
+        record = PendingDeleteLedgerInfo(
+            small().topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, LedgerId(ledger_id)
+        )
+        topics.put(DeletionTopic.DEAD_LETTER, encode_record(record), key=str(record.topic))
+    return topics
+
+
+def redrive_all(topics: FakeDeletionTopics, steps: CrashAt) -> None:
+    dead, publisher = topics.dead_letters(), topics.publisher(DeletionTopic.PENDING, "redriver")
+    redrive(dead, publisher, None, 10, steps)
+    dead.close()
+    publisher.close()
+
+
+@pytest.mark.parametrize("point", range(4))
+def test_a_redrive_loses_no_dead_letter(point: int) -> None:
+    topics = buried()
+    with pytest.raises(Crash):
+        redrive_all(topics, CrashAt(point))
+    topics.drop_connections()
+    steps = CrashAt()
+    redrive_all(topics, steps)
+    assert topics.waiting(DeletionTopic.DEAD_LETTER) == []
+    back = [parse_record(message.payload).ledger_id for message in topics.messages(DeletionTopic.PENDING)]
+    assert set(back) == LEDGERS
+    # Between storing and acknowledging, a second copy is the price of losing none.
+    assert len(back) == (6 if point in (1, 2) else 3)
+    redriven = [Step.DEAD_LETTERS_REDRIVEN] * 2 + [Step.DEAD_LETTERS_ACKNOWLEDGED] * 2
+    assert steps.seen == (redriven if point < 3 else [])
+
+
+@pytest.mark.parametrize("point", range(2))
+def test_an_undelete_brings_the_ledger_back_once(point: int) -> None:
+    setting = small()
+    world, topic = setting.world, setting.topic
+    orphan = world.ledger(data_custom_metadata(topic.managed_ledger_name))
+    send(world, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, orphan))
+    Sidecar(world).work()
+    assert orphan not in world.ledgers()
+
+    def bring_back(steps: CrashAt) -> None:
+        undelete(world.store, world.entries, world.topics, orphan, since_ms=0, force=True, steps=steps)
+
+    with pytest.raises(Crash):
+        bring_back(CrashAt(point))
+    if point == 0:
+        bring_back(CrashAt())
+    with pytest.raises(ConflictError, match="exists"):
+        bring_back(CrashAt())
+    assert orphan in world.ledgers()
