@@ -4,8 +4,10 @@ Asking the brokers takes longer than an answer may take. So while anybody asks, 
 answers come from memory. Invariant: what is answered was measured at most a second ago, or is measured now.
 """
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from service.ledger_deletion.ports import Backlog
 from service.model.clocks import Clock, StopSignal
@@ -15,6 +17,9 @@ MAX_AGE_MS = 1_000
 _PERIOD_SECONDS = 0.4
 _INTEREST_SECONDS = 3.0
 _LOOK_SECONDS = 0.2
+_ATTENTIVE_SECONDS = 0.0001
+"""How long a thread that computes keeps the interpreter from one that has a request to answer. Python's default, 5 ms,
+is more than an answer may take, and each answer needs the interpreter several times."""
 
 
 class BacklogMemory:
@@ -49,13 +54,21 @@ class BacklogMemory:
     def keep_fresh(self, stop: StopSignal) -> None:
         """Measure again and again while anybody asks for what is remembered; returns when stopped."""
         while not stop.is_set():
-            began = self._clock.monotonic_seconds()
-            if self._asked_at is not None and began - self._asked_at <= _INTEREST_SECONDS:
-                self._renew()
-                passed = self._clock.monotonic_seconds() - began
-                self._clock.wait_seconds(max(0.0, _PERIOD_SECONDS - passed), stop)
+            if self._is_asked():
+                with _attentive():
+                    self._keep_fresh_while_asked(stop)
             else:
                 self._clock.wait_seconds(_LOOK_SECONDS, stop)
+
+    def _keep_fresh_while_asked(self, stop: StopSignal) -> None:
+        while self._is_asked() and not stop.is_set():
+            began = self._clock.monotonic_seconds()
+            self._renew()
+            passed = self._clock.monotonic_seconds() - began
+            self._clock.wait_seconds(max(0.0, _PERIOD_SECONDS - passed), stop)
+
+    def _is_asked(self) -> bool:
+        return self._asked_at is not None and self._clock.monotonic_seconds() - self._asked_at <= _INTEREST_SECONDS
 
     def _young(self) -> Backlog | None:
         backlog = self._backlog
@@ -74,3 +87,14 @@ class BacklogMemory:
     def _measured(self) -> Backlog:
         self._backlog = self._measure()
         return self._backlog
+
+
+@contextmanager
+def _attentive() -> Iterator[None]:
+    """Let answers come between what the worker computes, at some of its speed; only while somebody asks."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_ATTENTIVE_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

@@ -1,5 +1,6 @@
 """The estimate of the backlog: never older than a second, and measured ahead of those who ask."""
 
+import sys
 import threading
 
 import pytest
@@ -127,3 +128,21 @@ def test_those_who_wait_for_a_measurement_share_it() -> None:
     for thread in threads:
         thread.join()
     assert asked == [1]
+
+
+def test_answers_get_the_interpreter_sooner_only_while_somebody_asks() -> None:
+    clock = FakeClock()
+    usual = sys.getswitchinterval()
+    seen: list[float] = []
+
+    def measure() -> Backlog:
+        seen.append(sys.getswitchinterval())
+        return Backlog({}, None, clock.now_ms())
+
+    memory = BacklogMemory(measure, clock)
+    memory.fresh()
+    memory.remembered()
+    memory.keep_fresh(StopAfter(clock, 10))
+    assert seen[0] == usual
+    assert max(seen[1:]) < 0.0005
+    assert sys.getswitchinterval() == usual
