@@ -4,7 +4,9 @@ Invariants: this is the only module that names concrete adapters; whatever is op
 order, however the process ends short of a kill.
 """
 
+import gc
 import importlib.metadata
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -59,6 +61,8 @@ from service.observability.metrics import DeletionMetrics
 from service.settings import Settings, load_settings
 
 _CLUSTER_NAME_PATIENCE_SECONDS = 60.0
+_OBJECTS_BETWEEN_COLLECTIONS = 100_000
+_SWITCH_SECONDS = 0.001
 _log = structlog.get_logger("pulsar-sidecar")
 
 
@@ -90,6 +94,7 @@ def serve(
     configure_logging(settings.log_level, settings.log_format)
     for warning in warnings:
         _log.warning(warning)
+    _prepare_interpreter()
     with ExitStack() as stack:
         _run(settings, environment, SystemClock(), stack, steps)
     _log.info("stopped")
@@ -116,6 +121,17 @@ def _run(
     )
     server_for(app, endpoint, draining).run([listening])
     _log.info("stopping")
+
+
+def _prepare_interpreter() -> None:
+    """Suit the interpreter to batches: they make many objects and no cycles, and keep one thread busy for long.
+
+    With the defaults about a tenth of a drain's processor time goes into looking for cycles, and a thread that brings
+    the store's answers or a caller's request waits up to 5 ms for its turn.
+    """
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, 20, 20)
+    sys.setswitchinterval(_SWITCH_SECONDS)
 
 
 def open_service(

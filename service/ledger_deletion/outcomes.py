@@ -10,6 +10,7 @@ import binascii
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import orjson
 
@@ -136,8 +137,8 @@ def _identity(record: PendingDeleteLedgerInfo) -> dict[str, object]:
     return {
         "ledgerId": record.ledger_id,
         "topicName": str(record.topic),
-        "ledgerComponent": record.component.value,
-        "ledgerType": record.ledger_type.value,
+        "ledgerComponent": record.component,
+        "ledgerType": record.ledger_type,
     }
 
 
@@ -177,4 +178,10 @@ def _json(document: dict[str, object]) -> bytes:
         return orjson.dumps(document)
     except orjson.JSONEncodeError:
         # A text that is not valid Unicode, which the standard library writes as an escape.
-        return json.dumps(document, separators=(",", ":")).encode()
+        return json.dumps(document, separators=(",", ":"), default=_value).encode()
+
+
+def _value(member: object) -> object:
+    if isinstance(member, Enum):
+        return member.value
+    raise TypeError(f"{type(member).__name__} cannot be written as JSON")

@@ -17,7 +17,6 @@ from service.wire import DataFormats_pb2 as bookkeeper
 
 _HEADER = re.compile(rb"BookieMetadataFormatVersion\t(?P<format>\d{1,9})\n")
 _NO_ENTRY = EntryId(-1)
-_HEADER_OF_PULSAR = b"BookieMetadataFormatVersion\t3\n"
 _STATES = {state.value: state for state in LedgerState}
 _DIGEST_TYPES = {digest_type.value: digest_type for digest_type in DigestType}
 _CLOSED = bookkeeper.LedgerMetadataFormat.CLOSED
@@ -33,9 +32,6 @@ def decode_ledger_metadata(data: bytes) -> LedgerMetadata:
     Raises:
         UndecodableError: an unknown format, damaged bytes, or a ledger that contradicts itself.
     """
-    if data.startswith(_HEADER_OF_PULSAR):
-        body = data[len(_HEADER_OF_PULSAR) :]
-        return _checked(_from_message(decode_exactly(bookkeeper.LedgerMetadataFormat, _undelimited(body))))
     header = _HEADER.match(data)
     if header is None:
         raise UndecodableError("a ledger's node does not start with BookKeeper's header; read it again")

@@ -69,7 +69,11 @@ class TopicName:
     local_name: str
 
     def __str__(self) -> str:
-        return f"{self.domain.value}://{self.namespace}/{self.local_name}"
+        return _uri(self)
+
+    def __hash__(self) -> int:
+        # Names are keys of much; what tells most of them apart is enough, and its own hash is remembered by Python.
+        return hash(self.local_name)
 
     @property
     def namespace(self) -> str:
@@ -146,6 +150,11 @@ def topic_of_managed_ledger(name: str) -> TopicName | None:
     except UnicodeError:
         return None
     return topic if is_pulsars else None
+
+
+@lru_cache(_REMEMBERED_NAMES)
+def _uri(topic: TopicName) -> str:
+    return f"{topic.domain.value}://{topic.namespace}/{topic.local_name}"
 
 
 @lru_cache(_REMEMBERED_NAMES)

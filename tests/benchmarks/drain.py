@@ -12,8 +12,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
@@ -37,12 +38,18 @@ from tests.cluster.topics import record
 
 NAME = "drain"
 WINDOW = 1000
+_WARM_UP_LEDGERS = 10_000
 _RECORDS_PER_CALL = 5_000
 _LOOK_SECONDS = 0.02
 _PATIENCE_SECONDS = 300
 _CLOCK = SystemClock()
 
 SIDECAR = "sidecar, every check, to acknowledged"
+UNLIMITED_SIDECAR = "the same, its adaptive limit off"
+SIDECARS: Mapping[str, Mapping[str, object]] = {
+    SIDECAR: {},
+    UNLIMITED_SIDECAR: {"two_phase_deletion_latency_factor": 0},
+}
 OWN_CLIENT = f"BookKeeper's client, its own driver, window {WINDOW}"
 BROKERS_CLIENT = f"BookKeeper's client, Pulsar's driver, window {WINDOW}"
 LIMIT = "limit: bare versioned multi-deletes"
@@ -77,6 +84,9 @@ class Contender:
     pid: int
 
 
+Starter = Callable[[], AbstractContextManager[Contender]]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ledgers", type=int, default=50_000, help="for each contender and round")
     parser.add_argument("--topics", type=int, default=20, help="the topics that they belong to, all of them loaded")
@@ -90,52 +100,73 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-drain-")))
         addresses = stack.enter_context(benchmark_cluster(arguments.cluster))
         maker = stack.enter_context(contextlib.closing(OrphanMaker(addresses, arguments.topics)))
-        contenders = [
-            contender
-            for contender in stack.enter_context(_contenders(addresses, scratch))
-            if not arguments.only or arguments.only in contender.name
-        ]
-        for contender in contenders:
-            _turn(contender, maker, addresses, arguments.ledgers // 2)
-        turns: dict[str, list[Turn]] = {contender.name: [] for contender in contenders}
+        starters = contender_starters(addresses, scratch, arguments.only or "", stack)
+        for start in starters.values():
+            _turn(start, maker, addresses, min(arguments.ledgers, _WARM_UP_LEDGERS))
+        turns: dict[str, list[Turn]] = {name: [] for name in starters}
         for _ in range(arguments.rounds):
-            for contender in contenders:
-                turns[contender.name].append(_turn(contender, maker, addresses, arguments.ledgers))
+            for name, start in starters.items():
+                turns[name].append(_turn(start, maker, addresses, arguments.ledgers))
     return [_table(turns, arguments)]
 
 
-def _turn(contender: Contender, maker: OrphanMaker, addresses: ClusterAddresses, count: int) -> Turn:
+def _turn(start: Starter, maker: OrphanMaker, addresses: ClusterAddresses, count: int) -> Turn:
     orphans = maker.make(count)
-    contender.prepare(orphans)
-    wait_until_quiet(addresses)
-    used = ProcessorTime({**addresses.members, "contender": contender.pid})
-    seconds = contender.delete(orphans)
-    processor_seconds = used.used()
-    if maker.remaining(orphans):
-        raise RuntimeError(f"{contender.name}: {maker.remaining(orphans)} ledgers are left; the figures are worthless")
+    with start() as contender:
+        contender.prepare(orphans)
+        wait_until_quiet(addresses)
+        used = ProcessorTime({**addresses.members, "contender": contender.pid})
+        seconds = contender.delete(orphans)
+        processor_seconds = used.used()
+    left = maker.remaining(orphans)
+    if left:
+        raise RuntimeError(f"{contender.name}: {left} ledgers are left; the figures are worthless")
     return Turn(seconds, processor_seconds)
 
 
 # --- the contenders ----------------------------------------------------------------------------------------------
 
 
+def contender_starters(addresses: ClusterAddresses, scratch: Path, only: str, stack: ExitStack) -> dict[str, Starter]:
+    """How each contender is had for a turn: a sidecar as a new process, since two would share the work."""
+    kept: dict[str, Starter] = {
+        OWN_CLIENT: partial(_bookkeeper, OWN_CLIENT, own_driver(addresses), scratch),
+        BROKERS_CLIENT: partial(_bookkeeper, BROKERS_CLIENT, pulsar_driver(addresses), scratch),
+    }
+    return {
+        **{name: partial(nullcontext, stack.enter_context(start())) for name, start in kept.items() if only in name},
+        **{
+            name: partial(_sidecar, name, addresses, scratch, settings)
+            for name, settings in SIDECARS.items()
+            if only in name
+        },
+        **({LIMIT: partial(_bare, addresses)} if only in LIMIT else {}),
+    }
+
+
 @contextmanager
-def _contenders(addresses: ClusterAddresses, scratch: Path) -> Iterator[list[Contender]]:
-    with ExitStack() as stack:
-        own = stack.enter_context(bookkeeper_peer(own_driver(addresses), WINDOW, _directory(scratch, "own")))
-        brokers = stack.enter_context(bookkeeper_peer(pulsar_driver(addresses), WINDOW, _directory(scratch, "brokers")))
-        store = stack.enter_context(open_metadata_store(addresses.metadata_store_url, _CLOCK))
-        sidecars = Sidecars(addresses, scratch)
-        stack.callback(sidecars.end_all)
-        drained = SidecarUnderLoad(sidecars.start_with_defaults(), store, _backlog_gauge(addresses))
-        yield [
-            Contender(OWN_CLIENT, _nothing, lambda found: own.delete(found[0].ledger_id, len(found)), own.pid),
-            Contender(
-                BROKERS_CLIENT, _nothing, lambda found: brokers.delete(found[0].ledger_id, len(found)), brokers.pid
-            ),
-            Contender(SIDECAR, drained.record, drained.drain, drained.pid),
-            Contender(LIMIT, _nothing, lambda found: _delete_barely(store, found), os.getpid()),
-        ]
+def _bookkeeper(name: str, uri: str, scratch: Path) -> Iterator[Contender]:
+    with tempfile.TemporaryDirectory(dir=scratch) as directory, bookkeeper_peer(uri, WINDOW, Path(directory)) as peer:
+        yield Contender(name, nothing, lambda found: peer.delete(found[0].ledger_id, len(found)), peer.pid)
+
+
+@contextmanager
+def _sidecar(
+    name: str, addresses: ClusterAddresses, scratch: Path, settings: Mapping[str, object]
+) -> Iterator[Contender]:
+    sidecars = Sidecars(addresses, scratch)
+    try:
+        with open_metadata_store(addresses.metadata_store_url, _CLOCK) as store:
+            drained = SidecarUnderLoad(sidecars.start_with_defaults(**settings), store, backlog_gauge(addresses))
+            yield Contender(name, drained.record, drained.drain, drained.pid)
+    finally:
+        sidecars.end_all()
+
+
+@contextmanager
+def _bare(addresses: ClusterAddresses) -> Iterator[Contender]:
+    with open_metadata_store(addresses.metadata_store_url, _CLOCK) as store:
+        yield Contender(LIMIT, nothing, lambda found: delete_barely(store, found), os.getpid())
 
 
 class SidecarUnderLoad:
@@ -176,7 +207,7 @@ class SidecarUnderLoad:
         return sum(node.children_count for node in self._store.read_many(directories) if node is not None)
 
 
-def _delete_barely(store: ZooKeeperMetadataStore, orphans: Sequence[Orphan]) -> float:
+def delete_barely(store: ZooKeeperMetadataStore, orphans: Sequence[Orphan]) -> float:
     topics = sorted({orphan.topic for orphan in orphans}, key=str)
     nodes = store.read_many([managed_ledger_path(topic.managed_ledger_name) for topic in topics])
     guards = {topic: Guard(node.path, node.version) for topic, node in zip(topics, nodes, strict=True) if node}
@@ -189,19 +220,13 @@ def _delete_barely(store: ZooKeeperMetadataStore, orphans: Sequence[Orphan]) -> 
     return seconds
 
 
-def _nothing(orphans: Sequence[Orphan]) -> None:
+def nothing(orphans: Sequence[Orphan]) -> None:
     """Nothing is to be prepared."""
 
 
-def _backlog_gauge(addresses: ClusterAddresses) -> BacklogGauge:
+def backlog_gauge(addresses: ClusterAddresses) -> BacklogGauge:
     admin = BrokerTopicAdmin(AdminRest(addresses.web_service_urls))
     return BacklogGauge(admin, topic_name(DeletionTopic.PENDING), topic_name(DeletionTopic.RETRY), _CLOCK)
-
-
-def _directory(scratch: Path, name: str) -> Path:
-    directory = scratch / name
-    directory.mkdir()
-    return directory
 
 
 def _wait(come: Callable[[], bool], what: str) -> None:

@@ -24,13 +24,16 @@ from service.model.ids import LedgerId
 from service.model.ledgers import LedgerState
 from service.model.metadata import Node
 from service.model.names import TopicName, parse_topic_name
+from service.wire.DataFormats_pb2 import LedgerMetadataFormat
 from tests.cluster.patience import until
 from tests.cluster.running import ExternalClusterUnderTest
 from tests.cluster.topics import Workload
+from tests.fakes.bookkeeper import delimited
 
 _FIRST_ID = 1_000_000_000
 """Far above what BookKeeper gives out while a benchmark runs."""
 
+_HEADER = b"BookieMetadataFormatVersion\t3\n"
 _NODES_PER_TRANSACTION = 500
 _TRANSACTIONS_IN_FLIGHT = 4
 
@@ -73,7 +76,7 @@ class OrphanMaker:
         for start in range(0, count, _NODES_PER_TRANSACTION):
             transaction = self._kazoo.transaction()
             for orphan in orphans[start : start + _NODES_PER_TRANSACTION]:
-                transaction.create(orphan.path, self._closed[orphan.topic].data)
+                transaction.create(orphan.path, _metadata(self._closed[orphan.topic], orphan.ledger_id))
             in_flight.append(transaction.commit_async())
             while len(in_flight) > _TRANSACTIONS_IN_FLIGHT:
                 _demand_created(in_flight.popleft())
@@ -118,6 +121,16 @@ def _closed_ledger(workload: Workload, topic: TopicName) -> Node:
     assert node is not None
     assert decode_ledger_metadata(node.data).custom_metadata
     return node
+
+
+def _metadata(node: Node, ledger_id: LedgerId) -> bytes:
+    """The node's metadata with a length and a last entry of this ledger's own."""
+    header, body = node.data[: len(_HEADER)], node.data[len(_HEADER) :]
+    length_bytes = 1 + next(index for index, byte in enumerate(body) if byte < 0x80)
+    message = LedgerMetadataFormat.FromString(body[length_bytes:])
+    message.lastEntryId = ledger_id % 50_000
+    message.length = (message.lastEntryId + 1) * 1_000
+    return header + delimited(message.SerializeToString())
 
 
 def _demand_created(answer: "AsyncResult[list[object]]") -> None:

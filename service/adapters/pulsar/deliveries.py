@@ -12,19 +12,21 @@ from service.model.positions import Position
 
 def delivery_of(message: pulsar.Message) -> Delivery:
     """The message as the workflow sees it; its handle is the client's own message id."""
-    message_id = message.message_id()
-    properties = message.properties()
+    # Past the client's wrapper, which adds a call of its own to each of these.
+    raw = message._message
+    message_id = raw.message_id()
+    properties = raw.properties()
     properties.pop(SEQUENCE_ID, None)
     return Delivery(
         handle=message_id,
-        payload=message.data(),
-        key=message.partition_key() or message.ordering_key() or None,
+        payload=raw.data(),
+        key=raw.partition_key() or raw.ordering_key() or None,
         properties=properties,
         message_id=java_message_id(message_id),
-        topic=message.topic_name(),
-        publish_time_ms=message.publish_timestamp(),
-        redelivery_count=max(0, message.redelivery_count()),
-        event_time_ms=message.event_timestamp() or None,
+        topic=raw.topic_name(),
+        publish_time_ms=raw.publish_timestamp(),
+        redelivery_count=max(0, raw.redelivery_count()),
+        event_time_ms=raw.event_timestamp() or None,
     )
 
 

@@ -13,11 +13,14 @@ from service.ledger_deletion.operating import OperationState
 from service.ledger_deletion.operations import HeldOperation
 from service.ledger_deletion.ports import Delivery, PendingDeletions
 from service.ledger_deletion.settling import Settler
+from service.ledger_deletion.workflow.batches import BatchesInHand
 from service.ledger_deletion.workflow.runtime import Runtime
 from service.model.errors import PermanentError, SidecarError
 
 log = structlog.get_logger("ledger-deletion")
 
+_BATCHES_IN_HAND = 2
+"""One that waits for the store and one that is judged; a third would only hold more memory."""
 _PAUSED_LOOK_SECONDS = 0.2
 _UPKEEP_SECONDS = 1.0
 _DRIVER_LOOK_SECONDS = 1.0
@@ -100,20 +103,27 @@ class Loops:
     def _consume(self, settler: Settler, pending: PendingDeletions) -> None:
         look_seconds = self._runtime.configuration.watchdog_late_ms / 1000
         next_look = self._clock.monotonic_seconds() + look_seconds
-        while not self._runtime.stop.is_set():
-            if self._is_paused():
-                self._clock.wait_seconds(_PAUSED_LOOK_SECONDS, self._runtime.stop)
-                continue
-            deliveries = pending.receive()
-            if self._is_paused():
-                # The pause came while this sidecar was waiting for messages; they come again later.
-                pending.postpone(deliveries)
-                continue
-            if deliveries:
-                self._settle(settler, pending, deliveries)
-            if self._clock.monotonic_seconds() >= next_look:
-                self._settle_overdue(settler, pending)
-                next_look = self._clock.monotonic_seconds() + look_seconds
+        with BatchesInHand(lambda batch: self._settle(settler, pending, batch), _BATCHES_IN_HAND) as batches:
+            while not self._runtime.stop.is_set():
+                batches.wait_for_room(self._most_batches())
+                if self._is_paused():
+                    self._clock.wait_seconds(_PAUSED_LOOK_SECONDS, self._runtime.stop)
+                    continue
+                deliveries = pending.receive()
+                if self._is_paused():
+                    # The pause came while this sidecar was waiting for messages; they come again later.
+                    pending.postpone(deliveries)
+                    continue
+                if deliveries:
+                    batches.begin(deliveries)
+                if self._clock.monotonic_seconds() >= next_look:
+                    batches.wait_for_room(self._most_batches())
+                    self._begin_overdue(batches, pending)
+                    next_look = self._clock.monotonic_seconds() + look_seconds
+
+    def _most_batches(self) -> int:
+        # The operator's rate is kept by one batch at a time, and leaves nothing to hurry for.
+        return _BATCHES_IN_HAND if self._runtime.rate_per_second() is None else 1
 
     def _is_paused(self) -> bool:
         return self._runtime.control.paused
@@ -126,13 +136,13 @@ class Loops:
             self._runtime.learn_length(report.mean_length_bytes)
         log.info("batch settled", received=report.received, deleted=report.deleted, postponed=report.postponed)
 
-    def _settle_overdue(self, settler: Settler, pending: PendingDeletions) -> None:
+    def _begin_overdue(self, batches: BatchesInHand, pending: PendingDeletions) -> None:
         """The watchdog: retries that the delayed tracker should have delivered long ago go on without it."""
         configuration = self._runtime.configuration
         overdue = pending.overdue(configuration.watchdog_late_ms, configuration.batch_size)
         if overdue:
             log.warning("retries are overdue, the broker's delayed delivery stalls", overdue=len(overdue))
-            self._settle(settler, pending, overdue)
+            batches.begin(overdue)
 
     # --- topic deletions -------------------------------------------------------------------------------------------
 
