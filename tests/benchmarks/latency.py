@@ -1,0 +1,100 @@
+"""Another client's ZooKeeper latency: alone, and while a backlog drains with and without the adaptive limit.
+
+The other client is a process with a session of its own that reads and writes a node at fixed moments (`open_loop`).
+Before each contender it is measured alone, then while the contender deletes; that contender's "times idle" compares the
+two. Contenders take turns on one cluster.
+"""
+
+import argparse
+import contextlib
+import statistics
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.adapters.metadata.url import parse_metadata_store_url
+from service.local_cluster.addresses import ClusterAddresses
+from tests.benchmarks.drain import BROKERS_CLIENT, Starter, contender_starters
+from tests.benchmarks.open_loop import Latencies, OpenLoopClient, open_loop_client
+from tests.benchmarks.orphans import OrphanMaker
+from tests.benchmarks.reporting import Table
+from tests.benchmarks.stage import benchmark_cluster, wait_until_quiet
+
+NAME = "latency"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the other client saw before and during one contender's turn."""
+
+    ledgers_per_second: float
+    alone: Latencies
+    beside: Latencies
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ledgers", type=int, default=50_000, help="for each contender and round")
+    parser.add_argument("--topics", type=int, default=20, help="the topics that they belong to, all of them loaded")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rate", type=float, default=100, help="requests a second of the other client")
+    parser.add_argument("--alone-seconds", type=float, default=10, help="how long it is measured alone, each time")
+    parser.add_argument("--only", help="only contenders whose name contains this")
+    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+
+
+def run(arguments: argparse.Namespace) -> Sequence[Table]:
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-latency-")))
+        addresses = stack.enter_context(benchmark_cluster(arguments.cluster))
+        maker = stack.enter_context(contextlib.closing(OrphanMaker(addresses, arguments.topics)))
+        host, port = parse_metadata_store_url(addresses.metadata_store_url).servers[0].rsplit(":", 1)
+        client = stack.enter_context(open_loop_client("zookeeper", host, int(port), arguments.rate))
+        starters = contender_starters(addresses, scratch, arguments.only or "", stack)
+        starters.pop(BROKERS_CLIENT, None)  # `drain` compares it with its sibling
+        for start in starters.values():
+            _turn(start, maker, client, addresses, arguments.ledgers // 2, 1)
+        turns: dict[str, list[Turn]] = {name: [] for name in starters}
+        for _ in range(arguments.rounds):
+            for name, start in starters.items():
+                turns[name].append(_turn(start, maker, client, addresses, arguments.ledgers, arguments.alone_seconds))
+    return [_table(turns, arguments)]
+
+
+def _turn(
+    start: Starter,
+    maker: OrphanMaker,
+    client: OpenLoopClient,
+    addresses: ClusterAddresses,
+    count: int,
+    alone_seconds: float,
+) -> Turn:
+    orphans = maker.make(count)
+    with start() as contender:
+        contender.prepare(orphans)
+        wait_until_quiet(addresses)
+        alone = client.over(alone_seconds)
+        seconds = contender.delete(orphans)
+        beside = client.take()
+    left = maker.remaining(orphans)
+    if left:
+        raise RuntimeError(f"{contender.name}: {left} ledgers are left; the figures are worthless")
+    return Turn(count / seconds, alone, beside)
+
+
+def _table(turns: dict[str, list[Turn]], arguments: argparse.Namespace) -> Table:
+    rows = [_row(name, found) for name, found in turns.items()]
+    return Table(
+        f"Another client at {arguments.rate:.0f} requests/s while {arguments.ledgers:,} ledgers are deleted, "
+        f"{arguments.rounds} rounds together",
+        ("", "ledgers/s", "alone: p50", "p99", "slowest", "meanwhile: p50", "p99", "slowest", "p99, times alone"),
+        rows,
+    )
+
+
+def _row(name: str, found: Sequence[Turn]) -> tuple[str, ...]:
+    alone = Latencies([each for turn in found for each in turn.alone.milliseconds])
+    beside = Latencies([each for turn in found for each in turn.beside.milliseconds])
+    rate = statistics.median(turn.ledgers_per_second for turn in found)
+    return (name, f"{rate:,.0f}", *alone.cells(), *beside.cells(), f"{beside.p(99) / alone.p(99):.1f}")
