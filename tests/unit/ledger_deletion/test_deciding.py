@@ -27,6 +27,7 @@ from service.ledger_deletion.facts import (
     UndecodableLedger,
     Unreferenced,
 )
+from service.ledger_deletion.pending import PendingDeleteLedgerInfo
 from service.ledger_ownership.claims import (
     BucketClaim,
     Claim,
@@ -516,3 +517,9 @@ def test_the_detail_says_what_was_found(case: Facts, detail: str) -> None:
     verdict = decide(case, POLICY)
     assert isinstance(verdict, Finish | RetryLater | Postpone)
     assert verdict.detail == detail
+
+
+@pytest.mark.parametrize("about", [record(), offload_record()])
+def test_unknown_references_are_the_reason_to_wait(about: PendingDeleteLedgerInfo) -> None:
+    case = facts(about, references=ReferencesUnknown("odd"))
+    assert decide(case, POLICY) == RetryLater(Reason.REFERENCES_UNKNOWN, "odd")

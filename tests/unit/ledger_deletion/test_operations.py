@@ -195,3 +195,9 @@ def test_its_state_as_an_operator_sees_it() -> None:
     status = OPERATION.status(OperationState.RUNNING, "it waits")
     assert status == TopicDeletionStatus(OPERATION_ID, TOPIC, OperationState.RUNNING, 2, 4, 11, "it waits")
     assert OPERATION.status(OperationState.DONE).reason is None
+
+
+def test_which_check_refused_a_field() -> None:
+    with pytest.raises(UndecodableError) as refusal:
+        decode_operation(encoded(force=1))
+    assert str(refusal.value.__cause__) == "a field has another type"

@@ -205,3 +205,24 @@ def test_a_message_is_filled_to_its_last_byte() -> None:
 @pytest.mark.parametrize("root", ["/ledgers", "/chroot/ledgers", "/elsewhere"])
 def test_a_ledger_comes_back_where_it_was(root: str) -> None:
     assert kept_ledgers(forged(path=f"{root}/00/0000/L0007"))[0].path == f"{root}/00/0000/L0007"
+
+
+def test_a_settled_record_names_the_version_it_was_marked_at() -> None:
+    (payload,) = settled_messages("s", 5, [Settlement("kept", "x", "why", "1:2:0", record(marked_version=0))])
+    assert json.loads(payload)["entries"][0]["markedVersion"] == 0
+    (payload,) = settled_messages("s", 5, [Settlement("kept", "x", "why", "1:2:0", record())])
+    assert "markedVersion" not in json.loads(payload)["entries"][0]
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind", "cause"),
+    [
+        (forged(path=7), "TypeError", "a kept ledger has an id and a path"),
+        (forged(ledgerId="7"), "TypeError", "a kept ledger has an id and a path"),
+        (forged(path="/ledgers/00/0000/L0008"), "ValueError", "a kept ledger's path is not its own"),
+    ],
+)
+def test_why_a_forged_message_is_not_believed(payload: bytes, kind: str, cause: str) -> None:
+    with pytest.raises(UndecodableError, match=f"^an outcome message cannot be read: {kind}$") as refusal:
+        kept_ledgers(payload)
+    assert str(refusal.value.__cause__) == cause
