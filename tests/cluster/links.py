@@ -281,7 +281,9 @@ def links_of(addresses: ClusterAddresses) -> dict[Link, int]:
 @contextlib.contextmanager
 def sidecar_network(addresses: ClusterAddresses) -> Iterator[SidecarNetwork]:
     """A namespace with links to a cluster; skips the test where the system allows none."""
-    _skip_where_impossible(addresses)
+    if addresses.directory is None:
+        pytest.skip("links are laid to members on this machine only; this cluster runs elsewhere")
+    skip_without_namespaces()
     network = SidecarNetwork(links_of(addresses))
     try:
         yield network
@@ -289,9 +291,8 @@ def sidecar_network(addresses: ClusterAddresses) -> Iterator[SidecarNetwork]:
         network.close()
 
 
-def _skip_where_impossible(addresses: ClusterAddresses) -> None:
-    if addresses.directory is None:
-        pytest.skip("links are laid to members on this machine only; this cluster runs elsewhere")
+def skip_without_namespaces() -> None:
+    """Skip the test where the system lets no network namespace be made, and say what would."""
     missing = [tool for tool in ("unshare", "nsenter", "ip", "ss") if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"network namespaces need {', '.join(missing)} (util-linux, iproute2)")

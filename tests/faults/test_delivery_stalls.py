@@ -30,7 +30,6 @@ STALLING = {
 }
 WATCHFUL = {"two_phase_deletion_watchdog_late_in_seconds": 2}
 OVERDUE = re.compile(r"retries are overdue.*\boverdue=(\d+)")
-LINES = 100_000
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def workload(deletion_cluster: ClusterUnderTest) -> Iterator[Workload]:
 def sidecars(deletion_cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecars]:
     sidecars = Sidecars(deletion_cluster.addresses, tmp_path_factory.mktemp("watchful"))
     yield sidecars
-    sidecars.end_all()
+    sidecars.close()
 
 
 @pytest.fixture(scope="module")
@@ -72,4 +71,4 @@ def test_retries_go_on_while_the_broker_delivers_none(scene: Scene, dice: random
 
 def read_past_the_broker(sidecar: SidecarProcess) -> int:
     """How many retries it has found overdue so far."""
-    return sum(int(count) for count in OVERDUE.findall(sidecar.log(LINES)))
+    return sum(int(count) for count in OVERDUE.findall(sidecar.whole_log))
