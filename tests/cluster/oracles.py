@@ -3,7 +3,8 @@
 - S1: no referenced ledger is gone. - S2: topics that stay read from their first message to their last.
 - L1: no accepted record is unfinished: the backlog returns to 0, no topic deletion runs on, and each ledger that a
 sidecar was told about has a final outcome. - E1: each ledger's effect happened once. - Nothing that a sidecar was told
-about is left an orphan.
+about is left an orphan. - Every step that a sidecar told of is one that the protocol's model allows: that is looked at
+when the session ends (`tests.model.conformance`).
 
 Invariant: everything is counted on the cluster itself, by a census of the metadata store and by reading the outcome
 topic from its beginning; nothing is believed because a sidecar says so, except that its backlog is empty.
@@ -29,6 +30,7 @@ from service.model.names import TopicName, parse_topic_name
 from tests.cluster.patience import until
 from tests.cluster.sidecars import SidecarProcess
 from tests.cluster.topics import Workload
+from tests.model import conformance
 
 OUTCOME_TOPIC = parse_topic_name("persistent://pulsar/system/__ledger_deletion-OUTCOME")
 FINAL = frozenset({"deleted", "kept", "rejected", "dead-letter"})
@@ -201,6 +203,7 @@ class Oracles:
         self._check_nothing_referenced_is_gone()
         self._check_what_stays_reads_to_its_end()
         self._check_no_orphan_we_know_of()
+        conformance.note([(outcome.step, outcome.sidecar, outcome.entry) for outcome in self.outcomes])
 
     def _check_effects_happened_once(self) -> None:
         deleted = Counter(
