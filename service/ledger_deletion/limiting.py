@@ -30,10 +30,15 @@ HIGHEST_LEVEL: Final = 200.0
 _GENTLE_LEVEL: Final = 0.2
 """Up to here there is mostly rest (50 deletions a second at most)."""
 _ALONE_SECONDS: Final = 0.002
+_GRACE_SECONDS: Final = 0.0005
+"""So much longer than its idle p99 is never late, however quick the store is."""
 _FIRST_LEVEL: Final = 25.0
 _BLIND_LEVEL: Final = 25.0
 _TWO_MULTIS_FROM: Final = 40
 _REST_SECONDS: Final = 0.005
+
+_SMALLEST_PORTION: Final = 100
+_PORTION_PER_LEVEL: Final = 200
 
 _SLOW_GROWTH: Final = 0.00125
 """By so much the level grows with each probe in time. A late one takes a fifth to a half, so that in balance about one
@@ -153,7 +158,7 @@ class AdaptiveLimit:
         """A probe has taken so long already and has no answer yet; its end is still to be told (`observe`)."""
         now = self._clock.monotonic_seconds()
         self._observed_at = now
-        if self._has_learnt(now) and not self._is_idle(now) and self._is_late(now, seconds):
+        if self._has_learnt(now) and not self._is_idle(now) and seconds > self._in_time_seconds(now):
             self._steer(now, seconds, 0.0)
 
     def readings(self) -> LimitReadings:
@@ -173,8 +178,10 @@ class AdaptiveLimit:
         gentle = self._gentle_since is not None and now - self._gentle_since >= _QUIET_SECONDS
         return gentle and now - seconds - self._worked_at >= _ALONE_SECONDS
 
-    def _is_late(self, now: float, seconds: float) -> bool:
-        return seconds > self._factor * (self._idle.p99_seconds(now) or 0.0)
+    def _in_time_seconds(self, now: float) -> float:
+        """What a probe may take; a client's own scheduling varies by the grace anyway."""
+        idle_p99 = self._idle.p99_seconds(now) or 0.0
+        return max(self._factor * idle_p99, idle_p99 + _GRACE_SECONDS)
 
     def _has_learnt(self, now: float) -> bool:
         """Whether it is known what is late; the level goes to its lowest until then, and up from a middling one."""
@@ -185,12 +192,12 @@ class AdaptiveLimit:
         return known
 
     def _steer(self, now: float, seconds: float, passed: float) -> None:
-        if self._is_late(now, seconds):
+        in_time = self._in_time_seconds(now)
+        if seconds > in_time:
             # Probes that are late together are late for one reason.
             if now - self._cut_at >= _EVENT_SECONDS:
                 self._cut_at = now
                 self._in_time_since_cut = 0
-                in_time = self._factor * (self._idle.p99_seconds(now) or 0.0)
                 self._set_level(now, self._level * min(_SLIGHTEST_CUT, max(_SHARPEST_CUT, in_time / seconds)))
             return
         self._in_time_since_cut += 1
@@ -217,6 +224,14 @@ def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 3)
 
 
+def seconds_of_work(level: float) -> int:
+    """So many ledgers that even a store that bears only so many on their way takes them within seconds.
+
+    A shutdown waits for what was handed out; at `LOWEST_LEVEL` it is 10 seconds' work.
+    """
+    return max(_SMALLEST_PORTION, int(level * _PORTION_PER_LEVEL))
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest of ``values`` that so large a share of them does not exceed."""
     ordered = sorted(values)
@@ -226,30 +241,42 @@ def percentile(values: Sequence[float], share: float) -> float:
 class Pacer:
     """Hands out work in portions that keep the rate; a raised or lifted limit counts from the next portion on."""
 
-    def __init__(self, clock: Clock, stop: StopSignal, rate_per_second: Callable[[], float | None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        stop: StopSignal,
+        rate_per_second: Callable[[], float | None],
+        portion: Callable[[], int] | None = None,
+    ) -> None:
+        """``portion``: most items at once where there is no rate (`seconds_of_work`); None for no bound."""
         self._clock = clock
         self._stop = stop
         self._rate_per_second = rate_per_second
+        self._portion = portion
         self._free_at_seconds = 0.0
 
     def chunks(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-        """The items in order, each portion not before its time; without a limit all at once.
+        """The items in order, each portion not before its time.
 
-        Ends early when waiting is stopped: what was not handed out was not begun.
+        Ends early when it is stopped: what was not handed out was not begun.
         """
         position = 0
         while position < len(items):
             rate = self._rate_per_second()
-            size = len(items) if rate is None else max(1, int(rate))
-            chunk = items[position : position + size]
-            if self._stopped_before(len(chunk), rate):
+            chunk = items[position : position + self._size(rate, len(items))]
+            if self._stopped_before(len(chunk), rate, is_first=position == 0):
                 return
             yield chunk
             position += len(chunk)
 
-    def _stopped_before(self, count: int, rate: float | None) -> bool:
+    def _size(self, rate: float | None, count: int) -> int:
+        if rate is not None:
+            return max(1, int(rate))
+        return count if self._portion is None else self._portion()
+
+    def _stopped_before(self, count: int, rate: float | None, *, is_first: bool) -> bool:
         if rate is None:
-            return False
+            return not is_first and self._stop.is_set()
         now = self._clock.monotonic_seconds()
         start = max(now, self._free_at_seconds)
         self._free_at_seconds = start + count / rate

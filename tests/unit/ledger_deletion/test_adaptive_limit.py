@@ -184,6 +184,19 @@ def test_what_was_learnt_long_ago_is_learnt_again_while_it_works() -> None:
     assert store.levels[-1] > 10
 
 
+def test_half_a_millisecond_more_is_never_late() -> None:
+    clock = FakeClock()
+    limit = AdaptiveLimit(clock, 2.0)
+    for _ in range(100):
+        limit.observe(0.0001)
+    limit.allowance()
+    clock.advance_ms(100)
+    limit.observe(0.0006)
+    assert limit.readings().level >= 25
+    limit.observe(0.00061)
+    assert limit.readings().level < 25
+
+
 def test_a_slow_probe_while_nothing_is_deleted_cuts_nothing() -> None:
     store = Store(1.0, 0.05)
     store.idle(30)
