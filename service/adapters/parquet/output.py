@@ -23,6 +23,7 @@ from service.model.errors import InvalidInputError, TemporaryError
 
 _ROWS_PER_FILE = 4_000_000
 _ROW_GROUP_ROWS = 131_072
+_ROW_GROUP_BYTES = 128 * 1024 * 1024
 _COMPRESSION = "zstd"
 _PART = "part-{:05d}.parquet"
 
@@ -117,7 +118,7 @@ class _Part:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = _HashingFile(path)
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = 0
+        self._waiting_rows = self._waiting_bytes = 0
         self._schema = schema
         self._writer = pq.ParquetWriter(self._file, schema, compression=_COMPRESSION, use_dictionary=False)
 
@@ -125,7 +126,8 @@ class _Part:
         self.rows += rows.num_rows
         self._waiting.append(rows)
         self._waiting_rows += rows.num_rows
-        if self._waiting_rows >= _ROW_GROUP_ROWS:
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_rows >= _ROW_GROUP_ROWS or self._waiting_bytes >= _ROW_GROUP_BYTES:
             self._flush()
 
     def close(self) -> FileDigest:
@@ -146,7 +148,7 @@ class _Part:
     def _flush(self) -> None:
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), row_group_size=_ROW_GROUP_ROWS)
-            self._waiting, self._waiting_rows = [], 0
+            self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
 
 class _HashingFile(io.FileIO):

@@ -1,0 +1,116 @@
+"""What every source of a dump does: a walk of a server in memory, a walk of the real one, and a snapshot."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.adapters.metadata.live_nodes import LiveZooKeeper, WalkedNodes
+from service.adapters.metadata.snapshot_nodes import snapshot_file
+from service.adapters.metadata.zookeeper import open_metadata_store
+from service.adapters.metadata.zookeeper_walk import WalkOrder
+from service.audit.manifests import OrderRange, Proof, Source, SourceKind
+from service.audit.ports import Ending, NodeSource
+from service.audit.tables import NODES
+from service.model.clocks import SystemClock
+from service.model.errors import TemporaryError
+from tests.contract.metadata_store_servers import chroot
+from tests.fakes.walkable_zookeeper import WalkableZooKeeper
+from tests.fakes.zookeeper_snapshots import SnapshotNode, SnapshotWriter
+
+Tree = Mapping[str, bytes]
+OpenSource = Callable[[Tree], NodeSource]
+
+TREE: Tree = {
+    "/": b"",
+    "/empty": b"",
+    "/large": bytes(range(256)) * 2000,
+    "/ledgers": b"",
+    **{f"/ledgers/{number:04d}": b"%d" % number for number in range(700)},
+    "/deep": b"0",
+    **{"/deep" + "/x" * depth: b"%d" % depth for depth in range(1, 12)},
+    "/näme with spaces, 100% and +": "wert ✓".encode(),
+}
+
+
+class _FakeWalk:
+    """A walk over the server in memory, as a source."""
+
+    source = Source(SourceKind.ZOOKEEPER, "memory")
+
+    def __init__(self, tree: Tree) -> None:
+        server = WalkableZooKeeper()
+        for path, value in tree.items():
+            if path != "/":
+                server.put(path, value)
+        self._walk = server.walk()
+
+    def batches(self) -> Iterator[Any]:
+        return self._walk.batches()
+
+    def ending(self) -> Ending:
+        if self._walk.last_zxid is None:
+            raise TemporaryError("the walk is not over")
+        return Ending(OrderRange(self._walk.first_zxid, self._walk.last_zxid), Proof("", "", self._walk.checks))
+
+
+@pytest.fixture(params=["memory", "snapshot", "zookeeper"])
+def open_source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenSource]:
+    if request.param == "memory":
+        yield _FakeWalk
+    elif request.param == "snapshot":
+        yield lambda tree: _snapshot(tmp_path / "snapshot.5", tree)
+    else:
+        cluster = request.getfixturevalue("cluster")
+        with chroot(cluster.addresses.metadata_store_url) as url:
+            yield lambda tree: _living(url, tree)
+
+
+def _snapshot(path: Path, tree: Tree) -> NodeSource:
+    nodes = [SnapshotNode(name, value) for name, value in tree.items() if name != "/"]
+    path.write_bytes(SnapshotWriter(last_zxid=9).snapshot(nodes))
+    return snapshot_file(path)
+
+
+def _living(url: str, tree: Tree) -> NodeSource:
+    with open_metadata_store(url, SystemClock(), patience_seconds=60) as store:
+        for path, value in tree.items():
+            if path != "/":
+                store.create(path, value)
+    return WalkedNodes(LiveZooKeeper(url), SystemClock(), WalkOrder())
+
+
+def test_every_node_once_as_it_is(open_source: OpenSource) -> None:
+    rows = [row for batch in open_source(TREE).batches() for row in batch.to_pylist()]
+    assert len(rows) == len(TREE)
+    assert {row["path"]: row["value"] for row in rows} == TREE
+    assert {row["version"] for row in rows} == {0}
+    assert {row["unreadable"] for row in rows} == {None}
+    assert not any(row["ephemeral"] for row in rows)
+
+
+def test_each_node_comes_after_its_parent(open_source: OpenSource) -> None:
+    seen: set[str] = set()
+    for batch in open_source(TREE).batches():
+        assert batch.schema.equals(NODES)
+        for path in batch.column("path").to_pylist():
+            assert path == "/" or (path.rpartition("/")[0] or "/") in seen
+            seen.add(path)
+
+
+def test_the_ending_is_known_at_the_end(open_source: OpenSource) -> None:
+    source = open_source({"/": b"", "/a": b"1"})
+    with pytest.raises(TemporaryError):
+        source.ending()
+    newest = max(row["mzxid"] for batch in source.batches() for row in batch.to_pylist())
+    ending = source.ending()
+    assert ending.zxids.first is not None
+    assert ending.zxids.last is not None
+    assert ending.zxids.first <= ending.zxids.last
+    assert newest <= ending.zxids.last
+    assert ending.proof.checks
+
+
+def test_a_tree_without_nodes_is_its_root(open_source: OpenSource) -> None:
+    assert [row["path"] for batch in open_source({"/": b""}).batches() for row in batch.to_pylist()] == ["/"]
