@@ -97,3 +97,46 @@ def test_garbage_behind_the_magic_never_escapes_as_another_error(data: bytes) ->
         unwrap(b"\x47\x78" + data)
     except UndecodableError:
         return
+
+
+HEADER = "a compressed node ends inside its header; read it again"
+METADATA = "a compressed node ends inside its metadata; read it again"
+STREAM = "a compressed node is not one whole zlib stream; read it again"
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (b"\x47\x78\x00\x00\x00", HEADER),
+        (b"\x47\x78\x00\x00\x00\x00", "ManagedLedgerInfoMetadata lacks a required field; read it again"),
+        (b"\x47\x78\xff\xff\xff\xff", METADATA),
+        (b"\x47\x78\x00\x00\x00\x05\x08\x01\x10\x01", METADATA),
+        (compressed("NONE", b"plain", b"plai"), "a compressed node expands to 4 bytes, not 5; read it again"),
+        (compressed("ZLIB", b"plain", zlib.compress(b"plain") + b"more"), STREAM),
+        (compressed("ZLIB", b"plain", zlib.compress(b"longer than plain")), STREAM),
+    ],
+)
+def test_why_a_wrapper_is_not_understood(node: bytes, reason: str) -> None:
+    with pytest.raises(UndecodableError) as refusal:
+        unwrap(node)
+    assert str(refusal.value) == reason
+
+
+def test_why_a_payload_does_not_expand() -> None:
+    with pytest.raises(UndecodableError, match=r"^a compressed node does not expand \(.+\); read it again$"):
+        unwrap(compressed("ZSTD", b"plain", b"not zstd"))
+
+
+def test_why_a_size_is_absurd() -> None:
+    metadata = ml.ManagedLedgerInfoMetadata(compressionType=ml.LZ4, uncompressedSize=-1).SerializeToString()
+    with pytest.raises(UndecodableError) as refusal:
+        unwrap(b"\x47\x78" + len(metadata).to_bytes(4, "big") + metadata)
+    assert str(refusal.value) == (
+        "a compressed node promises -1 bytes, and at most 268435456 are ever expanded; look at the node by hand"
+    )
+
+
+@pytest.mark.parametrize("plain", [b"", b"x", b"some bytes " * 20])
+@pytest.mark.parametrize("algorithm", ["NONE", "SNAPPY", "ZLIB"])
+def test_small_nodes_come_out_whole(algorithm: str, plain: bytes) -> None:
+    assert unwrap(compressed(algorithm, plain, COMPRESSORS[algorithm](plain))) == plain
