@@ -1,10 +1,12 @@
 """The rate limit: as fast as allowed, never faster, and no waiting without one."""
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.ledger_deletion.limiting import Pacer
+from service.ledger_deletion.limiting import Pacer, seconds_of_work
 from tests.fakes.clock import FakeClock
 
 
@@ -28,6 +30,26 @@ def test_without_a_limit_everything_goes_at_once() -> None:
     assert list(Pacer(clock, Stop(), lambda: None).chunks([1, 2, 3])) == [[1, 2, 3]]
     assert clock.monotonic_seconds() == 0
     assert list(Pacer(clock, Stop(), lambda: None).chunks([])) == []
+
+
+def test_without_a_rate_portions_follow_what_the_store_bears() -> None:
+    clock = FakeClock()
+    portions = iter([2, 5, 5])
+    pacer = Pacer(clock, Stop(), lambda: None, lambda: next(portions))
+    assert [len(chunk) for chunk in pacer.chunks(range(10))] == [2, 5, 3]
+    assert clock.monotonic_seconds() == 0
+    assert (seconds_of_work(0.25), seconds_of_work(25)) == (100, 5_000)
+
+
+def test_without_a_rate_a_stop_ends_it_after_the_portion_in_hand() -> None:
+    clock = FakeClock()
+    stop = threading.Event()
+    pacer = Pacer(clock, stop, lambda: None, lambda: 2)
+    handed_out = []
+    for chunk in pacer.chunks(range(10)):
+        handed_out.extend(chunk)
+        stop.set()
+    assert handed_out == [0, 1]
 
 
 @given(rate=st.floats(0.05, 1_000), batches=st.lists(st.integers(0, 50), max_size=6))
