@@ -22,7 +22,7 @@ from service.model.ids import LedgerId
 from tests.model.alloy import solve, theory
 
 KNOWN = Path(__file__).with_name("known_traces.json")
-"""Traces seen on clusters so far, all replayed by the tests of the model: what is among them is legal."""
+"""Traces seen so far, all replayed by the tests of the model: what is among them is legal."""
 
 _JUDGED, _AGAIN = "Judges", "SentAgain"
 _VERDICTS = {

@@ -474,7 +474,7 @@ run judges_again_after_a_conflict {
   no Omitted
   eventually (Now.action = Deletes and no Now.who.phase')
   eventually some DeletedByUs
-} for 1 but 2 Version, 1 Int, exactly 11 steps expect 1
+} for 1 but 2 Version, 1 Int, exactly 12 steps expect 1
 run two_consumers_and_one_effect {
   no Omitted
   eventually (Consumer.phase = Judged)
