@@ -50,6 +50,18 @@ def test_a_whole_record() -> None:
     assert parse_record(BYTES) == WHOLE
 
 
+@pytest.mark.parametrize(
+    ("text", "local_name"),
+    [
+        ("public/default/persistent/a%2Fb", "a/b"),
+        ("persistent://public/default/persistent", "persistent"),
+        ("persistent://a/persistent/c", "c"),
+    ],
+)
+def test_a_topic_in_either_spelling(text: str, local_name: str) -> None:
+    assert parse_record_document(PLAIN | {"topicName": text}).topic.local_name == local_name
+
+
 def test_a_record_without_anything_optional() -> None:
     record = parse_record_document(PLAIN)
     assert encode_record(record) == json.dumps(PLAIN, separators=(",", ":")).encode()

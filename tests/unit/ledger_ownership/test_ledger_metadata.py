@@ -170,3 +170,48 @@ def test_garbage_behind_the_header(header: bytes, data: bytes) -> None:
         assert isinstance(decode_ledger_metadata(header + data), LedgerMetadata)
     except UndecodableError:
         return
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (HEADER_2 + b"quorumSize: 2", "a ledger's metadata lacks a required field; read it again"),
+        (_changed(lastEntryId=None), "a closed ledger's metadata names no last entry; read it again"),
+        (_custom({"value": b"1"}), "a ledger's custom metadata is ambiguous; look at the ledger by hand"),
+    ],
+)
+def test_why_metadata_is_not_understood(data: bytes, reason: str) -> None:
+    with pytest.raises(UndecodableError) as refusal:
+        decode_ledger_metadata(data)
+    assert str(refusal.value) == reason
+
+
+def test_what_an_open_ledgers_node_says_of_its_end_is_not_believed() -> None:
+    """Only closing fixes a ledger's end; BookKeeper reads none before either (``LedgerMetadataImpl``)."""
+    read = decode_ledger_metadata(_changed(state=bookkeeper.LedgerMetadataFormat.OPEN, lastEntryId=9, length=99))
+    assert (read.state, read.last_entry_id, read.length_bytes) == (LedgerState.OPEN, -1, 0)
+
+
+def test_a_digest_type_that_was_not_written_is_not_made_up() -> None:
+    assert decode_ledger_metadata(_changed(digestType=None)).digest_type is None
+
+
+def test_one_bookie_is_enough() -> None:
+    assert decode_ledger_metadata(HEADER_1 + b"1\n1\n0\n0\ta:1\n").ensemble_size == 1
+
+
+def test_a_bookies_name_may_hold_a_space() -> None:
+    (segment,) = decode_ledger_metadata(HEADER_1 + b"1\n1\n0\n0\ta b:1\n").segments
+    assert segment.ensemble == ("a b:1",)
+
+
+def test_a_long_message_has_a_long_length() -> None:
+    """128 is the first length of two bytes."""
+    for size in (127, 128, 129, 300):
+        padding = size - len(_message(ledger_metadata_bytes())) - 9
+        message = _message(_custom({"key": "pad", "value": b"x" * padding}))
+        while len(message) < size:
+            padding += 1
+            message = _message(_custom({"key": "pad", "value": b"x" * padding}))
+        read = decode_ledger_metadata(HEADER_3 + delimited(message))
+        assert read.custom_metadata == {"pad": b"x" * padding}

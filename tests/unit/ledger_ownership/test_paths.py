@@ -73,3 +73,9 @@ def test_pulsars_nodes() -> None:
     assert paths.schema_path(topic.schema_id) == "/schemas/public/default/a+b"
     assert paths.partitioned_topic_path(topic) == "/admin/partitioned-topics/public/default/persistent/a+b"
     assert paths.instance_id_path() == "/ledgers/INSTANCEID"
+
+
+def test_a_ledger_below_another_root() -> None:
+    path = paths.ledger_path(LedgerId(7), "/elsewhere")
+    assert paths.ledger_id_of_path(path, "/elsewhere") == 7
+    assert paths.ledger_id_of_path(path) is None

@@ -271,3 +271,13 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         value |= (data[position] & 0x7F) << shift
         shift, position = shift + 7, position + 1
     return value | data[position] << shift, position + 1
+
+
+@pytest.mark.parametrize("ledger_id", [0, 2**63 - 1])
+def test_ids_at_their_limits(ledger_id: int) -> None:
+    assert set(managed_ledger_references(builders.managed_ledger_bytes([ledger_id])).ledgers) == {ledger_id}
+
+
+def test_a_topic_that_was_terminated() -> None:
+    assert managed_ledger_references(builders.managed_ledger_bytes([1], terminated=True)).terminated
+    assert not managed_ledger_references(builders.managed_ledger_bytes([1])).terminated
