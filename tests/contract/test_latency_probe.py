@@ -57,9 +57,7 @@ def probing(url: str, credential: ZooKeeperCredential | None = None) -> Iterator
         yield listener
     finally:
         probe.close()
-    told = len(listener.observed)
-    assert not [thread for thread in threading.enumerate() if thread.name == "latency-probe"]
-    assert len(listener.observed) == told
+    until(lambda: not _probing_threads(), "the probe's thread has ended")
 
 
 def test_it_measures_again_and_again(server: LoneZooKeeper) -> None:
@@ -92,6 +90,26 @@ def test_while_the_server_stands_still_it_says_so_and_then_how_long(server: Lone
         until(lambda: max(listener.observed) > 0.3, "the late answer has come")
         count = len(listener.observed)
         until(lambda: len(listener.observed) > count + 5, "it goes on")
+
+
+def test_closing_does_not_wait_for_a_server_that_stands_still(server: LoneZooKeeper) -> None:
+    listener = Listener()
+    probe = LatencyProbe(parse_metadata_store_url(server.url).servers, None, CLOCK, listener)
+    probe.start()
+    until(lambda: listener.observed, "there is a measurement")
+    server.freeze()
+    try:
+        until(lambda: listener.late, "the probe is overdue")
+        began = CLOCK.monotonic_seconds()
+        probe.close()
+        assert CLOCK.monotonic_seconds() - began < 10
+    finally:
+        server.thaw()
+    until(lambda: not _probing_threads(), "the probe's thread has ended")
+
+
+def _probing_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "latency-probe"]
 
 
 def test_it_comes_back_after_the_server_did(server: LoneZooKeeper) -> None:

@@ -24,6 +24,7 @@ _LOG = logging.getLogger(__name__)
 _SESSION_TIMEOUT_MS: Final = 10_000
 _ANSWER_SECONDS: Final = 20.0
 _IMPATIENCE_SECONDS: Final = 0.05
+_FAREWELL_SECONDS: Final = 1.0
 _RECONNECT_SECONDS: Final = 1.0
 _AUTH_XID: Final = -4
 _CLOSE_XID: Final = 0
@@ -79,10 +80,10 @@ class LatencyProbe:
         self._thread.start()
 
     def close(self) -> None:
-        """End the probe's session and wait for its thread."""
+        """End the probe's session; a server that does not answer is not waited for, its session ends by its timeout."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(_ANSWER_SECONDS)
+            self._thread.join(_FAREWELL_SECONDS)
 
     def _run(self) -> None:
         while not self._stop.is_set():
