@@ -38,7 +38,7 @@ class Places:
     stat_starts: pa.Array
 
 
-def read_nodes(paths: pa.Array, data: bytes, places: Places) -> pa.RecordBatch:
+def read_nodes(paths: pa.Array, data: bytes | bytearray, places: Places) -> pa.RecordBatch:
     """A batch of nodes that were read; at each ``stat_starts`` there must be `STAT_BYTES`."""
     count = len(paths)
     values = cut(data, places.value_starts, places.value_ends)
@@ -61,8 +61,8 @@ def read_nodes(paths: pa.Array, data: bytes, places: Places) -> pa.RecordBatch:
     )
 
 
-def cut(data: bytes, starts: pa.Array, ends: pa.Array) -> pa.Array:
-    """The pieces of ``data`` as an array of binaries.
+def cut(data: bytes | bytearray, starts: pa.Array, ends: pa.Array) -> pa.Array:
+    """The pieces of ``data`` as an array of binaries, copied out of it.
 
     An array of binaries is laid over the whole memory, in which every second element is a piece; Arrow copies those
     out in one go.

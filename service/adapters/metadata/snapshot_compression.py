@@ -29,8 +29,8 @@ class DamagedSnapshotError(TemporaryError):
 class Readable(Protocol):
     """What a snapshot is read from."""
 
-    def read(self, size: int, /) -> bytes:
-        """At most ``size`` bytes, none at the end."""
+    def readinto(self, memory: memoryview, /) -> int | None:
+        """Fill the beginning of ``memory``; how many bytes, none at the end."""
         ...
 
 
@@ -48,9 +48,9 @@ class _Gunzipped:
     def __init__(self, stream: io.BufferedReader) -> None:
         self._file = gzip.GzipFile(fileobj=stream)
 
-    def read(self, size: int, /) -> bytes:
+    def readinto(self, memory: memoryview, /) -> int:
         try:
-            return self._file.read(size)
+            return self._file.readinto(memory)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DamagedSnapshotError(f"the snapshot's gzip stream is damaged ({error}); take it again") from error
 
@@ -58,11 +58,18 @@ class _Gunzipped:
 class _Unsnapped:
     def __init__(self, stream: io.BufferedReader) -> None:
         self._stream = stream
+        self._block = memoryview(b"")
         stream.read(_SNAPPY_HEADER_BYTES)
 
-    def read(self, size: int, /) -> bytes:
-        """One block at a time, however large it is."""
-        del size
+    def readinto(self, memory: memoryview, /) -> int:
+        if not self._block:
+            self._block = memoryview(self._next_block())
+        count = min(len(memory), len(self._block))
+        memory[:count] = self._block[:count]
+        self._block = self._block[count:]
+        return count
+
+    def _next_block(self) -> bytes:
         head = self._stream.read(_LENGTH.size)
         if not head:
             return b""
@@ -71,6 +78,9 @@ class _Unsnapped:
         if not block or len(block) != length:
             raise DamagedSnapshotError("the snapshot's snappy stream is damaged or cut off; take it again")
         try:
-            return bytes(cramjam.snappy.decompress_raw(block))
+            plain = bytes(cramjam.snappy.decompress_raw(block))
         except cramjam.DecompressionError as error:
             raise DamagedSnapshotError(f"the snapshot's snappy stream is damaged ({error}); take it again") from error
+        if not plain:
+            raise DamagedSnapshotError("the snapshot's snappy stream has an empty block; take it again")
+        return plain

@@ -11,6 +11,7 @@ Invariant: the nodes are all there or the reading raises. The stream must begin 
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -106,26 +107,26 @@ class SnapshotReader:
         The hot loop: it only jumps from length to length, within what is in memory.
         """
         data, start = self._input.data, self._input.position
-        length_at, last = _INT.unpack_from, len(data) - _AFTER_A_NODE_BYTES
+        length_at, last = _INT.unpack_from, self._input.end - _AFTER_A_NODE_BYTES
         starts, value_lengths_at = [start], list[int]()
-        is_root = self.nodes == 0
-        while start <= last and len(value_lengths_at) < BATCH_NODES:
-            (path_bytes,) = length_at(data, start)
-            if path_bytes <= 1 and not (is_root and path_bytes == 0):
-                break
-            is_root = False
-            value_length_at = start + 4 + path_bytes
-            if value_length_at > last:
-                break
-            (value_bytes,) = length_at(data, value_length_at)
-            if value_bytes < 0:
-                _demand(value_bytes == -1, "a node's value is damaged")
-                value_bytes = 0
-            start = value_length_at + value_bytes + _FIXED_BYTES
-            if start > last:
-                break
-            value_lengths_at.append(value_length_at)
-            starts.append(start)
+        # Beyond the end there is old memory, so what was read there is looked at by nobody.
+        with suppress(struct.error):
+            for _ in range(BATCH_NODES if start <= last else 0):
+                (path_bytes,) = length_at(data, start)
+                if path_bytes <= 1 and not (start == starts[0] and path_bytes == self.nodes == 0):
+                    break
+                value_length_at = start + 4 + path_bytes
+                (value_bytes,) = length_at(data, value_length_at)
+                if value_bytes < 0:
+                    if value_length_at > last:
+                        break
+                    _demand(value_bytes == -1, "a node's value is damaged")
+                    value_bytes = 0
+                start = value_length_at + value_bytes + _FIXED_BYTES
+                if start > last:
+                    break
+                value_lengths_at.append(value_length_at)
+                starts.append(start)
         self._input.position = starts[-1]
         self.nodes += len(value_lengths_at)
         return starts, value_lengths_at, bool(value_lengths_at) or self._grow()
@@ -183,11 +184,16 @@ class SnapshotReader:
 
 
 class _CheckedInput:
-    """A stream with the running checksum of everything that was taken from it."""
+    """A stream with the running checksum of everything that was taken from it.
+
+    Attributes:
+        data: memory that is used again and again; what was read and not yet taken is from ``position`` to ``end``.
+    """
 
     def __init__(self, stream: Readable) -> None:
-        self.data = b""
+        self.data = bytearray(_CHUNK_BYTES)
         self.position = 0
+        self.end = 0
         self._stream = stream
         self._checked = 0
         self._checksum = zlib.adler32(b"")
@@ -199,32 +205,32 @@ class _CheckedInput:
 
     def need(self, count: int) -> None:
         """Have ``count`` bytes more in ``data``, from ``position`` on."""
-        missing = count - (len(self.data) - self.position)
-        if missing <= 0:
+        if self.end - self.position >= count:
             return
         self._add_to_checksum()
-        pieces = [self.data[self.position :]]
+        rest = self.data[self.position : self.end]
+        if count > len(self.data):
+            self.data = bytearray(count + _CHUNK_BYTES)
+        self.data[: len(rest)] = rest
         self._before_data += self.position
-        while missing > 0:
-            piece = self._stream.read(max(_CHUNK_BYTES, missing))
-            if not piece:
-                self.data, self.position, self._checked = b"".join(pieces), 0, 0
-                raise DamagedSnapshotError("the snapshot ends too early; it was cut off, take it again")
-            pieces.append(piece)
-            missing -= len(piece)
-        self.data, self.position, self._checked = b"".join(pieces), 0, 0
+        self.position, self._checked, self.end = 0, 0, len(rest)
+        with memoryview(self.data) as memory:
+            while self.end < count:
+                read = self._stream.readinto(memory[self.end :])
+                if not read:
+                    raise DamagedSnapshotError("the snapshot ends too early; it was cut off, take it again")
+                self.end += read
 
     def peek(self, count: int) -> bytes:
         """The next ``count`` bytes, which are not taken."""
         self.need(count)
-        return self.data[self.position : self.position + count]
+        return bytes(self.data[self.position : self.position + count])
 
     def take(self, count: int) -> bytes:
         """The next ``count`` bytes."""
-        self.need(count)
-        start = self.position
+        taken = self.peek(count)
         self.position += count
-        return self.data[start : self.position]
+        return taken
 
     def take_count(self, what: str) -> int:
         """A length; null counts as none."""
@@ -242,10 +248,11 @@ class _CheckedInput:
 
     def rest(self) -> bytes:
         """Everything that is left, not taken; it must be little."""
-        while piece := self._stream.read(_MAX_TRAILER_BYTES):
-            self.data += piece
-            _demand(len(self.data) - self.position < _MAX_TRAILER_BYTES, "something follows its end")
-        return self.data[self.position :]
+        try:
+            self.need(_MAX_TRAILER_BYTES)
+        except DamagedSnapshotError:
+            return bytes(self.data[self.position : self.end])
+        raise DamagedSnapshotError("the snapshot is damaged: something follows its end; take it again")
 
     def _add_to_checksum(self) -> None:
         self._checksum = zlib.adler32(memoryview(self.data)[self._checked : self.position], self._checksum)

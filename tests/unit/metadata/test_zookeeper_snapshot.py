@@ -257,5 +257,5 @@ class _Dribbling:
         self._stream = io.BytesIO(data)
         self._most = most
 
-    def read(self, size: int, /) -> bytes:
-        return self._stream.read(min(size, self._most))
+    def readinto(self, memory: memoryview, /) -> int:
+        return self._stream.readinto(memory[: self._most])
