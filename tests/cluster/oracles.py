@@ -3,8 +3,8 @@
 - S1: no referenced ledger is gone. - S2: topics that stay read from their first message to their last.
 - L1: no accepted record is unfinished: the backlog returns to 0, no topic deletion runs on, and each ledger that a
 sidecar was told about has a final outcome. - E1: each ledger's effect happened once. - Nothing that a sidecar was told
-about is left an orphan. - Every step that a sidecar told of is one that the protocol's model allows: that is looked at
-when the session ends (`tests.model.conformance`).
+about is left an orphan. - Every step that a sidecar told of is one that the protocol's model allows: looked at when the
+session ends and the replay is switched on (`tests.model.conformance`).
 
 Invariant: everything is counted on the cluster itself, by a census of the metadata store and by reading the outcome
 topic from its beginning; nothing is believed because a sidecar says so, except that its backlog is empty.
