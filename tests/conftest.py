@@ -11,7 +11,7 @@ from hypothesis import settings
 
 settings.register_profile("developer", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
-settings.register_profile("thorough", deadline=None, max_examples=5_000, print_blob=True)
+settings.register_profile("thorough", deadline=None, max_examples=2_000, print_blob=True)
 settings.register_profile("mutants", deadline=None, max_examples=10, derandomize=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "developer"))
 
