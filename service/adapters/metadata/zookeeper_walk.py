@@ -215,15 +215,24 @@ class ZooKeeperWalk:
     def _take_nodes(self, paths: Sequence[str], answer: bytes) -> None:
         results = decode_nodes(answer, len(paths))
         self._found.begin(answer)
+        leaves: list[str] = []
+        nodes: list[NodeAt] = []
         for path, result in zip(paths, results, strict=True):
             if isinstance(result, Refused):
                 self._refused(path, result.code)
-            elif result.children_count:
+            elif result[2]:
                 self._to_list.append((path, result.children_count))
             else:
-                self._found.add(path, result)
-        sizes = [0 if isinstance(result, Refused) else result.end - result.start for result in results]
-        self._size.learn_sizes(paths, sizes)
+                leaves.append(path)
+                nodes.append(result)
+        self._found.add(leaves, nodes)
+        self._learn(paths, results)
+
+    def _learn(self, paths: Sequence[str], results: Sequence[NodeAt | Refused]) -> None:
+        """The largest node and both ends stand for a packet: its nodes are neighbours, so they are of one kind."""
+        sizes = [result[1] - result[0] if isinstance(result, NodeAt) else 0 for result in results]
+        samples = sorted({0, sizes.index(max(sizes)), len(sizes) - 1})
+        self._size.learn_sizes([paths[place] for place in samples], [sizes[place] for place in samples])
 
     def _take_lists(self, paths: Sequence[str], answer: bytes) -> None:
         self._found.begin(answer)
@@ -231,7 +240,7 @@ class ZooKeeperWalk:
             if isinstance(result, Refused):
                 self._refused(path, result.code)
             elif self._agrees(path, result):
-                self._found.add(path, result.node)
+                self._found.add([path], [result.node])
                 self._take_children(path, result.names)
             else:
                 self._to_list.append((path, result.node.children_count))
@@ -318,10 +327,12 @@ class _Found:
         self._answers.append(answer)
         self._base, self._total = self._total, self._total + len(answer)
 
-    def add(self, path: str, node: NodeAt) -> None:
-        self._paths.append(path)
-        self._starts.append(self._base + node.start)
-        self._ends.append(self._base + node.end)
+    def add(self, paths: Sequence[str], nodes: Sequence[NodeAt]) -> None:
+        """Nodes in the answer that was named last."""
+        base = self._base
+        self._paths += paths
+        self._starts += [base + node[0] for node in nodes]
+        self._ends += [base + node[1] for node in nodes]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Hand everything out."""
