@@ -31,7 +31,9 @@ from tests.cluster.topics import Workload
 from tests.fakes.bookkeeper import delimited
 
 _FIRST_ID = 1_000_000_000
-"""Far above what BookKeeper gives out while a benchmark runs."""
+"""Far above what BookKeeper gives out while a benchmark runs; each run begins some millions further on."""
+_RUNS = 100
+_IDS_OF_A_RUN = 10_000_000
 
 _HEADER = b"BookieMetadataFormatVersion\t3\n"
 _NODES_PER_TRANSACTION = 500
@@ -60,7 +62,7 @@ class OrphanMaker:
     def __init__(self, addresses: ClusterAddresses, topics: int) -> None:
         self._kazoo = KazooClient(parse_metadata_store_url(addresses.metadata_store_url).hosts)
         self._kazoo.start()
-        self._ids = itertools.count(_FIRST_ID)
+        self._ids = itertools.count(_FIRST_ID + secrets.randbelow(_RUNS) * _IDS_OF_A_RUN)
         with closing(Workload(ExternalClusterUnderTest(addresses))) as workload:
             self._closed = _closed_ledgers(workload, topics)
         self.topics = tuple(self._closed)
