@@ -69,6 +69,13 @@ def fault_rounds(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
+def full_run(fault_rounds: int) -> None:
+    """For tests that take longer than a short cut may."""
+    if fault_rounds == 1:
+        pytest.skip("takes longer than one round's short cut may: make test-faults runs it")
+
+
+@pytest.fixture
 def dice(request: pytest.FixtureRequest, fault_round: Round) -> random.Random:
     """This round's dice."""
     return fault_round.dice(_test_of(request.node))

@@ -24,7 +24,7 @@ from tests.faults.harness import line_of
 from tests.faults.load import Load, pause
 from tests.faults.tally import Line
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("full_run")]
 
 FULL = Path("/dev/full")
 LOG_DISK_BYTES = 256 * 1024
@@ -110,11 +110,9 @@ HOLDS_SECONDS = 8
 
 @pytest.fixture
 def scene_on_a_small_disk(
-    special_cluster: ClusterFactory, tmp_path: Path, fault_rounds: int
+    special_cluster: ClusterFactory, tmp_path: Path, full_run: None
 ) -> Iterator[tuple[Scene, Path]]:
     """A cluster whose only bookie keeps its ledgers on a small disk."""
-    if fault_rounds == 1:
-        pytest.skip("takes a cluster of its own: make test-faults runs it")
     with small_disk(tmp_path / "disk", BOOKIE_DISK_BYTES) as disk:
         bookie_conf = {
             "ledgerDirectories": str(disk),

@@ -64,6 +64,7 @@ def test_a_sidecar_stumbles(effect: Effect, scene: Scene, dice: random.Random, t
     come_home(scene, stimuli, dice.choice(stumbling)[1])
 
 
+@pytest.mark.usefixtures("full_run")
 def test_a_sidecar_frozen_with_work_in_hand(scene: Scene, dice: random.Random, tally: Line, tmp_path: Path) -> None:
     stimuli = prepared(scene, dice, tmp_path, STUMBLING)
     faults = [Fault(Effect.FREEZE, point) for point in dice.sample(POINTS, STUMBLING // 2)]
