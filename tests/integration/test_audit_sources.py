@@ -1,0 +1,283 @@
+"""Dumps and listings of a real cluster: by every way the same, and nothing is missing that references a ledger."""
+
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from service.adapters.parquet.reading import open_tables, read_table
+from service.audit.manifests import Kind, Manifest
+from service.audit.tables import CursorLedgerState, Subtree, Table
+from service.ledger_ownership.paths import MANAGED_LEDGERS, ledger_id_of_path
+from service.ledger_ownership.references import (
+    cursor_references,
+    managed_ledger_references,
+    position_entry_compacted_ledger,
+    schema_references,
+)
+from service.model.clocks import SystemClock
+from service.model.names import parse_topic_name
+from tests.cluster.deletion import BOOKIE_CONF, BROKER_CONF
+from tests.cluster.patience import until
+from tests.cluster.plugin import ClusterFactory
+from tests.cluster.running import ClusterUnderTest
+from tests.cluster.topics import TopicLedgers, Workload
+
+pytestmark = pytest.mark.timeout(240)
+
+NAMESPACE = "public/audited"
+PACKAGE = "function/public/default/tool/v1"
+_COMMAND_SECONDS = 60
+# What brokers and sessions write all the time.
+_RESTLESS = ("/loadbalance", "/counters", "/ledgers/idgen", "/pulsar-sidecar")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A quiet cluster with ledgers of every kind."""
+
+    cluster: ClusterUnderTest
+    ledgers: TopicLedgers
+    directory: Path
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def zookeeper(self) -> str:
+        return self.cluster.addresses.metadata_store_url.removeprefix("zk:")
+
+    def dump(self) -> Path:
+        """A dump of the living ZooKeeper."""
+        return self.take("metadata", "dump", "--source", f"zk://{self.zookeeper}")
+
+    def listing(self, *more: str) -> Path:
+        """A listing of the ledgers' nodes."""
+        store = self.cluster.addresses.metadata_store_url
+        return self.take("ledgers", "list", "--source", "metadata", "--metadata-store-url", store, *more)
+
+    def take(self, *arguments: str) -> Path:
+        """Run a command that must succeed; its directory."""
+        directory = self.directory / str(next(self.numbers))
+        ran = sidecar(*arguments, "--output", str(directory))
+        assert ran.returncode == 0, ran.stderr
+        return directory
+
+
+def sidecar(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "service", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def world(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    wishes: dict[str, Any] = {
+        "zookeeper_conf": {"admin.enableServer": "true", "admin.rateLimiterIntervalInMS": "0"},
+        "bookie_conf": BOOKIE_CONF,
+        "broker_conf": {**BROKER_CONF, "enablePackagesManagement": "true"},
+    }
+    with special_cluster(**wishes) as cluster:
+        workload = Workload(cluster)
+        workload.create_namespace(NAMESPACE)
+        ledgers = workload.fill_with_everything(parse_topic_name(f"persistent://{NAMESPACE}/everything"))
+        upload_package(cluster)
+        workload.close()
+        yield World(cluster, ledgers, tmp_path_factory.mktemp("audit"))
+
+
+def upload_package(cluster: ClusterUnderTest) -> None:
+    """A function's package, which Pulsar keeps on DistributedLog."""
+    answer = requests.post(
+        f"{cluster.addresses.web_service_urls[0]}/admin/v3/packages/{PACKAGE}",
+        files={
+            "metadata": (None, json.dumps({"description": "a tool"}), "application/json"),
+            "file": ("tool.jar", b"no jar at all" * 1000, "application/octet-stream"),
+        },
+        timeout=_COMMAND_SECONDS,
+    )
+    assert answer.status_code < 300, f"{answer.status_code} {answer.text[:300]}"
+
+
+def nodes_of(directory: Path) -> dict[str, dict[str, Any]]:
+    """Every node, without those that come and go by themselves."""
+    rows = read_table(directory, Table.NODES).to_pylist()
+    assert len({row["path"] for row in rows}) == len(rows)
+    return {row["path"]: row for row in rows if not row["ephemeral"] and not row["path"].startswith(_RESTLESS)}
+
+
+def manifest_of(directory: Path) -> Manifest:
+    return open_tables(directory, Kind.DUMP)
+
+
+def test_walking_the_admin_server_and_a_file_see_the_same_nodes(world: World) -> None:
+    admin_url = world.cluster.addresses.zookeeper_admin_url
+    assert admin_url is not None
+    walked = world.dump()
+    streamed = world.take("metadata", "dump", "--source", f"zk-admin:{admin_url}")
+    read = world.take("metadata", "dump", "--source", f"zk-snapshot:{newest_snapshot(world)}")
+    manifests = [manifest_of(directory) for directory in (walked, streamed, read)]
+    since = min(manifest.zxids.first or 0 for manifest in manifests)
+    last = nodes_of(read)
+    steady = {path: row for path, row in last.items() if row["mzxid"] <= since}
+    assert len(steady) > 80
+    for directory in (walked, streamed):
+        nodes = nodes_of(directory)
+        assert {path: nodes.get(path) for path in steady} == steady
+        assert all(last[path]["czxid"] > since for path in set(last) - set(nodes))
+    assert len({manifest.instance_id for manifest in manifests}) == 1
+    assert [manifest.cluster_name for manifest in manifests] == ["local"] * 3
+    assert [manifest.may_condemn for manifest in manifests] == [True, True, False]
+    for manifest in manifests:
+        assert manifest.as_of is not None
+        assert abs(manifest.as_of.store_time_ms - SystemClock().now_ms()) < 600_000
+
+
+def newest_snapshot(world: World) -> Path:
+    """A copy of what ZooKeeper's data directory holds, as an operator would take one."""
+    root = world.cluster.addresses.directory
+    assert root is not None
+    snapshots = (root / "zookeeper" / "data" / "version-2").glob("snapshot.*")
+    newest = max(snapshots, key=lambda path: int(path.name.partition(".")[2], 16))
+    return Path(shutil.copy(newest, world.directory / newest.name))
+
+
+def test_everything_that_references_a_ledger_is_in_a_dump(world: World) -> None:
+    listed, dumped = world.listing("--with-metadata"), world.dump()
+    existing = {row["ledger_id"] for row in read_table(listed, Table.LEDGERS).to_pylist()}
+    assert world.ledgers.all <= existing
+    assert world.ledgers.compacted <= compacted_of(dumped)
+    packages = segments_of(dumped)
+    assert packages
+    assert packages <= existing
+    # A broker names a new compacted ledger in the cursor's ledger up to a minute after it has switched to it.
+    until(lambda: not unreferenced(world), "everything is referenced", seconds=120)
+
+
+def unreferenced(world: World) -> set[int]:
+    """Ledgers that were listed, still exist in the dump after it, and are named nowhere in it."""
+    listed, dumped = world.listing(), world.dump()
+    before = {row["ledger_id"] for row in read_table(listed, Table.LEDGERS).to_pylist()}
+    return before & set(creation_times(dumped)) - nodes_references(dumped) - compacted_of(dumped) - segments_of(dumped)
+
+
+def creation_times(dumped: Path) -> dict[int, int]:
+    """Of every ledger in a dump, milliseconds by the store's clock."""
+    rows = read_table(dumped, Table.NODES, Subtree.LEDGERS).to_pylist()
+    found = {ledger_id_of_path(row["path"]): row["ctime_ms"] for row in rows}
+    return {ledger_id: ctime_ms for ledger_id, ctime_ms in found.items() if ledger_id is not None}
+
+
+def compacted_of(directory: Path) -> set[int]:
+    rows = read_table(directory, Table.CURSOR_LEDGERS).to_pylist()
+    assert {row["state"] for row in rows} <= {CursorLedgerState.READ.value, CursorLedgerState.NO_LEDGER.value}
+    named = {position_entry_compacted_ledger(row["entry"]) for row in rows if row["entry"] is not None}
+    return {ledger_id for ledger_id in named if ledger_id is not None}
+
+
+def segments_of(directory: Path) -> set[int]:
+    rows = read_table(directory, Table.LOG_SEGMENTS).to_pylist()
+    assert {row["unreadable"] for row in rows} <= {None}
+    return {row["ledger_id"] for row in rows}
+
+
+def nodes_references(directory: Path) -> set[int]:
+    found: set[int] = set()
+    for row in read_table(directory, Table.NODES, Subtree.SCHEMAS).to_pylist():
+        found |= schema_references(row["value"]) if row["value"] else set()
+    for row in read_table(directory, Table.NODES, Subtree.MANAGED_LEDGERS).to_pylist():
+        parts = row["path"].removeprefix(f"{MANAGED_LEDGERS}/").split("/")
+        depth = len(parts) - parts.index("persistent") if "persistent" in parts else 0
+        if depth == 2:
+            found |= set(managed_ledger_references(row["value"]).ledgers)
+        elif depth == 3:
+            cursor = cursor_references(row["value"])
+            found |= {cursor.cursor_ledger, cursor.compacted_ledger, *cursor.buckets.values()} - {None}
+    return found
+
+
+def test_both_ways_of_listing_see_the_same_ledgers(world: World) -> None:
+    bookies = ",".join(url.removeprefix("http://") for url in world.cluster.addresses.bookie_http_urls)
+
+    def agreeing() -> tuple[list[dict[str, Any]], Path] | None:
+        by_store = world.listing()
+        by_bookies = world.take("ledgers", "list", "--source", f"bookie-http://{bookies}", "--with-metadata")
+        first, second = (read_table(found, Table.LEDGERS).to_pylist() for found in (by_store, by_bookies))
+        assert {row["metadata"] for row in first} == {None}
+        assert all(row["unreadable"] is None for row in first + second)
+        ids = sorted(row["ledger_id"] for row in first)
+        return (second, by_store) if [row["ledger_id"] for row in second] == ids else None
+
+    # Brokers make and delete ledgers of their own meanwhile.
+    rows, by_store = until(agreeing, "both listings agree", seconds=60)
+    dumped = world.dump()
+    times = creation_times(dumped)
+    assert all(times.get(row["ledger_id"], row["ctime_ms"]) == row["ctime_ms"] for row in rows)
+    assert open_tables(by_store, Kind.LISTING).instance_id == manifest_of(dumped).instance_id
+
+
+def test_a_walk_while_nodes_come_and_go_misses_none_that_stays(world: World) -> None:
+    stop = threading.Event()
+    clock = SystemClock()
+    with open_metadata_store(world.cluster.addresses.metadata_store_url, clock) as store:
+        staying = {f"/managed-ledgers/churn/{n:03d}" for n in range(300)}
+        for path in sorted(staying):
+            store.create(path, b"")
+        churning = threading.Thread(target=churn, args=(store, stop))
+        churning.start()
+        try:
+            for _ in range(3):
+                dumped = world.dump()
+                paths = [r["path"] for r in read_table(dumped, Table.NODES, Subtree.MANAGED_LEDGERS).to_pylist()]
+                assert staying <= set(paths)
+        finally:
+            stop.set()
+            churning.join()
+        for path in sorted(staying):
+            store.delete(path)
+
+
+def churn(store: ZooKeeperMetadataStore, stop: threading.Event) -> None:
+    number = 0
+    while not stop.is_set():
+        branch = f"/managed-ledgers/churn/{number % 300:03d}/{number}"
+        for leaf in ("a", "b"):
+            store.create(f"{branch}/{leaf}", b"x")
+        for gone in (f"{branch}/a", f"{branch}/b", branch):
+            store.delete(gone)
+        number += 1
+
+
+def test_failures_end_with_1_and_leave_nothing(world: World, tmp_path: Path) -> None:
+    cut = tmp_path / newest_snapshot(world).name
+    cut.write_bytes(newest_snapshot(world).read_bytes()[:-60])
+    commands = [
+        ("metadata", "dump", "--source", f"zk-snapshot:{cut}"),
+        ("metadata", "dump", "--source", f"zk://{world.zookeeper}/no/such/chroot"),
+        ("metadata", "dump", "--source", f"zk://{world.zookeeper}", "--ledgers-root-path", "/nowhere"),
+        ("ledgers", "list", "--source", "bookie-http://127.0.0.1:9"),
+    ]
+    made = tmp_path / "made"
+    made.mkdir()
+    for command in commands:
+        ran = sidecar(*command, "--output", str(made / "out"))
+        assert (ran.returncode, ran.stdout) == (1, ""), f"{command}: {ran.stderr}"
+        assert "Traceback" not in ran.stderr
+        assert ran.stderr.strip()
+        assert list(made.iterdir()) == []
+
+
+def test_a_bookie_that_is_down_makes_rows_that_say_so(world: World) -> None:
+    # The last test, because the cluster is this module's own and its only bookie stays down.
+    world.cluster.kill("bookie-1")
+    dumped = world.dump()
+    unreadable = [row for row in read_table(dumped, Table.CURSOR_LEDGERS).to_pylist() if row["unreadable"]]
+    assert unreadable
+    assert manifest_of(dumped).counts[Table.CURSOR_LEDGERS.value].unreadable == len(unreadable)
