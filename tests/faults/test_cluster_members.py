@@ -80,6 +80,11 @@ def test_members_break_and_come_back(
             ACTS[kind](scene, members, dice)
         tally.fault(f"{role.value} {kind}", len(members))
     load.check()
+    if role is Role.ZOOKEEPER:
+        # Brokers whose sessions ended may answer look-ups of new topics with BadVersionException from then on (4.0.8);
+        # what runs next begins with brokers that have none of that.
+        for broker in MEMBERS[Role.BROKER]:
+            scene.cluster.restart(broker)
 
 
 def killed(scene: Scene, members: Sequence[str], dice: random.Random) -> None:
