@@ -126,8 +126,8 @@ def _run(
 def _prepare_interpreter() -> None:
     """Suit the interpreter to batches: they make many objects and no cycles, and keep one thread busy for long.
 
-    With the defaults about a tenth of a drain's processor time goes into looking for cycles, and a thread that brings
-    the store's answers or a caller's request waits up to 5 ms for its turn.
+    With the defaults a good part of a drain's processor time goes into looking for cycles, and a thread that brings the
+    store's answers or a caller's request waits up to 5 ms for its turn.
     """
     gc.freeze()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, 20, 20)
