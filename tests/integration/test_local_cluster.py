@@ -170,7 +170,11 @@ sys.stdin.read()
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     directory = tmp_path / "cluster"
-    program = "from service.cli.local_cluster import app; app()"
+    # A shell that runs these tests in the background has told them, and so their children, to ignore SIGINT.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from service.cli.local_cluster import app; app()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", program, "up", "--dir", str(directory)],
         cwd=PROJECT,
