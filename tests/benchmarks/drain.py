@@ -32,7 +32,7 @@ from service.model.metadata import DeletionResult, Guard, GuardedDeletion
 from tests.benchmarks.bookkeeper_peer import bookkeeper_peer, own_driver, pulsar_driver
 from tests.benchmarks.orphans import Orphan, OrphanMaker
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import ProcessorTime, benchmark_cluster, wait_until_quiet
+from tests.benchmarks.stage import ProcessorTime, add_cluster_arguments, benchmark_cluster, wait_until_quiet
 from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
 from tests.cluster.topics import record
 
@@ -89,10 +89,9 @@ Starter = Callable[[], AbstractContextManager[Contender]]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ledgers", type=int, default=50_000, help="for each contender and round")
-    parser.add_argument("--topics", type=int, default=20, help="the topics that they belong to, all of them loaded")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", help="only contenders whose name contains this")
-    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+    add_cluster_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:

@@ -21,7 +21,7 @@ from tests.benchmarks.drain import SidecarUnderLoad, backlog_gauge
 from tests.benchmarks.open_loop import Latencies, open_loop_client
 from tests.benchmarks.orphans import OrphanMaker
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import benchmark_cluster, wait_until_quiet
+from tests.benchmarks.stage import add_cluster_arguments, benchmark_cluster, wait_until_quiet
 from tests.cluster.sidecars import Sidecars
 
 NAME = "inflight"
@@ -32,11 +32,10 @@ _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ledgers", type=int, default=50_000, help="for each round")
-    parser.add_argument("--topics", type=int, default=20, help="the topics that they belong to, all of them loaded")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=500, help="requests a second")
     parser.add_argument("--seconds", type=float, default=10, help="how long each of the two others is measured")
-    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+    add_cluster_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:

@@ -20,7 +20,7 @@ from tests.benchmarks.drain import BROKERS_CLIENT, Starter, contender_starters
 from tests.benchmarks.open_loop import Latencies, OpenLoopClient, open_loop_client
 from tests.benchmarks.orphans import OrphanMaker
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import benchmark_cluster, wait_until_quiet
+from tests.benchmarks.stage import add_cluster_arguments, benchmark_cluster, wait_until_quiet
 
 NAME = "latency"
 
@@ -36,12 +36,11 @@ class Turn:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ledgers", type=int, default=50_000, help="for each contender and round")
-    parser.add_argument("--topics", type=int, default=20, help="the topics that they belong to, all of them loaded")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=100, help="requests a second of the other client")
     parser.add_argument("--alone-seconds", type=float, default=10, help="how long it is measured alone, each time")
     parser.add_argument("--only", help="only contenders whose name contains this")
-    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+    add_cluster_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:

@@ -26,7 +26,7 @@ from service.model.names import TopicName
 from tests.benchmarks.drain import backlog_gauge
 from tests.benchmarks.orphans import Orphan, OrphanMaker
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import benchmark_cluster, wait_until_quiet
+from tests.benchmarks.stage import add_cluster_arguments, benchmark_cluster, wait_until_quiet
 from tests.cluster.sidecars import Sidecars
 
 NAME = "memory"
@@ -47,8 +47,7 @@ class Sample:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=int, default=200_000, help="1000000 for the published figure")
     parser.add_argument("--existing", type=int, default=20_000, help="how many of them name ledgers that exist")
-    parser.add_argument("--topics", type=int, default=20, help="the topics that they belong to, all of them loaded")
-    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+    add_cluster_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:

@@ -4,6 +4,7 @@ The members' JVMs are told to compile as servers do: the local cluster's own opt
 is the opposite of what a measurement wants.
 """
 
+import argparse
 import os
 import tempfile
 import time
@@ -20,6 +21,12 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _QUIET_LOOK_SECONDS = 0.4
 _QUIET_SHARE = 0.25
 _QUIET_PATIENCE_SECONDS = 20.0
+
+
+def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every benchmark of a drain asks about its cluster."""
+    parser.add_argument("--topics", type=int, default=20, help="the topics that they belong to, all of them loaded")
+    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
 
 
 @contextmanager
