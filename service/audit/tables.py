@@ -85,6 +85,135 @@ LEDGERS = pa.schema(
 both are null in a listing of ids alone, and so is everything that the source does not tell."""
 
 
+ORPHAN_LEDGERS = pa.schema(
+    [
+        _field("ledger_id", pa.int64(), nullable=False),
+        _field("standing", pa.string(), nullable=False),
+        _field("reason", pa.string(), nullable=False),
+        _field("row", pa.int64()),
+        _field("kind", pa.string(), nullable=False),
+        _field("cause", pa.string(), nullable=False),
+        _field("tenant", pa.string()),
+        _field("namespace", pa.string()),
+        _field("topic", pa.string()),
+        _field("managed_ledger", pa.string()),
+        _field("cursor_name", pa.string()),
+        _field("schema_id", pa.string()),
+        _field("state", pa.string()),
+        _field("length_bytes", pa.int64()),
+        _field("age_ms", pa.int64()),
+        _field("ctime_ms", pa.int64()),
+        _field("version", pa.int64()),
+        _field("czxid", pa.int64()),
+        _field("mzxid", pa.int64()),
+        _field("evidence", pa.list_(pa.string()), nullable=False),
+        _field("metadata", pa.binary()),
+    ]
+)
+"""Ledgers that nothing in the dump references, each claimed by a kind of ledger that this version understands.
+
+``standing`` is an `OrphanStanding`, ``kind`` a `LedgerKind`, ``cause`` an `OrphanCause`; ``row`` numbers the condemned
+ones from 0 in the order of ``ledger_id`` and is null for the others. ``topic`` is a full name, ``namespace`` is
+``tenant/namespace``, ``cursor_name`` is the subscription's decoded name. ``length_bytes`` is null for a ledger that is
+not closed. ``metadata`` is the node's value.
+"""
+
+MISSING_LEDGERS = pa.schema(
+    [
+        _field("ledger_id", pa.int64(), nullable=False),
+        _field("kind", pa.string(), nullable=False),
+        _field("referenced_by", pa.string(), nullable=False),
+        _field("tenant", pa.string()),
+        _field("namespace", pa.string()),
+        _field("topic", pa.string()),
+        _field("cursor_name", pa.string()),
+        _field("entries", pa.int64()),
+        _field("size_bytes", pa.int64()),
+        _field("affected", pa.string(), nullable=False),
+    ]
+)
+"""References to ledgers that do not exist: one row for each reference. ``referenced_by`` is the node's path,
+``affected`` says in a sentence who loses what."""
+
+UNATTRIBUTED_LEDGERS = pa.schema(
+    [
+        _field("ledger_id", pa.int64(), nullable=False),
+        _field("reason", pa.string(), nullable=False),
+        _field("state", pa.string()),
+        _field("length_bytes", pa.int64()),
+        _field("age_ms", pa.int64()),
+        _field("ctime_ms", pa.int64()),
+        _field("version", pa.int64()),
+        _field("metadata", pa.binary()),
+    ]
+)
+"""Ledgers that nothing references and that nobody we know claims, or whose metadata could not be read.
+
+They are never deletable."""
+
+LEDGER_USAGE = pa.schema(
+    [
+        _field("tenant", pa.string()),
+        _field("namespace", pa.string()),
+        _field("topic", pa.string()),
+        _field("kind", pa.string(), nullable=False),
+        _field("loaded", pa.bool_()),
+        _field("ledgers", pa.int64(), nullable=False),
+        _field("bytes", pa.int64(), nullable=False),
+        _field("unknown_size_ledgers", pa.int64(), nullable=False),
+    ]
+)
+"""How many ledgers and bytes belong to whom, one row for each owner and kind; ``topic`` is null where there is none.
+
+``loaded`` is null where the dump does not tell. ``bytes`` leaves out the ``unknown_size_ledgers`` (still written to).
+"""
+
+
+class LedgerKind(StrEnum):
+    """What a ledger is for."""
+
+    DATA = "data"
+    CURSOR = "cursor"
+    SCHEMA = "schema"
+    COMPACTED = "compacted"
+    DELAYED_INDEX_BUCKET = "delayed-index-bucket"
+    LOG_SEGMENT = "log-segment"
+    """DistributedLog's: function packages and state."""
+    UNKNOWN = "unknown"
+
+
+class OrphanStanding(StrEnum):
+    """How far the case against an orphan has come; only ``condemned`` ones are in the plan."""
+
+    CONDEMNED = "condemned"
+    TOO_YOUNG = "too-young"
+    FIRST_LOOK = "first-look"
+    """Not yet seen in an earlier dump, or that dump was too recent."""
+    CHANGED = "changed"
+    """Its metadata has another version, or it was made again, since the earlier dump."""
+    UNPROVEN = "unproven"
+    """Something that might reference it could not be read."""
+    WITHHELD = "withheld"
+    """A guard of the whole audit said no."""
+
+
+class OrphanCause(StrEnum):
+    """Why a ledger most likely was left behind."""
+
+    SCHEMA_RACE = "schema-race"
+    HALF_DELETED_TOPIC = "half-deleted-topic"
+    FAILED_CURSOR_SWITCH = "failed-cursor-switch"
+    LOST_BUCKET_POINTER = "lost-bucket-pointer"
+    FAILED_COMPACTION = "failed-compaction"
+    INTERRUPTED_TRIM = "interrupted-trim"
+    """The owner exists, the ledger is older than its list: trimmed from the list and not deleted."""
+    FAILED_ROLLOVER = "failed-rollover"
+    """The owner exists, the ledger is inside or after its list, and empty or never linked."""
+    HAND_EDIT = "hand-edit"
+    """The owner exists and the ledger holds data in the middle of its list: somebody took it out."""
+    UNKNOWN = "unknown"
+
+
 class CursorLedgerState(StrEnum):
     """What became of reading one ``__compaction`` cursor's ledger."""
 
@@ -128,6 +257,10 @@ class Table(StrEnum):
     CURSOR_LEDGERS = "cursor_ledgers"
     LOG_SEGMENTS = "log_segments"
     LEDGERS = "ledgers"
+    ORPHAN_LEDGERS = "orphan_ledgers"
+    MISSING_LEDGERS = "missing_ledgers"
+    UNATTRIBUTED_LEDGERS = "unattributed_ledgers"
+    LEDGER_USAGE = "ledger_usage"
 
 
 SCHEMAS = {
@@ -135,4 +268,8 @@ SCHEMAS = {
     Table.CURSOR_LEDGERS: CURSOR_LEDGERS,
     Table.LOG_SEGMENTS: LOG_SEGMENTS,
     Table.LEDGERS: LEDGERS,
+    Table.ORPHAN_LEDGERS: ORPHAN_LEDGERS,
+    Table.MISSING_LEDGERS: MISSING_LEDGERS,
+    Table.UNATTRIBUTED_LEDGERS: UNATTRIBUTED_LEDGERS,
+    Table.LEDGER_USAGE: LEDGER_USAGE,
 }

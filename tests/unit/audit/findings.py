@@ -1,0 +1,178 @@
+"""Audits as tests write them: rows of findings with sensible columns, and a summary that fits them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from service.audit.ages import age_label
+from service.audit.plans import PlanDigest
+from service.audit.summaries import AuditSummary, Count, Engine, Guard, Input, Look, Plan, Unseen
+from service.audit.tables import (
+    LEDGER_USAGE,
+    MISSING_LEDGERS,
+    ORPHAN_LEDGERS,
+    UNATTRIBUTED_LEDGERS,
+    LedgerKind,
+    OrphanCause,
+    OrphanStanding,
+)
+
+AUDIT_ID = "20260706T120000Z-5f0c"
+INSTANCE_ID = "5a6b7c8d-0000-4000-8000-000000000001"
+STORE_TIME_MS = 1_783_339_200_000
+DAY_MS = 86_400_000
+
+
+def orphan(ledger_id: int, **changed: Any) -> dict[str, Any]:
+    """One row of `ORPHAN_LEDGERS`: a condemned data ledger of a half-deleted topic, unless changed."""
+    row: dict[str, Any] = {
+        "ledger_id": ledger_id,
+        "standing": OrphanStanding.CONDEMNED.value,
+        "reason": "seen unreferenced twice, 5 days apart",
+        "row": None,
+        "kind": LedgerKind.DATA.value,
+        "cause": OrphanCause.HALF_DELETED_TOPIC.value,
+        "tenant": "public",
+        "namespace": "public/default",
+        "topic": f"persistent://public/default/orders-{ledger_id % 7}",
+        "managed_ledger": f"public/default/persistent/orders-{ledger_id % 7}",
+        "cursor_name": None,
+        "schema_id": None,
+        "state": "CLOSED",
+        "length_bytes": 1000 + ledger_id,
+        "age_ms": 10 * DAY_MS,
+        "ctime_ms": STORE_TIME_MS - 10 * DAY_MS,
+        "version": 1,
+        "czxid": 100 + ledger_id,
+        "mzxid": 200 + ledger_id,
+        "evidence": ["the managed ledger's node does not exist"],
+        "metadata": b"\x01metadata",
+    }
+    return row | changed
+
+
+def numbered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows in the order of ledger ids, the condemned ones numbered from 0."""
+    ordered = sorted(rows, key=lambda row: int(row["ledger_id"]))
+    numbers = iter(range(len(ordered)))
+    condemned = OrphanStanding.CONDEMNED.value
+    return [row | {"row": next(numbers) if row["standing"] == condemned else None} for row in ordered]
+
+
+def orphan_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(numbered(rows), ORPHAN_LEDGERS)
+
+
+def missing(ledger_id: int, **changed: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "ledger_id": ledger_id,
+        "kind": LedgerKind.DATA.value,
+        "referenced_by": "/managed-ledgers/public/default/persistent/lost",
+        "tenant": "public",
+        "namespace": "public/default",
+        "topic": "persistent://public/default/lost",
+        "cursor_name": None,
+        "entries": 10,
+        "size_bytes": 1234,
+        "affected": "readers of persistent://public/default/lost cannot read 10 entries",
+    }
+    return row | changed
+
+
+def missing_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), MISSING_LEDGERS)
+
+
+def unattributed(ledger_id: int, **changed: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "ledger_id": ledger_id,
+        "reason": "its metadata names no component of Pulsar's",
+        "state": "CLOSED",
+        "length_bytes": 77,
+        "age_ms": 40 * DAY_MS,
+        "ctime_ms": STORE_TIME_MS - 40 * DAY_MS,
+        "version": 3,
+        "metadata": b"\x01other",
+    }
+    return row | changed
+
+
+def unattributed_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), UNATTRIBUTED_LEDGERS)
+
+
+def usage(topic: str, **changed: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "tenant": "public",
+        "namespace": "public/default",
+        "topic": topic,
+        "kind": LedgerKind.DATA.value,
+        "loaded": True,
+        "ledgers": 3,
+        "bytes": 3000,
+        "unknown_size_ledgers": 1,
+    }
+    return row | changed
+
+
+def usage_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), LEDGER_USAGE)
+
+
+def plan_of(orphans: pa.Table, audit_id: str = AUDIT_ID, instance_id: str = INSTANCE_ID, rows: int = 1000) -> Plan:
+    """The plan of the condemned ones among these, fed in batches of so many rows."""
+    digest = PlanDigest(audit_id, instance_id)
+    condemned = orphans.filter(pa.compute.equal(orphans["standing"], OrphanStanding.CONDEMNED.value))
+    for batch in condemned.combine_chunks().to_batches(max_chunksize=rows):
+        digest.add(batch)
+    return digest.plan()
+
+
+def counted(rows: Sequence[dict[str, Any]], column: str) -> dict[str, Count]:
+    ledgers, size = Counter[str](), Counter[str]()
+    for row in rows:
+        ledgers[row[column] or ""] += 1
+        size[row[column] or ""] += row["length_bytes"] or 0
+    return {name: Count(ledgers[name], size[name]) for name in ledgers}
+
+
+def summary(orphans: Sequence[dict[str, Any]] = (), **changed: Any) -> AuditSummary:
+    """A summary of an audit that found these orphans, and nothing missing."""
+    table = orphan_table(orphans)
+    ages = [row | {"age": age_label(row["age_ms"])} for row in orphans]
+    plan = plan_of(table, changed.get("audit_id", AUDIT_ID), changed.get("instance_id", INSTANCE_ID))
+    total = Count(len(orphans), sum(row["length_bytes"] or 0 for row in orphans))
+    look = Look(AUDIT_ID, STORE_TIME_MS, Count(1000, 10**9), total, Count(plan.rows, plan.bytes), 0, 0)
+    values: dict[str, Any] = {
+        "audit_id": AUDIT_ID,
+        "engine": Engine.EMBEDDED,
+        "tool_version": "0.1.0",
+        "instance_id": INSTANCE_ID,
+        "cluster_name": "standalone",
+        "ledgers_root": "/ledgers",
+        "store_time_ms": STORE_TIME_MS,
+        "inputs": {
+            "dump": Input("a" * 64, "zk zookeeper:2181", 100, 200, STORE_TIME_MS),
+            "listing": Input("b" * 64, "bookie-http http://bookie:8000"),
+        },
+        "policy": {"min-age": "3 days", "max-orphan-share": 0.05, "override": False, "window-hours": 24},
+        "existing": Count(1000, 10**9),
+        "referenced": Count(1000 - len(orphans), 10**9 - total.bytes),
+        "references": 1100,
+        "orphans": counted(orphans, "standing"),
+        "orphans_by_kind": counted(orphans, "kind"),
+        "orphans_by_cause": counted(orphans, "cause"),
+        "orphans_by_tenant": counted(orphans, "tenant"),
+        "orphans_by_age": counted(ages, "age"),
+        "existing_by_kind": {"data": Count(900, 9 * 10**8), "cursor": Count(100, 10**8)},
+        "existing_by_tenant": {"public": Count(1000, 10**9)},
+        "missing": 0,
+        "unattributed": Count(),
+        "guards": (Guard("same-cluster", True, INSTANCE_ID, INSTANCE_ID, "dump and listing are of one cluster"),),
+        "unseen": (Unseen("offloaded objects", 0, "objects in tiered storage are not audited"),),
+        "plan": plan,
+        "history": (look,),
+    }
+    return AuditSummary(**(values | changed))

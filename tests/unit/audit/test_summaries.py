@@ -1,0 +1,100 @@
+"""A summary is read exactly as it was written, and nothing else is read as one."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from service.audit.summaries import AuditSummary, Count, parse_summary
+from service.model.errors import InvalidInputError
+from tests.unit.audit.findings import missing, orphan, summary
+
+_ORPHANS = [orphan(4), orphan(9, standing="too-young", kind="cursor", length_bytes=None, tenant=None)]
+
+
+def _document(written: AuditSummary) -> Any:
+    return json.loads(json.dumps(written.document()))
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        summary(_ORPHANS),
+        summary(),
+        summary(plan=None, cluster_name=None, history=(), files={"orphan_ledgers/audit_id=1/part-0.parquet": "c" * 64}),
+    ],
+)
+def test_what_was_written_is_read_back(written: AuditSummary) -> None:
+    assert parse_summary(_document(written)) == written
+
+
+def test_json_has_camel_case_names_and_an_envelope() -> None:
+    document = _document(summary(_ORPHANS))
+    assert document["kind"] == "audit"
+    assert document["formatVersion"] == 1
+    assert document["complete"] is True
+    assert document["orphansByKind"] == {
+        "cursor": {"ledgers": 1, "bytes": 0},
+        "data": {"ledgers": 1, "bytes": 1004},
+    }
+    assert document["inputs"]["dump"]["storeTimeMs"] == summary().store_time_ms
+    assert document["plan"]["rows"] == 1
+
+
+def test_two_summaries_of_one_audit_are_the_same_text() -> None:
+    counts = {"condemned": Count(1, 2), "changed": Count(3, 4)}
+    one = replace(summary(), orphans=counts)
+    other = replace(summary(), orphans=dict(reversed(counts.items())))
+    assert json.dumps(one.document()) == json.dumps(other.document())
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("complete",), False, "not complete"),
+        (("formatVersion",), 2, "upgrade first"),
+        (("kind",), "metadata-dump", "no summary"),
+        (("engine",), "duckdb", "engine is none of embedded, spark"),
+        (("auditId",), 5, "auditId is not text"),
+        (("references",), True, "references is not an integer"),
+        (("references",), 1.0, "references is not an integer"),
+        (("policy", "min-age"), [], "policy.min-age is not"),
+        (("orphans",), [], "orphans is not a JSON object"),
+        (("orphans", "condemned", "bytes"), "7", "orphans.condemned.bytes is not an integer"),
+        (("orphans", "condemned", "rows"), 7, "orphans.condemned.rows is unknown"),
+        (("guards",), {}, "guards is not a list"),
+        (("guards", 0, "passed"), 1, "guards[0].passed is not true or false"),
+        (("plan", "sha256"), None, "plan.sha256 is not text"),
+        (("more",), 1, "more is unknown"),
+    ],
+)
+def test_anything_else_is_refused_by_the_name_of_its_field(path: tuple[Any, ...], value: object, said: str) -> None:
+    document = _document(summary(_ORPHANS))
+    part = document
+    for step in path[:-1]:
+        part = part[step]
+    part[path[-1]] = value
+    with pytest.raises(InvalidInputError, match=re.escape(said)):
+        parse_summary(document)
+
+
+def test_a_missing_field_is_refused() -> None:
+    document = _document(summary())
+    del document["guards"]
+    with pytest.raises(InvalidInputError, match="guards is missing"):
+        parse_summary(document)
+
+
+@pytest.mark.parametrize("document", [None, [], "audit", 1, {}])
+def test_something_else_is_no_summary(document: object) -> None:
+    with pytest.raises(InvalidInputError, match="no summary"):
+        parse_summary(document)
+
+
+def test_findings_are_orphans_of_any_standing_missing_and_unattributed_ledgers() -> None:
+    assert not summary().findings
+    assert summary(_ORPHANS[1:]).findings
+    assert replace(summary(), missing=len([missing(1)])).findings
+    assert replace(summary(), unattributed=Count(1, 1)).findings
