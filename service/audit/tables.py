@@ -102,6 +102,7 @@ ORPHAN_LEDGERS = pa.schema(
         _field("state", pa.string()),
         _field("length_bytes", pa.int64()),
         _field("age_ms", pa.int64()),
+        _field("first_seen_ms", pa.int64()),
         _field("ctime_ms", pa.int64()),
         _field("version", pa.int64()),
         _field("czxid", pa.int64()),
@@ -115,7 +116,8 @@ ORPHAN_LEDGERS = pa.schema(
 ``standing`` is an `OrphanStanding`, ``kind`` a `LedgerKind`, ``cause`` an `OrphanCause`; ``row`` numbers the condemned
 ones from 0 in the order of ``ledger_id`` and is null for the others. ``topic`` is a full name, ``namespace`` is
 ``tenant/namespace``, ``cursor_name`` is the subscription's decoded name. ``length_bytes`` is null for a ledger that is
-not closed. ``metadata`` is the node's value.
+not closed. ``first_seen_ms`` is the store's time of the first dump in which it was unreferenced, of all dumps without a
+gap until this one; null while something that might reference it cannot be read. ``metadata`` is the node's value.
 """
 
 MISSING_LEDGERS = pa.schema(
@@ -163,9 +165,11 @@ LEDGER_USAGE = pa.schema(
         _field("unknown_size_ledgers", pa.int64(), nullable=False),
     ]
 )
-"""How many ledgers and bytes belong to whom, one row for each owner and kind; ``topic`` is null where there is none.
+"""How many existing ledgers are referenced, one row for each owner and kind; ``topic`` is null where there is none.
 
-``loaded`` is null where the dump does not tell. ``bytes`` leaves out the ``unknown_size_ledgers`` (still written to).
+A ledger that two owners share counts for both; one that nothing references counts for nobody. ``loaded`` is true where
+a cursor's position is kept in a ledger, as while a topic is loaded or after its broker died; null for a topic without
+cursors. ``bytes`` leaves out the ``unknown_size_ledgers`` (still written to).
 """
 
 
@@ -188,7 +192,7 @@ class OrphanStanding(StrEnum):
     CONDEMNED = "condemned"
     TOO_YOUNG = "too-young"
     FIRST_LOOK = "first-look"
-    """Not yet seen in an earlier dump, or that dump was too recent."""
+    """Not yet seen in an earlier dump, or the first dump that saw it was too recent."""
     CHANGED = "changed"
     """Its metadata has another version, or it was made again, since the earlier dump."""
     UNPROVEN = "unproven"
@@ -202,6 +206,8 @@ class OrphanCause(StrEnum):
 
     SCHEMA_RACE = "schema-race"
     HALF_DELETED_TOPIC = "half-deleted-topic"
+    HALF_DELETED_CURSOR = "half-deleted-cursor"
+    """The topic exists, the subscription does not."""
     FAILED_CURSOR_SWITCH = "failed-cursor-switch"
     LOST_BUCKET_POINTER = "lost-bucket-pointer"
     FAILED_COMPACTION = "failed-compaction"
