@@ -1,0 +1,1 @@
+"""How full acknowledgement states are, and what brokers do about it (PIP-299)."""
