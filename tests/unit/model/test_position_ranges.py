@@ -1,0 +1,114 @@
+"""Sets of acknowledged positions, against plain Python sets."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.model.ids import EntryId, LedgerId
+from service.model.position_ranges import EntryRange, PositionRanges, within_ledgers
+from service.model.positions import Position
+
+LENGTHS = {LedgerId(3): 12, LedgerId(5): 7, LedgerId(9): 10}
+EVERYTHING = frozenset(
+    Position(ledger_id, EntryId(entry)) for ledger_id, length in LENGTHS.items() for entry in range(length)
+)
+
+positions = st.sampled_from(sorted(EVERYTHING))
+mark_deletes = st.one_of(
+    positions, st.sampled_from([Position(ledger_id, EntryId(-1)) for ledger_id in (*LENGTHS, LedgerId(1))])
+)
+contents = st.sets(positions)
+
+
+def at(ledger_id: int, entry_id: int) -> Position:
+    return Position(LedgerId(ledger_id), EntryId(entry_id))
+
+
+def ranges_of(mark_delete: Position, members: frozenset[Position] | set[Position]) -> PositionRanges:
+    return PositionRanges(mark_delete).with_positions(members)
+
+
+def members_of(ranges: PositionRanges) -> frozenset[Position]:
+    return frozenset(position for position in EVERYTHING if position in ranges)
+
+
+def expanded(ranges: list[EntryRange]) -> list[Position]:
+    return [at(ledger_id, entry) for ledger_id, first, last in ranges for entry in range(first, last + 1)]
+
+
+@given(mark_deletes, contents)
+def test_a_set_holds_what_was_put_in_and_what_is_marked(mark_delete: Position, members: set[Position]) -> None:
+    ranges = ranges_of(mark_delete, members)
+    assert members_of(ranges) == {p for p in EVERYTHING if p <= mark_delete} | members
+    beyond = sorted(position for position in members if position > mark_delete)
+    assert expanded(list(ranges)) == beyond
+    assert ranges.entries == len(beyond)
+
+
+@given(mark_deletes, contents)
+def test_ranges_are_as_few_as_can_be(mark_delete: Position, members: set[Position]) -> None:
+    ranges = ranges_of(mark_delete, members)
+    beyond = {position for position in members if position > mark_delete}
+    begins = [p for p in beyond if at(p.ledger_id, p.entry_id - 1) not in beyond]
+    assert ranges.range_count == len(begins) == len(list(ranges))
+
+
+@given(mark_deletes, contents, mark_deletes, contents)
+def test_without_is_the_difference(
+    mark_delete: Position, members: set[Position], other_mark_delete: Position, other_members: set[Position]
+) -> None:
+    ranges, others = ranges_of(mark_delete, members), ranges_of(other_mark_delete, other_members)
+    left = expanded(list(ranges.without(others, LENGTHS)))
+    assert len(left) == len(set(left))
+    assert set(left) == members_of(ranges) - members_of(others)
+    assert left == sorted(left)
+
+
+@given(mark_deletes, contents, positions)
+def test_neighbours_are_seen(mark_delete: Position, members: set[Position], position: Position) -> None:
+    ranges = ranges_of(mark_delete, members)
+    before, after = at(position.ledger_id, position.entry_id - 1), at(position.ledger_id, position.entry_id + 1)
+    assert ranges.runs_beside(position) == (before in ranges, after in ranges)
+
+
+@given(mark_deletes, contents, st.sampled_from(sorted(LENGTHS)), st.integers(0, 11), st.integers(0, 11))
+def test_counting_between_is_counting_members(
+    mark_delete: Position, members: set[Position], ledger_id: LedgerId, one: int, other: int
+) -> None:
+    first, last = sorted((min(one, LENGTHS[ledger_id] - 1), min(other, LENGTHS[ledger_id] - 1)))
+    ranges = ranges_of(mark_delete, members)
+    inside = [entry for entry in range(first, last + 1) if at(ledger_id, entry) in ranges]
+    assert ranges.acknowledged_between(ledger_id, first, last) == len(inside)
+    touching = [r for r in ranges if r.ledger_id == ledger_id and r.first <= last + 1 and r.last >= first - 1]
+    assert ranges.touching(ledger_id, first, last) == len(touching)
+
+
+@given(mark_deletes, contents)
+def test_equal_sets_are_equal_however_they_were_made(mark_delete: Position, members: set[Position]) -> None:
+    ranges = ranges_of(mark_delete, members)
+    again = PositionRanges.of(mark_delete, reversed(list(ranges)))
+    assert ranges == again
+    assert hash(ranges) == hash(again)
+    assert ranges != PositionRanges(at(1, -1), [(at(3, 0), at(3, 1))])
+
+
+def test_a_range_over_several_ledgers_is_cut_at_their_ends() -> None:
+    cut = list(within_ledgers(at(3, 9), at(9, 2), LENGTHS))
+    assert [str(found) for found in cut] == ["3:10-11", "5:0-6", "9:0-2"]
+
+
+def test_a_range_over_ledgers_whose_ends_are_unknown_is_cut_to_its_upper_one() -> None:
+    assert list(PositionRanges(at(1, -1), [(at(3, 9), at(9, 2))])) == [EntryRange(LedgerId(9), EntryId(0), EntryId(2))]
+
+
+@given(mark_deletes, positions, positions)
+def test_a_cut_range_holds_what_lies_between(mark_delete: Position, one: Position, other: Position) -> None:
+    lower, upper = sorted((one, other))
+    ranges = PositionRanges.of(mark_delete, within_ledgers(lower, upper, LENGTHS))
+    between = {position for position in EVERYTHING if lower < position <= upper}
+    assert members_of(ranges) == between | {position for position in EVERYTHING if position <= mark_delete}
+
+
+@pytest.mark.parametrize(("first", "last", "text"), [(4, 4, "7:4"), (4, 6, "7:4-6")])
+def test_a_range_prints_as_a_person_would_write_it(first: int, last: int, text: str) -> None:
+    assert str(EntryRange(LedgerId(7), EntryId(first), EntryId(last))) == text
