@@ -392,11 +392,13 @@ class CommandConnect(_message.Message):
     AUTH_DATA_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     AUTH_METHOD_NAME_FIELD_NUMBER: _builtins.int
+    PROXY_TO_BROKER_URL_FIELD_NUMBER: _builtins.int
     FEATURE_FLAGS_FIELD_NUMBER: _builtins.int
     client_version: _builtins.str
     auth_data: _builtins.bytes
     protocol_version: _builtins.int
     auth_method_name: _builtins.str
+    proxy_to_broker_url: _builtins.str
     @_builtins.property
     def feature_flags(self) -> Global___FeatureFlags: ...
     def __init__(
@@ -406,11 +408,12 @@ class CommandConnect(_message.Message):
         auth_data: _builtins.bytes | None = ...,
         protocol_version: _builtins.int | None = ...,
         auth_method_name: _builtins.str | None = ...,
+        proxy_to_broker_url: _builtins.str | None = ...,
         feature_flags: Global___FeatureFlags | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["auth_data", b"auth_data", "auth_method_name", b"auth_method_name", "client_version", b"client_version", "feature_flags", b"feature_flags", "protocol_version", b"protocol_version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["auth_data", b"auth_data", "auth_method_name", b"auth_method_name", "client_version", b"client_version", "feature_flags", b"feature_flags", "protocol_version", b"protocol_version", "proxy_to_broker_url", b"proxy_to_broker_url"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["auth_data", b"auth_data", "auth_method_name", b"auth_method_name", "client_version", b"client_version", "feature_flags", b"feature_flags", "protocol_version", b"protocol_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["auth_data", b"auth_data", "auth_method_name", b"auth_method_name", "client_version", b"client_version", "feature_flags", b"feature_flags", "protocol_version", b"protocol_version", "proxy_to_broker_url", b"proxy_to_broker_url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -975,6 +978,7 @@ class BaseCommand(_message.Message):
     AUTHRESPONSE_FIELD_NUMBER: _builtins.int
     ACKRESPONSE_FIELD_NUMBER: _builtins.int
     type: Global___BaseCommand.Type.ValueType
+    """Required in Pulsar; optional here, so that a kind that is not listed leaves it unset."""
     @_builtins.property
     def connect(self) -> Global___CommandConnect: ...
     @_builtins.property

@@ -1,0 +1,240 @@
+"""The helper consumer of cancelling: it joins a subscription, acknowledges positions, and leaves.
+
+It never grants a permit (``CommandFlow``), so a broker never sends it a message. It joins with the type that is in
+use, asks for receipts, and leaves as soon as they are in hand: on a Key_Shared subscription every consumer takes over
+a share of the keys, so the shorter the visit, the smaller the disturbance.
+
+Why not the Pulsar client: it has no receipts, it acknowledges after a delay of its own, and its consumers come back by
+themselves after a lost connection, which would create again a subscription that was deleted meanwhile.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from service.adapters.pulsar.binary_connections import BinaryConnection, BinaryConnections, BrokerPlace, server_error
+from service.delayed_delivery.facts import SubscriptionFacts, SubscriptionType
+from service.delayed_delivery.ports import Acknowledged
+from service.model.clocks import Clock
+from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from service.model.names import TopicName
+from service.model.positions import Position
+from service.wire import PulsarApi_pb2 as api
+
+CONSUMER_NAME: Final = "pulsar-sidecar-cancelling"
+_IDS_PER_COMMAND: Final = 2000
+_COMMANDS_IN_FLIGHT: Final = 8
+_MAX_LOOKUPS: Final = 5
+_ATTEMPTS: Final = 3
+_REMEMBERED_TOPICS: Final = 10_000
+
+_TYPES: Final = {
+    SubscriptionType.SHARED: api.CommandSubscribe.Shared,
+    SubscriptionType.KEY_SHARED: api.CommandSubscribe.Key_Shared,
+}
+
+
+class ConsumerAcknowledger:
+    """`service.delayed_delivery.ports.Acknowledger`; safe for use by several threads."""
+
+    def __init__(self, service_url: str, connections: BinaryConnections, clock: Clock) -> None:
+        """``service_url`` is ``brokerServiceUrl``: one address, or several separated by commas."""
+        scheme, _, hosts = service_url.partition("://")
+        self._services = [BrokerPlace(f"{scheme}://{host.strip()}") for host in hosts.split(",") if host.strip()]
+        self._tls = scheme == "pulsar+ssl"
+        self._connections = connections
+        self._clock = clock
+        self._owners: dict[TopicName, BrokerPlace] = {}
+        self._lock = threading.Lock()
+
+    def acknowledge(
+        self, topic: TopicName, subscription: SubscriptionFacts, positions: Sequence[Position]
+    ) -> Acknowledged:
+        failure: TemporaryError | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._visit(topic, subscription, positions)
+            except _NotJoinedError as error:
+                # Nothing was acknowledged. The topic may have moved to another broker, or the connection was stale.
+                self._forget(topic)
+                failure = error.failure
+        raise failure or TemporaryError(f"{topic} cannot be joined; try again")
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def _visit(self, topic: TopicName, subscription: SubscriptionFacts, positions: Sequence[Position]) -> Acknowledged:
+        with self._connections.using(self._owner(topic)) as connection:
+            consumer = _Visit(connection, topic, subscription)
+            consumer.join()
+            consumer.acknowledge(positions)
+            confirmed_ms = self._clock.now_ms()
+            consumer.leave()
+        return Acknowledged(confirmed_ms)
+
+    # --- who owns the topic ----------------------------------------------------------------------------------------
+
+    def _owner(self, topic: TopicName) -> BrokerPlace:
+        with self._lock:
+            known = self._owners.get(topic)
+        if known is not None:
+            return known
+        found = self._looked_up(topic)
+        with self._lock:
+            if len(self._owners) >= _REMEMBERED_TOPICS:
+                self._owners.clear()
+            self._owners[topic] = found
+        return found
+
+    def _forget(self, topic: TopicName) -> None:
+        with self._lock:
+            self._owners.pop(topic, None)
+
+    def _looked_up(self, topic: TopicName) -> BrokerPlace:
+        failure: TemporaryError | None = None
+        for service in self._services:
+            try:
+                return self._follow(topic, service)
+            except TemporaryError as error:
+                failure = error
+        raise failure or TemporaryError("no broker service URL is configured")
+
+    def _follow(self, topic: TopicName, service: BrokerPlace) -> BrokerPlace:
+        place, authoritative = service, False
+        for _ in range(_MAX_LOOKUPS):
+            answer = self._ask(topic, place, authoritative)
+            url = answer.brokerServiceUrlTls if self._tls else answer.brokerServiceUrl
+            if not url:
+                raise PermanentError(f"the owner of {topic} has no address with this scheme; check brokerServiceUrl")
+            next_place = BrokerPlace(url, service.url if answer.proxy_through_service_url else None)
+            if answer.response == api.CommandLookupTopicResponse.Connect:
+                return next_place
+            place, authoritative = next_place, answer.authoritative
+        raise TemporaryError(f"looking up {topic} was redirected too often; ownership is moving, try again")
+
+    def _ask(self, topic: TopicName, place: BrokerPlace, authoritative: bool) -> api.CommandLookupTopicResponse:
+        try:
+            with self._connections.using(place) as connection:
+                lookup = api.CommandLookupTopic(
+                    topic=str(topic), request_id=connection.next_id(), authoritative=authoritative
+                )
+                connection.send(api.BaseCommand(type=api.BaseCommand.LOOKUP, lookupTopic=lookup))
+                answer = connection.receive()
+        except OSError as error:
+            raise TemporaryError(f"the broker at {place.url} did not answer a look-up ({error}); try again") from error
+        response = answer.lookupTopicResponse
+        if answer.type != api.BaseCommand.LOOKUP_RESPONSE:
+            raise TemporaryError(f"the broker at {place.url} did not answer a look-up; try again")
+        if response.response == api.CommandLookupTopicResponse.Failed:
+            raise server_error(f"looking up {topic}", response.error, response.message)
+        return response
+
+
+class _NotJoinedError(Exception):
+    # The visit failed before anything was acknowledged, in a way that another attempt may mend.
+    def __init__(self, failure: TemporaryError) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+class _Visit:
+    """One consumer from joining to leaving."""
+
+    def __init__(self, connection: BinaryConnection, topic: TopicName, subscription: SubscriptionFacts) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._subscription = subscription
+        self._consumer_id = connection.next_id()
+
+    def join(self) -> None:
+        request_id = self._connection.next_id()
+        try:
+            self._connection.send(
+                api.BaseCommand(type=api.BaseCommand.SUBSCRIBE, subscribe=self._subscribe(request_id))
+            )
+            self._await_success(request_id)
+        except OSError as error:
+            raise _NotJoinedError(TemporaryError(f"joining {self._place()}: {error}; try again")) from error
+        except TemporaryError as error:
+            raise _NotJoinedError(error) from error
+
+    def acknowledge(self, positions: Sequence[Position]) -> None:
+        try:
+            self._acknowledge(positions)
+        except (OSError, TemporaryError) as error:
+            raise OutcomeUnknownError(
+                f"acknowledging on {self._place()}: {error}; some may be acknowledged, read the state again"
+            ) from error
+
+    def leave(self) -> None:
+        request_id = self._connection.next_id()
+        close = api.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=request_id)
+        try:
+            self._connection.send(api.BaseCommand(type=api.BaseCommand.CLOSE_CONSUMER, close_consumer=close))
+            self._await_success(request_id)
+        except (OSError, SidecarError):
+            # Closing the connection makes the broker forget the consumer as well.
+            self._connection.close()
+
+    def _subscribe(self, request_id: int) -> api.CommandSubscribe:
+        found = self._subscription
+        if found.type not in _TYPES:
+            raise PermanentError(f"{found.name} is of type {found.type.value}, which admits no second consumer")
+        command = api.CommandSubscribe(
+            topic=str(self._topic),
+            subscription=found.name,
+            subType=_TYPES[found.type],
+            consumer_id=self._consumer_id,
+            request_id=request_id,
+            consumer_name=f"{CONSUMER_NAME}-{self._consumer_id}",
+            durable=True,
+            force_topic_creation=False,
+        )
+        if found.type is SubscriptionType.KEY_SHARED:
+            command.keySharedMeta.keySharedMode = api.AUTO_SPLIT
+            command.keySharedMeta.allowOutOfOrderDelivery = found.allow_out_of_order
+        return command
+
+    def _acknowledge(self, positions: Sequence[Position]) -> None:
+        waiting: set[int] = set()
+        for begin in range(0, len(positions), _IDS_PER_COMMAND):
+            if len(waiting) >= _COMMANDS_IN_FLIGHT:
+                self._take_receipt(waiting)
+            request_id = self._connection.next_id()
+            self._connection.send(self._ack(request_id, positions[begin : begin + _IDS_PER_COMMAND]))
+            waiting.add(request_id)
+        while waiting:
+            self._take_receipt(waiting)
+
+    def _ack(self, request_id: int, positions: Sequence[Position]) -> api.BaseCommand:
+        ack = api.CommandAck(consumer_id=self._consumer_id, ack_type=api.CommandAck.Individual, request_id=request_id)
+        add = ack.message_id.add
+        for position in positions:
+            add(ledgerId=position.ledger_id, entryId=position.entry_id)
+        return api.BaseCommand(type=api.BaseCommand.ACK, ack=ack)
+
+    def _take_receipt(self, waiting: set[int]) -> None:
+        answer = self._next()
+        if answer.type != api.BaseCommand.ACK_RESPONSE:
+            return
+        receipt = answer.ackResponse
+        waiting.discard(receipt.request_id)
+        if receipt.HasField("error"):
+            raise TemporaryError(str(server_error("acknowledging", receipt.error, receipt.message)))
+
+    def _await_success(self, request_id: int) -> None:
+        while True:
+            answer = self._next()
+            if answer.type == api.BaseCommand.SUCCESS and answer.success.request_id == request_id:
+                return
+
+    def _next(self) -> api.BaseCommand:
+        answer = self._connection.receive()
+        if answer.type == api.BaseCommand.ERROR:
+            raise server_error(f"on {self._place()}", answer.error.error, answer.error.message)
+        if answer.type == api.BaseCommand.CLOSE_CONSUMER:
+            raise TemporaryError("the broker closed the consumer; the topic is moving")
+        return answer
+
+    def _place(self) -> str:
+        return f"{self._topic}, subscription {self._subscription.name!r}"

@@ -1,0 +1,257 @@
+"""Connections to brokers by Pulsar's binary protocol, for the few commands that the Pulsar client does not offer.
+
+One connection carries one conversation at a time; idle ones are kept per broker for some seconds. Nothing runs in the
+background, so nothing here ever reconnects, and no consumer comes back by itself.
+
+Invariant: a failure before anything was sent is a `TemporaryError`; a connection that failed is closed, and with it
+everything that was opened over it on the broker.
+"""
+
+import itertools
+import socket
+import ssl
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from service.adapters.pulsar.binary_frames import FrameReader, encode
+from service.adapters.pulsar.credentials import AuthPlugin, ClientCredentials, TlsOptions
+from service.model.clocks import Clock
+from service.model.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotAuthenticatedError,
+    NotAuthorizedError,
+    NotFoundError,
+    PermanentError,
+    SidecarError,
+    TemporaryError,
+)
+from service.wire import PulsarApi_pb2 as api
+
+PROTOCOL_VERSION: Final = 19
+CLIENT_VERSION: Final = "pulsar-sidecar"
+_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
+_IDLE_SECONDS: Final = 15.0
+"""Shorter than the interval of a broker's pings (``keepAliveIntervalSeconds``, 30), which an idle socket would miss."""
+_IDLE_PER_BROKER: Final = 8
+
+SERVER_ERRORS: Final[dict[int, type[SidecarError]]] = {
+    api.AuthenticationError: NotAuthenticatedError,
+    api.AuthorizationError: NotAuthorizedError,
+    api.ConsumerBusy: ConflictError,
+    api.ConsumerAssignError: ConflictError,
+    api.TopicNotFound: NotFoundError,
+    api.SubscriptionNotFound: NotFoundError,
+    api.InvalidTopicName: InvalidInputError,
+    api.NotAllowedError: PermanentError,
+    api.UnsupportedVersionError: PermanentError,
+    api.TopicTerminatedError: PermanentError,
+    api.IncompatibleSchema: PermanentError,
+}
+"""What brokers' errors mean; every other one may be over soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPlace:
+    """Where a broker is reached: ``url``, or through the proxy at ``via``."""
+
+    url: str
+    via: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryTimeouts:
+    """Seconds to connect, and to wait for the next piece of an answer."""
+
+    connect_seconds: float = 5.0
+    read_seconds: float = 15.0
+
+
+class BinaryConnection:
+    """One authenticated connection; used by one thread at a time."""
+
+    def __init__(self, connection: socket.socket, credentials: ClientCredentials, proxied_to: str | None) -> None:
+        self._connection = connection
+        self._reader = FrameReader(connection)
+        self._credentials = credentials
+        self._requests = itertools.count(1)
+        self._handshake(proxied_to)
+
+    def next_id(self) -> int:
+        """A number that no other request or consumer of this connection has."""
+        return next(self._requests)
+
+    def send(self, *commands: api.BaseCommand) -> None:
+        """Send commands, in order."""
+        self._connection.sendall(b"".join(encode(command) for command in commands))
+
+    def receive(self) -> api.BaseCommand:
+        """The next command that is an answer or an event; pings and challenges are answered on the way."""
+        while True:
+            command = self._reader.next()
+            match command.type if command.HasField("type") else None:
+                case api.BaseCommand.PING:
+                    self.send(api.BaseCommand(type=api.BaseCommand.PONG, pong=api.CommandPong()))
+                case api.BaseCommand.AUTH_CHALLENGE:
+                    self._answer_challenge()
+                case _:
+                    return command
+
+    def close(self) -> None:
+        """Close it; the broker forgets its consumers."""
+        self._connection.close()
+
+    def _handshake(self, proxied_to: str | None) -> None:
+        connect = api.CommandConnect(
+            client_version=CLIENT_VERSION,
+            protocol_version=PROTOCOL_VERSION,
+            auth_method_name=_METHOD_NAMES[self._credentials.plugin],
+            auth_data=_auth_data(self._credentials),
+            feature_flags=api.FeatureFlags(supports_auth_refresh=True),
+        )
+        if proxied_to:
+            connect.proxy_to_broker_url = urlsplit(proxied_to).netloc
+        self.send(api.BaseCommand(type=api.BaseCommand.CONNECT, connect=connect))
+        answer = self.receive()
+        if answer.type == api.BaseCommand.ERROR:
+            raise server_error("connecting", answer.error.error, answer.error.message)
+        if answer.type != api.BaseCommand.CONNECTED:
+            raise TemporaryError("a broker did not complete the handshake; is this Pulsar's binary port?")
+
+    def _answer_challenge(self) -> None:
+        response = api.AuthData(
+            auth_method_name=_METHOD_NAMES[self._credentials.plugin], auth_data=_auth_data(self._credentials)
+        )
+        answer = api.CommandAuthResponse(
+            client_version=CLIENT_VERSION, response=response, protocol_version=PROTOCOL_VERSION
+        )
+        self.send(api.BaseCommand(type=api.BaseCommand.AUTH_RESPONSE, authResponse=answer))
+
+
+class BinaryConnections:
+    """A pool of connections by broker; safe for use by several threads."""
+
+    def __init__(
+        self, credentials: ClientCredentials, tls: TlsOptions, clock: Clock, timeouts: BinaryTimeouts | None = None
+    ) -> None:
+        self._credentials = credentials
+        self._tls = tls
+        self._clock = clock
+        self._timeouts = timeouts or BinaryTimeouts()
+        self._lock = threading.Lock()
+        self._idle: defaultdict[BrokerPlace, list[tuple[float, BinaryConnection]]] = defaultdict(list)
+        self._closed = False
+
+    @contextmanager
+    def using(self, place: BrokerPlace) -> Iterator[BinaryConnection]:
+        """A connection for one conversation; kept afterwards unless the conversation failed.
+
+        Raises:
+            TemporaryError: the broker cannot be reached.
+        """
+        connection = self._take(place) or self._connect(place)
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._keep(place, connection)
+
+    def close(self) -> None:
+        """Close what is idle; idempotent."""
+        with self._lock:
+            self._closed = True
+            idle = [connection for kept in self._idle.values() for _, connection in kept]
+            self._idle.clear()
+        for connection in idle:
+            connection.close()
+
+    def _take(self, place: BrokerPlace) -> BinaryConnection | None:
+        youngest = self._clock.monotonic_seconds() - _IDLE_SECONDS
+        with self._lock:
+            kept = self._idle[place]
+            fresh = [(since, connection) for since, connection in kept if since > youngest]
+            stale = [connection for since, connection in kept if since <= youngest]
+            taken = fresh.pop()[1] if fresh else None
+            self._idle[place] = fresh
+        for connection in stale:
+            connection.close()
+        return taken
+
+    def _keep(self, place: BrokerPlace, connection: BinaryConnection) -> None:
+        with self._lock:
+            kept = self._idle[place]
+            if not self._closed and len(kept) < _IDLE_PER_BROKER:
+                kept.append((self._clock.monotonic_seconds(), connection))
+                return
+        connection.close()
+
+    def _connect(self, place: BrokerPlace) -> BinaryConnection:
+        if self._closed:
+            raise TemporaryError("connections to brokers are closed; the process is stopping")
+        address = place.via or place.url
+        try:
+            plain = self._open(address)
+        except (OSError, ValueError) as error:
+            raise TemporaryError(f"the broker at {address} cannot be reached ({error}); try again") from error
+        try:
+            return BinaryConnection(plain, self._credentials, place.url if place.via else None)
+        except OSError as error:
+            plain.close()
+            raise TemporaryError(f"the broker at {address} broke off the handshake ({error}); try again") from error
+        except SidecarError:
+            plain.close()
+            raise
+
+    def _open(self, url: str) -> socket.socket:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 6650)
+        connection = socket.create_connection((host, port), self._timeouts.connect_seconds)
+        connection.settimeout(self._timeouts.read_seconds)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if parts.scheme != "pulsar+ssl":
+            return connection
+        return _tls_context(self._credentials, self._tls).wrap_socket(connection, server_hostname=host)
+
+
+def server_error(doing: str, code: int, message: str) -> SidecarError:
+    """A broker's error as ours."""
+    kind = SERVER_ERRORS.get(code, TemporaryError)
+    return kind(
+        f"{doing}: the broker answered {api.ServerError.Name(api.ServerError.ValueType(code))}: {message[:300]}"
+    )
+
+
+_METHOD_NAMES: Final = {
+    AuthPlugin.NONE: "none",
+    AuthPlugin.TOKEN: "token",
+    AuthPlugin.BASIC: "basic",
+    AuthPlugin.TLS: "tls",
+}
+
+
+def _auth_data(credentials: ClientCredentials) -> bytes:
+    match credentials.plugin:
+        case AuthPlugin.TOKEN:
+            return credentials.current_token().encode()
+        case AuthPlugin.BASIC:
+            return f"{credentials.user}:{credentials.password}".encode()
+        case AuthPlugin.NONE | AuthPlugin.TLS:
+            return b""
+
+
+def _tls_context(credentials: ClientCredentials, tls: TlsOptions) -> ssl.SSLContext:
+    trusted = None if tls.trust_certs_file is None else str(tls.trust_certs_file)
+    context = ssl.create_default_context(cafile=trusted)
+    context.check_hostname = tls.hostname_verification and not tls.allow_insecure_connection
+    if tls.allow_insecure_connection:
+        context.verify_mode = ssl.CERT_NONE
+    certificate = credentials.http_certificate()
+    if certificate is not None:
+        context.load_cert_chain(*certificate)
+    return context

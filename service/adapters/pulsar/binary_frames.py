@@ -1,0 +1,69 @@
+"""Frames of Pulsar's binary protocol: ``[totalSize][commandSize][BaseCommand]``, both sizes big-endian 32-bit numbers.
+
+Only commands without a payload are written; of one with a payload (a message) the payload is skipped.
+"""
+
+import socket
+import struct
+
+from google.protobuf.message import DecodeError
+
+from service.model.errors import TemporaryError
+from service.wire import PulsarApi_pb2 as api
+
+MAX_FRAME_BYTES = 5 * 1024 * 1024 + 10 * 1024
+"""What a broker takes and sends by default (``maxMessageSize`` and ``Commands.MESSAGE_SIZE_FRAME_PADDING``)."""
+
+_SIZES = struct.Struct(">II")
+_SIZE = struct.Struct(">I")
+
+
+def encode(command: api.BaseCommand) -> bytes:
+    """The frame of a command."""
+    body = command.SerializeToString()
+    return _SIZES.pack(len(body) + _SIZE.size, len(body)) + body
+
+
+class FrameReader:
+    """Reads commands from a connection, several at a time where several came together."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._received = bytearray()
+
+    def next(self) -> api.BaseCommand:
+        """The next command.
+
+        Raises:
+            OSError: the connection ended or timed out.
+            TemporaryError: what came is no frame of the protocol.
+        """
+        total = self._number(0)
+        if not _SIZE.size <= total <= MAX_FRAME_BYTES:
+            raise TemporaryError(f"a broker announced a frame of {total} bytes; is this Pulsar's binary port?")
+        self._fill(_SIZE.size + total)
+        command_bytes = self._number(_SIZE.size)
+        if command_bytes > total - _SIZE.size:
+            raise TemporaryError("a broker sent a command longer than its frame; is this Pulsar's binary port?")
+        body = bytes(self._received[_SIZES.size : _SIZES.size + command_bytes])
+        del self._received[: _SIZE.size + total]
+        return _decoded(body)
+
+    def _number(self, offset: int) -> int:
+        self._fill(offset + _SIZE.size)
+        (number,) = _SIZE.unpack_from(self._received, offset)
+        return int(number)
+
+    def _fill(self, size_bytes: int) -> None:
+        while len(self._received) < size_bytes:
+            piece = self._connection.recv(65536)
+            if not piece:
+                raise ConnectionResetError("the broker closed the connection")
+            self._received += piece
+
+
+def _decoded(body: bytes) -> api.BaseCommand:
+    try:
+        return api.BaseCommand.FromString(body)
+    except DecodeError as error:
+        raise TemporaryError("a broker sent a command that cannot be read; is this Pulsar's binary port?") from error
