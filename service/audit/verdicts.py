@@ -1,0 +1,78 @@
+"""What an audit comes to, in a sentence, and what to do next."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from service.audit.summaries import AuditSummary, Count
+from service.audit.tables import OrphanStanding
+from service.audit.wording import said_bytes, said_count
+
+
+class Verdict(StrEnum):
+    """What an audit comes to."""
+
+    CLEAN = "clean"
+    """Everything that exists is referenced, and everything that is referenced exists."""
+    PLAN = "plan"
+    """Some ledgers may be deleted."""
+    FINDINGS = "findings"
+    """There is something to look at, and nothing to delete (yet)."""
+    STOPPED = "stopped"
+    """A guard said no to the whole audit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """A verdict, why, and what to do next."""
+
+    verdict: Verdict
+    sentence: str
+    next_step: str
+
+
+def conclude(summary: AuditSummary, place: str) -> Conclusion:
+    """What an audit comes to; ``place`` is its directory as the user would write it."""
+    failed = [guard for guard in summary.guards if not guard.passed]
+    if summary.plan is None or failed:
+        return _stopped(summary, [f"{guard.name} ({guard.explanation})" for guard in failed])
+    if summary.plan.rows:
+        sentence = (
+            f"{said_count(summary.plan.rows, 'ledger')} ({said_bytes(summary.plan.bytes)}) "
+            f"{'is' if summary.plan.rows == 1 else 'are'} referenced by nothing and may be deleted"
+        )
+        return Conclusion(Verdict.PLAN, sentence, f"look at the plan: pulsar-sidecar audit apply {place}")
+    if summary.findings:
+        return Conclusion(Verdict.FINDINGS, f"{_found(summary)}; nothing may be deleted", _patience(summary, place))
+    everything = f"everything that exists is referenced ({said_count(summary.existing.ledgers, 'ledger')})"
+    return Conclusion(Verdict.CLEAN, f"{everything}, and everything that is referenced exists", "nothing to do")
+
+
+def orphans_of(summary: AuditSummary) -> Count:
+    """All orphans, of any standing."""
+    counts = summary.orphans.values()
+    return Count(sum(count.ledgers for count in counts), sum(count.bytes for count in counts))
+
+
+def _stopped(summary: AuditSummary, failed: list[str]) -> Conclusion:
+    why = "; ".join(failed) or "the audit has no plan"
+    next_step = "find out why, then make new inputs and a new audit; nothing of this one can be applied"
+    return Conclusion(Verdict.STOPPED, f"{_found(summary)}, and nothing is condemned: {why}", next_step)
+
+
+def _found(summary: AuditSummary) -> str:
+    parts = (
+        (orphans_of(summary).ledgers, "unreferenced ledger", "unreferenced ledgers"),
+        (summary.missing, "reference to a ledger that does not exist", "references to ledgers that do not exist"),
+        (summary.unattributed.ledgers, "ledger that nobody known claims", "ledgers that nobody known claims"),
+    )
+    said = [f"{count:,} {one if count == 1 else many}" for count, one, many in parts if count]
+    return ", ".join(said) or "nothing found"
+
+
+def _patience(summary: AuditSummary, place: str) -> str:
+    waiting = {OrphanStanding.FIRST_LOOK, OrphanStanding.TOO_YOUNG, OrphanStanding.CHANGED} & {
+        standing for standing, count in summary.orphans.items() if count.ledgers
+    }
+    if waiting:
+        return f"make new inputs after the window and audit them with --previous {place}"
+    return f"look at the rows: pulsar-sidecar audit show {place} --orphans --missing --unattributed"
