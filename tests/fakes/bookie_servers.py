@@ -4,7 +4,7 @@ import socket
 import socketserver
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +13,7 @@ from service.model.ids import BookieId, EntryId, LedgerId
 from service.model.ledgers import DigestType
 
 _REQUEST = struct.Struct(">iiqq")
+_BATCH_REQUEST = struct.Struct(">iiqqqiq")
 _RESPONSE = struct.Struct(">iiiqq")
 _ENTRY_HEADER = struct.Struct(">qqqq")
 
@@ -38,10 +39,18 @@ def response(code: int, ledger_id: int, entry_id: int, entry: bytes = b"") -> by
     return _RESPONSE.pack(_RESPONSE.size - 4 + len(entry), 0x02020000, code, ledger_id, entry_id) + entry
 
 
+def batch_response(code: int, ledger_id: int, entry_id: int, entries: Sequence[bytes] = ()) -> bytes:
+    """A framed answer to a read of a batch, whose request has the number of its first entry."""
+    body = struct.pack(">q", entry_id) + b"".join(struct.pack(">i", len(entry)) + entry for entry in entries)
+    return _RESPONSE.pack(_RESPONSE.size - 4 + len(body), 0x02070000, code, ledger_id, entry_id) + body
+
+
 class FakeBookie:
     """A bookie on a free port of this machine.
 
-    ``answer`` may be replaced by a test: from ledger and entry to the bytes to send, or None to close the connection.
+    ``answer`` may be replaced by a test: from ledger and entry to the bytes to send, or None to close the connection;
+    ``answer_batch`` likewise, for batches, with the most entries and bytes that the reader takes. With ``batches`` False
+    it is a bookie of before BookKeeper 4.17.
     """
 
     def __init__(self) -> None:
@@ -49,6 +58,8 @@ class FakeBookie:
         self.requests: list[bytes] = []
         self.connections = 0
         self.answer: Callable[[int, int], bytes | None] = self._from_entries
+        self.answer_batch: Callable[[int, int, int, int], bytes | None] = self._batch_from_entries
+        self.batches = True
         self._open: list[socketserver.BaseRequestHandler] = []
         self._server = _Server(("127.0.0.1", 0), _handler_of(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
@@ -88,6 +99,16 @@ class FakeBookie:
         entry = self.entries.get((ledger_id, held[-1] if entry_id == -1 else entry_id))
         return response(ENOENTRY if entry is None else EOK, ledger_id, entry_id, entry or b"")
 
+    def _batch_from_entries(self, ledger_id: int, entry_id: int, count: int, most_bytes: int) -> bytes | None:
+        if not self.batches:
+            return None
+        taken: list[bytes] = []
+        while len(taken) < count and (entry := self.entries.get((ledger_id, entry_id + len(taken)))) is not None:
+            if taken and sum(map(len, taken)) + len(entry) > most_bytes:
+                break
+            taken.append(entry)
+        return batch_response(EOK if taken else ENOENTRY, ledger_id, entry_id, taken)
+
 
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
@@ -99,17 +120,24 @@ def _handler_of(bookie: FakeBookie) -> type[socketserver.BaseRequestHandler]:
         def handle(self) -> None:
             bookie.connections += 1
             bookie._open.append(self)
-            while len(request := self._read_request()) == _REQUEST.size:
+            while request := self._read_request():
                 bookie.requests.append(request)
-                _, _, ledger_id, entry_id = _REQUEST.unpack(request)
-                answer = bookie.answer(ledger_id, entry_id)
+                answer = self._answered(request)
                 if answer is None:
                     return
                 self.wfile.write(answer)
 
+        def _answered(self, request: bytes) -> bytes | None:
+            if len(request) == _REQUEST.size:
+                _, _, ledger_id, entry_id = _REQUEST.unpack(request)
+                return bookie.answer(ledger_id, entry_id)
+            _, _, ledger_id, entry_id, _, count, most_bytes = _BATCH_REQUEST.unpack(request)
+            return bookie.answer_batch(ledger_id, entry_id, count, most_bytes)
+
         def _read_request(self) -> bytes:
             try:
-                return self.rfile.read(_REQUEST.size)
+                length = self.rfile.read(4)
+                return length + self.rfile.read(struct.unpack(">i", length)[0]) if len(length) == 4 else b""
             except (OSError, ValueError):
                 return b""
 
@@ -132,6 +160,10 @@ class FakeBookies:
         if entry_id == -1:
             return held[max(held)] if held else None
         return held.get(entry_id)
+
+    def read_many(self, bookie: BookieId, ledger_id: LedgerId, wanted: Sequence[EntryId]) -> dict[EntryId, bytes]:
+        found = ((entry_id, self.read(bookie, ledger_id, entry_id)) for entry_id in wanted)
+        return {entry_id: data for entry_id, data in found if data is not None}
 
     def close(self) -> None:
         """Nothing is open."""

@@ -1,39 +1,41 @@
-"""Reads single entries from bookies by their protocol's version 2 (BookKeeper ``BookieProtoEncoding``).
+"""Reads entries from bookies by their protocol's version 2 (BookKeeper ``BookieProtoEncoding``).
 
-Requests carry no flag, so a read never fences a ledger's writer out, and needs no password. One connection carries one
-request at a time; idle connections are kept per bookie.
+Requests carry no flag, so a read never fences a ledger's writer out, and needs no password. One connection serves one
+reader at a time; idle connections are kept per bookie.
 """
 
 import socket
 import struct
 import threading
 from collections import defaultdict
-from collections.abc import Callable
-from enum import IntEnum
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from service.adapters.bookkeeper.bookie_addresses import BookieAddress
+from service.adapters.bookkeeper.bookie_pipelines import (
+    EOK,
+    MAX_FRAME_BYTES,
+    READ_ENTRY,
+    header_of,
+    opened,
+    read_entries,
+)
 from service.model.errors import TemporaryError
 from service.model.ids import BookieId, EntryId, LedgerId
 
 LAST_STORED = EntryId(-1)
 """Asks for the last entry of the ledger that the bookie holds (``BookieProtocol.LAST_ADD_CONFIRMED``)."""
 
-_PROTOCOL_VERSION = 2
-_READ_ENTRY = 2
-_HEADER = (_PROTOCOL_VERSION << 24) | (_READ_ENTRY << 16)
 _REQUEST = struct.Struct(">iiqq")
 _LENGTH = struct.Struct(">i")
 _RESPONSE = struct.Struct(">iiqq")
-_MAX_FRAME_BYTES = 64 * 1024 * 1024
+
+_Answer = TypeVar("_Answer")
 
 
-class _Code(IntEnum):
-    """``BookieProtocol``'s answers that mean something to a reader."""
-
-    EOK = 0
-    ENOLEDGER = 1
-    ENOENTRY = 2
-    EUA = 102
+class BrokenConnectionError(TemporaryError):
+    """The connection ended, or no answer came in time."""
 
 
 class BookieConnections:
@@ -53,6 +55,7 @@ class BookieConnections:
         self._idle_per_bookie = idle_per_bookie
         self._lock = threading.Lock()
         self._idle: dict[BookieId, list[socket.socket]] = defaultdict(list)
+        self._without_batches: set[BookieId] = set()
         self._closed = False
 
     def read(self, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
@@ -61,14 +64,26 @@ class BookieConnections:
         Raises:
             TemporaryError: the bookie cannot be reached, refuses, or answers something else.
         """
-        kept = self._take_idle(bookie)
-        if kept is not None:
-            try:
-                return self._ask(kept, bookie, ledger_id, entry_id)
-            except TemporaryError:
-                # The bookie may have restarted since the connection was last used; a fresh one decides.
-                self._discard_idle(bookie)
-        return self._ask(self._connect(bookie), bookie, ledger_id, entry_id)
+        return self._asked(bookie, partial(_exchange, ledger_id=ledger_id, entry_id=entry_id))
+
+    def read_many(self, bookie: BookieId, ledger_id: LedgerId, wanted: Sequence[EntryId]) -> dict[EntryId, bytes]:
+        """The wanted entries that the bookie has, as stored, digest and all; ``wanted`` ascends, each entry once.
+
+        Raises:
+            TemporaryError: the bookie cannot be reached, refuses, or answers something else.
+        """
+        if not wanted:
+            return {}
+        pipeline = partial(read_entries, ledger_id=ledger_id, wanted=wanted)
+        if bookie in self._without_batches:
+            return self._asked(bookie, partial(pipeline, batches=False))
+        try:
+            return self._asked(bookie, partial(pipeline, batches=True))
+        except BrokenConnectionError:
+            # A bookie before BookKeeper 4.17 closes the connection at a request for a batch.
+            found = self._asked(bookie, partial(pipeline, batches=False))
+            self._without_batches.add(bookie)
+            return found
 
     def close(self) -> None:
         """Close every idle connection; those in use close when their request ends. Idempotent."""
@@ -79,12 +94,22 @@ class BookieConnections:
         for connection in idle:
             connection.close()
 
-    def _ask(self, connection: socket.socket, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+    def _asked(self, bookie: BookieId, ask: Callable[[socket.socket], _Answer]) -> _Answer:
+        kept = self._take_idle(bookie)
+        if kept is not None:
+            try:
+                return self._ask(kept, bookie, ask)
+            except TemporaryError:
+                # The bookie may have restarted since the connection was last used; a fresh one decides.
+                self._discard_idle(bookie)
+        return self._ask(self._connect(bookie), bookie, ask)
+
+    def _ask(self, connection: socket.socket, bookie: BookieId, ask: Callable[[socket.socket], _Answer]) -> _Answer:
         try:
-            answer = _exchange(connection, ledger_id, entry_id)
+            answer = ask(connection)
         except OSError as error:
             connection.close()
-            raise TemporaryError(f"bookie {bookie} did not answer ({error}); try again") from error
+            raise BrokenConnectionError(f"bookie {bookie} did not answer ({error}); try again") from error
         except TemporaryError:
             connection.close()
             raise
@@ -124,23 +149,13 @@ class BookieConnections:
 
 
 def _exchange(connection: socket.socket, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
-    connection.sendall(_REQUEST.pack(_REQUEST.size - _LENGTH.size, _HEADER, ledger_id, entry_id))
+    connection.sendall(_REQUEST.pack(_REQUEST.size - _LENGTH.size, header_of(READ_ENTRY), ledger_id, entry_id))
     (frame_bytes,) = _LENGTH.unpack(_receive(connection, _LENGTH.size))
-    if not _RESPONSE.size <= frame_bytes <= _MAX_FRAME_BYTES:
+    if not _RESPONSE.size <= frame_bytes <= MAX_FRAME_BYTES:
         raise TemporaryError(f"a bookie announced {frame_bytes} bytes, which is no answer to a read")
     frame = _receive(connection, frame_bytes)
-    header, code, answered_ledger_id, _ = _RESPONSE.unpack_from(frame)
-    if header >> 16 != _HEADER >> 16 or answered_ledger_id != ledger_id:
-        raise TemporaryError("a bookie answered another request than the one that was sent; try again")
-    match code:
-        case _Code.EOK:
-            return frame[_RESPONSE.size :]
-        case _Code.ENOLEDGER | _Code.ENOENTRY:
-            return None
-        case _Code.EUA:
-            raise TemporaryError("a bookie demands authentication, which reading entries does not support yet")
-        case _:
-            raise TemporaryError(f"a bookie refused to read, with its code {code}; try again")
+    code, _, body = opened(frame, READ_ENTRY, ledger_id)
+    return frame[body:] if code == EOK else None
 
 
 def _receive(connection: socket.socket, size_bytes: int) -> bytes:

@@ -1,0 +1,76 @@
+"""What stands before a message's payload in an entry (Pulsar ``Commands.parseMessageMetadata``).
+
+An entry begins with a broker's own metadata (magic 0x0e02) if brokers are told to add some, then a checksum of the rest
+(magic 0x0e01), then the length of ``MessageMetadata``, the metadata and the payload. The checksum is not looked at: the
+entry's digest covered all of it.
+"""
+
+import struct
+
+from google.protobuf.message import DecodeError
+
+from service.delayed_delivery.facts import Chunk, EntryFacts
+from service.ledger_ownership.exact_decoding import exact_text
+from service.model.errors import UndecodableError
+from service.wire import PulsarApi_pb2 as api
+
+_BROKER_ENTRY_MAGIC = b"\x0e\x02"
+_CHECKSUM_MAGIC = b"\x0e\x01"
+_CHECKSUM_BYTES = 4
+_LENGTH = struct.Struct(">I")
+
+
+def entry_facts(entry: bytes) -> EntryFacts:
+    """What an entry says of itself; of a batch, what holds for all of its messages.
+
+    Raises:
+        UndecodableError: these bytes are no message as brokers store it.
+    """
+    try:
+        start, length = _metadata_place(entry)
+        metadata = api.MessageMetadata()
+        if length > len(entry) - start:
+            raise UndecodableError("an entry ends inside its metadata; read it again")
+        metadata.ParseFromString(entry[start : start + length])
+    except (struct.error, DecodeError) as error:
+        raise UndecodableError(f"an entry of {len(entry)} bytes holds no message ({error})") from error
+    return _facts(metadata, len(entry) - start - length)
+
+
+def _metadata_place(entry: bytes) -> tuple[int, int]:
+    position = 0
+    if entry.startswith(_BROKER_ENTRY_MAGIC):
+        (length,) = _LENGTH.unpack_from(entry, len(_BROKER_ENTRY_MAGIC))
+        position = len(_BROKER_ENTRY_MAGIC) + _LENGTH.size + length
+    if entry.startswith(_CHECKSUM_MAGIC, position):
+        position += len(_CHECKSUM_MAGIC) + _CHECKSUM_BYTES
+    (length,) = _LENGTH.unpack_from(entry, position)
+    return position + _LENGTH.size, length
+
+
+def _facts(metadata: api.MessageMetadata, payload_bytes: int) -> EntryFacts:
+    batch = metadata.num_messages_in_batch
+    properties = {pair.key: pair.value for pair in metadata.properties}
+    for text in (metadata.partition_key, metadata.producer_name, *properties, *properties.values()):
+        if type(text) is not str:
+            exact_text(text)
+    return EntryFacts(
+        deliver_at_ms=metadata.deliver_at_time or None,
+        publish_time_ms=metadata.publish_time,
+        messages_in_batch=batch if batch > 1 else None,
+        chunk=_chunk(metadata),
+        key=metadata.partition_key or None,
+        properties=properties,
+        producer_name=metadata.producer_name,
+        sequence_id=metadata.sequence_id,
+        event_time_ms=metadata.event_time or None,
+        marker=metadata.HasField("marker_type"),
+        transaction=metadata.HasField("txnid_most_bits"),
+        size_bytes=payload_bytes,
+    )
+
+
+def _chunk(metadata: api.MessageMetadata) -> Chunk | None:
+    if metadata.num_chunks_from_msg < 2:
+        return None
+    return Chunk(exact_text(metadata.uuid), metadata.chunk_id, metadata.num_chunks_from_msg)
