@@ -5,71 +5,79 @@ error, never "nothing is acknowledged".
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from service.model.errors import TemporaryError
 from service.model.ids import EntryId, LedgerId
+from service.model.position_ranges import EntryRange, PositionRanges, within_ledgers
 from service.model.positions import Position
 
-_RANGE: Final = re.compile(r"([(\[])(-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)([)\]])")
+_RANGE: Final = re.compile(r"([(\[])(-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)\]")
 _POSITION: Final = re.compile(r"(-?\d+):(-?\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """Positions after ``lower`` up to and including ``upper``."""
-
-    lower: Position
-    upper: Position
-
-
-@dataclass(frozen=True, slots=True)
-class CursorProgress:
-    """A durable cursor's acknowledgements (``ManagedCursor``)."""
-
-    mark_delete: Position
-    _ranges: tuple[_Range, ...]
-
-    def acknowledged(self, position: Position) -> bool:
-        """Whether the entry is acknowledged as a whole."""
-        if position <= self.mark_delete:
-            return True
-        return any(found.lower < position <= found.upper for found in self._ranges)
-
-
-def cursor_progress(internal_stats: Mapping[str, object], cursor: str) -> CursorProgress:
-    """The progress of one cursor in an ``internalStats`` answer.
+def cursor_progress(internal_stats: Mapping[str, object], cursor: str) -> PositionRanges:
+    """What one durable cursor (by its name in the store) has acknowledged as whole entries (``ManagedCursor``).
 
     Raises:
         TemporaryError: the answer lacks the cursor, or its text cannot be read.
     """
+    found = cursor_stats(internal_stats, cursor)
+    ranges_text = found.get("individuallyDeletedMessages")
+    if not isinstance(ranges_text, str) or not _all_ranges(ranges_text):
+        raise TemporaryError(f"the acknowledged ranges of the subscription {cursor} cannot be read; try again")
+    mark_delete = position_of_text(found.get("markDeletePosition"))
+    return PositionRanges.of(mark_delete, _ranges(ranges_text, ledger_lengths(internal_stats)))
+
+
+def cursor_stats(internal_stats: Mapping[str, object], cursor: str) -> Mapping[str, object]:
+    """What the broker says of one cursor (``ManagedLedgerInternalStats.CursorStats``)."""
     cursors = internal_stats.get("cursors")
     found = cursors.get(cursor) if isinstance(cursors, dict) else None
     if not isinstance(found, dict):
-        raise TemporaryError(
-            f"the broker does not show the subscription {cursor}; start the service again to create it"
-        )
-    mark_delete = _POSITION.fullmatch(str(found.get("markDeletePosition")))
-    ranges_text = found.get("individuallyDeletedMessages")
-    if mark_delete is None or not isinstance(ranges_text, str):
-        raise TemporaryError(f"the broker's answer about the subscription {cursor} cannot be read; try again")
-    return CursorProgress(_position(*mark_delete.groups()), _ranges(ranges_text, cursor))
+        raise TemporaryError(f"the broker does not show the subscription {cursor}; does it exist? Then try again")
+    return found
 
 
-def _ranges(text: str, cursor: str) -> tuple[_Range, ...]:
-    matches = list(_RANGE.finditer(text))
-    if _RANGE.sub("", text).strip("[], ") or any(match[6] != "]" for match in matches):
-        raise TemporaryError(f"the acknowledged ranges of the subscription {cursor} cannot be read; try again")
-    return tuple(_Range(_lower(match), _position(match[4], match[5])) for match in matches)
+def ledger_lengths(internal_stats: Mapping[str, object]) -> dict[LedgerId, int]:
+    """The entries of each of the topic's ledgers, the one that is written to included."""
+    listed = internal_stats.get("ledgers")
+    try:
+        lengths = {LedgerId(int(each["ledgerId"])): int(each["entries"]) for each in listed or ()}  # type: ignore[attr-defined]
+    except (KeyError, TypeError, ValueError) as error:
+        raise TemporaryError("a broker's list of a topic's ledgers cannot be read; try again") from error
+    if lengths:
+        last = position_of_text(internal_stats.get("lastConfirmedEntry"))
+        lengths[last.ledger_id] = max(lengths.get(last.ledger_id, 0), last.entry_id + 1)
+    return lengths
 
 
-def _lower(match: re.Match[str]) -> Position:
-    position = _position(match[2], match[3])
-    if match[1] == "(":
-        return position
-    return Position(position.ledger_id, EntryId(position.entry_id - 1))
+def position_of_text(text: object) -> Position:
+    """A position as brokers print it, ``ledgerId:entryId``.
+
+    Raises:
+        TemporaryError: it is none.
+    """
+    match = _POSITION.fullmatch(str(text))
+    if match is None:
+        raise TemporaryError(f"a broker answered {text!r:.80} where a position was expected; try again")
+    return _position(match[1], match[2])
+
+
+def _all_ranges(text: str) -> bool:
+    between = _RANGE.sub("", text).replace(" ", "")
+    return between == "[" + "," * max(0, text.count("..") - 1) + "]"
+
+
+def _ranges(text: str, lengths: Mapping[LedgerId, int]) -> Iterator[EntryRange]:
+    for bound, lower_ledger, lower_entry, upper_ledger, upper_entry in _RANGE.findall(text):
+        first = int(lower_entry) + (bound == "(")
+        if lower_ledger == upper_ledger:
+            yield EntryRange(LedgerId(int(upper_ledger)), EntryId(first), EntryId(int(upper_entry)))
+        else:
+            lower = Position(LedgerId(int(lower_ledger)), EntryId(first - 1))
+            yield from within_ledgers(lower, _position(upper_ledger, upper_entry), lengths)
 
 
 def _position(ledger: str, entry: str) -> Position:

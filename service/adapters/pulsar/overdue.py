@@ -10,7 +10,7 @@ from typing import Final
 
 import pulsar
 
-from service.adapters.pulsar.cursor_positions import CursorProgress, cursor_progress
+from service.adapters.pulsar.cursor_positions import cursor_progress
 from service.adapters.pulsar.deliveries import delivery_of, position_of
 from service.adapters.pulsar.errors import translated
 from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
@@ -18,6 +18,7 @@ from service.ledger_deletion.ports import Delivery
 from service.ledger_deletion.retrying import DELAY_TIME, SUBSCRIPTION
 from service.model.clocks import Clock
 from service.model.names import TopicName
+from service.model.position_ranges import PositionRanges
 
 _READ_TIMEOUT_MS: Final = 10_000
 
@@ -49,7 +50,7 @@ class OverdueReader:
                     found.append(delivery)
         return found
 
-    def _unacknowledged(self, progress: CursorProgress) -> Generator[Delivery, None, None]:
+    def _unacknowledged(self, progress: PositionRanges) -> Generator[Delivery, None, None]:
         start = progress.mark_delete
         with translated(f"reading {self._topic}"):
             reader = self._client.create_reader(
@@ -58,7 +59,7 @@ class OverdueReader:
             try:
                 while reader.has_message_available():
                     message = reader.read_next(_READ_TIMEOUT_MS)
-                    if not progress.acknowledged(position_of(message.message_id())):
+                    if position_of(message.message_id()) not in progress:
                         yield delivery_of(message)
             finally:
                 reader.close()
