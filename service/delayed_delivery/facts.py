@@ -3,12 +3,12 @@
 Invariant: what could not be read is a value of its own (`Unreadable`), never an absence.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from service.model.ids import EntryId, LedgerId
+from service.model.position_ranges import PositionRanges
 from service.model.positions import Position
 
 
@@ -84,6 +84,7 @@ class SubscriptionFacts:
     Attributes:
         consumers: how many are connected.
         messages_out: messages handed to consumers so far, ever since the topic was loaded; it only grows.
+        unacked: messages handed to consumers and not acknowledged yet.
         sticky: a Key_Shared subscription whose consumers chose their hash ranges (``keySharedMode`` STICKY).
         durable: False for a reader's.
     """
@@ -92,55 +93,10 @@ class SubscriptionFacts:
     type: SubscriptionType
     consumers: int = 0
     messages_out: int = 0
+    unacked: int = 0
     sticky: bool = False
     allow_out_of_order: bool = False
     durable: bool = True
-
-
-class PositionRanges:
-    """A set of positions as Pulsar keeps it: everything up to the mark-delete position, and ranges beyond it.
-
-    Each range is ``(lower, upper]`` inside one ledger. Immutable.
-    """
-
-    def __init__(self, mark_delete: Position, ranges: Iterable[tuple[Position, Position]]) -> None:
-        self.mark_delete = mark_delete
-        self._by_ledger: dict[LedgerId, tuple[list[int], list[int]]] = {}
-        self.range_count = 0
-        for lower, upper in sorted(ranges):
-            self._add(lower, upper)
-
-    def __contains__(self, position: Position) -> bool:
-        if position <= self.mark_delete:
-            return True
-        bounds = self._by_ledger.get(position.ledger_id)
-        if bounds is None:
-            return False
-        index = bisect_left(bounds[0], position.entry_id) - 1
-        return index >= 0 and position.entry_id <= bounds[1][index]
-
-    def runs_beside(self, position: Position) -> tuple[bool, bool]:
-        """Whether the neighbours before and after the position belong to the set, so that a range would merge."""
-        before = Position(position.ledger_id, EntryId(position.entry_id - 1))
-        after = Position(position.ledger_id, EntryId(position.entry_id + 1))
-        return before in self, after in self
-
-    def touching(self, ledger_id: LedgerId, first: int, last: int) -> int:
-        """How many of the ledger's ranges touch or overlap the entries ``first`` to ``last``."""
-        bounds = self._by_ledger.get(ledger_id)
-        if bounds is None:
-            return 0
-        # (lower, upper] touches [first, last] when upper >= first - 1 and lower <= last.
-        return max(0, bisect_right(bounds[0], last) - bisect_left(bounds[1], first - 1))
-
-    def _add(self, lower: Position, upper: Position) -> None:
-        if lower.ledger_id != upper.ledger_id:
-            # A broker joins ranges over a ledger's end; only the upper ledger's entries count as individual ones.
-            lower = Position(upper.ledger_id, EntryId(-1))
-        lowers, uppers = self._by_ledger.setdefault(upper.ledger_id, ([], []))
-        lowers.append(lower.entry_id)
-        uppers.append(upper.entry_id)
-        self.range_count += 1
 
 
 @dataclass(frozen=True, slots=True)

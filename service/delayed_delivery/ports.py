@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from service.delayed_delivery.facts import DelayPolicy, EntryAnswer, PositionRanges, SubscriptionFacts, TopicState
+from service.delayed_delivery.facts import DelayPolicy, EntryAnswer, SubscriptionFacts, TopicState
 from service.model.ids import LedgerId
 from service.model.names import TopicName
+from service.model.position_ranges import PositionRanges
 from service.model.positions import Position
 
 
@@ -157,6 +158,10 @@ class NativeCancelling(Protocol):
 
     def supported(self) -> bool:
         """Whether the brokers have the PIP's route; asked once."""
+        ...
+
+    def known(self) -> bool | None:
+        """The answer, or None when nobody has asked yet."""
         ...
 
     def cancel(self, topic: TopicName, position: Position, deliver_at_ms: int, subscriptions: Sequence[str]) -> None:

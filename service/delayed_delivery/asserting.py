@@ -1,0 +1,97 @@
+"""What is to be done for the cancellations of one subscription at one moment: a pure decision on what its cursor holds.
+
+A cursor can lose acknowledgements it had confirmed: brokers store them lazily, store only so many ranges, and start
+again from an older position when the cursor's ledger cannot be read. What is lost is acknowledged again, until the due
+time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
+from service.delayed_delivery.facts import DelayPolicy
+from service.model.position_ranges import PositionRanges
+from service.model.positions import Position
+
+BROKER_STORES_EVERY_MS: Final = 1100
+"""A cursor is stored at most once a second (``managedLedgerDefaultMarkDeleteRateLimit``), and only when something is
+acknowledged: so after this time another acknowledgement, of whatever position, has it stored."""
+_BEFORE_DUE_MS: Final = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """What is to be done.
+
+    Attributes:
+        missing: cancellations with entries that the cursor does not hold, to be acknowledged (again).
+        lost: those of them that had been acknowledged before.
+        unproven: acknowledged, and not yet seen in the stored state.
+        nudge: a position to acknowledge once more so that the broker stores the cursor; None when not needed.
+        ended: those whose time is over, with their last level.
+    """
+
+    missing: tuple[Cancellation, ...]
+    lost: tuple[Cancellation, ...]
+    unproven: tuple[Cancellation, ...]
+    nudge: Position | None
+    ended: tuple[Cancellation, ...]
+
+
+def duties(cancellations: Sequence[Cancellation], acked: PositionRanges, policy: DelayPolicy, now_ms: int) -> Duties:
+    """Decide for all cancellations of one subscription; ``now_ms`` is the brokers' time, as far as it is known."""
+    over = [one for one in cancellations if expires_ms(one, policy) <= now_ms]
+    live = [one for one in cancellations if expires_ms(one, policy) > now_ms]
+    missing = tuple(one for one in live if not held(one, acked) and one.deliver_at_ms > now_ms)
+    unproven = tuple(one for one in live if held(one, acked) and one.proof is not Proof.PERSISTED)
+    return Duties(
+        missing=missing,
+        lost=tuple(one for one in missing if one.proof is not Proof.ACCEPTED),
+        unproven=unproven,
+        nudge=unproven[0].entries[0] if unproven else None,
+        ended=tuple(_end(one, held(one, acked)) for one in over),
+    )
+
+
+def expires_ms(cancellation: Cancellation, policy: DelayPolicy) -> int:
+    """When nobody needs to see to it any more: the due time and two ticks (PIP-423)."""
+    return cancellation.deliver_at_ms + 2 * policy.tick_ms
+
+
+def held(cancellation: Cancellation, acked: PositionRanges) -> bool:
+    """Whether the cursor holds all of its entries as acknowledged."""
+    return all(entry in acked for entry in cancellation.entries)
+
+
+def settled_late(cancellation: Cancellation, policy: DelayPolicy, now_ms: int) -> bool:
+    """Whether an acknowledgement confirmed now can no longer be told from one after the dispatch."""
+    return now_ms >= cancellation.deliver_at_ms - policy.earliest_lead_ms
+
+
+def next_look_ms(cancellations: Sequence[Cancellation], policy: DelayPolicy, now_ms: int, reassert_ms: int) -> int:
+    """When to look at the subscription again."""
+    if any(one.proof is not Proof.PERSISTED for one in cancellations):
+        return now_ms + BROKER_STORES_EVERY_MS
+    regular = now_ms + reassert_ms
+    urgent = [
+        moment
+        for one in cancellations
+        for moment in (one.deliver_at_ms - policy.earliest_lead_ms - _BEFORE_DUE_MS, expires_ms(one, policy))
+        if moment > now_ms
+    ]
+    return min([regular, *urgent])
+
+
+def _end(cancellation: Cancellation, is_held: bool) -> Cancellation:
+    if cancellation.proof is Proof.ACCEPTED:
+        if is_held:
+            return cancellation.at(
+                Proof.RACED, Cause.DISPATCHED, "acknowledged by its due time, but not known to be before the dispatch"
+            )
+        return cancellation.at(Proof.TOO_LATE, Cause.DUE, "its due time came before it could be acknowledged")
+    if not is_held:
+        return cancellation.at(
+            Proof.RACED, Cause.LOST, "the cursor lost the acknowledgement, and the due time came before it was put back"
+        )
+    return cancellation.at(Proof.EXPIRED)

@@ -1,0 +1,94 @@
+"""The log's records: one key for each topic, position and subscription, and what is known of that cancellation.
+
+The newest record of a key counts (compaction keeps it), and an empty one forgets the key.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
+from service.model.errors import InvalidInputError, UndecodableError
+from service.model.ids import EntryId, LedgerId
+from service.model.names import TopicName, java_url_decode, java_url_encode, parse_topic_name
+from service.model.positions import Position
+
+_VERSION: Final = 1
+_PARTS: Final = 3
+
+
+def key_of(topic: TopicName, position: Position, subscription: str) -> str:
+    """The record's key: ``<encoded topic>|<ledger>:<entry>|<encoded subscription>``."""
+    return f"{java_url_encode(str(topic))}|{position}|{java_url_encode(subscription)}"
+
+
+def parse_key(key: str) -> tuple[TopicName, Position, str]:
+    """The reverse of `key_of`.
+
+    Raises:
+        UndecodableError: it is none of ours.
+    """
+    parts = key.split("|")
+    if len(parts) != _PARTS:
+        raise UndecodableError("a key of the log has another form; another version wrote it")
+    try:
+        ledger_id, entry_id = (int(number) for number in parts[1].split(":"))
+        topic = parse_topic_name(java_url_decode(parts[0]))
+        return topic, Position(LedgerId(ledger_id), EntryId(entry_id)), java_url_decode(parts[2])
+    except (ValueError, InvalidInputError) as error:
+        raise UndecodableError("a key of the log cannot be read; another version wrote it") from error
+
+
+def encode(cancellation: Cancellation) -> tuple[str, bytes]:
+    """Key and value."""
+    document: dict[str, object] = {
+        "version": _VERSION,
+        "deliverAt": cancellation.deliver_at_ms,
+        "requestedMs": cancellation.requested_ms,
+        "proof": cancellation.proof.value,
+    }
+    if cancellation.positions:
+        document["positions"] = [[found.ledger_id, found.entry_id] for found in cancellation.positions]
+    if cancellation.cause is not None:
+        document["cause"] = cancellation.cause.value
+    if cancellation.reason is not None:
+        document["reason"] = cancellation.reason
+    if cancellation.requested_by is not None:
+        document["requestedBy"] = cancellation.requested_by
+    key = key_of(cancellation.topic, cancellation.position, cancellation.subscription)
+    return key, json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode(key: str, value: bytes) -> Cancellation:
+    """The reverse of `encode`.
+
+    Raises:
+        UndecodableError: another version wrote it, or it is damaged; it is left alone.
+    """
+    topic, position, subscription = parse_key(key)
+    try:
+        document = json.loads(value)
+        _check_types(document)
+        cause = document.get("cause")
+        return Cancellation(
+            topic=topic,
+            subscription=subscription,
+            position=position,
+            deliver_at_ms=document["deliverAt"],
+            requested_ms=document["requestedMs"],
+            proof=Proof(document["proof"]),
+            positions=tuple(Position(ledger_id, entry_id) for ledger_id, entry_id in document.get("positions", ())),
+            cause=None if cause is None else Cause(cause),
+            reason=document.get("reason"),
+            requested_by=document.get("requestedBy"),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UndecodableError(f"a record of the log cannot be read: {type(error).__name__}") from error
+
+
+def _check_types(document: Mapping[str, object]) -> None:
+    numbers = [document["deliverAt"], document["requestedMs"]]
+    positions = document.get("positions", [])
+    flat = [number for pair in positions for number in pair] if isinstance(positions, list) else [None]
+    if document["version"] != _VERSION or not all(type(number) is int for number in (*numbers, *flat)):
+        raise TypeError("a field has another type")

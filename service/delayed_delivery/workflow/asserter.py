@@ -1,0 +1,200 @@
+"""Sees to what was accepted until its due time has passed: puts acknowledgements back, has them stored, ends them.
+
+Every visit is idempotent and begins from what the broker says now, so it does not matter who made the last one.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+
+from service.delayed_delivery.asserting import Duties, duties, held, next_look_ms, settled_late
+from service.delayed_delivery.book import Place
+from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
+from service.delayed_delivery.checking import check_subscription, with_known_type
+from service.delayed_delivery.facts import CursorFacts, DelayPolicy, SubscriptionFacts
+from service.delayed_delivery.merging import fitting, runs
+from service.delayed_delivery.workflow.world import CancelMetrics, Configuration, Memory, World
+from service.model.errors import NotFoundError, SidecarError, TemporaryError
+from service.model.names import TopicName
+
+log = structlog.get_logger("delayed-delivery")
+
+_RETRY_MS = 2000
+
+
+class Asserter:
+    """Visits the places of the log, each when it is due."""
+
+    def __init__(
+        self,
+        world: World,
+        memory: Memory,
+        configuration: Configuration,
+        metrics: CancelMetrics,
+        stop: threading.Event,
+    ) -> None:
+        self._world = world
+        self._memory = memory
+        self._configuration = configuration
+        self._metrics = metrics
+        self._stop = stop
+        self._due_ms: dict[Place, int] = {}
+
+    def round(self) -> None:
+        """Visit every place that is due."""
+        places = self._memory.places()
+        self._due_ms = {place: due for place, due in self._due_ms.items() if place in set(places)}
+        for place in places:
+            if self._stop.is_set():
+                return
+            if self._is_due(place):
+                self._visit_or_postpone(place)
+
+    def _is_due(self, place: Place) -> bool:
+        # What is not yet stored is due again soon after it became known, whatever was planned before.
+        now_ms = self._world.clock.now_ms()
+        due_ms = self._due_ms.get(place)
+        if due_ms is None:
+            self._due_ms[place] = now_ms + 200
+            return False
+        if due_ms > now_ms + 1500 and any(one.proof is not Proof.PERSISTED for one in self._memory.at(place)):
+            self._due_ms[place] = now_ms + 1000
+        return due_ms <= now_ms
+
+    def _visit_or_postpone(self, place: Place) -> None:
+        now_ms = self._world.clock.now_ms()
+        try:
+            policy = self.visit(place)
+            self._due_ms[place] = next_look_ms(self._memory.at(place), policy, now_ms, self._configuration.reassert_ms)
+        except SidecarError as error:
+            log.warning("cancellations are looked at again later", topic=str(place[0]), error=str(error))
+            self._due_ms[place] = now_ms + _RETRY_MS
+
+    def visit(self, place: Place) -> DelayPolicy:
+        """Do what is to be done at one place now; the topic's policy.
+
+        Raises:
+            TemporaryError: something could not be asked; nothing was concluded.
+        """
+        topic, name = place
+        policy, found, cursor = DelayPolicy(), None, None
+        try:
+            policy = self._world.topics.delay_policy(topic)
+            found = self._world.topics.subscriptions(topic).get(name)
+            cursor = self._world.topics.state(topic).cursors.get(name) if found else None
+        except NotFoundError:
+            log.info("a topic with cancelled messages is gone", topic=str(topic))
+        cancellations = self._memory.at(place)
+        if found is None or cursor is None:
+            self._end_without(cancellations, f"{topic} has no subscription {name!r} any more")
+            return policy
+        self._see_to(topic, found, cursor, policy, cancellations)
+        return policy
+
+    def _see_to(
+        self,
+        topic: TopicName,
+        found: SubscriptionFacts,
+        cursor: CursorFacts,
+        policy: DelayPolicy,
+        cancellations: Sequence[Cancellation],
+    ) -> None:
+        now_ms = self._world.brokers_now_ms()
+        what = duties(cancellations, cursor.acked, policy, now_ms)
+        self._end(what.ended)
+        if what.unproven:
+            what = self._prove_stored(topic, found, cursor, what)
+        self._acknowledge(topic, found, cursor, policy, what)
+
+    # --- acknowledging ---------------------------------------------------------------------------------------------
+
+    def _acknowledge(
+        self, topic: TopicName, found: SubscriptionFacts, cursor: CursorFacts, policy: DelayPolicy, what: Duties
+    ) -> None:
+        missing = self._fitting(topic, found.name, cursor, what.missing)
+        positions = sorted(
+            {entry for one in missing for entry in one.entries} | ({what.nudge} if what.nudge else set())
+        )
+        if not positions or check_subscription(found) is not None:
+            return
+        joining = replace(found, type=with_known_type(found))
+        confirmed = self._world.acknowledger.acknowledge(topic, joining, positions)
+        confirmed_ms = confirmed.confirmed_ms + self._world.topics.broker_ahead_ms()
+        lost = {id(one) for one in what.lost}
+        put_back = sum(id(one) in lost for one in missing)
+        if put_back:
+            self._metrics.reasserted(put_back)
+            log.info("acknowledgements put back", topic=str(topic), subscription=found.name, count=put_back)
+        self._confirm([*missing, *(one for one in what.unproven if one.proof is Proof.ACCEPTED)], policy, confirmed_ms)
+
+    def _fitting(
+        self, topic: TopicName, name: str, cursor: CursorFacts, missing: Sequence[Cancellation]
+    ) -> Sequence[Cancellation]:
+        """What there is room for; what had been acknowledged before goes back in any case."""
+        waiting = [one for one in missing if one.proof is Proof.ACCEPTED]
+        others = [one for one in missing if one.proof is not Proof.ACCEPTED]
+        if not waiting:
+            return others
+        room = self._world.budget.room(topic, name, ranges=cursor.acked.range_count)
+        _, left = fitting(runs(cursor.acked, [entry for one in waiting for entry in one.entries]), room.free)
+        outside = {position for run in left for position in run.positions}
+        return others + [one for one in waiting if outside.isdisjoint(one.entries)]
+
+    def _confirm(self, confirmed: Sequence[Cancellation], policy: DelayPolicy, confirmed_ms: int) -> None:
+        late = [one for one in confirmed if settled_late(one, policy, confirmed_ms)]
+        beaten = {id(one) for one in late}
+        self._memory.finish(
+            [
+                one.at(Proof.RACED, _cause(one), "acknowledged when the broker may already have dispatched it")
+                for one in late
+            ]
+        )
+        in_time = [one.at(Proof.ACKED) for one in confirmed if id(one) not in beaten]
+        # What had been stored and was lost has to be seen in the stored state again.
+        self._memory.lower(in_time)
+        self._count(Proof.ACKED, in_time)
+
+    # --- proving ---------------------------------------------------------------------------------------------------
+
+    def _prove_stored(self, topic: TopicName, found: SubscriptionFacts, cursor: CursorFacts, what: Duties) -> Duties:
+        """Raise what the stored state holds to PERSISTED; the duties that are left."""
+        ledger, last = cursor.cursor_ledger, cursor.cursor_ledger_last_entry
+        try:
+            stored = self._world.stored.read(topic, found.name, ledger, last)
+        except TemporaryError as error:
+            log.debug("a cursor's stored state could not be read", topic=str(topic), error=str(error))
+            return what
+        if stored is None:
+            return what
+        seen = [one for one in what.unproven if one.proof is Proof.ACKED and held(one, stored)]
+        self._memory.record([one.at(Proof.PERSISTED) for one in seen])
+        self._count(Proof.PERSISTED, seen)
+        proven = {id(one) for one in seen}
+        left = tuple(one for one in what.unproven if id(one) not in proven)
+        return replace(what, unproven=left, nudge=left[0].entries[0] if left else None)
+
+    # --- ending ----------------------------------------------------------------------------------------------------
+
+    def _end(self, ended: Sequence[Cancellation]) -> None:
+        self._memory.finish(ended)
+        self._count(Proof.EXPIRED, [one for one in ended if one.proof is Proof.EXPIRED])
+        for one in ended:
+            if one.proof is not Proof.EXPIRED:
+                log.warning(
+                    "a cancellation failed", topic=str(one.topic), position=str(one.position), reason=one.reason
+                )
+                self._metrics.refused((one.cause or Cause.LOST).value)
+
+    def _end_without(self, cancellations: Sequence[Cancellation], reason: str) -> None:
+        self._memory.finish([one.at(Proof.NOT_FOUND, Cause.NO_SUBSCRIPTION, reason) for one in cancellations])
+
+    def _count(self, proof: Proof, cancellations: Sequence[Cancellation]) -> None:
+        now_ms = self._world.clock.now_ms()
+        for one in cancellations:
+            self._metrics.reached(proof.value, max(0, now_ms - one.requested_ms) / 1000)
+
+
+def _cause(cancellation: Cancellation) -> Cause:
+    return Cause.DISPATCHED if cancellation.proof is Proof.ACCEPTED else Cause.LOST

@@ -1,0 +1,212 @@
+"""Carries out cancellations: look, decide, record, acknowledge, prove.
+
+The order is part of the safety: nothing is acknowledged that is not in the log, and nothing is recorded that was not
+found fit to be cancelled.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from service.delayed_delivery.cancelling import Cancellation, CancelOptions, Cause, Outcome, Proof, Target, Verdict
+from service.delayed_delivery.checking import not_before_dispatch, nothing_dispatched, with_known_type
+from service.delayed_delivery.facts import EntryAnswer, EntryFacts
+from service.delayed_delivery.gathering import chunk_candidates, chunks_of
+from service.delayed_delivery.merging import fitting, runs
+from service.delayed_delivery.planning import Looked, Plan, Wanted, plan
+from service.delayed_delivery.workflow.world import CancelMetrics, Configuration, Memory, World
+from service.model.errors import NotFoundError, OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from service.model.names import TopicName
+from service.model.positions import Position
+
+_EXPLAIN_TRIES = 10
+_EXPLAIN_WAIT_SECONDS = 0.05
+
+
+class Canceller:
+    """Cancels batches of targets, one topic without partitions (or one partition) at a time."""
+
+    def __init__(
+        self,
+        world: World,
+        memory: Memory,
+        configuration: Configuration,
+        metrics: CancelMetrics,
+        stop: threading.Event,
+    ) -> None:
+        self._world = world
+        self._memory = memory
+        self._configuration = configuration
+        self._metrics = metrics
+        self._stop = stop
+        self._looks = ThreadPoolExecutor(16, thread_name_prefix="cancel-look")
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._looks.shutdown(wait=False, cancel_futures=True)
+
+    def cancel(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[Outcome]:
+        """One outcome for each target, in order.
+
+        Raises:
+            NotFoundError: there is no such topic.
+            TemporaryError: brokers or bookies could not be asked, or the log could not be written; what was not
+                answered was not acknowledged.
+        """
+        self._memory.await_log(self._configuration.log_patience_ms)
+        began_ms = self._world.clock.now_ms()
+        looked = self._look(topic, targets)
+        planned = self._explained(targets, looked, options)
+        for subscription, wanted in planned.wanted.items():
+            self._carry_out(looked, subscription, wanted, options)
+        self._count(planned, began_ms)
+        return [draft.outcome(topic) for draft in planned.drafts]
+
+    # --- looking ---------------------------------------------------------------------------------------------------
+
+    def _look(self, topic: TopicName, targets: Sequence[Target]) -> Looked:
+        """All reads at once; the subscriptions' counters are read first of all, since they prove what went out."""
+        topics = self._world.topics
+        subscriptions = self._looks.submit(topics.subscriptions, topic)
+        entries = self._looks.submit(self._world.entries.read, topic, {target.position for target in targets})
+        policy = topics.delay_policy(topic)
+        found_subscriptions = subscriptions.result()
+        # Only after the counters: a position that is not acknowledged now was not out then.
+        state = topics.state(topic)
+        found = entries.result()
+        chunks = self._chunks(topic, found)
+        return Looked(topic, found_subscriptions, state, policy, found, chunks, self._world.brokers_now_ms())
+
+    def _chunks(
+        self, topic: TopicName, entries: Mapping[Position, EntryAnswer]
+    ) -> dict[Position, Mapping[int, Position]]:
+        """The chunks of each chunked message among the entries."""
+        found: dict[Position, Mapping[int, Position]] = {}
+        for position, facts in entries.items():
+            if isinstance(facts, EntryFacts) and facts.chunk is not None and facts.chunk.total > 1:
+                near = self._world.entries.read(topic, chunk_candidates(position, facts.chunk))
+                found[position] = chunks_of(facts, {**near, position: facts})
+        return found
+
+    def _explained(self, targets: Sequence[Target], looked: Looked, options: CancelOptions) -> Plan:
+        """The plan; while something acknowledged is unexplained, wait a moment for another sidecar's record of it."""
+
+        def known(position: Position, subscription: str) -> Cancellation | None:
+            return self._memory.known(looked.topic, position, subscription)
+
+        planned = plan(targets, looked, known, options)
+        for _ in range(_EXPLAIN_TRIES):
+            if not planned.unexplained:
+                break
+            self._world.clock.wait_seconds(_EXPLAIN_WAIT_SECONDS, self._stop)
+            planned = plan(targets, looked, known, options)
+        return planned
+
+    # --- acting ----------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, looked: Looked, name: str, wanted: Sequence[Wanted], options: CancelOptions) -> None:
+        now, later = self._by_room(looked, name, wanted)
+        if later and not options.defer:
+            _refuse_for_room(later)
+            later = []
+        accepted = [one.cancellation for one in (*now, *later)]
+        if not accepted:
+            return
+        self._memory.record(accepted)
+        for one in later:
+            one.draft.verdicts[name] = Verdict(
+                name, Proof.ACCEPTED, Cause.ACK_STATE_FULL, "in the log; acknowledged as soon as there is room"
+            )
+        if now:
+            self._acknowledge(looked, name, now)
+
+    def _by_room(
+        self, looked: Looked, name: str, wanted: Sequence[Wanted]
+    ) -> tuple[Sequence[Wanted], Sequence[Wanted]]:
+        acked = looked.state.cursors[name].acked
+        entries = [entry for one in wanted for entry in one.cancellation.entries]
+        all_runs = runs(acked, entries)
+        room = self._world.budget.room(looked.topic, name, ranges=acked.range_count)
+        if sum(max(0, run.added_ranges) for run in all_runs) <= room.free:
+            return wanted, []
+        _, left = fitting(all_runs, room.free)
+        outside = {position for run in left for position in run.positions}
+        now = [one for one in wanted if outside.isdisjoint(one.cancellation.entries)]
+        return now, [one for one in wanted if not outside.isdisjoint(one.cancellation.entries)]
+
+    def _acknowledge(self, looked: Looked, name: str, wanted: Sequence[Wanted]) -> None:
+        found = looked.subscriptions[name]
+        joining = replace(found, type=with_known_type(found))
+        positions = sorted({entry for one in wanted for entry in one.cancellation.entries})
+        try:
+            confirmed = self._world.acknowledger.acknowledge(looked.topic, joining, positions)
+        except (OutcomeUnknownError, TemporaryError) as error:
+            _tell(
+                name, wanted, Proof.ACCEPTED, Cause.BROKER, f"in the log, and acknowledged as soon as possible: {error}"
+            )
+        except NotFoundError as error:
+            self._withdraw(name, wanted, Proof.NOT_FOUND, Cause.NO_SUBSCRIPTION, str(error))
+        except PermanentError as error:
+            self._withdraw(name, wanted, Proof.REFUSED, Cause.SUBSCRIPTION_TYPE, str(error))
+        else:
+            self._prove(looked, name, wanted, confirmed.confirmed_ms + self._world.topics.broker_ahead_ms())
+
+    def _withdraw(self, name: str, wanted: Sequence[Wanted], proof: Proof, cause: Cause, reason: str) -> None:
+        self._memory.withdraw([one.cancellation for one in wanted])
+        _tell(name, wanted, proof, cause, reason)
+
+    def _prove(self, looked: Looked, name: str, wanted: Sequence[Wanted], confirmed_ms: int) -> None:
+        late = [one for one in wanted if not_before_dispatch(one.facts, looked.policy, confirmed_ms)]
+        raced = late if late and not self._is_proven(looked, name) else []
+        ended = [
+            one.cancellation.at(
+                Proof.RACED,
+                Cause.DISPATCHED,
+                "the broker may have dispatched it before the acknowledgement came; it is not delivered again",
+            )
+            for one in raced
+        ]
+        beaten = {id(one) for one in raced}
+        acked = [one.cancellation.at(Proof.ACKED) for one in wanted if id(one) not in beaten]
+        self._memory.finish(ended)
+        self._memory.learn(acked)
+        known = {cancellation.position: cancellation for cancellation in (*acked, *ended)}
+        for one in wanted:
+            one.draft.verdicts[name] = known[one.cancellation.position].verdict()
+
+    def _is_proven(self, looked: Looked, name: str) -> bool:
+        """Whether nothing at all went out on the subscription since the first look."""
+        try:
+            after = self._world.topics.subscriptions(looked.topic).get(name)
+        except SidecarError:
+            return False
+        return nothing_dispatched(looked.subscriptions[name], after)
+
+    def _count(self, planned: Plan, began_ms: int) -> None:
+        self._metrics.requested(len(planned.drafts))
+        seconds = max(0, self._world.clock.now_ms() - began_ms) / 1000
+        counts = Counter((one.proof, one.cause) for draft in planned.drafts for one in draft.verdicts.values())
+        for (proof, cause), count in counts.items():
+            if proof.open:
+                self._metrics.reached(proof.value, seconds, count)
+            elif proof is not Proof.EXPIRED:
+                self._metrics.refused((cause or Cause.INVALID).value, count)
+
+
+def _tell(name: str, wanted: Sequence[Wanted], proof: Proof, cause: Cause, reason: str) -> None:
+    for one in wanted:
+        one.draft.verdicts[name] = Verdict(name, proof, cause, reason)
+
+
+def _refuse_for_room(wanted: Sequence[Wanted]) -> None:
+    for one in wanted:
+        name = one.cancellation.subscription
+        one.draft.verdicts[name] = Verdict(
+            name,
+            Proof.REFUSED,
+            Cause.ACK_STATE_FULL,
+            "the subscription's acknowledgement state is full (managedLedgerMaxUnackedRangesToPersist): more holes "
+            "would be lost if the broker died; ask again with defer=true to have it acknowledged when there is room",
+        )

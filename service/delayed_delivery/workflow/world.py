@@ -1,0 +1,185 @@
+"""What the canceller, the asserter and the verbs share while a sidecar runs."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from service.delayed_delivery.book import Book, Place
+from service.delayed_delivery.cancelling import Cancellation
+from service.delayed_delivery.ports import (
+    Acknowledger,
+    AckStateBudget,
+    CancellationTopic,
+    DelayedEntries,
+    NativeCancelling,
+    Republisher,
+    StoredAckState,
+    Topics,
+)
+from service.delayed_delivery.records import decode, encode, key_of, parse_key
+from service.model.clocks import Clock
+from service.model.errors import TemporaryError, UndecodableError
+from service.model.metadata import MetadataStore
+from service.model.names import TopicName
+from service.model.positions import Position
+
+log = structlog.get_logger("delayed-delivery")
+
+
+class CancelMetrics(Protocol):
+    """What cancelling counts (`service.observability.metrics`)."""
+
+    def requested(self, count: int = 1) -> None:
+        """Targets came in."""
+        ...
+
+    def reached(self, proof: str, seconds: float, count: int = 1) -> None:
+        """Cancellations reached a level, so long after they were asked for."""
+        ...
+
+    def refused(self, cause: str, count: int = 1) -> None:
+        """Targets were not cancelled, for a cause of a closed list."""
+        ...
+
+    def reasserted(self, count: int = 1) -> None:
+        """Acknowledgements that a cursor had lost were put back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The settings of the room, in its own words.
+
+    Attributes:
+        enabled: whether anything is cancelled at all.
+        reassert_ms: how often a place's acknowledgements are looked at while nothing urges.
+        persist_patience_ms: how long ``wait=persisted`` waits.
+        log_patience_ms: how long a request waits for the log to be read at the start.
+    """
+
+    enabled: bool = True
+    reassert_ms: int = 10_000
+    persist_patience_ms: int = 15_000
+    log_patience_ms: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The adapters the room works with."""
+
+    clock: Clock
+    store: MetadataStore
+    topics: Topics
+    entries: DelayedEntries
+    budget: AckStateBudget
+    acknowledger: Acknowledger
+    stored: StoredAckState
+    log: CancellationTopic
+    native: NativeCancelling
+    republisher: Republisher
+
+    def brokers_now_ms(self) -> int:
+        """The brokers' time, as far as it is known to be ahead."""
+        return self.clock.now_ms() + self.topics.broker_ahead_ms()
+
+
+class Memory:
+    """The log and what is known from it; safe for use by several threads.
+
+    Invariant: what is recorded is durable before it is known here.
+    """
+
+    def __init__(self, topic: CancellationTopic) -> None:
+        self._topic = topic
+        self._book = Book()
+        self._lock = threading.Lock()
+        self.caught_up = threading.Event()
+
+    def record(self, cancellations: Sequence[Cancellation]) -> None:
+        """Make them durable, then known.
+
+        Raises:
+            TemporaryError: at least one is not known to be stored; none of them is known here.
+        """
+        if cancellations:
+            self._topic.append([encode(cancellation) for cancellation in cancellations])
+            self.learn(cancellations)
+
+    def finish(self, cancellations: Sequence[Cancellation]) -> None:
+        """Record how they ended, and drop them from the log."""
+        if not cancellations:
+            return
+        records: list[tuple[str, bytes | None]] = [encode(cancellation) for cancellation in cancellations]
+        self._topic.append(records + [(key, None) for key, _ in records])
+        self.learn(cancellations)
+
+    def withdraw(self, cancellations: Sequence[Cancellation]) -> None:
+        """Drop them as if they had never been asked for."""
+        if cancellations:
+            self._topic.append([(key_of(one.topic, one.position, one.subscription), None) for one in cancellations])
+            with self._lock:
+                for one in cancellations:
+                    self._book.forget(one.topic, one.position, one.subscription)
+
+    def learn(self, cancellations: Iterable[Cancellation]) -> None:
+        """Know them, without writing."""
+        with self._lock:
+            self._book.learn_all(cancellations)
+
+    def lower(self, cancellations: Iterable[Cancellation]) -> None:
+        """`Book.lower` each, without writing."""
+        with self._lock:
+            for cancellation in cancellations:
+                self._book.lower(cancellation)
+
+    def apply(self, key: str, value: bytes | None) -> None:
+        """A record of the log, whoever wrote it."""
+        try:
+            if value:
+                cancellation = decode(key, value)
+                with self._lock:
+                    self._book.learn(cancellation)
+            else:
+                topic, position, subscription = parse_key(key)
+                with self._lock:
+                    self._book.forget(topic, position, subscription)
+        except UndecodableError as error:
+            log.warning("a record of the cancellation log is left alone", error=str(error))
+
+    def await_log(self, patience_ms: int) -> None:
+        """Wait until the log has been read once.
+
+        Raises:
+            TemporaryError: it has not.
+        """
+        if not self.caught_up.wait(patience_ms / 1000):
+            raise TemporaryError("the sidecar is still reading its cancellation log; try again in a moment")
+
+    def find(self, topic: TopicName, position: Position) -> list[Cancellation]:
+        """`Book.find`."""
+        with self._lock:
+            return self._book.find(topic, position)
+
+    def known(self, topic: TopicName, position: Position, subscription: str) -> Cancellation | None:
+        """`Book.known`."""
+        with self._lock:
+            return self._book.known(topic, position, subscription)
+
+    def places(self) -> list[Place]:
+        """`Book.places`."""
+        with self._lock:
+            return self._book.places()
+
+    def at(self, place: Place) -> list[Cancellation]:
+        """`Book.at`."""
+        with self._lock:
+            return self._book.at(place)
+
+    @property
+    def open_count(self) -> int:
+        """`Book.open_count`."""
+        with self._lock:
+            return self._book.open_count
