@@ -5,6 +5,8 @@ on a machine whose clock is set.
 """
 
 import random
+import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ LIBRARIES = [
     Path("/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"),
     Path("/usr/lib64/faketime/libfaketimeMT.so.1"),
 ]
+TRUE_TIMERS = Path(__file__).with_name("true_timers.c")
 SKEWS = ("+1h", "-1h", "-10y", "+10y")
 OPEN_MIN_AGE_SECONDS = 12
 CLOCK_ERROR_MS = 500
@@ -40,11 +43,21 @@ def faked(file: Path) -> Mapping[str, str]:
     if library is None:
         pytest.skip("libfaketime is not here: apt install libfaketime (Debian), dnf install libfaketime (Fedora)")
     return {
-        "LD_PRELOAD": str(library),
+        "LD_PRELOAD": f"{true_timers(file.parent)} {library}",
         "FAKETIME_TIMESTAMP_FILE": str(file),
         "FAKETIME_CACHE_DURATION": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     }
+
+
+def true_timers(directory: Path) -> Path:
+    """The library that keeps libfaketime away from monotonic timers; see its source."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("a C compiler is not here: apt install gcc (Debian), dnf install gcc (Fedora)")
+    library = directory / "true_timers.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, TRUE_TIMERS], check=True, timeout=60)
+    return library
 
 
 def set_clock(file: Path, skew: str) -> None:
@@ -91,14 +104,12 @@ def stays_until_old_enough(scene: Scene, young: Mapping[LedgerId, tuple[TopicNam
         pause(0.2)
 
 
-@pytest.mark.parametrize("skew", ["+1h", "-10y"])
-def test_a_clock_that_is_wrong(scene: Scene, dice: random.Random, tally: Line, tmp_path: Path, skew: str) -> None:
+def test_a_clock_that_is_wrong(scene: Scene, dice: random.Random, tally: Line, tmp_path: Path) -> None:
     # An hour ahead, retries were once delayed by an hour too.
-    work_with_a_clock(scene, dice, tally, tmp_path / "skew", skew)
+    work_with_a_clock(scene, dice, tally, tmp_path / "skew", "+1h")
 
 
-@pytest.mark.replays("ci", 0)
-@pytest.mark.usefixtures("full_run")  # open: a sidecar once did nothing any more after a jump (docs/reliability.md)
+@pytest.mark.replays("ci", 0)  # back by ten years, where the client's batches once took ten years to come
 def test_a_clock_that_is_wrong_and_jumps(scene: Scene, dice: random.Random, tally: Line, tmp_path: Path) -> None:
     work_with_a_clock(scene, dice, tally, tmp_path / "skew", dice.choice(SKEWS), most_jumps=2)
 

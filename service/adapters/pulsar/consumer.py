@@ -19,6 +19,7 @@ from typing import Final
 import _pulsar
 import pulsar
 
+from service.adapters.pulsar.batch_receiving import BatchReceiver
 from service.adapters.pulsar.deliveries import delivery_of, handle_of
 from service.adapters.pulsar.errors import translated
 from service.adapters.pulsar.overdue import OverdueReader
@@ -74,6 +75,7 @@ class SharedPendingDeletions:
                 initial_position=pulsar.InitialPosition.Earliest,
                 batch_receive_policy=policy,
             )
+        self._batches = BatchReceiver(self._consumer, settings.receive_timeout_ms)
         self._overdue = overdue
         self._held: dict[str, _pulsar.MessageId] = {}
         self._finished = FinishedMessages(_REMEMBERED_ENTRIES)
@@ -83,7 +85,7 @@ class SharedPendingDeletions:
     def receive(self) -> list[Delivery]:
         self._check_open()
         with translated("receiving pending deletions"):
-            messages = self._consumer.batch_receive()
+            messages = self._batches.receive()
         deliveries = [delivery_of(message) for message in messages]
         with self._lock, translated("acknowledging a pending deletion again"):
             return [delivery for delivery in deliveries if self._is_fresh(delivery)]
@@ -131,6 +133,7 @@ class SharedPendingDeletions:
         if self._closed:
             return
         self._closed = True
+        self._batches.close()
         try:
             with translated("closing the consumer of pending deletions"):
                 self._consumer.close()
