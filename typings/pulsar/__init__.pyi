@@ -90,7 +90,13 @@ class Client:
         batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
     ) -> Consumer: ...
     def create_reader(
-        self, topic: str, start_message_id: MessageId | _pulsar.MessageId, *, receiver_queue_size: int = 1000
+        self,
+        topic: str,
+        start_message_id: MessageId | _pulsar.MessageId,
+        *,
+        receiver_queue_size: int = 1000,
+        is_read_compacted: bool = False,
+        start_message_id_inclusive: bool = False,
     ) -> Reader: ...
     def get_topic_partitions(self, topic: str) -> list[str]: ...
     def close(self) -> None: ...

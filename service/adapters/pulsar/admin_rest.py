@@ -98,6 +98,11 @@ class AdminRest:
         """The headers of the answer to a GET, for the calls that answer in headers."""
         return self._send(_Call("GET", path, dict(params or {}), None)).headers
 
+    def get_with_headers(self, path: str) -> tuple[object, Mapping[str, str]]:
+        """The JSON answer to a GET, and the answer's headers."""
+        answer = self._send(_Call("GET", path, {}, None))
+        return _document(answer), answer.headers
+
     def reachable(self, urls: Sequence[str]) -> Sequence[str]:
         """Those of a broker's addresses that may be used: never a plain one while the configured ones use TLS."""
         scheme = urlsplit(self._bases[0]).scheme

@@ -1,0 +1,223 @@
+"""What brokers tell of topics whose delayed messages are cancelled: subscriptions, cursors, policies, and their clock.
+
+Invariant: asking creates nothing; what is remembered for some seconds (partitions, policies) is never what decides
+whether a topic or a subscription exists.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Final, Generic, TypeVar
+
+from service.adapters.pulsar.admin_rest import AdminRest, topic_path
+from service.adapters.pulsar.cursor_positions import cursor_progress, ledger_lengths, position_of_text
+from service.delayed_delivery.facts import (
+    CursorFacts,
+    DelayPolicy,
+    LedgerSpan,
+    SubscriptionFacts,
+    SubscriptionType,
+    TopicState,
+)
+from service.ledger_ownership.paths import managed_ledger_path
+from service.ledger_ownership.references import managed_ledger_references
+from service.model.clocks import Clock
+from service.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
+from service.model.ids import EntryId, LedgerId
+from service.model.metadata import MetadataStore
+from service.model.names import TopicName, java_url_decode
+
+_RUNTIME: Final = "/admin/v2/brokers/configuration/runtime"
+_RUNTIME_SECONDS: Final = 60.0
+_POLICY_SECONDS: Final = 10.0
+_PARTITIONS_SECONDS: Final = 10.0
+_CLOCK_SECONDS: Final = 600.0
+_MOST_REMEMBERED: Final = 10_000
+_NO_TOPIC_POLICIES: Final = 405
+
+_Value = TypeVar("_Value")
+
+
+class _Remembered(Generic[_Value]):
+    """Values by key, each for a while; safe for use by several threads."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._values: dict[object, tuple[float, _Value]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: object, ask: Callable[[], _Value]) -> _Value:
+        now = self._clock.monotonic_seconds()
+        with self._lock:
+            kept = self._values.get(key)
+        if kept is not None and now - kept[0] < self._seconds:
+            return kept[1]
+        value = ask()
+        with self._lock:
+            if len(self._values) >= _MOST_REMEMBERED:
+                self._values.clear()
+            self._values[key] = (now, value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class _BrokerDelays:
+    enabled: bool
+    tick_ms: int
+    strict: bool
+    ttl_seconds: int
+    batch_index_ack: bool
+
+
+class BrokerTopics:
+    """`service.delayed_delivery.ports.Topics`; safe for use by several threads."""
+
+    def __init__(self, rest: AdminRest, store: MetadataStore, clock: Clock) -> None:
+        self._rest = rest
+        self._store = store
+        self._clock = clock
+        self._partitions: _Remembered[int] = _Remembered(clock, _PARTITIONS_SECONDS)
+        self._policies: _Remembered[DelayPolicy] = _Remembered(clock, _POLICY_SECONDS)
+        self._runtime: _Remembered[_BrokerDelays] = _Remembered(clock, _RUNTIME_SECONDS)
+        self._ahead = (0, 0.0)
+
+    def partitions(self, topic: TopicName) -> int | None:
+        try:
+            return self._partitions.get(topic, lambda: self._asked_partitions(topic))
+        except NotFoundError:
+            return None
+
+    def partition_of_ledger(self, topic: TopicName, partitions: int, ledger_id: LedgerId) -> int | None:
+        paths = [managed_ledger_path(topic.partition(index).managed_ledger_name) for index in range(partitions)]
+        for index, node in enumerate(self._store.read_many(paths)):
+            if node is not None and ledger_id in managed_ledger_references(node.data).ledgers:
+                return index
+        return None
+
+    def subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionFacts]:
+        document = self._object(topic_path(topic, "/stats"))
+        found = document.get("subscriptions")
+        if not isinstance(found, dict):
+            raise TemporaryError(f"a broker does not list the subscriptions of {topic}; try again")
+        return {name: _subscription(name, stats) for name, stats in found.items() if isinstance(stats, dict)}
+
+    def state(self, topic: TopicName) -> TopicState:
+        document = self._object(topic_path(topic, "/internalStats"))
+        cursors = document.get("cursors")
+        if not isinstance(cursors, dict):
+            raise TemporaryError(f"a broker does not list the cursors of {topic}; try again")
+        lengths = ledger_lengths(document)
+        return TopicState(
+            ledgers=tuple(LedgerSpan(ledger_id, EntryId(lengths[ledger_id] - 1)) for ledger_id in sorted(lengths)),
+            last_confirmed=position_of_text(document.get("lastConfirmedEntry")),
+            cursors={java_url_decode(name): _cursor(document, name, stats) for name, stats in cursors.items()},
+        )
+
+    def delay_policy(self, topic: TopicName) -> DelayPolicy:
+        return self._policies.get(topic, lambda: self._asked_policy(topic))
+
+    def broker_ahead_ms(self) -> int:
+        ahead_ms, seen = self._ahead
+        return ahead_ms if self._clock.monotonic_seconds() - seen < _CLOCK_SECONDS else 0
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+
+    def _object(self, path: str) -> Mapping[str, object]:
+        document, headers = self._rest.get_with_headers(path)
+        self._learn_clock(headers.get("Date"))
+        if not isinstance(document, dict):
+            raise TemporaryError("a broker answered something that is no JSON object; try again")
+        return document
+
+    def _learn_clock(self, date: str | None) -> None:
+        """A broker's ``Date`` is cut to the second, so its clock is at least as far ahead as the date is."""
+        try:
+            told_ms = int(parsedate_to_datetime(date or "").timestamp() * 1000)
+        except (TypeError, ValueError):
+            return
+        ahead_ms = told_ms - self._clock.now_ms()
+        if ahead_ms > self.broker_ahead_ms():
+            self._ahead = (ahead_ms, self._clock.monotonic_seconds())
+
+    def _asked_partitions(self, topic: TopicName) -> int:
+        found = self._object(topic_path(topic, "/partitions")).get("partitions")
+        if not isinstance(found, int):
+            raise TemporaryError("a broker's answer lacks the number partitions; try again")
+        return found
+
+    def _asked_policy(self, topic: TopicName) -> DelayPolicy:
+        broker = self._runtime.get(_RUNTIME, self._asked_runtime)
+        delayed = self._policy(topic, "delayedDelivery")
+        ttl = self._policy(topic, "messageTTL")
+        policy = delayed if isinstance(delayed, dict) else {}
+        ttl_seconds = ttl if isinstance(ttl, int) else broker.ttl_seconds
+        return DelayPolicy(
+            enabled=bool(policy.get("active", broker.enabled)),
+            tick_ms=int(policy.get("tickTime") or broker.tick_ms),
+            strict=broker.strict,
+            ttl_seconds=ttl_seconds or None,
+            batch_index_ack=broker.batch_index_ack,
+        )
+
+    def _policy(self, topic: TopicName, name: str) -> object:
+        try:
+            return self._rest.get(topic_path(topic, f"/{name}"), {"applied": "true"})
+        except BrokerRefusedError as error:
+            if error.status == _NO_TOPIC_POLICIES:
+                return None
+            raise
+
+    def _asked_runtime(self) -> _BrokerDelays:
+        document = self._object(_RUNTIME)
+        return _BrokerDelays(
+            enabled=document.get("delayedDeliveryEnabled") != "false",
+            tick_ms=_number(document, "delayedDeliveryTickTimeMillis", 1000),
+            strict=document.get("isDelayedDeliveryDeliverAtTimeStrict") == "true",
+            ttl_seconds=_number(document, "ttlDurationDefaultInSeconds", 0),
+            batch_index_ack=document.get("acknowledgmentAtBatchIndexLevelEnabled") == "true",
+        )
+
+
+def _number(document: Mapping[str, object], name: str, default: int) -> int:
+    text = str(document.get(name, default))
+    return int(text) if text.isdigit() else default
+
+
+def _subscription(name: str, stats: Mapping[str, object]) -> SubscriptionFacts:
+    consumers = stats.get("consumers")
+    return SubscriptionFacts(
+        name=name,
+        type=_type(stats.get("type")),
+        consumers=len(consumers) if isinstance(consumers, list) else 0,
+        messages_out=_count(stats, "msgOutCounter"),
+        unacked=_count(stats, "unackedMessages"),
+        sticky=stats.get("keySharedMode") == "STICKY",
+        allow_out_of_order=stats.get("allowOutOfOrderDelivery") is True,
+        durable=stats.get("isDurable", stats.get("durable", True)) is not False,
+    )
+
+
+def _type(text: object) -> SubscriptionType:
+    try:
+        return SubscriptionType(text)
+    except ValueError:
+        return SubscriptionType.NONE
+
+
+def _count(stats: Mapping[str, object], name: str) -> int:
+    value = stats.get(name)
+    if not isinstance(value, int):
+        raise TemporaryError(f"a broker's statistics lack the number {name}; try again")
+    return value
+
+
+def _cursor(document: Mapping[str, object], name: str, stats: object) -> CursorFacts:
+    found = stats if isinstance(stats, dict) else {}
+    ledger, last = found.get("cursorLedger"), found.get("cursorLedgerLastEntry")
+    return CursorFacts(
+        acked=cursor_progress(document, name),
+        cursor_ledger=LedgerId(ledger) if isinstance(ledger, int) and ledger >= 0 else None,
+        cursor_ledger_last_entry=last if isinstance(last, int) else -1,
+    )
