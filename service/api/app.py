@@ -3,12 +3,12 @@
 Invariant: the app holds no state and makes no decision; it can be built around any `LedgerDeletionService`.
 """
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from anyio.to_thread import current_default_thread_limiter
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.responses import HTMLResponse
 
 from service.api import errors
@@ -42,6 +42,7 @@ def create_app(
     clock: Clock,
     draining: StopSignal,
     own_hosts: Collection[str] = (),
+    routers: Sequence[APIRouter] = (),
     docs: bool = False,
     version: str = "0",
 ) -> FastAPI:
@@ -54,6 +55,7 @@ def create_app(
         clock: times requests for the log.
         draining: once set, ``/readyz`` answers 503.
         own_hosts: host names under which clients reach this sidecar, beside loopback ones.
+        routers: the routes of the other rooms.
         docs: serve the reference as a page on ``/docs``.
         version: this program's.
     """
@@ -71,6 +73,8 @@ def create_app(
     errors.install(app)
     app.include_router(topics.router(service))
     app.include_router(ledger_deletion.router(service))
+    for router in routers:
+        app.include_router(router)
     app.include_router(probes.router(service, metrics, draining))
     if docs:
         app.add_api_route("/docs", lambda: HTMLResponse(reference_page(app.openapi())), include_in_schema=False)

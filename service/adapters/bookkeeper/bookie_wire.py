@@ -56,6 +56,10 @@ class BookieEntries:
             return tuple(self._demand(ledger_id, metadata, entry_id).entry for entry_id in wanted)
         return tuple(self._unsealed_tail(ledger_id, metadata, count))
 
+    def read(self, ledger_id: LedgerId, metadata: LedgerMetadata, entry_id: EntryId) -> LedgerEntry:
+        """One entry that its writer is was told to be stored; TemporaryError when no bookie delivers it."""
+        return self._demand(ledger_id, metadata, entry_id).entry
+
     def readable(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> bool:
         """Whether first and last entry are there; see `LedgerEntries.readable`.
 

@@ -1,0 +1,1 @@
+"""What waits, asks and remembers: the only part of the room that does."""

@@ -1,0 +1,129 @@
+"""What is said of a subscription, from what its broker, the store and the settings say."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.ack_state.cursors import CursorInMemory, TopicCursors
+from service.ack_state.judging import AckState, Wishes, judge
+from service.ack_state.limits import AckStateLimits, kept
+from service.ack_state.pausing import PauseState, Policies, TopicPolicy
+from service.ack_state.stored import StoredCursor, StoredPlace
+from service.model.ids import EntryId, LedgerId
+from service.model.names import parse_topic_name
+from service.model.position_ranges import PositionRanges
+from tests.unit.ack_state.test_stored import at
+
+TOPIC = parse_topic_name("persistent://public/default/orders")
+LENGTHS = {LedgerId(3): 40, LedgerId(5): 25}
+NOTHING = Policies(TopicPolicy.FALSE_OR_UNSET, None, False)
+
+entries = st.sets(
+    st.one_of(st.tuples(st.just(3), st.integers(0, 39)), st.tuples(st.just(5), st.integers(0, 24))), max_size=50
+)
+marks = st.one_of(st.tuples(st.just(3), st.integers(-1, 39)), st.tuples(st.just(5), st.integers(-1, 24)))
+
+
+def cursor(acknowledged: PositionRanges, kind: str | None = "Shared") -> CursorInMemory:
+    return CursorInMemory(acknowledged, acknowledged.range_count, at(5, 25), (LedgerId(9), EntryId(1)), kind)
+
+
+def stored(acknowledged: PositionRanges) -> StoredCursor:
+    return StoredCursor(
+        StoredPlace.CURSOR_LEDGER, acknowledged, acknowledged.range_count, 0, 10, LedgerId(9), EntryId(1)
+    )
+
+
+def judged(
+    memory: PositionRanges,
+    written: PositionRanges | None = None,
+    *,
+    limits: AckStateLimits | None = None,
+    policies: Policies = NOTHING,
+    wishes: Wishes | None = None,
+    kind: str | None = "Shared",
+) -> AckState:
+    cursors = TopicCursors("broker:8080", LENGTHS, {"sub": cursor(memory, kind)})
+    return judge(
+        TOPIC,
+        "sub",
+        cursors,
+        None if written is None else stored(written),
+        limits or AckStateLimits(max_unacked_ranges=3),
+        policies,
+        wishes or Wishes(),
+    )
+
+
+def ranges(mark: tuple[int, int], members: set[tuple[int, int]]) -> PositionRanges:
+    return PositionRanges(at(*mark)).with_positions(at(*member) for member in members)
+
+
+@given(marks, entries, marks, entries)
+def test_what_comes_again_is_what_is_acknowledged_and_not_stored(
+    mark: tuple[int, int], members: set[tuple[int, int]], old_mark: tuple[int, int], old_members: set[tuple[int, int]]
+) -> None:
+    memory, written = ranges(mark, members), ranges(old_mark, old_members)
+    state = judged(memory, written)
+    everything = [at(ledger, entry) for ledger, length in LENGTHS.items() for entry in range(length)]
+    again = [position for position in everything if position in memory and position not in written]
+    assert state.after_crash.entries == len(again)
+    after_unload = [p for p in everything if p in memory and p not in kept(memory, state.limits)]
+    assert state.after_unload.entries == len(after_unload)
+
+
+@given(marks, entries, st.integers(1, 200))
+def test_stretches_cover_every_entry_beyond_the_mark_delete_position_once(
+    mark: tuple[int, int], members: set[tuple[int, int]], count: int
+) -> None:
+    memory = ranges(mark, members)
+    written = kept(memory, AckStateLimits(max_unacked_ranges=2))
+    state = judged(memory, written, wishes=Wishes(stretches=count))
+    beyond = [at(id_, e) for id_, length in LENGTHS.items() for e in range(length) if at(id_, e) > memory.mark_delete]
+    assert sum(stretch.entries for stretch in state.stretches) == len(beyond)
+    assert len(state.stretches) == min(count, len(beyond))
+    assert sum(stretch.acknowledged for stretch in state.stretches) == memory.entries
+    assert sum(stretch.stored for stretch in state.stretches) == written.entries
+    lengths = {stretch.entries for stretch in state.stretches}
+    assert not lengths or max(lengths) - min(lengths) <= 1
+    if beyond:
+        assert state.stretches[0].first == str(beyond[0])
+
+
+def test_a_cursor_that_is_not_stored_would_forget_everything() -> None:
+    state = judged(ranges((3, 9), {(5, 1)}), None)
+    assert state.after_crash.entries == 11
+    assert [str(found) for found in state.after_crash.ranges] == ["3:0-9", "5:1"]
+
+
+def test_only_so_many_ranges_are_shown_and_all_are_counted() -> None:
+    memory = ranges((3, -1), {(3, entry) for entry in range(0, 40, 2)})
+    state = judged(memory, ranges((3, -1), set()), wishes=Wishes(ranges=2))
+    assert (state.after_crash.entries, state.after_crash.range_count) == (20, 20)
+    assert len(state.after_crash.ranges) == 2
+    assert (state.ranges_left, state.after_unload.entries) == (0, 16)
+    assert judged(ranges((3, -1), {(3, 2)})).ranges_left == 2
+
+
+FALSE_OR_UNSET, TRUE = TopicPolicy.FALSE_OR_UNSET, TopicPolicy.TRUE
+
+
+@pytest.mark.parametrize(
+    ("policies", "kind", "count", "state", "blocked"),
+    [
+        (Policies(FALSE_OR_UNSET, None, False), "Shared", 9, PauseState.OFF, False),
+        (Policies(FALSE_OR_UNSET, False, True), "Shared", 9, PauseState.OFF, False),
+        (Policies(TRUE, None, False), "Shared", 3, PauseState.ARMED, False),
+        (Policies(TRUE, None, False), "Shared", 4, PauseState.IN_FORCE, True),
+        (Policies(TRUE, False, False), "Key_Shared", 4, PauseState.IN_FORCE, True),
+        (Policies(TRUE, True, True), "Failover", 4, PauseState.NOT_APPLICABLE, False),
+        (Policies(TRUE, True, True), None, 4, PauseState.NOT_APPLICABLE, False),
+        (Policies(FALSE_OR_UNSET, True, False), "Shared", 4, PauseState.UNKNOWN, None),
+        (Policies(FALSE_OR_UNSET, None, True), "Shared", 4, PauseState.UNKNOWN, None),
+        (Policies(FALSE_OR_UNSET, None, True), "Shared", 3, PauseState.ARMED, False),
+    ],
+)
+def test_the_pause(policies: Policies, kind: str | None, count: int, state: PauseState, blocked: bool | None) -> None:
+    memory = ranges((3, -1), {(3, 2 * entry + 1) for entry in range(count)})
+    found = judged(memory, policies=policies, kind=kind)
+    assert (found.pause, found.blocked) == (state, blocked)
