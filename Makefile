@@ -22,7 +22,7 @@ $(INSTALLED): deploy/requirements-dev.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-check: $(INSTALLED) ## format, lint, types, import contracts, generated files, unit tests (under a minute)
+check: $(INSTALLED) ## format, lint, types, import contracts, generated files, unit tests (about two minutes)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy

@@ -1,6 +1,6 @@
 """schemathesis against the app on a fake service: no 5xx, every error in Pulsar's shape, nothing without a token.
 
-The seed is fixed, so that a change is judged by what it changes; `tests.e2e` fuzzes a real sidecar.
+The seed is fixed, so that a change is judged by what it changes.
 """
 
 import pytest
