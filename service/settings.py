@@ -223,6 +223,20 @@ class LedgerDeletion(_Group):
     """Seconds a topic's deletion is waited for before the call answers 202; the sidecars finish it anyway."""
 
 
+class DelayedMessages(_Group):
+    """Cancelling delayed messages (PIP-423)."""
+
+    delayed_message_cancelling_enabled: bool = False
+    """Whether delayed messages can be cancelled; while false there is no log of cancellations, and none is seen to."""
+
+    delayed_message_reassert_in_seconds: Seconds = 10
+    """Seconds between two looks at a subscription with cancelled messages: acknowledgements that its cursor has lost
+    are put back. What is not stored yet is looked at every second."""
+
+    delayed_message_persist_wait_in_seconds: Seconds = 15
+    """Seconds a request with ``wait=persisted`` waits before it answers with what is proven by then."""
+
+
 class Offload(_Group):
     """Ledgers in tiered storage. Credentials that are not set are looked for where the provider's own tools look."""
 
@@ -260,13 +274,14 @@ GROUPS: tuple[type[_Group], ...] = (
     Connection,
     Authentication,
     LedgerDeletion,
+    DelayedMessages,
     Offload,
     Logging,
 )
 """The settings by subject, in the order in which they are documented."""
 
 
-class Settings(Listening, PulsarCluster, Connection, Authentication, LedgerDeletion, Offload, Logging):
+class Settings(Listening, PulsarCluster, Connection, Authentication, LedgerDeletion, DelayedMessages, Offload, Logging):
     """All settings; see `load_settings`."""
 
     @model_validator(mode="after")

@@ -44,6 +44,10 @@ class MismatchError(InvalidInputError):
     """The record is well-formed and not true: the ledger is not what it says."""
 
 
+class NotPersistentError(InvalidInputError):
+    """The call makes no sense for a non-persistent topic."""
+
+
 class TooLargeError(InvalidInputError):
     """The request's body is larger than the service reads."""
 
@@ -57,6 +61,7 @@ class CrossSiteError(NotAuthorizedError):
 
 STATUS_BY_ERROR: Mapping[type[SidecarError], int] = {
     MismatchError: 412,
+    NotPersistentError: 405,
     TooLargeError: 413,
     InvalidInputError: 400,
     NotAuthenticatedError: 401,

@@ -21,6 +21,9 @@ from service.model.errors import InvalidInputError, NotAuthenticatedError, Sidec
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
 """Probes and metrics: open, as Pulsar's own are by default."""
 
+STREAMED = "/cancelDelayedMessages"
+"""A bulk request is read while it is carried out, however long it is; its route limits each line."""
+
 _READING = frozenset({"GET", "HEAD"})
 _log = structlog.get_logger(__name__)
 
@@ -57,7 +60,7 @@ class Gate:
                 path = _raw_path(scope)
                 headers = Headers(scope=scope)
                 role = self._admit(path, headers)
-                receive = await _whole_body(headers, receive)
+                receive = receive if path.endswith(STREAMED) else await _whole_body(headers, receive)
             except SidecarError as error:
                 await error_response(error)(scope, receive, remember)
             else:

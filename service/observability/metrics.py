@@ -157,6 +157,65 @@ def _kinds() -> Iterator[tuple[LedgerType, LedgerComponent]]:
     yield LedgerType.OFFLOAD_LEDGER, LedgerComponent.MANAGED_LEDGER
 
 
+class CancellationMetrics:
+    """What cancelling delayed messages counts. Thread-safe; one instance per registry."""
+
+    def __init__(self, registry: CollectorRegistry, *, cluster: str) -> None:
+        self._registry = registry
+        self._cluster = cluster
+        prefix = "pulsar_delayed_message_cancellations"
+        self._requested = Counter(f"{prefix}_requested_total", "Messages asked for.", ("cluster",), registry=registry)
+        self._requested.labels(cluster)
+        self._seconds = Histogram(
+            f"{prefix}_seconds",
+            "Time from the request to a level of proof, by level; its count is how many reached it.",
+            ("cluster", "proof"),
+            buckets=_BATCH_SECONDS,
+            registry=registry,
+        )
+        self._refused = Counter(
+            f"{prefix}_refused_total",
+            "Cancellations that did not come about, on each subscription, by cause; dispatched means raced.",
+            ("cluster", "cause"),
+            registry=registry,
+        )
+        self._reasserted = Counter(
+            f"{prefix}_reasserted_total",
+            "Acknowledgements put back after a cursor had lost them.",
+            ("cluster",),
+            registry=registry,
+        )
+        self._reasserted.labels(cluster)
+
+    def requested(self, count: int = 1) -> None:
+        """Messages were asked for."""
+        self._requested.labels(self._cluster).inc(count)
+
+    def reached(self, proof: str, seconds: float, count: int = 1) -> None:
+        """Cancellations reached a level, so long after they were asked for."""
+        histogram = self._seconds.labels(self._cluster, proof.lower())
+        for _ in range(count):
+            histogram.observe(seconds)
+
+    def refused(self, cause: str, count: int = 1) -> None:
+        """Cancellations did not come about; the text must come from a closed list."""
+        self._refused.labels(self._cluster, cause.replace(" ", "_").lower()).inc(count)
+
+    def reasserted(self, count: int = 1) -> None:
+        """Acknowledgements were put back."""
+        self._reasserted.labels(self._cluster).inc(count)
+
+    def bind(self, open_cancellations: Callable[[], int]) -> None:
+        """Read the size of the log through ``open_cancellations`` at every scrape. Call once."""
+        gauge = Gauge(
+            "pulsar_delayed_message_cancellations_open",
+            "Cancellations in the log that somebody still sees to.",
+            ("cluster",),
+            registry=self._registry,
+        )
+        gauge.labels(self._cluster).set_function(open_cancellations)
+
+
 class _Gauges:
     """Gauges read when they are scraped, so a stale number never survives its source."""
 
