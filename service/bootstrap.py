@@ -8,14 +8,13 @@ import gc
 import importlib.metadata
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlsplit
 
 import structlog
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
@@ -23,7 +22,7 @@ from service.adapters.bookkeeper.bookie_connections import BookieConnections
 from service.adapters.bookkeeper.bookie_http import BookieHttp
 from service.adapters.bookkeeper.bookie_wire import BookieEntries
 from service.adapters.metadata.probe import LatencyProbe
-from service.adapters.metadata.session import ZooKeeperCredential
+from service.adapters.metadata.session import ZooKeeperCredential, parse_credential
 from service.adapters.metadata.store_clock import StoreTime
 from service.adapters.metadata.url import parse_metadata_store_url
 from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
@@ -40,7 +39,10 @@ from service.adapters.pulsar.topics import PulsarDeletionTopics
 from service.adapters.pulsar.topics_setup import TopicsSettings
 from service.api.app import create_app
 from service.api.authentication import Authenticator, NoAuthentication, TokenAuthentication, public_key, secret_key
+from service.api.routes import delayed_delivery
 from service.api.server import Endpoint, listening_socket, server_for
+from service.delayed_delivery.workflow.serving import DelayedDelivery
+from service.delayed_delivery.workflow.world import Configuration as CancellingConfiguration
 from service.demo.playing import Eyes, Report, play
 from service.demo.stage import Stage, demo_directory
 from service.ledger_deletion.deciding import Policy
@@ -58,20 +60,13 @@ from service.model.clocks import Clock, SystemClock
 from service.model.errors import InvalidInputError, SidecarError, TemporaryError
 from service.observability.logging import configure_logging
 from service.observability.metrics import DeletionMetrics
+from service.room_bootstrap import Closable, ClusterAccess, open_delayed_delivery
 from service.settings import Settings, load_settings
 
 _CLUSTER_NAME_PATIENCE_SECONDS = 60.0
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 _SWITCH_SECONDS = 0.001
 _log = structlog.get_logger("pulsar-sidecar")
-
-
-class Closable(Protocol):
-    """What is closed when the process ends."""
-
-    def close(self) -> None:
-        """Let go."""
-        ...
 
 
 def serve(
@@ -107,11 +102,15 @@ def _run(
     authentication = authenticator(settings, clock)
     endpoint = _endpoint(settings)
     listening = stack.enter_context(listening_socket(endpoint))
-    metrics, service = open_service(settings, environment, clock, stack, steps)
+    metrics, service, access = open_service(settings, environment, clock, stack, steps)
     draining = threading.Event()
-    app = _app(settings, service, metrics, authentication, clock, draining)
+    cancelling = _open_cancelling(settings, access, stack)
+    routers = [delayed_delivery.router(cancelling)]
+    app = _app(settings, service, metrics, authentication, clock, draining, routers)
     _close_at_the_end(stack, service)
+    _close_at_the_end(stack, cancelling)
     service.start()
+    cancelling.start()
     _log.info(
         "listening",
         address=settings.listen,
@@ -136,14 +135,15 @@ def _prepare_interpreter() -> None:
 
 def open_service(
     settings: Settings, environment: Mapping[str, str], clock: Clock, stack: ExitStack, steps: Steps | None = None
-) -> tuple[DeletionMetrics, LedgerDeletion]:
-    """The room with its adapters, not started yet; ``stack`` closes what was opened for it."""
+) -> tuple[DeletionMetrics, LedgerDeletion, ClusterAccess]:
+    """The room with its adapters, not started yet, and what it opened; ``stack`` closes that."""
     credentials, tls = _credentials(settings), _tls(settings)
     limit = _adaptive_limit(settings, clock, stack)
     store = _open_store(settings, clock, stack, limit)
     rest = AdminRest([settings.web_service_url], credentials, tls, store=store)
     cluster_name = settings.cluster_name or _cluster_name(rest, clock)
-    metrics = _metrics(settings, cluster_name)
+    registry = CollectorRegistry()
+    metrics = _metrics(settings, cluster_name, registry)
     client = open_client(settings.broker_service_url, credentials, tls)
     _close_at_the_end(stack, client)
     bookies = BookieConnections(RegisteredBookies(store, settings.ledgers_root_path).address)
@@ -169,7 +169,32 @@ def open_service(
         direct=_direct_deletion(settings, stack),
         limit=limit,
     )
-    return metrics, LedgerDeletion(configuration(settings), world, _instance(settings, clock), metrics, steps)
+    access = ClusterAccess(
+        store=store,
+        rest=rest,
+        client=client,
+        bookies=bookies,
+        entries=entries,
+        broker_service_url=settings.broker_service_url,
+        credentials=credentials,
+        tls=tls,
+        ledgers_root=settings.ledgers_root_path,
+        clock=clock,
+        registry=registry,
+        cluster_name=cluster_name,
+        instance_name=settings.effective_instance_name,
+    )
+    service = LedgerDeletion(configuration(settings), world, _instance(settings, clock), metrics, steps)
+    return metrics, service, access
+
+
+def _open_cancelling(settings: Settings, access: ClusterAccess, stack: ExitStack) -> DelayedDelivery:
+    configured = CancellingConfiguration(
+        enabled=settings.delayed_message_cancelling_enabled,
+        reassert_ms=settings.delayed_message_reassert_in_seconds * 1000,
+        persist_patience_ms=settings.delayed_message_persist_wait_in_seconds * 1000,
+    )
+    return open_delayed_delivery(access, configured, lambda opened: _close_at_the_end(stack, opened))
 
 
 def authenticator(settings: Settings, clock: Clock) -> Authenticator:
@@ -286,6 +311,7 @@ def _app(
     authentication: Authenticator,
     clock: Clock,
     draining: threading.Event,
+    routers: Sequence[APIRouter],
 ) -> FastAPI:
     advertised_host = urlsplit(settings.effective_advertised_url).hostname or ""
     return create_app(
@@ -295,13 +321,13 @@ def _app(
         clock=clock,
         draining=draining,
         own_hosts=(advertised_host, settings.listen_host),
+        routers=routers,
         docs=settings.api_docs_enabled,
         version=_version(),
     )
 
 
-def _metrics(settings: Settings, cluster_name: str) -> DeletionMetrics:
-    registry = CollectorRegistry()
+def _metrics(settings: Settings, cluster_name: str, registry: CollectorRegistry) -> DeletionMetrics:
     ProcessCollector(registry=registry)
     return DeletionMetrics(
         registry, cluster=cluster_name, instance=settings.effective_instance_name, version=_version()
@@ -335,12 +361,8 @@ def _open_store(
 
 
 def _store_credential(settings: Settings) -> ZooKeeperCredential | None:
-    if settings.metadata_store_auth is None:
-        return None
-    scheme, colon, secret = settings.metadata_store_auth.get_secret_value().partition(":")
-    if not colon or not secret:
-        raise InvalidInputError("metadataStoreAuth must be scheme:credential, such as digest:user:password")
-    return ZooKeeperCredential(scheme, secret)
+    auth = settings.metadata_store_auth
+    return parse_credential(None if auth is None else auth.get_secret_value())
 
 
 def _direct_deletion(settings: Settings, stack: ExitStack) -> BookieHttp | None:

@@ -746,6 +746,166 @@ class CommandLookupTopicResponse(_message.Message):
 Global___CommandLookupTopicResponse: _TypeAlias = CommandLookupTopicResponse  # noqa: Y015
 
 @_typing.final
+class CommandProducer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_NAME_FIELD_NUMBER: _builtins.int
+    ENCRYPTED_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    producer_id: _builtins.int
+    request_id: _builtins.int
+    producer_name: _builtins.str
+    encrypted: _builtins.bool
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str | None = ...,
+        producer_id: _builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        producer_name: _builtins.str | None = ...,
+        encrypted: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["encrypted", b"encrypted", "producer_id", b"producer_id", "producer_name", b"producer_name", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encrypted", b"encrypted", "producer_id", b"producer_id", "producer_name", b"producer_name", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandProducer: _TypeAlias = CommandProducer  # noqa: Y015
+
+@_typing.final
+class CommandProducerSuccess(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_NAME_FIELD_NUMBER: _builtins.int
+    LAST_SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    producer_name: _builtins.str
+    last_sequence_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        producer_name: _builtins.str | None = ...,
+        last_sequence_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_sequence_id", b"last_sequence_id", "producer_name", b"producer_name", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_sequence_id", b"last_sequence_id", "producer_name", b"producer_name", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandProducerSuccess: _TypeAlias = CommandProducerSuccess  # noqa: Y015
+
+@_typing.final
+class CommandSend(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    NUM_MESSAGES_FIELD_NUMBER: _builtins.int
+    IS_CHUNK_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    sequence_id: _builtins.int
+    num_messages: _builtins.int
+    is_chunk: _builtins.bool
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int | None = ...,
+        sequence_id: _builtins.int | None = ...,
+        num_messages: _builtins.int | None = ...,
+        is_chunk: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["is_chunk", b"is_chunk", "num_messages", b"num_messages", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_chunk", b"is_chunk", "num_messages", b"num_messages", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandSend: _TypeAlias = CommandSend  # noqa: Y015
+
+@_typing.final
+class CommandSendReceipt(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    sequence_id: _builtins.int
+    @_builtins.property
+    def message_id(self) -> Global___MessageIdData: ...
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int | None = ...,
+        sequence_id: _builtins.int | None = ...,
+        message_id: Global___MessageIdData | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandSendReceipt: _TypeAlias = CommandSendReceipt  # noqa: Y015
+
+@_typing.final
+class CommandSendError(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    sequence_id: _builtins.int
+    error: Global___ServerError.ValueType
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int | None = ...,
+        sequence_id: _builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandSendError: _TypeAlias = CommandSendError  # noqa: Y015
+
+@_typing.final
+class CommandCloseProducer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    request_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["producer_id", b"producer_id", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["producer_id", b"producer_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandCloseProducer: _TypeAlias = CommandCloseProducer  # noqa: Y015
+
+@_typing.final
 class CommandAck(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -924,12 +1084,18 @@ class BaseCommand(_message.Message):
         CONNECT: BaseCommand._Type.ValueType  # 2
         CONNECTED: BaseCommand._Type.ValueType  # 3
         SUBSCRIBE: BaseCommand._Type.ValueType  # 4
+        PRODUCER: BaseCommand._Type.ValueType  # 5
+        SEND: BaseCommand._Type.ValueType  # 6
+        SEND_RECEIPT: BaseCommand._Type.ValueType  # 7
+        SEND_ERROR: BaseCommand._Type.ValueType  # 8
         MESSAGE: BaseCommand._Type.ValueType  # 9
         ACK: BaseCommand._Type.ValueType  # 10
         FLOW: BaseCommand._Type.ValueType  # 11
         SUCCESS: BaseCommand._Type.ValueType  # 13
         ERROR: BaseCommand._Type.ValueType  # 14
+        CLOSE_PRODUCER: BaseCommand._Type.ValueType  # 15
         CLOSE_CONSUMER: BaseCommand._Type.ValueType  # 16
+        PRODUCER_SUCCESS: BaseCommand._Type.ValueType  # 17
         PING: BaseCommand._Type.ValueType  # 18
         PONG: BaseCommand._Type.ValueType  # 19
         LOOKUP: BaseCommand._Type.ValueType  # 23
@@ -946,12 +1112,18 @@ class BaseCommand(_message.Message):
     CONNECT: BaseCommand.Type.ValueType  # 2
     CONNECTED: BaseCommand.Type.ValueType  # 3
     SUBSCRIBE: BaseCommand.Type.ValueType  # 4
+    PRODUCER: BaseCommand.Type.ValueType  # 5
+    SEND: BaseCommand.Type.ValueType  # 6
+    SEND_RECEIPT: BaseCommand.Type.ValueType  # 7
+    SEND_ERROR: BaseCommand.Type.ValueType  # 8
     MESSAGE: BaseCommand.Type.ValueType  # 9
     ACK: BaseCommand.Type.ValueType  # 10
     FLOW: BaseCommand.Type.ValueType  # 11
     SUCCESS: BaseCommand.Type.ValueType  # 13
     ERROR: BaseCommand.Type.ValueType  # 14
+    CLOSE_PRODUCER: BaseCommand.Type.ValueType  # 15
     CLOSE_CONSUMER: BaseCommand.Type.ValueType  # 16
+    PRODUCER_SUCCESS: BaseCommand.Type.ValueType  # 17
     PING: BaseCommand.Type.ValueType  # 18
     PONG: BaseCommand.Type.ValueType  # 19
     LOOKUP: BaseCommand.Type.ValueType  # 23
@@ -966,10 +1138,16 @@ class BaseCommand(_message.Message):
     CONNECT_FIELD_NUMBER: _builtins.int
     CONNECTED_FIELD_NUMBER: _builtins.int
     SUBSCRIBE_FIELD_NUMBER: _builtins.int
+    PRODUCER_FIELD_NUMBER: _builtins.int
+    SEND_FIELD_NUMBER: _builtins.int
+    SEND_RECEIPT_FIELD_NUMBER: _builtins.int
+    SEND_ERROR_FIELD_NUMBER: _builtins.int
     ACK_FIELD_NUMBER: _builtins.int
     SUCCESS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    CLOSE_PRODUCER_FIELD_NUMBER: _builtins.int
     CLOSE_CONSUMER_FIELD_NUMBER: _builtins.int
+    PRODUCER_SUCCESS_FIELD_NUMBER: _builtins.int
     PING_FIELD_NUMBER: _builtins.int
     PONG_FIELD_NUMBER: _builtins.int
     LOOKUPTOPIC_FIELD_NUMBER: _builtins.int
@@ -986,13 +1164,25 @@ class BaseCommand(_message.Message):
     @_builtins.property
     def subscribe(self) -> Global___CommandSubscribe: ...
     @_builtins.property
+    def producer(self) -> Global___CommandProducer: ...
+    @_builtins.property
+    def send(self) -> Global___CommandSend: ...
+    @_builtins.property
+    def send_receipt(self) -> Global___CommandSendReceipt: ...
+    @_builtins.property
+    def send_error(self) -> Global___CommandSendError: ...
+    @_builtins.property
     def ack(self) -> Global___CommandAck: ...
     @_builtins.property
     def success(self) -> Global___CommandSuccess: ...
     @_builtins.property
     def error(self) -> Global___CommandError: ...
     @_builtins.property
+    def close_producer(self) -> Global___CommandCloseProducer: ...
+    @_builtins.property
     def close_consumer(self) -> Global___CommandCloseConsumer: ...
+    @_builtins.property
+    def producer_success(self) -> Global___CommandProducerSuccess: ...
     @_builtins.property
     def ping(self) -> Global___CommandPing: ...
     @_builtins.property
@@ -1014,10 +1204,16 @@ class BaseCommand(_message.Message):
         connect: Global___CommandConnect | None = ...,
         connected: Global___CommandConnected | None = ...,
         subscribe: Global___CommandSubscribe | None = ...,
+        producer: Global___CommandProducer | None = ...,
+        send: Global___CommandSend | None = ...,
+        send_receipt: Global___CommandSendReceipt | None = ...,
+        send_error: Global___CommandSendError | None = ...,
         ack: Global___CommandAck | None = ...,
         success: Global___CommandSuccess | None = ...,
         error: Global___CommandError | None = ...,
+        close_producer: Global___CommandCloseProducer | None = ...,
         close_consumer: Global___CommandCloseConsumer | None = ...,
+        producer_success: Global___CommandProducerSuccess | None = ...,
         ping: Global___CommandPing | None = ...,
         pong: Global___CommandPong | None = ...,
         lookupTopic: Global___CommandLookupTopic | None = ...,
@@ -1026,9 +1222,9 @@ class BaseCommand(_message.Message):
         authResponse: Global___CommandAuthResponse | None = ...,
         ackResponse: Global___CommandAckResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "connect", b"connect", "connected", b"connected", "error", b"error", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "ping", b"ping", "pong", b"pong", "subscribe", b"subscribe", "success", b"success", "type", b"type"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "error", b"error", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "type", b"type"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "connect", b"connect", "connected", b"connected", "error", b"error", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "ping", b"ping", "pong", b"pong", "subscribe", b"subscribe", "success", b"success", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "error", b"error", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

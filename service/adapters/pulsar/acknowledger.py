@@ -8,11 +8,11 @@ Why not the Pulsar client: it has no receipts, it acknowledges after a delay of 
 themselves after a lost connection, which would create again a subscription that was deleted meanwhile.
 """
 
-import threading
 from collections.abc import Sequence
 from typing import Final
 
-from service.adapters.pulsar.binary_connections import BinaryConnection, BinaryConnections, BrokerPlace, server_error
+from service.adapters.pulsar.binary_connections import BinaryConnection, BinaryConnections, server_error
+from service.adapters.pulsar.topic_owners import TopicOwners
 from service.delayed_delivery.facts import SubscriptionFacts, SubscriptionType
 from service.delayed_delivery.ports import Acknowledged
 from service.model.clocks import Clock
@@ -24,9 +24,7 @@ from service.wire import PulsarApi_pb2 as api
 CONSUMER_NAME: Final = "pulsar-sidecar-cancelling"
 _IDS_PER_COMMAND: Final = 2000
 _COMMANDS_IN_FLIGHT: Final = 8
-_MAX_LOOKUPS: Final = 5
 _ATTEMPTS: Final = 3
-_REMEMBERED_TOPICS: Final = 10_000
 
 _TYPES: Final = {
     SubscriptionType.SHARED: api.CommandSubscribe.Shared,
@@ -37,15 +35,10 @@ _TYPES: Final = {
 class ConsumerAcknowledger:
     """`service.delayed_delivery.ports.Acknowledger`; safe for use by several threads."""
 
-    def __init__(self, service_url: str, connections: BinaryConnections, clock: Clock) -> None:
-        """``service_url`` is ``brokerServiceUrl``: one address, or several separated by commas."""
-        scheme, _, hosts = service_url.partition("://")
-        self._services = [BrokerPlace(f"{scheme}://{host.strip()}") for host in hosts.split(",") if host.strip()]
-        self._tls = scheme == "pulsar+ssl"
+    def __init__(self, owners: TopicOwners, connections: BinaryConnections, clock: Clock) -> None:
+        self._owners = owners
         self._connections = connections
         self._clock = clock
-        self._owners: dict[TopicName, BrokerPlace] = {}
-        self._lock = threading.Lock()
 
     def acknowledge(
         self, topic: TopicName, subscription: SubscriptionFacts, positions: Sequence[Position]
@@ -56,7 +49,7 @@ class ConsumerAcknowledger:
                 return self._visit(topic, subscription, positions)
             except _NotJoinedError as error:
                 # Nothing was acknowledged. The topic may have moved to another broker, or the connection was stale.
-                self._forget(topic)
+                self._owners.forget(topic)
                 failure = error.failure
         raise failure or TemporaryError(f"{topic} cannot be joined; try again")
 
@@ -64,70 +57,13 @@ class ConsumerAcknowledger:
         self._connections.close()
 
     def _visit(self, topic: TopicName, subscription: SubscriptionFacts, positions: Sequence[Position]) -> Acknowledged:
-        with self._connections.using(self._owner(topic)) as connection:
+        with self._connections.using(self._owners.of(topic)) as connection:
             consumer = _Visit(connection, topic, subscription)
             consumer.join()
             consumer.acknowledge(positions)
             confirmed_ms = self._clock.now_ms()
             consumer.leave()
         return Acknowledged(confirmed_ms)
-
-    # --- who owns the topic ----------------------------------------------------------------------------------------
-
-    def _owner(self, topic: TopicName) -> BrokerPlace:
-        with self._lock:
-            known = self._owners.get(topic)
-        if known is not None:
-            return known
-        found = self._looked_up(topic)
-        with self._lock:
-            if len(self._owners) >= _REMEMBERED_TOPICS:
-                self._owners.clear()
-            self._owners[topic] = found
-        return found
-
-    def _forget(self, topic: TopicName) -> None:
-        with self._lock:
-            self._owners.pop(topic, None)
-
-    def _looked_up(self, topic: TopicName) -> BrokerPlace:
-        failure: TemporaryError | None = None
-        for service in self._services:
-            try:
-                return self._follow(topic, service)
-            except TemporaryError as error:
-                failure = error
-        raise failure or TemporaryError("no broker service URL is configured")
-
-    def _follow(self, topic: TopicName, service: BrokerPlace) -> BrokerPlace:
-        place, authoritative = service, False
-        for _ in range(_MAX_LOOKUPS):
-            answer = self._ask(topic, place, authoritative)
-            url = answer.brokerServiceUrlTls if self._tls else answer.brokerServiceUrl
-            if not url:
-                raise PermanentError(f"the owner of {topic} has no address with this scheme; check brokerServiceUrl")
-            next_place = BrokerPlace(url, service.url if answer.proxy_through_service_url else None)
-            if answer.response == api.CommandLookupTopicResponse.Connect:
-                return next_place
-            place, authoritative = next_place, answer.authoritative
-        raise TemporaryError(f"looking up {topic} was redirected too often; ownership is moving, try again")
-
-    def _ask(self, topic: TopicName, place: BrokerPlace, authoritative: bool) -> api.CommandLookupTopicResponse:
-        try:
-            with self._connections.using(place) as connection:
-                lookup = api.CommandLookupTopic(
-                    topic=str(topic), request_id=connection.next_id(), authoritative=authoritative
-                )
-                connection.send(api.BaseCommand(type=api.BaseCommand.LOOKUP, lookupTopic=lookup))
-                answer = connection.receive()
-        except OSError as error:
-            raise TemporaryError(f"the broker at {place.url} did not answer a look-up ({error}); try again") from error
-        response = answer.lookupTopicResponse
-        if answer.type != api.BaseCommand.LOOKUP_RESPONSE:
-            raise TemporaryError(f"the broker at {place.url} did not answer a look-up; try again")
-        if response.response == api.CommandLookupTopicResponse.Failed:
-            raise server_error(f"looking up {topic}", response.error, response.message)
-        return response
 
 
 class _NotJoinedError(Exception):

@@ -90,6 +90,10 @@ class BinaryConnection:
         """Send commands, in order."""
         self._connection.sendall(b"".join(encode(command) for command in commands))
 
+    def send_frame(self, frame: bytes) -> None:
+        """Send a message's frame."""
+        self._connection.sendall(frame)
+
     def receive(self) -> api.BaseCommand:
         """The next command that is an answer or an event; pings and challenges are answered on the way."""
         while True:

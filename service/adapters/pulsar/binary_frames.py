@@ -1,6 +1,7 @@
 """Frames of Pulsar's binary protocol: ``[totalSize][commandSize][BaseCommand]``, both sizes big-endian 32-bit numbers.
 
-Only commands without a payload are written; of one with a payload (a message) the payload is skipped.
+A message's frame goes on with ``[0x0e01][CRC-32C of the rest][metadataSize][MessageMetadata][payload]``; of one that is
+received all that is skipped.
 """
 
 import socket
@@ -8,6 +9,7 @@ import struct
 
 from google.protobuf.message import DecodeError
 
+from service.adapters.bookkeeper.digests import crc32c
 from service.model.errors import TemporaryError
 from service.wire import PulsarApi_pb2 as api
 
@@ -16,12 +18,21 @@ MAX_FRAME_BYTES = 5 * 1024 * 1024 + 10 * 1024
 
 _SIZES = struct.Struct(">II")
 _SIZE = struct.Struct(">I")
+_CHECKSUM_MAGIC = b"\x0e\x01"
 
 
 def encode(command: api.BaseCommand) -> bytes:
     """The frame of a command."""
     body = command.SerializeToString()
     return _SIZES.pack(len(body) + _SIZE.size, len(body)) + body
+
+
+def encode_message(command: api.BaseCommand, metadata: api.MessageMetadata, payload: bytes) -> bytes:
+    """The frame of a message (``Commands.serializeCommandSendWithSize``)."""
+    body, head = command.SerializeToString(), metadata.SerializeToString()
+    rest = _SIZE.pack(len(head)) + head + payload
+    checked = _CHECKSUM_MAGIC + _SIZE.pack(crc32c(rest)) + rest
+    return _SIZES.pack(_SIZE.size + len(body) + len(checked), len(body)) + body + checked
 
 
 class FrameReader:

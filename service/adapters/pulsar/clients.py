@@ -13,6 +13,9 @@ from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from service.adapters.pulsar.errors import translated
 from service.model.errors import InvalidInputError
 
+Client = pulsar.Client
+"""The type, for those who hand a client on."""
+
 _LOGGER = logging.getLogger("service.adapters.pulsar.client")
 _REPEAT_SECONDS = 30.0
 _REMEMBERED_LINES = 1000

@@ -26,6 +26,16 @@ def entry_facts(entry: bytes) -> EntryFacts:
     Raises:
         UndecodableError: these bytes are no message as brokers store it.
     """
+    metadata, payload_at = metadata_of(entry)
+    return _facts(metadata, len(entry) - payload_at)
+
+
+def metadata_of(entry: bytes) -> tuple[api.MessageMetadata, int]:
+    """An entry's metadata, and where its payload begins.
+
+    Raises:
+        UndecodableError: these bytes are no message as brokers store it.
+    """
     try:
         start, length = _metadata_place(entry)
         metadata = api.MessageMetadata()
@@ -34,7 +44,7 @@ def entry_facts(entry: bytes) -> EntryFacts:
         metadata.ParseFromString(entry[start : start + length])
     except (struct.error, DecodeError) as error:
         raise UndecodableError(f"an entry of {len(entry)} bytes holds no message ({error})") from error
-    return _facts(metadata, len(entry) - start - length)
+    return metadata, start + length
 
 
 def _metadata_place(entry: bytes) -> tuple[int, int]:

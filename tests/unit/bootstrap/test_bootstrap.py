@@ -64,7 +64,7 @@ def test_the_settings_reach_the_room_in_its_own_units() -> None:
 
 def test_a_service_that_is_off_says_which_setting_turns_it_on() -> None:
     with ExitStack() as stack:
-        metrics, service = open_service(settings(), {}, CLOCK, stack)
+        metrics, service, _ = open_service(settings(), {}, CLOCK, stack)
         with pytest.raises(DisabledError, match="topicTwoPhaseDeletionEnabled"):
             service.delete_topic(
                 parse_topic_name("persistent://public/default/orders"),

@@ -1,0 +1,94 @@
+"""Joins the rooms beside ledger deletion with their adapters: the part of the composition root that `bootstrap` calls.
+
+Invariant: settings stop at `bootstrap`; here they arrive in the rooms' own words.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+
+from service.adapters.bookkeeper.bookie_connections import BookieConnections
+from service.adapters.bookkeeper.bookie_wire import BookieEntries
+from service.adapters.bookkeeper.bulk_entries import BulkEntries
+from service.adapters.bookkeeper.stored_cursors import BookieStoredCursors
+from service.adapters.pulsar.ack_state_budget import BrokerAckStateBudget
+from service.adapters.pulsar.acknowledger import ConsumerAcknowledger
+from service.adapters.pulsar.admin_rest import AdminRest
+from service.adapters.pulsar.binary_connections import BinaryConnections
+from service.adapters.pulsar.cancellation_topic import PulsarCancellationTopic
+from service.adapters.pulsar.clients import Client
+from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from service.adapters.pulsar.delayed_entries import BulkDelayedEntries
+from service.adapters.pulsar.delayed_topics import BrokerTopics
+from service.adapters.pulsar.native_cancelling import BrokerNativeCancelling
+from service.adapters.pulsar.pause_policies import BrokerPausePolicies
+from service.adapters.pulsar.republisher import BrokerRepublisher
+from service.adapters.pulsar.subscription_cursors import BrokerSubscriptions
+from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from service.adapters.pulsar.topic_owners import TopicOwners
+from service.delayed_delivery.workflow.serving import DelayedDelivery
+from service.delayed_delivery.workflow.world import Configuration, World
+from service.model.clocks import Clock
+from service.model.metadata import MetadataStore
+from service.observability.metrics import CancellationMetrics
+
+
+class Closable(Protocol):
+    """What is closed when the process ends."""
+
+    def close(self) -> None:
+        """Let go."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAccess:
+    """What `bootstrap` has opened to a cluster, for all rooms."""
+
+    store: MetadataStore
+    rest: AdminRest
+    client: Client
+    bookies: BookieConnections
+    entries: BookieEntries
+    broker_service_url: str
+    credentials: ClientCredentials
+    tls: TlsOptions
+    ledgers_root: str
+    clock: Clock
+    registry: CollectorRegistry
+    cluster_name: str
+    instance_name: str
+
+
+def open_delayed_delivery(
+    access: ClusterAccess,
+    configuration: Configuration,
+    closing: Callable[[Closable], None],
+) -> DelayedDelivery:
+    """The room of cancelling with its adapters, not started yet; ``closing`` takes what was opened for it."""
+    bulk = BulkEntries(access.bookies)
+    closing(bulk)
+    connections = BinaryConnections(access.credentials, access.tls, access.clock)
+    owners = TopicOwners(access.broker_service_url, connections)
+    log = PulsarCancellationTopic(access.client, BrokerTopicAdmin(access.rest), access.clock)
+    closing(log)
+    subscriptions = BrokerSubscriptions(access.rest, access.store, access.clock)
+    policies = BrokerPausePolicies(access.rest, access.store, subscriptions)
+    world = World(
+        clock=access.clock,
+        store=access.store,
+        topics=BrokerTopics(access.rest, access.store, access.clock),
+        entries=BulkDelayedEntries(access.store, bulk, access.rest, access.ledgers_root),
+        budget=BrokerAckStateBudget(subscriptions, policies, access.clock),
+        acknowledger=ConsumerAcknowledger(owners, connections, access.clock),
+        stored=BookieStoredCursors(access.store, access.entries, access.ledgers_root),
+        log=log,
+        native=BrokerNativeCancelling(access.rest),
+        republisher=BrokerRepublisher(access.store, bulk, owners, connections, access.clock, access.ledgers_root),
+    )
+    metrics = CancellationMetrics(access.registry, cluster=access.cluster_name)
+    service = DelayedDelivery(configuration, world, access.instance_name, metrics)
+    metrics.bind(service.open_cancellations)
+    return service
