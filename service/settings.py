@@ -237,6 +237,17 @@ class DelayedMessages(_Group):
     """Seconds a request with ``wait=persisted`` waits before it answers with what is proven by then."""
 
 
+class AckStates(_Group):
+    """Acknowledgement states (PIP-299)."""
+
+    ack_state_watched_topics: TextList = ()
+    """Comma-separated topics whose subscriptions are always in the metrics; others are for 5 minutes after somebody has
+    asked about them. Watching a topic keeps it loaded."""
+
+    ack_state_watch_interval_in_seconds: Seconds = 60
+    """Seconds between two looks at the watched topics."""
+
+
 class Offload(_Group):
     """Ledgers in tiered storage. Credentials that are not set are looked for where the provider's own tools look."""
 
@@ -275,13 +286,24 @@ GROUPS: tuple[type[_Group], ...] = (
     Authentication,
     LedgerDeletion,
     DelayedMessages,
+    AckStates,
     Offload,
     Logging,
 )
 """The settings by subject, in the order in which they are documented."""
 
 
-class Settings(Listening, PulsarCluster, Connection, Authentication, LedgerDeletion, DelayedMessages, Offload, Logging):
+class Settings(
+    Listening,
+    PulsarCluster,
+    Connection,
+    Authentication,
+    LedgerDeletion,
+    DelayedMessages,
+    AckStates,
+    Offload,
+    Logging,
+):
     """All settings; see `load_settings`."""
 
     @model_validator(mode="after")

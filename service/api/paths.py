@@ -46,6 +46,11 @@ def persistent_v1_topic(tenant: str, cluster: str, namespace: str, topic: str) -
     return _checked(decode_segment(tenant), decode_segment(cluster), decode_segment(namespace), decode_segment(topic))
 
 
+def namespace_of(tenant: str, namespace: str) -> str:
+    """The namespace of a V2 path, ``tenant/namespace``."""
+    return _checked(decode_segment(tenant), None, decode_segment(namespace), "topic").namespace
+
+
 def _checked(tenant: str, cluster: str | None, namespace: str, local_name: str) -> TopicName:
     topic = TopicName(TopicDomain.PERSISTENT, tenant, cluster, namespace, local_name)
     if parse_topic_name(str(topic)) != topic:

@@ -38,7 +38,7 @@ def delete(
     """
     options: GlobalOptions = ctx.obj
     with exiting():
-        path = _path(parse_topic_name(topic)) + ("/partitions" if partitioned else "")
+        path = topic_path(parse_topic_name(topic)) + ("/partitions" if partitioned else "")
         running = options.client().call("DELETE", path, parameters={"force": "true"} if force else None)
         if running is None:
             output.info(f"deleted {output.printable(topic)}")
@@ -73,11 +73,12 @@ def delete_ledger(
             ledger_id, RecordOptions(str(name), component, kind, cursor_name, schema_id, offload_context)
         )
         parameters = {"authoritative": "true"} if authoritative else None
-        options.client().call("POST", f"{_path(name)}/deleteLedger", record, parameters)
+        options.client().call("POST", f"{topic_path(name)}/deleteLedger", record, parameters)
         output.info(f"ledger {ledger_id} is deleted")
 
 
-def _path(topic: TopicName) -> str:
+def topic_path(topic: TopicName) -> str:
+    """The REST path of a persistent topic."""
     if topic.domain is not TopicDomain.PERSISTENT:
         raise InvalidInputError(f"{topic} has no ledgers; write persistent://tenant/namespace/topic")
     version = "/admin" if topic.cluster else "/admin/v2"

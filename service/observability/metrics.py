@@ -5,7 +5,7 @@ PIP-186 asks for nine counters; where it counts ledgers and offload-ledgers apar
 be read is absent from the scrape; it is never 0.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +47,21 @@ class GaugeReadings:
     rate_per_second: float | None
     running_topic_deletions: int
     adaptive_limit: AdaptiveLimitReadings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AckStateReading:
+    """One subscription's acknowledgement state when it was last looked at.
+
+    ``blocked`` None means that it cannot be told; it is then not reported.
+    """
+
+    topic: str
+    subscription: str
+    blocked: bool | None
+    ranges: int
+    max_ranges: int
+    entries_lost_in_a_crash: int
 
 
 class DeletionMetrics:
@@ -126,6 +141,10 @@ class DeletionMetrics:
     def bind(self, read: Callable[[], GaugeReadings]) -> None:
         """Read the gauges through ``read`` at every scrape; it must answer from memory. Call once."""
         self._registry.register(_Gauges(self._cluster, read))
+
+    def bind_ack_states(self, read: Callable[[], Sequence[AckStateReading]]) -> None:
+        """Report the subscriptions that ``read`` answers, at every scrape; it must bound their number. Call once."""
+        self._registry.register(_AckStates(self._cluster, read))
 
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format (`CONTENT_TYPE`)."""
@@ -275,3 +294,36 @@ def _limit(readings: AdaptiveLimitReadings | None) -> dict[str, tuple[str, float
 
 def _seconds(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
+
+
+class _AckStates:
+    """Subscriptions that are watched or were asked about lately (PIP-299); one that nobody asks about disappears."""
+
+    def __init__(self, cluster: str, read: Callable[[], Sequence[AckStateReading]]) -> None:
+        self._cluster = cluster
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not read."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        readings = self._read()
+        values: dict[str, tuple[str, Callable[[AckStateReading], float | None]]] = {
+            "blocked_on_ack_state_persistent": (
+                "1 while dispatch is paused because acknowledgements do not fit; absent if it cannot be told.",
+                lambda reading: reading.blocked,
+            ),
+            "ack_state_ranges": ("Ranges of acknowledgements that the cursor holds.", lambda reading: reading.ranges),
+            "ack_state_max_ranges": ("Ranges that the broker writes down.", lambda reading: reading.max_ranges),
+            "ack_state_unstored_entries": (
+                "Acknowledged entries that would be delivered again if the broker died.",
+                lambda reading: reading.entries_lost_in_a_crash,
+            ),
+        }
+        for name, (text, value_of) in values.items():
+            family = GaugeMetricFamily(f"pulsar_subscription_{name}", text, labels=("cluster", "topic", "subscription"))
+            for reading in readings:
+                if (value := value_of(reading)) is not None:
+                    family.add_metric([self._cluster, reading.topic, reading.subscription], float(value))
+            yield family

@@ -3,10 +3,11 @@
 import http.client
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from fastapi import APIRouter
 from prometheus_client import CollectorRegistry
 
 from service.api.app import create_app
@@ -63,7 +64,9 @@ class Served:
 
 
 @contextmanager
-def served(service: LedgerDeletionService, authentication: Authenticator | None = None) -> Iterator[Served]:
+def served(
+    service: LedgerDeletionService, authentication: Authenticator | None = None, routers: Sequence[APIRouter] = ()
+) -> Iterator[Served]:
     metrics = DeletionMetrics(CollectorRegistry(), cluster="east", instance="test", version="0")
     draining = threading.Event()
     app = create_app(
@@ -73,6 +76,7 @@ def served(service: LedgerDeletionService, authentication: Authenticator | None 
         clock=SystemClock(),
         draining=draining,
         own_hosts=["sidecar.example"],
+        routers=routers,
         docs=True,
     )
     endpoint = Endpoint("127.0.0.1", 0)

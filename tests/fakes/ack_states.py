@@ -1,0 +1,102 @@
+"""`AckStateService` in memory, for tests of its doors, and states as a broker and a store would tell them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+from service.ack_state.cursors import CursorInMemory, TopicCursors
+from service.ack_state.judging import AckState, Wishes, judge
+from service.ack_state.limits import AckStateLimits, kept
+from service.ack_state.operating import PauseRemoval
+from service.ack_state.pausing import Policies, TopicPolicy
+from service.ack_state.stored import StoredCursor, StoredPlace
+from service.model.errors import NotFoundError, SidecarError
+from service.model.ids import EntryId, LedgerId
+from service.model.names import TopicName
+from service.model.position_ranges import EntryRange, PositionRanges
+from service.model.positions import Position
+
+LEDGER, CURSOR_LEDGER = LedgerId(6), LedgerId(7)
+
+
+def holes(count: int) -> PositionRanges:
+    """Every other entry of a ledger, from entry 1 on."""
+    ranges = (EntryRange(LEDGER, EntryId(2 * n + 1), EntryId(2 * n + 1)) for n in range(count))
+    return PositionRanges.of(Position(LEDGER, EntryId(-1)), ranges)
+
+
+def state_of(
+    topic: TopicName,
+    subscription: str,
+    count: int = 30,
+    *,
+    limit: int = 20,
+    policies: Policies | None = None,
+    wishes: Wishes | None = None,
+) -> AckState:
+    """A Shared subscription with so many holes, stored as a broker with that limit stores it."""
+    limits = AckStateLimits(max_unacked_ranges=limit)
+    memory = holes(count)
+    written = kept(memory, limits)
+    stored = StoredCursor(
+        StoredPlace.CURSOR_LEDGER, written, written.range_count, 0, 12 * written.range_count, CURSOR_LEDGER, EntryId(5)
+    )
+    cursor = CursorInMemory(
+        memory, count, Position(LEDGER, EntryId(2 * count)), (CURSOR_LEDGER, EntryId(5)), "Shared", 2, 4, 3, count
+    )
+    cursors = TopicCursors("127.0.0.1:8080", {LEDGER: 2 * count}, {subscription: cursor})
+    said = policies or Policies(TopicPolicy.TRUE, None, False)
+    return judge(topic, subscription, cursors, stored, limits, said, wishes or Wishes())
+
+
+@dataclass(slots=True)
+class FakeAckStates:
+    """Set the public fields, call through a door, look at ``asked``."""
+
+    subscriptions: dict[str, int] = field(default_factory=lambda: {"billing": 30})
+    failure: SidecarError | None = None
+    policies: Policies = field(default_factory=lambda: Policies(TopicPolicy.TRUE, None, False))
+    namespace: bool | None = None
+    removal: PauseRemoval = field(default_factory=lambda: PauseRemoval(removed=True, in_effect=False))
+    asked: list[tuple[object, ...]] = field(default_factory=list)
+
+    def reset(self) -> None:
+        """As new."""
+        fresh = FakeAckStates()
+        for each in fields(self):
+            setattr(self, each.name, getattr(fresh, each.name))
+
+    def ack_states(self, topic: TopicName, subscription: str | None, wishes: Wishes) -> Sequence[AckState]:
+        self._ask("ack_states", topic, subscription, wishes)
+        found = [name for name in self.subscriptions if subscription in (None, name)]
+        if subscription is not None and not found:
+            raise NotFoundError(f"{topic} has no durable subscription {subscription}")
+        return [
+            state_of(topic, name, self.subscriptions[name], policies=self.policies, wishes=wishes) for name in found
+        ]
+
+    def topic_pause(self, topic: TopicName) -> Policies:
+        self._ask("topic_pause", topic)
+        return self.policies
+
+    def enable_topic_pause(self, topic: TopicName) -> None:
+        self._ask("enable_topic_pause", topic)
+
+    def remove_topic_pause(self, topic: TopicName, *, force: bool) -> PauseRemoval:
+        self._ask("remove_topic_pause", topic, force)
+        return self.removal
+
+    def namespace_pause(self, namespace: str) -> bool | None:
+        self._ask("namespace_pause", namespace)
+        return self.namespace
+
+    def enable_namespace_pause(self, namespace: str) -> None:
+        self._ask("enable_namespace_pause", namespace)
+
+    def remove_namespace_pause(self, namespace: str) -> PauseRemoval:
+        self._ask("remove_namespace_pause", namespace)
+        return self.removal
+
+    def _ask(self, *call: object) -> None:
+        self.asked.append(call)
+        if self.failure is not None:
+            raise self.failure
