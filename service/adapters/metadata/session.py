@@ -23,7 +23,7 @@ from service.adapters.metadata.errors import (
     writing_failed,
 )
 from service.model.clocks import Clock
-from service.model.errors import TemporaryError
+from service.model.errors import InvalidInputError, TemporaryError
 
 T = TypeVar("T")
 
@@ -43,6 +43,20 @@ class ZooKeeperCredential:
 
     def __repr__(self) -> str:
         return f"ZooKeeperCredential(scheme={self.scheme!r}, secret=...)"
+
+
+def parse_credential(text: str | None) -> ZooKeeperCredential | None:
+    """The setting ``metadataStoreAuth``: ``scheme:credential``; None is nobody in particular.
+
+    Raises:
+        InvalidInputError: it is not written so; the message does not repeat it.
+    """
+    if text is None:
+        return None
+    scheme, colon, secret = text.partition(":")
+    if not colon or not secret:
+        raise InvalidInputError("metadataStoreAuth must be scheme:credential, such as digest:user:password")
+    return ZooKeeperCredential(scheme, secret)
 
 
 @dataclass(frozen=True, slots=True)

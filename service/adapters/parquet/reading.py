@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from service.audit.manifests import MANIFEST_NAME, FileDigest, Kind, Manifest, parse_manifest
+from service.audit.manifests import MANIFEST_NAME, Kind, Manifest, parse_manifest
 from service.audit.tables import SCHEMAS, Subtree, Table
 from service.model.errors import InvalidInputError
 
@@ -33,7 +34,7 @@ def open_tables(directory: Path, kind: Kind) -> Manifest:
     if there != {file.path for file in manifest.files}:
         raise InvalidInputError(f"{directory} does not hold exactly the files of its {MANIFEST_NAME}; make it again")
     for file in manifest.files:
-        _demand_digest(directory, file)
+        demand_sha256(directory / file.path, file.sha256)
     return manifest
 
 
@@ -45,10 +46,25 @@ def read_table(directory: Path, table: Table, subtree: Subtree | None = None) ->
     return ds.dataset(folder, schema=SCHEMAS[table], format="parquet").to_table()
 
 
-def _demand_digest(directory: Path, file: FileDigest) -> None:
+def node_batches(directory: Path, subtree: Subtree) -> Iterator[pa.RecordBatch]:
+    """The nodes of one part of a dump, batch by batch; memory does not grow with it."""
+    folder = directory / Table.NODES.value / f"subtree={subtree.value}"
+    if folder.exists():
+        yield from ds.dataset(folder, schema=SCHEMAS[Table.NODES], format="parquet").to_batches()
+
+
+def demand_sha256(path: Path, sha256: str) -> None:
+    """Refuse a file that is not what was written.
+
+    Raises:
+        InvalidInputError: it is missing, or another.
+    """
     digest = hashlib.sha256()
-    with (directory / file.path).open("rb") as stream:
-        while piece := stream.read(_CHUNK_BYTES):
-            digest.update(piece)
-    if digest.hexdigest() != file.sha256:
-        raise InvalidInputError(f"{directory / file.path} is not what was written; make it again")
+    try:
+        with path.open("rb") as stream:
+            while piece := stream.read(_CHUNK_BYTES):
+                digest.update(piece)
+    except OSError as error:
+        raise InvalidInputError(f"{path} cannot be read ({error.strerror}); make it again") from error
+    if digest.hexdigest() != sha256:
+        raise InvalidInputError(f"{path} is not what was written; make it again")

@@ -1,0 +1,265 @@
+"""Applying a plan: nothing but what was approved, each row once, wherever it was stopped."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.adapters.parquet.audits import AuditTables, open_audit
+from service.adapters.pulsar.condemned import PendingDeletionSender, producer_name
+from service.audit.applying import Application, demand_approval, demand_target, verified_plan
+from service.audit.condemned import Sent
+from service.audit.plans import PLAN_COLUMNS
+from service.audit.progress import begin, progress_path
+from service.audit.summaries import Guard
+from service.ledger_deletion.pending import parse_record
+from service.ledger_deletion.ports import DeletionTopic
+from service.model.errors import ConflictError, InvalidInputError, TemporaryError
+from service.model.ledgers import LedgerComponent
+from tests.fakes.clock import FakeClock
+from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.pulsar import FakeDeletionTopics
+from tests.unit.audit.findings import AUDIT_ID, DAY_MS, INSTANCE_ID, STORE_TIME_MS, orphan, orphan_table, summary
+from tests.unit.audit.written import write_audit
+
+_ROWS = [orphan(number, standing="too-young" if number % 9 == 4 else "condemned") for number in range(0, 60, 2)]
+_CONDEMNED = [row["ledger_id"] for row in _ROWS if row["standing"] == "condemned"]
+
+
+class KilledError(BaseException):
+    """The process is gone: nobody handles this."""
+
+
+class Cluster:
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.clock = FakeClock()
+        self.topics = FakeDeletionTopics(self.clock)
+        self.store = FakeMetadataStore()
+        self.summary = summary(rows)
+        table = orphan_table(rows)
+        condemned = table.filter(pc.equal(table["standing"], "condemned")).select(list(PLAN_COLUMNS))
+        self._batches = condemned.combine_chunks().to_batches(max_chunksize=7)
+        self.told: list[tuple[int, int]] = []
+        self.paced: list[int] = []
+
+    def apply(self, at_once: int = 4, tell: Callable[[int, int], None] | None = None) -> Sent:
+        def batches() -> Iterator[pa.RecordBatch]:
+            return iter(self._batches)
+
+        plan = verified_plan(self.summary, batches)
+        held = begin(self.store, plan.sha256, AUDIT_ID, plan.rows, self.clock.now_ms())
+        publisher = self.topics.publisher(DeletionTopic.PENDING, producer_name(plan.sha256), first_use=held.first_use)
+        try:
+            sender = PendingDeletionSender(publisher, self.clock, INSTANCE_ID, f"audit {AUDIT_ID}")
+            telling = tell or (lambda done, total: self.told.append((done, total)))
+            application = Application(self.store, sender, self.clock, self.paced.append, at_once, telling)
+            return application.send(plan, held, batches)
+        finally:
+            publisher.close()
+
+    def sent_ledgers(self) -> Counter[int]:
+        return Counter(
+            parse_record(message.payload).ledger_id for message in self.topics.messages(DeletionTopic.PENDING)
+        )
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster(_ROWS)
+
+
+def test_every_condemned_ledger_is_sent_once_and_nothing_else(cluster: Cluster) -> None:
+    assert cluster.apply() == Sent(now=len(_CONDEMNED))
+    assert cluster.sent_ledgers() == Counter(_CONDEMNED)
+    assert cluster.told[-1] == (len(_CONDEMNED), len(_CONDEMNED))
+    assert sum(cluster.paced) == len(_CONDEMNED)
+    assert max(cluster.paced) == 4
+
+
+def test_a_record_says_what_the_deletion_service_checks() -> None:
+    rows = [
+        orphan(1),
+        orphan(2, kind="cursor", cursor_name="sub"),
+        orphan(3, kind="schema", schema_id="public/default/orders"),
+        orphan(4, kind="compacted", ctime_ms=None, length_bytes=None),
+        orphan(5, kind="delayed-index-bucket", cursor_name="sub"),
+    ]
+    cluster = Cluster(rows)
+    cluster.apply()
+    messages = cluster.topics.messages(DeletionTopic.PENDING)
+    records = {record.ledger_id: record for record in (parse_record(message.payload) for message in messages)}
+    assert [records[number].component for number in sorted(records)] == [
+        LedgerComponent.MANAGED_LEDGER,
+        LedgerComponent.MANAGED_CURSOR,
+        LedgerComponent.SCHEMA_STORAGE,
+        LedgerComponent.COMPACTED_LEDGER,
+        LedgerComponent.DELAYED_INDEX_BUCKET,
+    ]
+    assert str(records[1].topic) == rows[0]["topic"]
+    assert (records[2].cursor_name, records[3].schema_id) == ("sub", "public/default/orders")
+    mark = records[1].mark
+    assert (mark.unreferenced, mark.instance_id, mark.requested_by) == (True, INSTANCE_ID, f"audit {AUDIT_ID}")
+    assert (mark.created_ms, mark.length_bytes) == (rows[0]["ctime_ms"], 1001)
+    assert (records[4].mark.created_ms, records[4].mark.length_bytes) == (None, None)
+
+
+def test_the_deletion_services_own_topics_are_left_out() -> None:
+    own = "persistent://pulsar/system/__ledger_deletion-partition-0"
+    cluster = Cluster([orphan(1), orphan(2, topic=own), orphan(3)])
+    assert cluster.apply() == Sent(now=2, left_out=1)
+    assert cluster.sent_ledgers() == Counter([1, 3])
+
+
+class _Killer:
+    """Kills at the chosen step of a run."""
+
+    def __init__(self) -> None:
+        self.steps_left: int | None = None
+
+    def step(self) -> None:
+        if self.steps_left is None:
+            return
+        if self.steps_left == 0:
+            raise KilledError
+        self.steps_left -= 1
+
+
+@given(kills=st.lists(st.integers(0, 25), max_size=4), at_once=st.integers(1, 9))
+def test_killed_and_started_again_anywhere_each_row_is_sent_once(kills: list[int], at_once: int) -> None:
+    cluster = Cluster(_ROWS)
+    killer = _Killer()
+    cluster.store.before("write", killer.step, times=-1)
+    cluster.store.before("create", killer.step, times=-1)
+    cluster.topics.hooks.before("publish", killer.step, times=-1)
+    for killer.steps_left in kills:
+        with suppress(KilledError):
+            cluster.apply(at_once, tell=lambda done, total: killer.step())
+    killer.steps_left = None
+    cluster.apply(at_once)
+    assert cluster.sent_ledgers() == Counter(_CONDEMNED)
+
+
+def test_a_plan_that_was_sent_is_not_sent_again(cluster: Cluster) -> None:
+    cluster.apply()
+    assert cluster.apply() == Sent(earlier=len(_CONDEMNED))
+    assert cluster.sent_ledgers() == Counter(_CONDEMNED)
+
+
+def test_lost_receipts_are_asked_for_again(cluster: Cluster) -> None:
+    cluster.topics.lose_receipts_next(stored=True, times=2)
+    assert cluster.apply() == Sent(now=len(_CONDEMNED) - 4, earlier=4)
+    assert cluster.sent_ledgers() == Counter(_CONDEMNED)
+
+
+def test_brokers_that_take_nothing_end_it_and_the_next_run_goes_on(cluster: Cluster) -> None:
+    cluster.topics.lose_receipts_next(stored=False, times=8)
+    with pytest.raises(TemporaryError, match="run the same command again"):
+        cluster.apply()
+    assert cluster.apply() == Sent(now=len(_CONDEMNED))
+
+
+def test_two_at_once_do_not_both_send(cluster: Cluster) -> None:
+    def interfere(done: int, total: int) -> None:
+        node = cluster.store.read(path)
+        assert node is not None
+        cluster.store.write(path, node.data, node.version)
+
+    assert cluster.summary.plan is not None
+    path = progress_path(cluster.summary.plan.sha256)
+    with pytest.raises(ConflictError):
+        cluster.apply(tell=interfere)
+
+
+def test_progress_that_cannot_be_understood_stops_everything(cluster: Cluster) -> None:
+    assert cluster.summary.plan is not None
+    cluster.store.put(progress_path(cluster.summary.plan.sha256), b"{}")
+    with pytest.raises(TemporaryError, match="cannot be understood"):
+        cluster.apply()
+    assert not cluster.sent_ledgers()
+
+
+def test_a_plan_is_read_back_from_many_files_as_it_was_hashed(tmp_path: Path) -> None:
+    written = write_audit(tmp_path, _ROWS, rows_per_file=7)
+    assert _verify(tmp_path) == written.plan
+
+
+# --- what is refused -----------------------------------------------------------------------------------------------
+
+
+def _verify(directory: Path, **changed: Any) -> Any:
+    opened = replace(open_audit(directory), **changed)
+    return verified_plan(opened, lambda: AuditTables(directory, opened).condemned(PLAN_COLUMNS))
+
+
+def test_an_audit_with_a_guard_that_said_no_is_refused(tmp_path: Path) -> None:
+    write_audit(tmp_path, _ROWS)
+    failed = Guard("share", False, "40 %", "5 %", "too many at once")
+    for changed in ({"plan": None}, {"plan": None, "guards": (failed,)}, {"guards": (failed,)}):
+        with pytest.raises(ConflictError, match="a guard said no"):
+            _verify(tmp_path, **changed)
+
+
+def test_rows_that_are_not_the_plans_are_refused(tmp_path: Path) -> None:
+    write_audit(tmp_path / "one", _ROWS)
+    other = write_audit(tmp_path / "other", _ROWS[1:])
+    with pytest.raises(InvalidInputError, match="not those of the plan"):
+        _verify(tmp_path / "one", plan=other.plan)
+    with pytest.raises(InvalidInputError, match="not those of the plan"):
+        _verify(tmp_path / "one", instance_id="another")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"kind": "log-segment"}, "never deleted"),
+        ({"kind": "unknown"}, "never deleted"),
+        ({"kind": "something new"}, "never deleted"),
+        ({"topic": None}, "no topic"),
+        ({"kind": "cursor"}, "no cursor's name"),
+    ],
+)
+def test_a_row_that_cannot_be_recorded_refuses_the_whole_plan(
+    tmp_path: Path, changed: dict[str, Any], said: str
+) -> None:
+    write_audit(tmp_path, [orphan(1), orphan(2, **changed), orphan(3)])
+    with pytest.raises(InvalidInputError, match=f"ledger 2 .*{said}"):
+        _verify(tmp_path)
+
+
+def test_only_the_approved_plan_is_sent(cluster: Cluster) -> None:
+    plan = cluster.summary.plan
+    assert plan is not None
+    demand_approval(plan, plan.sha256.upper())
+    for approved in (None, "", plan.sha256[:12], "0" * 64):
+        with pytest.raises(InvalidInputError):
+            demand_approval(plan, approved)
+
+
+def test_another_cluster_and_an_old_audit_are_refused(cluster: Cluster) -> None:
+    demand_target(cluster.summary, INSTANCE_ID, STORE_TIME_MS + DAY_MS, DAY_MS)
+    with pytest.raises(ConflictError, match="belongs to other"):
+        demand_target(cluster.summary, "other", STORE_TIME_MS, DAY_MS)
+    with pytest.raises(ConflictError, match="older than 1 day"):
+        demand_target(cluster.summary, INSTANCE_ID, STORE_TIME_MS + DAY_MS + 1, DAY_MS)
+
+
+def test_a_damaged_audit_is_refused(tmp_path: Path) -> None:
+    (part, *_) = write_audit(tmp_path, _ROWS).files
+    whole = (tmp_path / part).read_bytes()
+    (tmp_path / part).write_bytes(whole[:-9] + b"x" + whole[-8:])
+    with pytest.raises(InvalidInputError, match="not what was written"):
+        open_audit(tmp_path)
+    (tmp_path / part).unlink()
+    with pytest.raises(InvalidInputError, match="exactly the files"):
+        open_audit(tmp_path)
+    (tmp_path / "summary.json").unlink()
+    with pytest.raises(InvalidInputError, match="not finished"):
+        open_audit(tmp_path)

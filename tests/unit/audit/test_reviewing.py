@@ -1,0 +1,186 @@
+"""Looking at an audit: at a glance, row by row, one ledger in sentences; and tidying up behind it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from service.adapters.parquet.archive import archived_below, remove
+from service.audit.explaining import Known, explain
+from service.audit.pruning import Archived, reasons_to_keep
+from service.audit.showing import chosen_rows, overview, rows_text
+from service.audit.summaries import Count, Guard, Input, Unseen
+from service.audit.tables import OrphanCause, OrphanStanding
+from tests.unit.audit.findings import (
+    DAY_MS,
+    STORE_TIME_MS,
+    missing,
+    missing_table,
+    orphan,
+    orphan_table,
+    summary,
+    unattributed,
+    unattributed_table,
+    usage,
+    usage_table,
+)
+from tests.unit.audit.written import write_audit
+
+_ORPHANS = [orphan(4, row=0), orphan(9, standing="too-young", kind="cursor", cursor_name="sub", tenant="b")]
+
+
+# --- at a glance ---------------------------------------------------------------------------------------------------
+
+
+def test_the_overview_names_everything_that_decides() -> None:
+    written = replace(
+        summary(_ORPHANS),
+        missing=3,
+        unattributed=Count(2, 2048),
+        guards=(Guard("share", True, "0.2 %", "5 %", "at once"), Guard("same-cluster", False, "a", "b", "differ")),
+        unseen=(Unseen("offloaded objects", 12, "they are not judged"),),
+    )
+    text = overview(written, "audits/monday")
+    assert text.startswith(f"Audit {written.audit_id} of standalone, as of 2026-07-06 12:00:00 UTC (embedded engine)")
+    assert "STOPPED: 2 unreferenced ledgers, 3 references to ledgers that do not exist, 2 ledgers that nobody" in text
+    assert "FAILED  same-cluster: a (limit b); differ" in text
+    assert "passed  share: 0.2 % (limit 5 %); at once" in text
+    assert "offloaded objects: 12; they are not judged" in text
+    for line in ("  too-young                                 1", "  cursor                                    1"):
+        assert line in text
+
+
+def test_many_tenants_are_cut() -> None:
+    tenants = {f"t{number:02}": Count(1, number) for number in range(30)}
+    text = overview(replace(summary(_ORPHANS), orphans_by_tenant=tenants), "a")
+    assert "  20 others" in text
+    assert "  t20" in text
+    assert "  t19" not in text
+
+
+def test_rows_are_chosen_by_value_and_cut() -> None:
+    table = orphan_table([orphan(number, kind="cursor" if number % 2 else "data") for number in range(10)])
+    rows, whole = chosen_rows("orphans", table, {"kind": "cursor"}, 3)
+    assert ([row["ledger_id"] for row in rows], whole) == ([1, 3, 5], 5)
+    assert "metadata" not in rows[0]
+    json.dumps(rows)
+    assert chosen_rows("missing", missing_table([missing(1)]), {"standing": "condemned"}, 3) == ([], 0)
+
+
+def test_rows_as_text() -> None:
+    orphans = rows_text("orphans", *chosen_rows("orphans", orphan_table(_ORPHANS), {}, 10))
+    assert orphans.splitlines()[0] == "Unreferenced ledgers: 2 of 2"
+    assert "persistent://public/default/orders-2, subscription sub" in orphans
+    usages = usage_table([usage("a", bytes=5), usage("b", loaded=None)])
+    assert [line.split()[-1] for line in rows_text("usage", *chosen_rows("usage", usages, {}, 9)).splitlines()[2:]] == [
+        "b", "a",
+    ]  # fmt: skip
+    assert "cannot read 10 entries" in rows_text("missing", *chosen_rows("missing", missing_table([missing(1)]), {}, 9))
+    assert "no component" in rows_text(
+        "unattributed", *chosen_rows("unattributed", unattributed_table([unattributed(1)]), {}, 9)
+    )
+    assert rows_text("orphans", [], 0) == "Unreferenced ledgers: 0 of 0"
+
+
+# --- one ledger ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("standing", OrphanStanding)
+def test_an_orphan_is_explained_with_claim_evidence_standing_and_what_it_takes(standing: OrphanStanding) -> None:
+    row = orphan(4, standing=standing.value, row=0 if standing is OrphanStanding.CONDEMNED else None)
+    text = explain(summary([row]), 4, Known(orphan=row))
+    assert "a data ledger of persistent://public/default/orders-4" in text
+    assert "the managed ledger's node does not exist" in text
+    assert f"Standing: {standing.value}" in text
+    assert "What it takes to be condemned:" in text
+    assert ("row 0 of the plan" in text) == (standing is OrphanStanding.CONDEMNED)
+
+
+@pytest.mark.parametrize("cause", OrphanCause)
+def test_every_cause_has_its_words(cause: OrphanCause) -> None:
+    assert f"Likely cause: {cause.value}: " in explain(summary(), 4, Known(orphan=orphan(4, cause=cause.value)))
+
+
+def test_an_audit_without_a_plan_says_so_for_each_ledger() -> None:
+    assert "no plan" in explain(replace(summary(), plan=None), 4, Known(orphan=orphan(4)))
+
+
+def test_others_are_explained_too() -> None:
+    assert "never deleted: its metadata names no component" in explain(
+        summary(), 7, Known(unattributed=unattributed(7))
+    )
+    text = explain(summary(), 5, Known(missing=[missing(5), missing(5, entries=None)]))
+    assert "2 nodes in the dump reference it" in text
+    assert "(10 entries, 1.2 KiB)" in text
+    assert "--dump DIR" in explain(summary(), 5, Known())
+    assert "nothing in that dump references it" in explain(summary(), 5, Known(references=[]))
+    assert "  - /managed-ledgers/x" in explain(summary(), 5, Known(references=["/managed-ledgers/x"]))
+
+
+def test_an_orphan_that_a_dump_references_is_said_to_be_a_contradiction() -> None:
+    assert "report this as a defect" in explain(summary(), 4, Known(orphan=orphan(4), references=["/x"]))
+
+
+# --- tidying up ----------------------------------------------------------------------------------------------------
+
+
+def _archived(name: str, days_ago: float, kind: str = "audit", *, made_from: tuple[str, ...] = ()) -> Archived:
+    time_ms = STORE_TIME_MS - int(days_ago * DAY_MS)
+    return Archived(Path(name), kind, "cluster", f"sha-{name}", time_ms, frozenset(f"sha-{each}" for each in made_from))
+
+
+def _kept(archived: list[Archived], keep: int, days: float) -> set[str]:
+    reasons = reasons_to_keep(archived, keep, int(days * DAY_MS), STORE_TIME_MS)
+    assert reasons.keys() == {each.path for each in archived}
+    return {str(path) for path, reason in reasons.items() if reason}
+
+
+def test_the_newest_and_the_young_stay() -> None:
+    audits = [_archived(f"a{days}", days) for days in (1, 5, 40, 50, 60)]
+    assert _kept(audits, keep=1, days=30) == {"a1", "a5"}
+    assert _kept(audits, keep=3, days=0) == {"a1", "a5", "a40"}
+    assert _kept(audits[4:], keep=1, days=0) == {"a60"}
+
+
+def test_kinds_and_clusters_are_counted_apart() -> None:
+    others = [_archived("dump", 90, "metadata-dump"), replace(_archived("theirs", 99), cluster="other")]
+    assert _kept([_archived("a", 1), *others], keep=1, days=0) == {"a", "dump", "theirs"}
+
+
+def test_what_a_remaining_audit_was_made_from_stays() -> None:
+    archived = [
+        _archived("a1", 1, made_from=("a2", "d1")),
+        _archived("a2", 50, made_from=("a3", "d2")),
+        _archived("a3", 60),
+        _archived("d0", 0, "metadata-dump"),
+        _archived("d1", 51, "metadata-dump"),
+        _archived("d2", 52, "metadata-dump"),
+    ]
+    assert _kept(archived, keep=1, days=30) == {"a1", "a2", "d0", "d1"}
+
+
+def test_only_complete_directories_of_ours_are_found(tmp_path: Path) -> None:
+    whole = write_audit(tmp_path / "deep" / "whole", _ORPHANS)
+    write_audit(tmp_path / "damaged", _ORPHANS)
+    (tmp_path / "damaged" / next(iter(whole.files))).unlink()
+    write_audit(tmp_path / "unfinished", _ORPHANS)
+    (tmp_path / "unfinished" / "summary.json").unlink()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "manifest.json").write_text("{}")
+    (tmp_path / "theirs" / "summary.json").write_text("[]")
+    (tmp_path / "link").symlink_to(tmp_path / "deep")
+    (found,) = archived_below(tmp_path)
+    assert (found.path, found.kind, found.time_ms) == (tmp_path / "deep" / "whole", "audit", STORE_TIME_MS)
+    remove(found)
+    assert not found.path.exists()
+    assert list((tmp_path / "deep").iterdir()) == []
+    assert (tmp_path / "damaged" / "summary.json").exists()
+
+
+def test_an_audit_names_its_inputs_by_the_digest_of_their_summary(tmp_path: Path) -> None:
+    write_audit(tmp_path / "earlier", _ORPHANS, audit_id="1")
+    (earlier,) = archived_below(tmp_path)
+    write_audit(tmp_path / "later", _ORPHANS, audit_id="2", inputs={"previous": Input(earlier.sha256, "earlier")})
+    found = {each.path.name: each for each in archived_below(tmp_path)}
+    assert found["later"].made_from == {found["earlier"].sha256}

@@ -1,0 +1,59 @@
+"""Audits on disk, as an engine leaves them."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from service.audit.summaries import SUMMARY_NAME, AuditSummary, Count
+from service.audit.tables import Table
+from tests.unit.audit.findings import missing_table, orphan_table, summary, unattributed_table, usage_table
+
+Rows = Sequence[dict[str, Any]]
+
+
+def write_audit(
+    directory: Path,
+    orphans: Rows = (),
+    missing: Rows = (),
+    unattributed: Rows = (),
+    usage: Rows = (),
+    rows_per_file: int = 1000,
+    **changed: Any,
+) -> AuditSummary:
+    """Write an audit with these rows, and a summary that fits them unless changed."""
+    written = summary(
+        orphans,
+        **{
+            "missing": len(missing),
+            "unattributed": Count(len(unattributed), sum(row["length_bytes"] or 0 for row in unattributed)),
+            **changed,
+        },
+    )
+    tables = {
+        Table.ORPHAN_LEDGERS: orphan_table(orphans),
+        Table.MISSING_LEDGERS: missing_table(missing),
+        Table.UNATTRIBUTED_LEDGERS: unattributed_table(unattributed),
+        Table.LEDGER_USAGE: usage_table(usage),
+    }
+    files: dict[str, str] = {}
+    for table, rows in tables.items():
+        files |= _write_parts(directory, f"{table.value}/audit_id={written.audit_id}", rows, rows_per_file)
+    written = replace(written, files=files)
+    (directory / SUMMARY_NAME).write_text(json.dumps(written.document()))
+    return written
+
+
+def _write_parts(directory: Path, folder: str, rows: pa.Table, rows_per_file: int) -> dict[str, str]:
+    (directory / folder).mkdir(parents=True)
+    files = {}
+    for number, first in enumerate(range(0, max(rows.num_rows, 1), rows_per_file)):
+        name = f"{folder}/part-{number:05}.parquet"
+        pq.write_table(rows.slice(first, rows_per_file), directory / name)
+        files[name] = hashlib.sha256((directory / name).read_bytes()).hexdigest()
+    return files
