@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from service.api.delayed_messages import bad_line, outcome_line, target_of_line
 from service.delayed_delivery.cancelling import Cause, Outcome, Proof, Target
@@ -19,7 +21,21 @@ LINES_AT_ONCE: Final = 5_000
 BATCHES_AT_ONCE: Final = 3
 MAX_LINE_BYTES: Final = 64 * 1024
 
+MEDIA_TYPE: Final = "application/x-ndjson"
+
 Cancel = Callable[[Sequence[Target]], list[Outcome]]
+
+
+class LinesResponse(StreamingResponse):
+    """Sends lines while the request's own lines are still being read.
+
+    Starlette's own response listens for the caller's leaving, and would take the request's lines for that.
+    """
+
+    media_type = MEDIA_TYPE
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.stream_response(send)
 
 
 async def carried_out(chunks: AsyncIterator[bytes], cancel: Cancel) -> AsyncIterator[bytes]:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from service.api.bulk_lines import carried_out
+from service.api.bulk_lines import LinesResponse, carried_out
 from service.api.delayed_messages import (
     cancellation_answer,
     outcome_answer,
@@ -178,7 +178,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDeliveryService) -> None:
         name = persistent_topic(tenant, namespace, topic)
         options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.role)
         lines = carried_out(request.stream(), lambda targets: service.cancel(name, targets, options))
-        return StreamingResponse(lines, media_type="application/x-ndjson")
+        return LinesResponse(lines)
 
 
 def _add_selections(routes: APIRouter, service: DelayedDeliveryService) -> None:
@@ -212,7 +212,7 @@ def _add_selections(routes: APIRouter, service: DelayedDeliveryService) -> None:
                 number += 1
                 yield outcome_line(outcome, number)
 
-        return StreamingResponse(lines(), media_type="application/x-ndjson")
+        return LinesResponse(lines())
 
 
 def _add_reissuing(routes: APIRouter, service: DelayedDeliveryService) -> None:
