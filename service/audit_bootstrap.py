@@ -17,18 +17,22 @@ from service.adapters.bookkeeper.bookie_connections import BookieConnections
 from service.adapters.bookkeeper.bookie_listing import BookieListing
 from service.adapters.bookkeeper.bookie_wire import BookieEntries
 from service.adapters.metadata.live_nodes import LedgerNodes, LiveZooKeeper, WalkedNodes
-from service.adapters.metadata.session import ZooKeeperCredential
+from service.adapters.metadata.session import parse_credential
 from service.adapters.metadata.snapshot_nodes import snapshot_file
 from service.adapters.metadata.zookeeper import open_metadata_store
 from service.adapters.metadata.zookeeper_admin import AdminServer
 from service.adapters.metadata.zookeeper_walk import WalkOrder
+from service.adapters.parquet.inputs import open_earlier, open_inputs
 from service.adapters.parquet.output import parquet_output
 from service.audit.cursor_ledgers import CursorLedgers
 from service.audit.dumping import DumpPlan, dump
+from service.audit.guards import exit_code
 from service.audit.listing import list_ledgers
 from service.audit.manifests import Manifest, SourceKind
 from service.audit.ports import LedgerSource, NodeSource, Say
-from service.audit.requests import DumpRequest, ListingRequest, dump_source, listing_source
+from service.audit.requests import Audited, AuditRequest, DumpRequest, ListingRequest, dump_source, listing_source
+from service.audit.running import Order, run_audit
+from service.audit.verdicts import conclude
 from service.model.clocks import Clock, SystemClock
 from service.model.errors import InvalidInputError
 
@@ -78,11 +82,28 @@ def make_listing(request: ListingRequest, say: Say) -> Manifest:
         )
 
 
+def make_audit(request: AuditRequest, say: Say) -> Audited:
+    """Audit with the embedded engine.
+
+    Raises:
+        InvalidInputError: no audit can be made of these inputs; nothing is left behind.
+        TemporaryError: the audit could not be written.
+    """
+    if request.output.exists():
+        raise InvalidInputError(f"{request.output} exists already; nothing is overwritten, name another directory")
+    earlier = None if request.previous is None else open_earlier(request.previous)
+    order = Order(request.policy, _version(), str(request.output))
+    with _ended_in_order(), open_inputs(request.dump, request.listing) as inputs:
+        summary = run_audit(inputs, earlier, partial(parquet_output, request.output), order, say)
+    conclusion = conclude(summary, str(request.output))
+    return Audited(exit_code(summary), f"{conclusion.verdict.value}: {conclusion.sentence}", conclusion.next_step)
+
+
 def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Clock, say: Say) -> NodeSource:
     if kind is SourceKind.ZOOKEEPER:
         if request.chroot:
             raise InvalidInputError("a living ZooKeeper's chroot stands in its address: zk://HOST:PORT/CHROOT")
-        zookeeper = LiveZooKeeper(_pulsars_form(address), _credential(request.metadata_store_auth))
+        zookeeper = LiveZooKeeper(_pulsars_form(address), parse_credential(request.metadata_store_auth))
         order = WalkOrder(is_skipped=_skipped(request), nodes_per_second=request.nodes_per_second)
         return WalkedNodes(zookeeper, clock, order)
     if request.nodes_per_second is not None:
@@ -93,7 +114,7 @@ def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Cl
     server = AdminServer(
         address,
         say,
-        credential=_credential(request.metadata_store_auth),
+        credential=parse_credential(request.metadata_store_auth),
         trusted_certificates=request.trusted_certificates,
     )
     return server.nodes(chroot=request.chroot, skip=skip)
@@ -105,7 +126,7 @@ def _skipped(request: DumpRequest) -> Callable[[str], bool]:
 
 
 def _cursor_ledgers(url: str, request: DumpRequest, clock: Clock, stack: ExitStack) -> CursorLedgers:
-    credential = _credential(request.metadata_store_auth)
+    credential = parse_credential(request.metadata_store_auth)
     store = stack.enter_context(open_metadata_store(url, clock, credential=credential))
     bookies = RegisteredBookies(store, request.ledgers_root)
     entries = stack.enter_context(closing(BookieEntries(BookieConnections(bookies.address))))
@@ -121,7 +142,7 @@ def _ledger_source(request: ListingRequest, clock: Clock, stack: ExitStack) -> L
         return stack.enter_context(closing(listing))
     if request.metadata_store_url is None:
         raise InvalidInputError("--source metadata needs --metadata-store-url zk:HOST:PORT, as in broker.conf")
-    credential = _credential(request.metadata_store_auth)
+    credential = parse_credential(request.metadata_store_auth)
     return LedgerNodes(
         LiveZooKeeper(request.metadata_store_url, credential),
         stack.enter_context(open_metadata_store(request.metadata_store_url, clock, credential=credential)),
@@ -134,15 +155,6 @@ def _ledger_source(request: ListingRequest, clock: Clock, stack: ExitStack) -> L
 
 def _pulsars_form(address: str) -> str:
     return f"zk:{address}"
-
-
-def _credential(text: str | None) -> ZooKeeperCredential | None:
-    if text is None:
-        return None
-    scheme, colon, secret = text.partition(":")
-    if not colon or not secret:
-        raise InvalidInputError("metadataStoreAuth must be scheme:credential, such as digest:user:password")
-    return ZooKeeperCredential(scheme, secret)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from service.audit.cursor_ledgers import CursorLedgers, cursor_ledger_rows
 from service.audit.log_segments import log_segments
-from service.audit.manifests import Kind, Manifest, Moment, OrderRange, Rows
+from service.audit.manifests import MANIFEST_NAME, Kind, Manifest, Moment, OrderRange, Rows
 from service.audit.moments import newest
 from service.audit.ports import Ending, NodeSource, OpenOutput, Say, TablesOutput
 from service.audit.subtrees import Subtrees
@@ -85,7 +85,7 @@ def dump(plan: DumpPlan, open_output: OpenOutput, clock: Clock, say: Say) -> Man
             files=files,
             machine_times=(started_ms, clock.now_ms()),
         )
-        output.finish(manifest)
+        output.finish(MANIFEST_NAME, manifest.document())
     return manifest
 
 

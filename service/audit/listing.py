@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.audit.ledger_ids import ledger_ids
-from service.audit.manifests import Kind, Manifest, Moment, Rows
+from service.audit.manifests import MANIFEST_NAME, Kind, Manifest, Moment, Rows
 from service.audit.moments import newest
 from service.audit.ports import LedgerSource, OpenOutput, Say
 from service.audit.tables import LEDGERS, Table
@@ -70,7 +70,7 @@ def list_ledgers(
             files=files,
             machine_times=(started_ms, clock.now_ms()),
         )
-        output.finish(manifest)
+        output.finish(MANIFEST_NAME, manifest.document())
     return manifest
 
 

@@ -4,15 +4,19 @@
 its own order of changes for ``czxid`` and ``mzxid``. `LedgerSource` is the port of BookKeeper.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from service.audit.ledger_lists import Numbers
 from service.audit.manifests import FileDigest, Manifest, OrderRange, Proof, Source
+from service.audit.summaries import Input
 from service.audit.tables import Subtree, Table
+
+Worked = TypeVar("Worked")
 
 Say = Callable[[str], None]
 """Tells a person how far it is; says nothing that matters later."""
@@ -85,8 +89,65 @@ class TablesOutput(Protocol):
         """End every table; tables without rows become empty files."""
         ...
 
-    def finish(self, manifest: Manifest) -> None:
-        """Write the manifest and let the directory appear, all at once."""
+    def write_text(self, name: str, text: str) -> None:
+        """Add a file that is no table."""
+        ...
+
+    def finish(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write the manifest or the summary and let the directory appear, all at once."""
+        ...
+
+
+class AuditInputs(Protocol):
+    """A dump and a listing, opened: every file is what its manifest says.
+
+    ``work`` runs on one batch of rows at a time, maybe in another process and several at once; the answers come in the
+    order of the rows. It and its answers must be picklable.
+    """
+
+    @property
+    def dump(self) -> Manifest:
+        """The dump's manifest."""
+        ...
+
+    @property
+    def listing(self) -> Manifest:
+        """The listing's manifest."""
+        ...
+
+    @property
+    def inputs(self) -> Mapping[str, Input]:
+        """Both as a summary names them, ``dump`` and ``listing``."""
+        ...
+
+    def nodes(
+        self, subtree: Subtree, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]
+    ) -> Iterator[Worked]:
+        """Go through the nodes of a subtree."""
+        ...
+
+    def nodes_at(
+        self,
+        subtree: Subtree,
+        columns: Sequence[str],
+        positions: Numbers,
+        work: Callable[[pa.RecordBatch], Worked],
+    ) -> Iterator[Worked]:
+        """Go through some nodes of a subtree, by their places in the order of `nodes`, ascending."""
+        ...
+
+    def ledgers(self, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
+        """Go through the listing."""
+        ...
+
+    def ledgers_at(
+        self, columns: Sequence[str], positions: Numbers, work: Callable[[pa.RecordBatch], Worked]
+    ) -> Iterator[Worked]:
+        """Go through some rows of the listing, by their places, ascending."""
+        ...
+
+    def table(self, table: Table) -> pa.Table:
+        """One of the dump's small tables, whole."""
         ...
 
 

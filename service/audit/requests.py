@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from service.audit.manifests import SourceKind
+from service.audit.policies import Policy
 from service.model.errors import InvalidInputError
 
 _DUMP_FORMS = "zk://HOST:PORT[,HOST:PORT...][/CHROOT], zk-snapshot:FILE or zk-admin:http://HOST:PORT"
@@ -53,6 +54,26 @@ class ListingRequest:
     with_metadata: bool = False
     ledgers_per_second: float | None = None
     metadata_store_auth: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRequest:
+    """``audit run``, and the Spark job; ``previous`` is the audit before."""
+
+    dump: Path
+    listing: Path
+    output: Path
+    previous: Path | None = None
+    policy: Policy = field(default_factory=Policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What an audit came to, for whoever ran it."""
+
+    exit_code: int
+    verdict: str
+    next_step: str
 
 
 def dump_source(text: str) -> tuple[SourceKind, str]:

@@ -10,14 +10,15 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.audit.manifests import MANIFEST_NAME, FileDigest, Manifest
+from service.audit.manifests import FileDigest
 from service.audit.tables import SCHEMAS, Subtree, Table
 from service.model.errors import InvalidInputError, TemporaryError
 
@@ -29,8 +30,12 @@ _PART = "part-{:05d}.parquet"
 
 
 @contextmanager
-def parquet_output(directory: Path, tables: tuple[Table, ...]) -> Iterator["ParquetOutput"]:
+def parquet_output(
+    directory: Path, tables: tuple[Table, ...], partition: str | None = None
+) -> Iterator["ParquetOutput"]:
     """A directory in the making; leaving the context without `ParquetOutput.finish` leaves nothing behind.
+
+    ``partition`` (``audit_id=...``) is a directory below each table's own, for tables that many directories share.
 
     Raises:
         InvalidInputError: there is something at ``directory``, or its parent does not exist.
@@ -45,7 +50,7 @@ def parquet_output(directory: Path, tables: tuple[Table, ...]) -> Iterator["Parq
         raise InvalidInputError(f"there is no directory {directory.parent}; make it first") from error
     except OSError as error:
         raise TemporaryError(f"nothing can be written in {directory.parent} ({error.strerror})") from error
-    output = ParquetOutput(directory, making, tables)
+    output = ParquetOutput(directory, making, tables, partition)
     try:
         yield output
     except OSError as error:
@@ -58,17 +63,18 @@ def parquet_output(directory: Path, tables: tuple[Table, ...]) -> Iterator["Parq
 class ParquetOutput:
     """`service.audit.ports.TablesOutput` over files."""
 
-    def __init__(self, directory: Path, making: Path, tables: tuple[Table, ...]) -> None:
+    def __init__(self, directory: Path, making: Path, tables: tuple[Table, ...], partition: str | None) -> None:
         self._directory = directory
         self._making = making
         self._tables = tables
+        self._partition = partition
         self._open: dict[str, _Part] = {}
         self._numbers: dict[str, int] = {}
         self._digests: list[FileDigest] = []
 
     def write(self, table: Table, rows: pa.RecordBatch, subtree: Subtree | None = None) -> None:
         """See `TablesOutput.write`."""
-        folder = table.value if subtree is None else f"{table.value}/subtree={subtree.value}"
+        folder = self._folder(table) if subtree is None else f"{table.value}/subtree={subtree.value}"
         part = self._open.get(folder)
         if part is None:
             part = self._open[folder] = self._next_part(folder, SCHEMAS[table])
@@ -80,17 +86,21 @@ class ParquetOutput:
         """See `TablesOutput.close_tables`."""
         for table in self._tables:
             if not any(folder.partition("/")[0] == table.value for folder in self._numbers):
-                self._open[table.value] = self._next_part(table.value, SCHEMAS[table])
+                self._open[table.value] = self._next_part(self._folder(table), SCHEMAS[table])
         while self._open:
             self._digests.append(self._open.popitem()[1].close())
         return tuple(sorted(self._digests, key=lambda digest: digest.path))
 
-    def finish(self, manifest: Manifest) -> None:
-        """See `TablesOutput.finish`."""
-        text = json.dumps(manifest.document(), indent=2, ensure_ascii=False) + "\n"
-        with (self._making / MANIFEST_NAME).open("w", encoding="utf-8") as file:
+    def write_text(self, name: str, text: str) -> None:
+        """See `TablesOutput.write_text`."""
+        with (self._making / name).open("w", encoding="utf-8") as file:
             file.write(text)
+            file.flush()
             _to_disk(file.fileno())
+
+    def finish(self, name: str, document: Mapping[str, Any]) -> None:
+        """See `TablesOutput.finish`."""
+        self.write_text(name, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
         self._making.chmod(0o755)
         if self._directory.exists():
             raise InvalidInputError(f"{self._directory} has appeared meanwhile; nothing is overwritten")
@@ -101,6 +111,9 @@ class ParquetOutput:
         """Close what is still open."""
         while self._open:
             self._open.popitem()[1].abandon()
+
+    def _folder(self, table: Table) -> str:
+        return table.value if self._partition is None else f"{table.value}/{self._partition}"
 
     def _next_part(self, folder: str, schema: pa.Schema) -> "_Part":
         number = self._numbers.get(folder, 0)

@@ -1,0 +1,298 @@
+"""Nodes decoded into references: which node names which ledger, for a batch of nodes at a time.
+
+Both engines call this, each on its own batches. Invariant: each reference of a batch comes out, or the node that holds
+it comes out as a `Damage`; a node that was not understood never counts as one without references.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from service.audit.ledger_lists import LedgerLists, Numbers, read_ledger_lists
+from service.audit.places import Located, Place, locate
+from service.audit.shields import Damage, Reach, damage_of_undecodable, damage_of_unreadable
+from service.audit.tables import CursorLedgerState, LedgerKind
+from service.ledger_ownership.compaction import COMPACTION_CURSOR
+from service.ledger_ownership.references import (
+    CursorReferences,
+    ManagedLedgerReferences,
+    cursor_references,
+    managed_ledger_references,
+    position_entry_compacted_ledger,
+    schema_references,
+)
+from service.model.errors import UndecodableError
+
+_SCHEMA_SLASHES = 2
+
+NODE_COLUMNS = ("path", "value", "unreadable")
+"""What of `service.audit.tables.NODES` decoding looks at."""
+
+REFERENCES = pa.schema(
+    [
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("entries", pa.int64()),
+        pa.field("size_bytes", pa.int64()),
+    ]
+)
+"""Single references. ``size_bytes`` and ``entries`` are null where the node does not tell them."""
+
+LIST_USAGE = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("ledgers", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("unknown_size_ledgers", pa.int64(), nullable=False),
+    ]
+)
+"""How many ledgers each node references, by kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One reference that is no element of a managed ledger's list; ``path`` is the node's, whoever read it."""
+
+    ledger_id: int
+    kind: LedgerKind
+    path: str
+
+
+@dataclass(slots=True)
+class DecodedNodes:
+    """What a batch of nodes references.
+
+    Attributes:
+        paths: of all nodes of the batch.
+        lists: data ledgers of managed ledgers; ``node`` is the position in ``paths``.
+        others: all other references.
+        damages: what was not read.
+        cursors: for each managed ledger with a cursor, whether one's position is in a ledger.
+    """
+
+    paths: pa.Array
+    lists: LedgerLists
+    others: list[Reference] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+    cursors: dict[str, bool] = field(default_factory=dict)
+
+    def referenced(self) -> Numbers:
+        """Every ledger id, with repetitions."""
+        others = np.fromiter((each.ledger_id for each in self.others), np.int64, len(self.others))
+        return np.concatenate([self.lists.ledger_id, others])
+
+    def usage(self) -> pa.RecordBatch:
+        """`LIST_USAGE` of the managed ledgers' lists."""
+        lists, count = self.lists, len(self.paths)
+        ledgers = np.bincount(lists.node, minlength=count)
+        unknown = np.bincount(lists.node, ~lists.closed, minlength=count).astype(np.int64)
+        sizes = _sums(lists.node, np.where(lists.closed, lists.size_bytes, 0), count)
+        named = np.flatnonzero(ledgers)
+        kinds = pa.repeat(LedgerKind.DATA.value, len(named))
+        columns = [self.paths.take(pa.array(named)), kinds, *(pa.array(c[named]) for c in (ledgers, sizes, unknown))]
+        return pa.RecordBatch.from_arrays(columns, schema=LIST_USAGE)
+
+    def references_to(self, ledger_ids: Numbers) -> pa.RecordBatch:
+        """`REFERENCES` to these ledgers."""
+        lists = self.lists
+        chosen = np.flatnonzero(np.isin(lists.ledger_id, ledger_ids))
+        known = pa.array(lists.closed[chosen])
+        none = pa.scalar(None, pa.int64())
+        listed = pa.RecordBatch.from_arrays(
+            [
+                pa.array(lists.ledger_id[chosen]),
+                pa.repeat(LedgerKind.DATA.value, len(chosen)),
+                self.paths.take(pa.array(lists.node[chosen])),
+                pc.if_else(known, pa.array(lists.entries[chosen]), none),
+                pc.if_else(known, pa.array(lists.size_bytes[chosen]), none),
+            ],
+            schema=REFERENCES,
+        )
+        wanted = set(ledger_ids.tolist())
+        more = references_batch(each for each in self.others if each.ledger_id in wanted)
+        return pa.concat_batches([listed, more])
+
+
+def references_batch(references: Iterable[Reference]) -> pa.RecordBatch:
+    """`REFERENCES` without sizes."""
+    rows = [{"ledger_id": each.ledger_id, "kind": each.kind.value, "path": each.path} for each in references]
+    return pa.RecordBatch.from_pylist(rows, schema=REFERENCES)
+
+
+def decode_nodes(nodes: pa.RecordBatch) -> DecodedNodes:
+    """Decode nodes of the subtrees ``managed-ledgers`` and ``schemas``; columns `NODE_COLUMNS` at least."""
+    values, paths = nodes.column("value"), nodes.column("path")
+    lists = read_ledger_lists(values)
+    reader = _Reader()
+    reader.read_unreadable(nodes)
+    reader.read_empty(nodes)
+    reader.read_left(lists.left, paths, values)
+    reader.demand_lists_at_their_place(lists, paths)
+    return DecodedNodes(
+        paths, _joined(lists, reader.list_rows), _distinct(reader.others), reader.damages, reader.cursors
+    )
+
+
+class _Reader:
+    """Reads, node by node, what `read_ledger_lists` left."""
+
+    def __init__(self) -> None:
+        self.list_rows: list[tuple[int, int, int, int, bool]] = []
+        self.others: list[Reference] = []
+        self.damages: list[Damage] = []
+        self.cursors: dict[str, bool] = {}
+
+    def read_unreadable(self, nodes: pa.RecordBatch) -> None:
+        unread = nodes.filter(pc.is_null(nodes.column("value")))
+        for row in unread.select(["path", "unreadable"]).to_pylist():
+            self.damages.append(damage_of_unreadable(row["path"], row["unreadable"] or "its value is not there"))
+
+    def read_empty(self, nodes: pa.RecordBatch) -> None:
+        """Nodes above others have no data; a cursor or a schema without data is one that was lost."""
+        empty = nodes.filter(pc.equal(pc.binary_length(nodes.column("value")), 0))
+        for path in empty.column("path").to_pylist():
+            located = locate(path)
+            is_schema = located.place is Place.SCHEMA and located.owner.count("/") >= _SCHEMA_SLASHES
+            if located.place is Place.CURSOR or is_schema:
+                self.damages.append(damage_of_undecodable(path, located.place, "it holds no data"))
+
+    def read_left(self, left: Numbers, paths: pa.Array, values: pa.Array) -> None:
+        positions = pa.array(left)
+        rows = zip(left.tolist(), paths.take(positions).to_pylist(), values.take(positions).to_pylist(), strict=True)
+        for number, path, value in rows:
+            if value is not None:
+                self._read(number, path, value)
+
+    def demand_lists_at_their_place(self, lists: LedgerLists, paths: pa.Array) -> None:
+        """A list where a cursor or a schema should be is not what Pulsar writes there; its references count anyhow."""
+        for path in paths.take(pa.array(np.unique(lists.node))).to_pylist():
+            place = locate(path).place
+            if place in (Place.CURSOR, Place.SCHEMA):
+                self.damages.append(damage_of_undecodable(path, place, "it holds a managed ledger's list"))
+
+    def _read(self, number: int, path: str, value: bytes) -> None:
+        located = locate(path)
+        readers = {
+            Place.MANAGED_LEDGER: (self._read_managed_ledger,),
+            Place.CURSOR: (self._read_cursor,),
+            Place.SCHEMA: (self._read_schema,),
+        }.get(located.place, (self._read_managed_ledger, self._read_cursor))
+        reasons = []
+        for read in readers:
+            try:
+                read(number, path, located, value)
+            except UndecodableError as error:
+                reasons.append(str(error))
+            else:
+                return
+        self.damages.append(damage_of_undecodable(path, located.place, "; ".join(reasons)))
+
+    def _read_managed_ledger(self, number: int, path: str, located: Located, value: bytes) -> None:
+        listed: ManagedLedgerReferences = managed_ledger_references(value)
+        for ledger_id, entry in listed.ledgers.items():
+            # Once tiered storage's copy has replaced it, the list no longer means BookKeeper's copy.
+            if not (entry.offload and entry.offload.bookkeeper_deleted):
+                self.list_rows.append((number, ledger_id, entry.entries, entry.size_bytes, entry.closed_ms != 0))
+
+    def _read_cursor(self, number: int, path: str, located: Located, value: bytes) -> None:
+        cursor = cursor_references(value)
+        self.others += cursor_node_references(path, cursor)
+        if located.place in (Place.CURSOR, Place.EITHER):
+            in_ledger = cursor.cursor_ledger is not None
+            self.cursors[located.owner] = self.cursors.get(located.owner, False) or in_ledger
+
+    def _read_schema(self, number: int, path: str, located: Located, value: bytes) -> None:
+        self.others += [Reference(each, LedgerKind.SCHEMA, path) for each in schema_references(value)]
+
+
+def cursor_node_references(path: str, cursor: CursorReferences) -> list[Reference]:
+    """All that a cursor's node names; a compacted ledger too, though a newer one may stand in the cursor's ledger."""
+    named = [Reference(bucket, LedgerKind.DELAYED_INDEX_BUCKET, path) for bucket in cursor.buckets.values()]
+    if cursor.cursor_ledger is not None:
+        named.append(Reference(cursor.cursor_ledger, LedgerKind.CURSOR, path))
+    if cursor.compacted_ledger is not None:
+        named.append(Reference(cursor.compacted_ledger, LedgerKind.COMPACTED, path))
+    return named
+
+
+def decode_cursor_ledgers(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Reference], list[Damage]]:
+    """What compaction cursors' ledgers reference (rows of `service.audit.tables.CURSOR_LEDGERS`)."""
+    references: list[Reference] = []
+    damages: list[Damage] = []
+    for row in rows:
+        path = row["cursor_path"]
+        try:
+            references += _cursor_row_references(path, row)
+        except UndecodableError as error:
+            damages.append(Damage(path, Reach.COMPACTED, str(error)))
+    return _distinct(references), damages
+
+
+def _cursor_row_references(path: str, row: Mapping[str, Any]) -> Iterator[Reference]:
+    if row["cursor_value"] is not None:
+        yield from cursor_node_references(path, cursor_references(row["cursor_value"]))
+    match CursorLedgerState(row["state"]):
+        case CursorLedgerState.READ:
+            compacted = position_entry_compacted_ledger(row["entry"])
+            if compacted is not None:
+                yield Reference(compacted, LedgerKind.COMPACTED, path)
+        case CursorLedgerState.NO_LEDGER | CursorLedgerState.NO_CURSOR:
+            pass
+        case CursorLedgerState.LEDGER_GONE:
+            raise UndecodableError("the cursor's ledger does not exist; repair or delete the topic first")
+        case CursorLedgerState.UNREADABLE:
+            raise UndecodableError(row["unreadable"] or "it was not read")
+
+
+def unread_compaction_cursors(cursor_paths: Iterable[str], read: Iterable[str]) -> list[Damage]:
+    """Compaction cursors among the nodes of which the dump says nothing further."""
+    unread = set(cursor_paths) - set(read)
+    return [Damage(path, Reach.COMPACTED, "the dump holds no reading of its ledger") for path in unread]
+
+
+def is_compaction_cursor(located: Located) -> bool:
+    """Whether a node is a compaction cursor's."""
+    return located.place in (Place.CURSOR, Place.EITHER) and located.cursor == COMPACTION_CURSOR
+
+
+def decode_log_segments(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Reference], int]:
+    """What DistributedLog references, and how many records could not be read."""
+    references: list[Reference] = []
+    unread = 0
+    for row in rows:
+        if row["ledger_id"] is None:
+            unread += 1
+        else:
+            references.append(Reference(row["ledger_id"], LedgerKind.LOG_SEGMENT, row["path"]))
+    return _distinct(references), unread
+
+
+def _distinct(references: Sequence[Reference]) -> list[Reference]:
+    return list(dict.fromkeys(references))
+
+
+def _joined(lists: LedgerLists, rows: Sequence[tuple[int, int, int, int, bool]]) -> LedgerLists:
+    if not rows:
+        return lists
+    node, ledger_id, entries, size, closed = (np.array(column) for column in zip(*rows, strict=True))
+    return LedgerLists(
+        np.concatenate([lists.node, node.astype(np.int64)]),
+        np.concatenate([lists.ledger_id, ledger_id.astype(np.int64)]),
+        np.concatenate([lists.entries, entries.astype(np.int64)]),
+        np.concatenate([lists.size_bytes, size.astype(np.int64)]),
+        np.concatenate([lists.closed, closed.astype(np.bool_)]),
+        lists.left,
+    )
+
+
+def _sums(node: Numbers, values: Numbers, count: int) -> Numbers:
+    """Exact sums by node: `numpy.bincount` would add as floating-point numbers."""
+    totals = np.zeros(count, np.int64)
+    np.add.at(totals, node, values)
+    return totals

@@ -1,0 +1,69 @@
+"""References to ledgers that do not exist, and who is affected."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from service.audit.places import Owner, locate
+from service.audit.tables import MISSING_LEDGERS, LedgerKind
+from service.audit.usage import owner_at
+from service.model.names import java_url_decode
+
+
+def missing_table(references: pa.Table) -> pa.Table:
+    """`MISSING_LEDGERS` of references to missing ledgers (`service.audit.decoding.REFERENCES`)."""
+    rows = sorted(references.to_pylist(), key=lambda row: (row["ledger_id"], row["kind"], row["path"]))
+    return pa.Table.from_batches(
+        [pa.RecordBatch.from_pylist([missing_row(row) for row in rows], schema=MISSING_LEDGERS)], MISSING_LEDGERS
+    )
+
+
+def missing_row(reference: Mapping[str, Any]) -> dict[str, Any]:
+    """One row."""
+    kind, path = LedgerKind(reference["kind"]), reference["path"]
+    owner = Owner() if kind is LedgerKind.LOG_SEGMENT else owner_at(path)
+    cursor = _cursor_name(path)
+    return {
+        "ledger_id": reference["ledger_id"],
+        "kind": kind.value,
+        "referenced_by": path,
+        "tenant": owner.tenant,
+        "namespace": owner.namespace,
+        "topic": owner.topic,
+        "cursor_name": cursor,
+        "entries": reference["entries"],
+        "size_bytes": reference["size_bytes"],
+        "affected": _affected(kind, owner.topic or path, cursor, reference),
+    }
+
+
+def _cursor_name(path: str) -> str | None:
+    cursor = locate(path).cursor
+    if cursor is None:
+        return None
+    try:
+        return java_url_decode(cursor)
+    except UnicodeError:
+        return cursor
+
+
+def _affected(kind: LedgerKind, whose: str, cursor: str | None, reference: Mapping[str, Any]) -> str:
+    match kind:
+        case LedgerKind.DATA if reference["size_bytes"] is None:
+            return f"{whose} lost the ledger that it wrote to last, with an unknown number of entries"
+        case LedgerKind.DATA:
+            entries, size = reference["entries"], reference["size_bytes"]
+            return f"{whose} lost {entries} entries ({size} bytes); who reads there stops or skips them"
+        case LedgerKind.CURSOR:
+            return f"the subscription {cursor} of {whose} goes back to an older position and delivers messages again"
+        case LedgerKind.SCHEMA:
+            return f"producers and consumers of {whose} cannot get one version of its schema"
+        case LedgerKind.COMPACTED:
+            return f"readers of the compacted view of {whose} fail until it is compacted again"
+        case LedgerKind.DELAYED_INDEX_BUCKET:
+            return f"the subscription {cursor} of {whose} lost a part of its index of delayed messages"
+        case LedgerKind.LOG_SEGMENT:
+            return f"the package or the state that {whose} belongs to cannot be read whole"
+        case LedgerKind.UNKNOWN:
+            return f"whoever owns {whose} cannot read it"

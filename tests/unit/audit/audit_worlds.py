@@ -1,0 +1,247 @@
+"""Small clusters as a dump and a listing, written as `metadata dump` and `ledgers list` write them."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from service.adapters.parquet.audits import AuditTables, open_audit
+from service.adapters.parquet.output import parquet_output
+from service.audit.manifests import (
+    MANIFEST_NAME,
+    Kind,
+    Manifest,
+    Moment,
+    OrderRange,
+    Proof,
+    Rows,
+    Source,
+    SourceKind,
+)
+from service.audit.policies import HOUR_MS, Policy
+from service.audit.requests import Audited, AuditRequest
+from service.audit.subtrees import Subtrees
+from service.audit.summaries import AuditSummary
+from service.audit.tables import SCHEMAS, CursorLedgerState, Table
+from service.audit_bootstrap import make_audit
+from service.ledger_ownership.paths import ledger_path
+from service.model.ids import LedgerId
+from service.model.ledgers import LedgerState
+from tests.fakes.bookkeeper import (
+    bucket_custom_metadata,
+    compacted_custom_metadata,
+    cursor_bytes,
+    cursor_custom_metadata,
+    data_custom_metadata,
+    ledger_metadata_bytes,
+    managed_ledger_bytes,
+    schema_custom_metadata,
+    schema_locator_bytes,
+)
+from tests.fakes.clock import START_MS
+from tests.unit.audit.sources import INSTANCE_ID, node
+
+TOPIC = "persistent://t/n/topic"
+MANAGED_LEDGER = "t/n/persistent/topic"
+TOPIC_NODE = f"/managed-ledgers/{MANAGED_LEDGER}"
+COMPACTION = f"{TOPIC_NODE}/__compaction"
+BUCKET_KEY = "#pulsar.internal.delayed.bucket_1_2"
+AS_OF_MS = START_MS + 1000 * HOUR_MS
+OLD_MS = START_MS
+
+
+@dataclass
+class World:
+    """What a cluster holds; an age is told from `AS_OF_MS`.
+
+    Attributes:
+        nodes: values by path, None for one that cannot be read.
+        ledgers: rows of `NODES` by ledger id, also listed unless in ``unlisted``.
+        listed_too: ledgers that only the listing has.
+    """
+
+    nodes: dict[str, bytes | None] = field(default_factory=dict)
+    ledgers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    cursor_ledgers: list[dict[str, Any]] = field(default_factory=list)
+    log_segments: list[dict[str, Any]] = field(default_factory=list)
+    unlisted: set[int] = field(default_factory=set)
+    listed_too: set[int] = field(default_factory=set)
+    dump_changes: dict[str, Any] = field(default_factory=dict)
+    listing_changes: dict[str, Any] = field(default_factory=dict)
+    as_of_ms: int = AS_OF_MS
+
+    def ledger(self, ledger_id: int, custom: Mapping[str, bytes] | None = None, **changed: Any) -> int:
+        """Add a ledger, a data ledger of the topic unless said otherwise."""
+        known = {"ctime_ms": OLD_MS, "mtime_ms": OLD_MS, "czxid": 10 + ledger_id, "mzxid": 20 + ledger_id}
+        state = changed.pop("state", LedgerState.CLOSED)
+        metadata = {name: changed.pop(name) for name in ("last_entry_id", "length_bytes") if name in changed}
+        custom = data_custom_metadata(MANAGED_LEDGER) if custom is None else custom
+        value = ledger_metadata_bytes(state, custom, **metadata)
+        self.ledgers[ledger_id] = node(ledger_path(LedgerId(ledger_id)), value, **{**known, **changed})
+        return ledger_id
+
+    def dump(self, directory: Path) -> Path:
+        """Write the dump."""
+        rows = [
+            node("/ledgers/INSTANCEID", INSTANCE_ID.encode()),
+            *(self._node(path, value) for path, value in self.nodes.items()),
+            *self.ledgers.values(),
+        ]
+        return _write(
+            directory, (Table.NODES, Table.CURSOR_LEDGERS, Table.LOG_SEGMENTS), self._dump_manifest(), [
+                (Table.NODES, rows),
+                (Table.CURSOR_LEDGERS, self.cursor_ledgers),
+                (Table.LOG_SEGMENTS, self.log_segments),
+            ],
+        )  # fmt: skip
+
+    def listing(self, directory: Path) -> Path:
+        """Write the listing."""
+        ids = sorted((self.ledgers.keys() - self.unlisted) | self.listed_too)
+        rows = [{"ledger_id": ledger_id} for ledger_id in ids]
+        manifest = {**_MANIFEST, "kind": Kind.LISTING, "zxids": OrderRange(500, 600), **self.listing_changes}
+        return _write(directory, (Table.LEDGERS,), manifest, [(Table.LEDGERS, rows)])
+
+    def _node(self, path: str, value: bytes | None) -> dict[str, Any]:
+        return node(path, value, version=3, mzxid=700) if value is not None else node(path, unreadable="no right to")
+
+    def _dump_manifest(self) -> dict[str, Any]:
+        as_of = Moment(950, self.as_of_ms)
+        return {**_MANIFEST, "kind": Kind.DUMP, "zxids": OrderRange(700, 900), "as_of": as_of, **self.dump_changes}
+
+
+_MANIFEST: dict[str, Any] = {
+    "source": Source(SourceKind.ZOOKEEPER, "zookeeper:2181"),
+    "tool_version": "1",
+    "ledgers_root": "/ledgers",
+    "instance_id": INSTANCE_ID,
+    "cluster_name": "local",
+    "as_of": None,
+    "counts": {"nodes": Rows(1, 0)},
+    "left_out": (),
+    "may_condemn": True,
+    "reservations": (),
+    "proof": Proof("begun", "ended"),
+}
+
+
+def _write(
+    directory: Path, tables: tuple[Table, ...], manifest: dict[str, Any], rows: list[tuple[Table, list[dict[str, Any]]]]
+) -> Path:
+    with parquet_output(directory, tables) as output:
+        for table, some in rows:
+            for start in range(0, len(some), 7):
+                batch = pa.RecordBatch.from_pylist(some[start : start + 7], schema=SCHEMAS[table])
+                if table is Table.NODES:
+                    for subtree, part in Subtrees("/ledgers").sort(batch):
+                        output.write(table, part, subtree)
+                else:
+                    output.write(table, batch)
+        made = Manifest(**manifest, files=output.close_tables())
+        output.finish(MANIFEST_NAME, made.document())
+    return directory
+
+
+def full_world() -> World:
+    """A cluster with every kind of ledger, each of them referenced, and nothing to find."""
+    world = World()
+    world.nodes = {
+        "/managed-ledgers": b"",
+        "/managed-ledgers/t/n/persistent": b"",
+        TOPIC_NODE: managed_ledger_bytes([1, 2, 3]),
+        f"{TOPIC_NODE}/sub": cursor_bytes(cursor_ledger=4, buckets={BUCKET_KEY: 5}),
+        COMPACTION: cursor_bytes(cursor_ledger=6),
+        "/schemas/t/n/topic": schema_locator_bytes([7, 8]),
+        "/admin/clusters/local": b"{}",
+    }
+    world.cursor_ledgers = [compaction_row(9)]
+    world.log_segments = [segment_row(10)]
+    for ledger_id in (1, 2, 3):
+        world.ledger(ledger_id)
+    world.ledger(4, cursor_custom_metadata(MANAGED_LEDGER, "sub"))
+    world.ledger(5, bucket_custom_metadata(TOPIC, "sub", BUCKET_KEY))
+    world.ledger(6, cursor_custom_metadata(MANAGED_LEDGER, "__compaction"))
+    world.ledger(7, schema_custom_metadata("t/n/topic"))
+    world.ledger(8, schema_custom_metadata("t/n/topic"))
+    world.ledger(9, compacted_custom_metadata(TOPIC))
+    world.ledger(10, {})
+    return world
+
+
+def compaction_row(compacted: int | None, cursor_path: str = COMPACTION, **changed: Any) -> dict[str, Any]:
+    """What a compaction cursor's ledger held."""
+    from tests.fakes.bookkeeper import position_entry
+
+    read = {"state": CursorLedgerState.READ.value, "entry": position_entry(compacted), "entry_id": 1}
+    return {"cursor_path": cursor_path, "cursor_value": cursor_bytes(cursor_ledger=6), **read, **changed}
+
+
+def segment_row(ledger_id: int | None, **changed: Any) -> dict[str, Any]:
+    path = "/stream/storage/a/ledgers/logrecs_000000000000000001"
+    return {"path": path, "kind": "completed", "ledger_id": ledger_id, "value": b"1;2;3", **changed}
+
+
+NO_WAITING = Policy(min_age_ms=72 * HOUR_MS, look_window_ms=0, max_share=1.0)
+Engine = Callable[[AuditRequest], Audited]
+
+
+def embedded(request: AuditRequest) -> Audited:
+    return make_audit(request, lambda text: None)
+
+
+@dataclass
+class Auditor:
+    """Audits worlds one after the other."""
+
+    directory: Path
+    policy: Policy = NO_WAITING
+    engine: Engine = embedded
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    codes: list[int] = field(default_factory=list)
+
+    def audit(self, world: World, previous: Path | None = None) -> "AuditedWorld":
+        """One audit."""
+        base = self.directory / str(next(self.numbers))
+        base.mkdir(parents=True)
+        dump, listing = world.dump(base / "dump"), world.listing(base / "listing")
+        audited = self.engine(AuditRequest(dump, listing, base / "audit", previous, self.policy))
+        return AuditedWorld(base / "audit", audited)
+
+    def twice(self, world: World) -> "AuditedWorld":
+        """Two looks at the same cluster, a day apart."""
+        first = self.audit(world)
+        world.as_of_ms += 24 * HOUR_MS
+        return self.audit(world, first.directory)
+
+
+@dataclass
+class AuditedWorld:
+    directory: Path
+    audited: Audited
+
+    @property
+    def summary(self) -> AuditSummary:
+        return open_audit(self.directory)
+
+    def rows(self, table: Table) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = AuditTables(self.directory, self.summary).table(table).to_pylist()
+        return rows
+
+    @property
+    def orphans(self) -> dict[int, dict[str, Any]]:
+        return {row["ledger_id"]: row for row in self.rows(Table.ORPHAN_LEDGERS)}
+
+    @property
+    def standings(self) -> dict[int, str]:
+        return {ledger_id: row["standing"] for ledger_id, row in self.orphans.items()}
+
+    @property
+    def missing(self) -> list[dict[str, Any]]:
+        return self.rows(Table.MISSING_LEDGERS)
+
+    @property
+    def unattributed(self) -> dict[int, str]:
+        return {row["ledger_id"]: row["reason"] for row in self.rows(Table.UNATTRIBUTED_LEDGERS)}

@@ -1,0 +1,585 @@
+"""The embedded engine on small clusters: what is found, how far each case has come, and what protects a ledger."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.audit.manifests import Rows
+from service.audit.policies import HOUR_MS, Policy
+from service.audit.tables import Table
+from service.ledger_ownership.paths import ledger_path
+from service.model.errors import InvalidInputError
+from service.model.ids import LedgerId
+from service.model.ledgers import LedgerState, OffloadContext
+from tests.fakes.bookkeeper import (
+    bucket_custom_metadata,
+    compacted_custom_metadata,
+    cursor_bytes,
+    cursor_custom_metadata,
+    data_custom_metadata,
+    ledger_metadata_bytes,
+    managed_ledger_bytes,
+    schema_custom_metadata,
+)
+from tests.unit.audit.audit_worlds import (
+    AS_OF_MS,
+    BUCKET_KEY,
+    COMPACTION,
+    MANAGED_LEDGER,
+    NO_WAITING,
+    TOPIC,
+    TOPIC_NODE,
+    Auditor,
+    World,
+    compaction_row,
+    full_world,
+    segment_row,
+)
+from tests.unit.audit.sources import INSTANCE_ID, node
+
+ORPHAN = 50
+DAY_MS = 24 * HOUR_MS
+
+
+@pytest.fixture
+def auditor(swift_path: Path) -> Auditor:
+    return Auditor(swift_path)
+
+
+@pytest.fixture
+def world() -> World:
+    return full_world()
+
+
+def test_a_cluster_without_findings_is_clean(auditor: Auditor, world: World) -> None:
+    found = auditor.twice(world)
+    assert found.audited.exit_code == 0
+    assert (found.orphans, found.missing, found.unattributed) == ({}, [], {})
+    summary = found.summary
+    assert (summary.existing.ledgers, summary.referenced.ledgers, summary.references) == (10, 10, 10)
+    assert [look.audit_id for look in summary.history][-1] == summary.audit_id
+    assert len(summary.history) == 2
+    assert (found.directory / "report.html").exists()
+
+
+# --- each kind of orphan: owner and cause --------------------------------------------------------------------------
+
+SCHEMA_NODE = "/schemas/t/n/topic"
+
+
+@pytest.mark.parametrize(("custom", "listed", "kind", "cause"), [
+    (data_custom_metadata(MANAGED_LEDGER), None, "data", "failed-rollover"),
+    (data_custom_metadata("t/n/persistent/gone"), None, "data", "half-deleted-topic"),
+    (data_custom_metadata(MANAGED_LEDGER), [60], "data", "interrupted-trim"),
+    (data_custom_metadata(MANAGED_LEDGER), [1, 60], "data", "hand-edit"),
+    (cursor_custom_metadata(MANAGED_LEDGER, "sub"), None, "cursor", "failed-cursor-switch"),
+    (cursor_custom_metadata(MANAGED_LEDGER, "a%2Fb"), None, "cursor", "half-deleted-cursor"),
+    (cursor_custom_metadata("t/n/persistent/gone", "sub"), None, "cursor", "half-deleted-topic"),
+    (schema_custom_metadata("t/n/topic"), None, "schema", "schema-race"),
+    (schema_custom_metadata("t/n/gone"), None, "schema", "half-deleted-topic"),
+    (compacted_custom_metadata(TOPIC), None, "compacted", "failed-compaction"),
+    (compacted_custom_metadata("persistent://t/n/gone"), None, "compacted", "half-deleted-topic"),
+    (bucket_custom_metadata(TOPIC, "sub", BUCKET_KEY), None, "delayed-index-bucket", "lost-bucket-pointer"),
+    (bucket_custom_metadata(TOPIC, "gone", BUCKET_KEY), None, "delayed-index-bucket", "half-deleted-cursor"),
+])  # fmt: skip
+def test_an_orphan_has_its_owner_and_its_cause(
+    auditor: Auditor,
+    world: World,
+    custom: dict[str, bytes],
+    listed: list[int] | None,
+    kind: str,
+    cause: str,
+) -> None:
+    world.ledger(ORPHAN, custom)
+    if listed is not None:
+        world.ledger(60)
+        world.nodes[TOPIC_NODE] = managed_ledger_bytes(listed)
+    row = auditor.twice(world).orphans[ORPHAN]
+    assert (row["standing"], row["kind"], row["cause"]) == ("condemned", kind, cause)
+    assert row["topic"].startswith("persistent://t/n/")
+    assert (row["namespace"], row["tenant"], row["row"] is not None) == ("t/n", "t", True)
+    assert all("not this one" in each or "there is no" in each for each in row["evidence"][1:])
+
+
+def test_names_as_users_write_them(auditor: Auditor, world: World) -> None:
+    world.ledger(50, cursor_custom_metadata("t/n/persistent/a%25b+c.d-partition-3", "s%2Fub"))
+    world.ledger(51, schema_custom_metadata("t/n/a%25b+c.d"))
+    world.ledger(52, schema_custom_metadata("t/n/x-partition-1"))
+    world.ledger(53, data_custom_metadata("t/c/n/persistent/v1"))
+    orphans = auditor.twice(world).orphans
+    assert [orphans[n]["topic"] for n in (50, 51, 52, 53)] == [
+        "persistent://t/n/a%b c.d-partition-3",
+        "persistent://t/n/a%b c.d",
+        "persistent://t/n/x-partition-1-partition-0",
+        "persistent://t/c/n/v1",
+    ]
+    assert orphans[50]["cursor_name"] == "s/ub"
+
+
+# --- nobody's ledgers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("custom", [
+    {},
+    {"application": b"somebody"},
+    {**data_custom_metadata(MANAGED_LEDGER), "component": b"of-the-future"},
+    {**data_custom_metadata(MANAGED_LEDGER), "pulsar/more": b"x"},
+    data_custom_metadata("no/topic/at/all/of/this/length"),
+    data_custom_metadata("t/n/persistent/not~encoded"),
+    cursor_custom_metadata(MANAGED_LEDGER, "not~encoded"),
+    schema_custom_metadata("t/n/with/too/many"),
+], ids=str)  # fmt: skip
+def test_a_ledger_of_nobody_we_know_is_reported_and_never_condemned(
+    auditor: Auditor, world: World, custom: dict[str, bytes]
+) -> None:
+    world.ledger(ORPHAN, custom)
+    found = auditor.twice(world)
+    assert (found.orphans, list(found.unattributed), found.audited.exit_code) == ({}, [ORPHAN], 2)
+
+
+@pytest.mark.parametrize("change", [{"value": b"garbage"}, {"value": None, "unreadable": "no right to"}])
+def test_a_ledger_whose_metadata_is_not_understood_is_nobodys(
+    auditor: Auditor, world: World, change: dict[str, Any]
+) -> None:
+    world.ledger(ORPHAN)
+    world.ledgers[ORPHAN] |= change
+    assert list(auditor.twice(world).unattributed) == [ORPHAN]
+
+
+# --- two looks, age, change ----------------------------------------------------------------------------------------
+
+
+def test_the_first_look_condemns_nothing(auditor: Auditor, world: World) -> None:
+    world.ledger(ORPHAN)
+    found = auditor.audit(world)
+    assert (found.standings, found.audited.exit_code) == ({ORPHAN: "first-look"}, 2)
+    assert found.orphans[ORPHAN]["first_seen_ms"] == AS_OF_MS
+
+
+def test_the_window_counts_from_the_first_of_several_looks(auditor: Auditor, world: World) -> None:
+    auditor.policy = Policy(max_share=1)
+    world.ledger(ORPHAN)
+    found = auditor.audit(world)
+    standings = []
+    for _ in range(4):
+        world.as_of_ms += 5 * HOUR_MS
+        found = auditor.audit(world, found.directory)
+        standings.append(found.standings[ORPHAN])
+    assert standings == ["first-look"] * 2 + ["condemned"] * 2
+
+
+def test_a_gap_in_the_looks_begins_anew(auditor: Auditor, world: World) -> None:
+    auditor.policy = Policy(max_share=1)
+    world.ledger(ORPHAN)
+    first = auditor.audit(world)
+    listed = world.nodes[TOPIC_NODE]
+    world.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, ORPHAN])
+    world.as_of_ms += DAY_MS
+    linked = auditor.audit(world, first.directory)
+    world.nodes[TOPIC_NODE] = listed
+    world.as_of_ms += DAY_MS
+    assert auditor.audit(world, linked.directory).standings == {ORPHAN: "first-look"}
+
+
+@pytest.mark.parametrize("column", ["version", "czxid", "mzxid"])
+def test_a_ledger_that_changed_between_the_looks_waits(auditor: Auditor, world: World, column: str) -> None:
+    world.ledger(ORPHAN)
+    first = auditor.audit(world)
+    world.ledgers[ORPHAN][column] += 1
+    world.as_of_ms += DAY_MS
+    second = auditor.audit(world, first.directory)
+    assert second.standings == {ORPHAN: "changed"}
+    world.as_of_ms += DAY_MS
+    assert auditor.audit(world, second.directory).standings == {ORPHAN: "condemned"}
+
+
+@pytest.mark.parametrize(("hours", "standing"), [(71, "too-young"), (73, "condemned")])
+def test_age_is_told_by_the_stores_clock(auditor: Auditor, world: World, hours: int, standing: str) -> None:
+    world.ledger(ORPHAN, ctime_ms=AS_OF_MS + DAY_MS - hours * HOUR_MS)
+    assert auditor.twice(world).standings == {ORPHAN: standing}
+
+
+def test_an_open_ledger_has_no_size(auditor: Auditor, world: World) -> None:
+    world.ledger(ORPHAN, state=LedgerState.OPEN)
+    row = auditor.twice(world).orphans[ORPHAN]
+    assert (row["state"], row["length_bytes"]) == ("OPEN", None)
+
+
+def test_a_young_age_floor_needs_a_word(auditor: Auditor, world: World) -> None:
+    auditor.policy = Policy(min_age_ms=HOUR_MS)
+    with pytest.raises(InvalidInputError, match="--allow-young"):
+        auditor.audit(world)
+    auditor.policy = Policy(min_age_ms=HOUR_MS, allow_young=True)
+    assert auditor.audit(world).audited.exit_code == 0
+
+
+# --- who is in the listing and in the dump -------------------------------------------------------------------------
+
+
+def test_a_ledger_made_after_the_listing_is_no_candidate(auditor: Auditor, world: World) -> None:
+    world.unlisted = {world.ledger(ORPHAN)}
+    assert auditor.twice(world).orphans == {}
+
+
+def test_a_ledger_deleted_before_the_dump_is_no_candidate(auditor: Auditor, world: World) -> None:
+    world.listed_too = {77}
+    found = auditor.twice(world)
+    assert (found.orphans, found.missing) == ({}, [])
+
+
+def test_a_ledger_that_is_twice_in_the_dump_is_judged_once(auditor: Auditor, world: World) -> None:
+    world.ledger(ORPHAN)
+    older = {**world.ledgers[ORPHAN], "czxid": 1, "mzxid": 1}
+    world.ledgers[-1] = older
+    world.unlisted = {-1}
+    found = auditor.twice(world)
+    assert [(row["ledger_id"], row["czxid"]) for row in found.rows(Table.ORPHAN_LEDGERS)] == [(ORPHAN, 60)]
+
+
+def test_a_dump_without_ledgers_only_nominates(auditor: Auditor, world: World) -> None:
+    world.ledger(ORPHAN)
+    for ledger_id in list(world.ledgers):
+        world.listed_too.add(ledger_id)
+    world.ledgers.clear()
+    world.dump_changes = {"left_out": ("ledgers",)}
+    found = auditor.twice(world)
+    assert (found.summary.plan, found.audited.exit_code) == (None, 2)
+    assert list(found.unattributed) == [ORPHAN]
+
+
+# --- missing -------------------------------------------------------------------------------------------------------
+
+
+def test_missing_ledgers_say_who_is_affected(auditor: Auditor, world: World) -> None:
+    world.nodes[TOPIC_NODE] = managed_ledger_bytes([101, 1, 2, 3])
+    world.nodes[f"{TOPIC_NODE}/s%2Fub"] = cursor_bytes(cursor_ledger=102, buckets={BUCKET_KEY: 103})
+    world.cursor_ledgers.append(compaction_row(104))
+    world.log_segments.append(segment_row(105))
+    found = auditor.twice(world)
+    by_id = {row["ledger_id"]: row for row in found.missing}
+    assert list(by_id) == [101, 102, 103, 104, 105]
+    assert [row["kind"] for row in by_id.values()] == [
+        "data", "cursor", "delayed-index-bucket", "compacted", "log-segment",
+    ]  # fmt: skip
+    assert (by_id[101]["entries"], by_id[101]["size_bytes"], by_id[102]["cursor_name"]) == (10, 1000, "s/ub")
+    assert TOPIC in by_id[104]["affected"]
+    assert (found.audited.exit_code, found.summary.missing) == (2, 5)
+    usage = {row["kind"]: row["ledgers"] for row in found.rows(Table.LEDGER_USAGE)}
+    assert usage == {
+        "data": 3, "cursor": 2, "delayed-index-bucket": 1, "compacted": 1, "schema": 2, "log-segment": 1,
+    }  # fmt: skip
+
+
+def offload(*, deleted: bool) -> OffloadContext:
+    return OffloadContext(1, 2, "filesystem", {}, complete=True, bookkeeper_deleted=deleted)
+
+
+def test_what_tiered_storage_replaced_is_not_missing(auditor: Auditor, world: World) -> None:
+    offloaded = {100: offload(deleted=True), 1: offload(deleted=False)}
+    world.nodes[TOPIC_NODE] = managed_ledger_bytes([100, 1, 2, 3], offloaded=offloaded)
+    found = auditor.twice(world)
+    assert (found.missing, found.orphans) == ([], {})
+    # BookKeeper's copy that should be gone and is not: nothing means it any more.
+    world.ledger(100)
+    assert auditor.twice(world).standings == {100: "condemned"}
+
+
+def test_a_ledger_below_a_directory_that_could_not_be_read_is_not_missing(auditor: Auditor, world: World) -> None:
+    world.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, 123456])
+    assert [row["ledger_id"] for row in auditor.audit(world).missing] == [123456]
+    directory = ledger_path(LedgerId(123456)).rpartition("/")[0]
+    world.ledgers[-1] = node(directory, unreadable="no right to")
+    world.unlisted = {-1}
+    assert auditor.audit(world).missing == []
+
+
+# --- what could not be read protects -------------------------------------------------------------------------------
+
+
+def orphans_of_every_kind(world: World) -> dict[int, str]:
+    world.ledger(50)
+    world.ledger(51, cursor_custom_metadata(MANAGED_LEDGER, "sub"))
+    world.ledger(52, schema_custom_metadata("t/n/topic"))
+    world.ledger(53, compacted_custom_metadata(TOPIC))
+    world.ledger(54, bucket_custom_metadata(TOPIC, "sub", BUCKET_KEY))
+    world.ledger(55, data_custom_metadata("t/n/persistent/other"))
+    world.ledger(56, schema_custom_metadata("t/n/other"))
+    # So many that damage does not leave most ledgers unreferenced.
+    living = [world.ledger(ledger_id) for ledger_id in range(300, 320)]
+    world.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
+    return dict.fromkeys(range(50, 57), "condemned")
+
+
+@pytest.mark.parametrize(("damage", "protected"), [
+    ({"/managed-ledgers/t/n/persistent/third": b"garbage"}, {50, 55}),
+    ({"/managed-ledgers/t/n/persistent/third": None}, {50, 55}),
+    ({TOPIC_NODE + "/third": b"garbage"}, set()),
+    ({TOPIC_NODE + "/sub": b"garbage"}, {51, 54}),
+    ({TOPIC_NODE + "/sub": b""}, {51, 54}),
+    ({TOPIC_NODE + "/sub": managed_ledger_bytes([4, 5])}, {51, 54}),
+    ({TOPIC_NODE + "/sub": None}, {51, 54}),
+    ({COMPACTION: None}, {53}),
+    ({"/managed-ledgers/t/n": None}, {50, 51, 53, 54, 55}),
+    ({"/managed-ledgers": None}, {50, 51, 53, 54, 55}),
+    ({"/managed-ledgers/odd": b"garbage"}, set(range(50, 57))),
+    ({"/managed-ledgers/a/b/c/d/e/f/g/h": b"garbage"}, set(range(50, 57))),
+    ({"/managed-ledgers/t/c/persistent/persistent/x": b"garbage"}, set(range(50, 57))),
+    ({"/schemas/t/n/topic": b"garbage"}, {52}),
+    ({"/schemas/t/n/topic": b""}, {52}),
+    ({"/schemas/t/n": b"", "/schemas/t": b"", "/schemas": b""}, set()),
+    ({"/schemas/t/n": None}, {52, 56}),
+    ({"/schemas": None}, {52, 56}),
+])  # fmt: skip
+def test_what_was_not_understood_protects_what_it_may_reference(
+    auditor: Auditor, world: World, damage: dict[str, bytes | None], protected: set[int]
+) -> None:
+    expected = orphans_of_every_kind(world)
+    world.nodes.update(damage)
+    found = auditor.twice(world)
+    standings = {ledger_id: found.standings[ledger_id] for ledger_id in expected}
+    assert standings == expected | dict.fromkeys(protected, "unproven")
+    assert found.summary.unseen or not protected
+    # What the damaged node itself referenced is protected too.
+    assert not {row["ledger_id"] for row in found.rows(Table.ORPHAN_LEDGERS) if row["standing"] == "condemned"} & set(
+        range(1, 11)
+    )
+
+
+@pytest.mark.parametrize("rows", [
+    [],
+    [compaction_row(9, state="unreadable", entry=None, unreadable="too few bookies")],
+    [compaction_row(9, state="ledger-gone", entry=None)],
+    [compaction_row(9, entry=b"garbage")],
+    [compaction_row(9, cursor_value=b"garbage")],
+], ids=["no-row", "unreadable", "gone", "entry", "cursor"])  # fmt: skip
+def test_a_compaction_cursor_that_was_not_read_protects_compacted_ledgers(
+    auditor: Auditor, world: World, rows: list[dict[str, Any]]
+) -> None:
+    expected = orphans_of_every_kind(world)
+    world.ledger(57, compacted_custom_metadata("persistent://t/n/other"))
+    world.cursor_ledgers = rows
+    standings = auditor.twice(world).standings
+    assert {ledger_id: standings[ledger_id] for ledger_id in expected} == expected | {53: "unproven"}
+    assert standings[57] == "condemned"
+    assert standings.get(9, "unproven") == "unproven"
+
+
+def test_compacted_ledgers_of_every_reading_count(auditor: Auditor, world: World) -> None:
+    for ledger_id in (20, 21, 22, 23):
+        world.ledger(ledger_id, compacted_custom_metadata(TOPIC))
+    world.nodes[COMPACTION] = cursor_bytes(cursor_ledger=6, compacted_ledger=20)
+    world.cursor_ledgers = [
+        compaction_row(9),
+        compaction_row(21),
+        compaction_row(None, state="no-ledger", entry=None, cursor_value=cursor_bytes(compacted_ledger=22)),
+        compaction_row(None, state="no-cursor", entry=None, cursor_value=None),
+    ]
+    assert set(auditor.twice(world).orphans) == {23}
+
+
+def test_an_unproven_look_is_no_look(auditor: Auditor, world: World) -> None:
+    world.ledger(ORPHAN)
+    world.nodes["/managed-ledgers/odd"] = b"garbage"
+    first = auditor.audit(world)
+    assert first.orphans[ORPHAN]["first_seen_ms"] is None
+    del world.nodes["/managed-ledgers/odd"]
+    world.as_of_ms += DAY_MS
+    assert auditor.audit(world, first.directory).standings == {ORPHAN: "first-look"}
+
+
+def test_records_of_distributed_log_that_are_not_understood_are_named(auditor: Auditor, world: World) -> None:
+    world.log_segments.append(segment_row(None, unreadable="this is no record"))
+    assert [each.what for each in auditor.audit(world).summary.unseen] == [
+        "records of DistributedLog that were not understood"
+    ]
+
+
+# --- guards --------------------------------------------------------------------------------------------------------
+
+
+def failed(summary: Any) -> list[str]:
+    return [guard.name for guard in summary.guards if not guard.passed]
+
+
+def test_the_brake_stops_a_plan_of_too_many(auditor: Auditor, world: World) -> None:
+    for ledger_id in range(100, 180):
+        world.ledger(ledger_id)
+    world.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 180))
+    for ledger_id in range(200, 211):
+        world.ledger(ledger_id, length_bytes=1)
+    auditor.policy = Policy(look_window_ms=0)
+    found = auditor.twice(world)
+    assert (failed(found.summary), found.audited.exit_code, found.summary.plan) == (["share-of-ledgers"], 1, None)
+    assert set(found.standings.values()) == {"withheld"}
+    assert found.summary.orphans["withheld"].ledgers == 11
+    # A brake says nothing against what was seen: the look counts, and a word lets it through.
+    auditor.policy = Policy(look_window_ms=0, max_share=0.2)
+    world.as_of_ms += DAY_MS
+    assert set(auditor.audit(world, found.directory).standings.values()) == {"condemned"}
+
+
+def test_the_brake_counts_bytes_too(auditor: Auditor, world: World) -> None:
+    auditor.policy = Policy(look_window_ms=0)
+    for ledger_id in range(100, 180):
+        world.ledger(ledger_id)
+    world.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 180))
+    world.ledger(ORPHAN, length_bytes=1_000_000)
+    assert failed(auditor.twice(world).summary) == ["share-of-bytes"]
+
+
+def test_a_dump_that_may_not_condemn_nominates_only(auditor: Auditor, world: World) -> None:
+    world.ledger(ORPHAN)
+    world.dump_changes = {"may_condemn": False, "reservations": ("it lacks what happened since",)}
+    found = auditor.twice(world)
+    assert (found.audited.exit_code, found.summary.plan) == (2, None)
+    assert failed(found.summary) == ["dump-may-condemn"]
+    assert set(found.standings.values()) <= {"first-look", "withheld"}
+    # Such a look does not count as one.
+    world.dump_changes = {}
+    world.as_of_ms += DAY_MS
+    assert auditor.audit(world, found.directory).standings == {ORPHAN: "first-look"}
+
+
+def test_inputs_that_shrank_stop_the_plan(auditor: Auditor, world: World) -> None:
+    for ledger_id in range(100, 140):
+        world.ledger(ledger_id)
+    world.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 140))
+    schemas = [world.ledger(number, schema_custom_metadata("t/n/topic")) for number in range(200, 230)]
+    from tests.fakes.bookkeeper import schema_locator_bytes
+
+    world.nodes["/schemas/t/n/topic"] = schema_locator_bytes([7, 8, *schemas])
+    first = auditor.audit(world)
+    world.as_of_ms += DAY_MS
+    del world.nodes["/schemas/t/n/topic"]
+    found = auditor.audit(world, first.directory)
+    assert failed(found.summary) == ["references-not-shrunken", "kinds-still-referenced"]
+    assert (found.audited.exit_code, found.summary.plan) == (1, None)
+    for ledger_id in [7, 8, *schemas]:
+        del world.ledgers[ledger_id]
+    found = auditor.audit(world, first.directory)
+    assert failed(found.summary) == ["listing-not-shrunken", "references-not-shrunken", "kinds-still-referenced"]
+
+
+def test_where_most_is_unreferenced_references_are_missing(auditor: Auditor, world: World) -> None:
+    for ledger_id in range(100, 120):
+        world.ledger(ledger_id)
+    found = auditor.twice(world)
+    assert "referenced-share" in failed(found.summary)
+    assert "condemned" not in found.standings.values()
+
+
+def nothing(world: World) -> None:
+    world.ledgers.clear()
+
+
+def emptied(world: World) -> None:
+    world.nodes.clear()
+    world.cursor_ledgers.clear()
+    world.log_segments.clear()
+
+
+def another_cluster(world: World) -> None:
+    world.listing_changes = {"instance_id": "another"}
+
+
+def another_clusters_ids(world: World) -> None:
+    world.listing_changes = {"instance_id": None}
+    world.unlisted = set(world.ledgers) - {1}
+    world.listed_too = set(range(1000, 1010))
+
+
+def stale(world: World) -> None:
+    from service.audit.manifests import OrderRange
+
+    world.listing_changes = {"zxids": OrderRange(500, 701)}
+
+
+def bookies_listing_later(world: World) -> None:
+    from service.audit.manifests import OrderRange
+
+    world.listing_changes = {"zxids": OrderRange(None, None), "machine_times": (10, 20)}
+    world.dump_changes = {"machine_times": (19, 30)}
+
+
+def timeless(world: World) -> None:
+    world.dump_changes = {"as_of": None}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [nothing, emptied, another_cluster, another_clusters_ids, stale, bookies_listing_later, timeless],
+    ids=lambda damage: damage.__name__,
+)
+def test_inputs_that_contradict_each_other_make_no_audit(
+    auditor: Auditor, world: World, damage: Callable[[World], None]
+) -> None:
+    world.ledger(ORPHAN)
+    damage(world)
+    with pytest.raises(InvalidInputError):
+        auditor.audit(world)
+    assert [path.name for path in auditor.directory.rglob("*udit*")] == []
+
+
+@pytest.mark.parametrize("part", ["dump", "listing"])
+@pytest.mark.parametrize("how", ["cut", "gone", "added"])
+def test_a_damaged_file_makes_no_audit(auditor: Auditor, world: World, part: str, how: str) -> None:
+    from service.audit.requests import AuditRequest
+    from tests.unit.audit.audit_worlds import embedded
+
+    base = auditor.directory
+    inputs = {"dump": world.dump(base / "dump"), "listing": world.listing(base / "listing")}
+    file = sorted(inputs[part].rglob("*.parquet"))[-1]
+    if how == "cut":
+        file.write_bytes(file.read_bytes()[:-1])
+    elif how == "gone":
+        file.unlink()
+    else:
+        (file.parent / "more.parquet").write_bytes(file.read_bytes())
+    with pytest.raises(InvalidInputError):
+        embedded(AuditRequest(**inputs, output=base / "audit", policy=NO_WAITING))
+    assert not (base / "audit").exists()
+
+
+def test_an_earlier_audit_must_be_of_this_cluster_and_earlier(auditor: Auditor, world: World) -> None:
+    first = auditor.audit(world)
+    world.as_of_ms -= HOUR_MS
+    with pytest.raises(InvalidInputError, match="later moment"):
+        auditor.audit(world, first.directory)
+    world.as_of_ms += DAY_MS
+    assert world.nodes.get("/ledgers/INSTANCEID") is None
+    world.dump_changes = {"instance_id": f"not {INSTANCE_ID}"}
+    world.listing_changes = {"instance_id": f"not {INSTANCE_ID}"}
+    with pytest.raises(InvalidInputError, match="--previous is of"):
+        auditor.audit(world, first.directory)
+
+
+def test_a_listing_of_bookies_tells_no_instance_and_no_order(auditor: Auditor, world: World) -> None:
+    from service.audit.manifests import OrderRange
+
+    world.ledger(ORPHAN)
+    world.listing_changes = {"instance_id": None, "zxids": OrderRange(None, None)}
+    assert auditor.twice(world).standings == {ORPHAN: "condemned"}
+
+
+def test_nothing_is_overwritten(auditor: Auditor, world: World) -> None:
+    found = auditor.audit(world)
+    auditor.numbers = iter([7])
+    (auditor.directory / "7" / "audit").mkdir(parents=True)
+    with pytest.raises((InvalidInputError, FileExistsError)):
+        auditor.audit(world)
+    assert found.summary.plan is not None
+
+
+def test_unreadable_nodes_elsewhere_are_named(auditor: Auditor, world: World) -> None:
+    world.dump_changes = {"counts": {"other": Rows(5, 2)}}
+    (unseen,) = auditor.audit(world).summary.unseen
+    assert (unseen.what, unseen.count) == ("other nodes that could not be read", 2)
+
+
+def test_metadata_of_a_newer_form_is_never_condemned(auditor: Auditor, world: World) -> None:
+    world.ledger(ORPHAN)
+    newer = ledger_metadata_bytes(LedgerState.CLOSED, data_custom_metadata(MANAGED_LEDGER)).replace(b"\t3\n", b"\t4\n")
+    world.ledgers[ORPHAN]["value"] = newer
+    assert list(auditor.twice(world).unattributed) == [ORPHAN]
