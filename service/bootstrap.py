@@ -39,7 +39,7 @@ from service.adapters.pulsar.topics import PulsarDeletionTopics
 from service.adapters.pulsar.topics_setup import TopicsSettings
 from service.api.app import create_app
 from service.api.authentication import Authenticator, NoAuthentication, TokenAuthentication, public_key, secret_key
-from service.api.routes import delayed_delivery
+from service.api.routes import ack_state, delayed_delivery
 from service.api.server import Endpoint, listening_socket, server_for
 from service.delayed_delivery.workflow.serving import DelayedDelivery
 from service.delayed_delivery.workflow.world import Configuration as CancellingConfiguration
@@ -58,9 +58,16 @@ from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from service.local_cluster.addresses import ClusterAddresses
 from service.model.clocks import Clock, SystemClock
 from service.model.errors import InvalidInputError, SidecarError, TemporaryError
+from service.model.names import parse_topic_name
 from service.observability.logging import configure_logging
 from service.observability.metrics import DeletionMetrics
-from service.room_bootstrap import Closable, ClusterAccess, open_delayed_delivery
+from service.room_bootstrap import (
+    AckStateRoom,
+    Closable,
+    ClusterAccess,
+    open_ack_states,
+    open_delayed_delivery,
+)
 from service.settings import Settings, load_settings
 
 _CLUSTER_NAME_PATIENCE_SECONDS = 60.0
@@ -105,12 +112,14 @@ def _run(
     metrics, service, access = open_service(settings, environment, clock, stack, steps)
     draining = threading.Event()
     cancelling = _open_cancelling(settings, access, stack)
-    routers = [delayed_delivery.router(cancelling)]
+    acknowledged = _open_ack_states(settings, access, stack)
+    routers = [delayed_delivery.router(cancelling), ack_state.router(acknowledged.states)]
     app = _app(settings, service, metrics, authentication, clock, draining, routers)
     _close_at_the_end(stack, service)
     _close_at_the_end(stack, cancelling)
     service.start()
     cancelling.start()
+    acknowledged.watch.start()
     _log.info(
         "listening",
         address=settings.listen,
@@ -195,6 +204,12 @@ def _open_cancelling(settings: Settings, access: ClusterAccess, stack: ExitStack
         persist_patience_ms=settings.delayed_message_persist_wait_in_seconds * 1000,
     )
     return open_delayed_delivery(access, configured, lambda opened: _close_at_the_end(stack, opened))
+
+
+def _open_ack_states(settings: Settings, access: ClusterAccess, stack: ExitStack) -> AckStateRoom:
+    watched = [parse_topic_name(name) for name in settings.ack_state_watched_topics]
+    every_seconds = settings.ack_state_watch_interval_in_seconds
+    return open_ack_states(access, watched, every_seconds, lambda opened: _close_at_the_end(stack, opened))
 
 
 def authenticator(settings: Settings, clock: Clock) -> Authenticator:

@@ -3,12 +3,18 @@
 Invariant: settings stop at `bootstrap`; here they arrive in the rooms' own words.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
+from service.ack_state.judging import AckState
+from service.ack_state.workflow.asking import AckStates
+from service.ack_state.workflow.asking import World as AckStateWorld
+from service.ack_state.workflow.remembering import Remembered
+from service.ack_state.workflow.watching import AckStateWatch
 from service.adapters.bookkeeper.bookie_connections import BookieConnections
 from service.adapters.bookkeeper.bookie_wire import BookieEntries
 from service.adapters.bookkeeper.bulk_entries import BulkEntries
@@ -32,7 +38,8 @@ from service.delayed_delivery.workflow.serving import DelayedDelivery
 from service.delayed_delivery.workflow.world import Configuration, World
 from service.model.clocks import Clock
 from service.model.metadata import MetadataStore
-from service.observability.metrics import CancellationMetrics
+from service.model.names import TopicName
+from service.observability.metrics import AckStateGauges, AckStateReading, CancellationMetrics
 
 
 class Closable(Protocol):
@@ -60,6 +67,48 @@ class ClusterAccess:
     registry: CollectorRegistry
     cluster_name: str
     instance_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AckStateRoom:
+    """The room of acknowledgement states: what answers, and what watches."""
+
+    states: AckStates
+    watch: AckStateWatch
+
+
+def open_ack_states(
+    access: ClusterAccess,
+    watched: Sequence[TopicName],
+    every_seconds: float,
+    closing: Callable[[Closable], None],
+) -> AckStateRoom:
+    """The room of acknowledgement states with its adapters, not started yet."""
+    subscriptions = BrokerSubscriptions(access.rest, access.store, access.clock)
+    policies = BrokerPausePolicies(access.rest, access.store, subscriptions)
+    stored = BookieStoredCursors(access.store, access.entries, access.ledgers_root)
+    remembered = Remembered(access.clock)
+    states = AckStates(AckStateWorld(subscriptions, stored, policies), remembered)
+    watch = AckStateWatch(states, watched, every_seconds, access.clock)
+    closing(states)
+    closing(watch)
+    access.registry.register(AckStateGauges(access.cluster_name, partial(_readings, remembered)))
+    return AckStateRoom(states, watch)
+
+
+def _readings(remembered: Remembered) -> list[AckStateReading]:
+    return [_reading(state) for state in remembered.recent()]
+
+
+def _reading(state: AckState) -> AckStateReading:
+    return AckStateReading(
+        topic=str(state.topic),
+        subscription=state.subscription,
+        blocked=state.blocked,
+        ranges=state.cursor.ranges,
+        max_ranges=state.limits.max_unacked_ranges,
+        entries_lost_in_a_crash=state.after_crash.entries,
+    )
 
 
 def open_delayed_delivery(

@@ -142,10 +142,6 @@ class DeletionMetrics:
         """Read the gauges through ``read`` at every scrape; it must answer from memory. Call once."""
         self._registry.register(_Gauges(self._cluster, read))
 
-    def bind_ack_states(self, read: Callable[[], Sequence[AckStateReading]]) -> None:
-        """Report the subscriptions that ``read`` answers, at every scrape; it must bound their number. Call once."""
-        self._registry.register(_AckStates(self._cluster, read))
-
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format (`CONTENT_TYPE`)."""
         return generate_latest(self._registry)
@@ -296,10 +292,11 @@ def _seconds(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
-class _AckStates:
+class AckStateGauges:
     """Subscriptions that are watched or were asked about lately (PIP-299); one that nobody asks about disappears."""
 
     def __init__(self, cluster: str, read: Callable[[], Sequence[AckStateReading]]) -> None:
+        """``read`` answers what is known, from memory, and bounds how much that is."""
         self._cluster = cluster
         self._read = read
 
