@@ -17,8 +17,10 @@ from prometheus_client import CollectorRegistry
 
 from service.api.app import create_app
 from service.api.authentication import NoAuthentication
+from service.api.routes import ack_state, delayed_delivery
 from service.cli import output
 from service.cli.app import Programs, command_line
+from service.cli.audit import AuditPrograms
 from service.cli.lazy import LazyCommand
 from service.ledger_deletion.operating import LedgerDeletionService
 from service.model.clocks import SystemClock
@@ -67,7 +69,15 @@ def _openapi() -> dict[str, Any]:
     metrics = DeletionMetrics(CollectorRegistry(), cluster="", instance="", version="")
     version = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"]
     nobody = cast("LedgerDeletionService", None)  # describing routes calls none
-    app = create_app(nobody, metrics, NoAuthentication(), clock=SystemClock(), draining=Event(), version=version)
+    app = create_app(
+        nobody,
+        metrics,
+        NoAuthentication(),
+        clock=SystemClock(),
+        draining=Event(),
+        routers=[delayed_delivery.router(cast("Any", None)), ack_state.router(cast("Any", None))],
+        version=version,
+    )
     return app.openapi()
 
 
@@ -198,7 +208,8 @@ def _nothing() -> Programs:
     def make(*_: object) -> Any:
         raise NotImplementedError
 
-    return Programs(lambda flags, config: 0, play_demo, lambda directory, say: None, make, make)
+    audits = AuditPrograms(make, make, make, make, make, make)
+    return Programs(lambda flags, config: 0, play_demo, lambda directory, say: None, make, make, audits)
 
 
 def _command_line() -> Iterator[str]:

@@ -4,7 +4,8 @@ Invariants: a request is sent once; an answer that did not come is `UnreachableE
 followed once, and only to a sidecar that the service itself lists, so a token goes nowhere else.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,39 @@ class SidecarClient:
         if response.status_code == 307:
             response = self._send(method, self._followed(response), body, None)
         return _answer(response)
+
+    def lines(
+        self, method: str, path: str, body: bytes, parameters: Mapping[str, str | int]
+    ) -> Iterator[dict[str, Any]]:
+        """The JSON lines of an answer, as they come; the body is sent as it is.
+
+        Raises:
+            ServiceRefusedError: the service answered with an error, or with something else than JSON lines.
+            UnreachableError: no answer came, or it broke off.
+        """
+        try:
+            with self._session.request(
+                method,
+                self._url + path,
+                data=body,
+                params=parameters,
+                headers={"Content-Type": "application/json"},
+                timeout=self._timeout_seconds,
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                if response.status_code >= 300:
+                    raise ServiceRefusedError(response.status_code, _reason(response))
+                for line in response.iter_lines():
+                    if line:
+                        yield json.loads(line)
+        except requests.RequestException as error:
+            raise UnreachableError(
+                f"the answer from {_place(self._url)} broke off ({type(error).__name__}); what was printed is done, "
+                "and every call may be repeated"
+            ) from error
+        except ValueError as error:
+            raise ServiceRefusedError(200, "the answer is no JSON lines; is this a sidecar?") from error
 
     def _send(
         self, method: str, url: str, body: object, parameters: Mapping[str, str | int] | None

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli import output
+from service.cli import delayed_messages, output
 from service.cli.connecting import GlobalOptions, Output
 from service.cli.exits import EXIT_CODES, exiting
 from service.cli.records import Component, Kind, RecordOptions, record_document
@@ -12,14 +12,17 @@ from service.model.errors import InvalidInputError
 from service.model.ids import MAX_LEDGER_ID
 from service.model.names import TopicDomain, TopicName, java_url_encode, parse_topic_name
 
-app = typer.Typer(name="topics", help="Delete topics and ledgers in two phases.", no_args_is_help=True)
+app = typer.Typer(
+    name="topics", help="Delete topics and ledgers in two phases; cancel delayed messages.", no_args_is_help=True
+)
 
+delayed_messages.add_to(app)
 _Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")]
 
 
 @app.callback(epilog=EXIT_CODES)
 def _group() -> None:
-    """Delete topics and ledgers in two phases."""
+    """Delete topics and ledgers in two phases; cancel delayed messages."""
 
 
 @app.command(epilog=EXIT_CODES)
