@@ -7,17 +7,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from service.cli.app import Programs, command_line
+from service.cli.audit import AuditPrograms
 
 if TYPE_CHECKING:
+    from service.audit.audit_requests import (
+        Applied,
+        ApplyRequest,
+        ExplainRequest,
+        Pruned,
+        PruneRequest,
+        ReportRequest,
+        Shown,
+        ShowRequest,
+    )
     from service.audit.manifests import Manifest
-    from service.audit.requests import DumpRequest, ListingRequest
+    from service.audit.requests import Audited, AuditRequest, DumpRequest, ListingRequest
     from service.demo.playing import Report
 
 
 def main() -> None:
     """Run the command line; ends the process with its exit code."""
     try:
-        command_line(Programs(_serve, _play_demo, _strike_demo, _make_dump, _make_listing))(prog_name="pulsar-sidecar")
+        audits = AuditPrograms(_run_audit, _show_audit, _explain_ledger, _apply_audit, _report_audit, _prune_archive)
+        programs = Programs(_serve, _play_demo, _strike_demo, _make_dump, _make_listing, audits)
+        command_line(programs)(prog_name="pulsar-sidecar")
     except BrokenPipeError:
         # Whoever read our output has seen enough; the interpreter must not complain about it while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -52,6 +65,42 @@ def _make_listing(request: "ListingRequest", say: Callable[[str], None]) -> "Man
     from service.audit_bootstrap import make_listing
 
     return make_listing(request, say)
+
+
+def _run_audit(request: "AuditRequest", say: Callable[[str], None]) -> "Audited":
+    from service.audit_bootstrap import make_audit
+
+    return make_audit(request, say)
+
+
+def _show_audit(request: "ShowRequest") -> "Shown":
+    from service.audit_review_bootstrap import show_audit
+
+    return show_audit(request)
+
+
+def _explain_ledger(request: "ExplainRequest") -> str:
+    from service.audit_review_bootstrap import explain_ledger
+
+    return explain_ledger(request)
+
+
+def _apply_audit(request: "ApplyRequest", tell: Callable[[int, int], None]) -> "Applied":
+    from service.audit_review_bootstrap import apply_audit
+
+    return apply_audit(request, tell)
+
+
+def _report_audit(request: "ReportRequest") -> Path:
+    from service.audit_review_bootstrap import report_audit
+
+    return report_audit(request)
+
+
+def _prune_archive(request: "PruneRequest") -> "Pruned":
+    from service.audit_review_bootstrap import prune_archive
+
+    return prune_archive(request)
 
 
 if __name__ == "__main__":

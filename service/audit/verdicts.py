@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from service.audit.guards import EXIT_ERROR, exit_code
 from service.audit.summaries import AuditSummary, Count
 from service.audit.tables import OrphanStanding
 from service.audit.wording import said_bytes, said_count
@@ -18,7 +19,7 @@ class Verdict(StrEnum):
     FINDINGS = "findings"
     """There is something to look at, and nothing to delete (yet)."""
     STOPPED = "stopped"
-    """A guard said no to the whole audit."""
+    """A guard says that something is wrong with the inputs, or that too much would go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,14 @@ class Conclusion:
 
 def conclude(summary: AuditSummary, place: str) -> Conclusion:
     """What an audit comes to; ``place`` is its directory as the user would write it."""
-    failed = [guard for guard in summary.guards if not guard.passed]
-    if summary.plan is None or failed:
-        return _stopped(summary, [f"{guard.name} ({guard.explanation})" for guard in failed])
-    if summary.plan.rows:
+    failed = "; ".join(f"{guard.name}: {guard.explanation}" for guard in summary.guards if not guard.passed)
+    if exit_code(summary) == EXIT_ERROR:
+        next_step = "find out why, then make new inputs and a new audit; nothing of this one can be applied"
+        return Conclusion(Verdict.STOPPED, f"{_found(summary)}, and nothing is condemned: {failed}", next_step)
+    if summary.findings and summary.plan is None:
+        sentence = f"{_found(summary)}, and nothing is condemned: {failed or 'the audit has no plan'}"
+        return Conclusion(Verdict.FINDINGS, sentence, _rows_of(place))
+    if summary.plan is not None and summary.plan.rows:
         sentence = (
             f"{said_count(summary.plan.rows, 'ledger')} ({said_bytes(summary.plan.bytes)}) "
             f"{'is' if summary.plan.rows == 1 else 'are'} referenced by nothing and may be deleted"
@@ -51,12 +56,6 @@ def orphans_of(summary: AuditSummary) -> Count:
     """All orphans, of any standing."""
     counts = summary.orphans.values()
     return Count(sum(count.ledgers for count in counts), sum(count.bytes for count in counts))
-
-
-def _stopped(summary: AuditSummary, failed: list[str]) -> Conclusion:
-    why = "; ".join(failed) or "the audit has no plan"
-    next_step = "find out why, then make new inputs and a new audit; nothing of this one can be applied"
-    return Conclusion(Verdict.STOPPED, f"{_found(summary)}, and nothing is condemned: {why}", next_step)
 
 
 def _found(summary: AuditSummary) -> str:
@@ -75,4 +74,8 @@ def _patience(summary: AuditSummary, place: str) -> str:
     }
     if waiting:
         return f"make new inputs after the window and audit them with --previous {place}"
+    return _rows_of(place)
+
+
+def _rows_of(place: str) -> str:
     return f"look at the rows: pulsar-sidecar audit show {place} --orphans --missing --unattributed"

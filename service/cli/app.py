@@ -12,8 +12,9 @@ from typing import Annotated
 import typer
 from typer.main import get_command, get_group
 
-from service.cli import broker_stats, ledger_deletion, topics
+from service.cli import broker_stats, ledger_deletion, pausing, subscriptions, topics
 from service.cli import output as say
+from service.cli.audit import AuditPrograms
 from service.cli.audit_sources import MakeDump, MakeListing
 from service.cli.connecting import GlobalOptions
 from service.cli.demo import Play, Strike
@@ -34,6 +35,7 @@ class Programs:
     strike_demo: Strike
     make_dump: MakeDump
     make_listing: MakeListing
+    audits: AuditPrograms
 
 
 _HELP = """Operator's tools that run beside unmodified Apache Pulsar brokers.
@@ -62,6 +64,9 @@ def command_line(programs: Programs) -> LazyGroup:
         LazyCommand("metadata", "Dump the metadata store's nodes, for an audit.", lambda: _metadata(programs))
     )
     group.add_command(LazyCommand("ledgers", "List BookKeeper's ledgers, for an audit.", lambda: _ledgers(programs)))
+    group.add_command(
+        LazyCommand("audit", "Find ledgers that nothing references, and have them deleted.", lambda: _audit(programs))
+    )
     return group
 
 
@@ -79,6 +84,8 @@ def _app() -> typer.Typer:
     app.callback()(_global_options)
     app.add_typer(ledger_deletion.app)
     app.add_typer(topics.app)
+    app.add_typer(pausing.namespaces_app)
+    app.add_typer(subscriptions.app)
     app.add_typer(broker_stats.app)
     return app
 
@@ -153,6 +160,12 @@ def _ledgers(programs: Programs) -> object:
     from service.cli.audit_sources import ledgers_app
 
     return get_group(ledgers_app(programs.make_listing))
+
+
+def _audit(programs: Programs) -> object:
+    from service.cli.audit import audit_app
+
+    return get_group(audit_app(programs.audits))
 
 
 def _demo(programs: Programs) -> object:

@@ -38,6 +38,7 @@ class LazyGroup(TyperGroup):
             "broker-stats",
             "metadata",
             "ledgers",
+            "audit",
         )
 
     def list_commands(self, ctx: Any) -> list[str]:

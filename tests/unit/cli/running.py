@@ -3,14 +3,17 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from service.audit.audit_requests import Applied, ApplyRequest, Pruned, Shown
 from service.audit.manifests import Manifest
-from service.audit.requests import DumpRequest, ListingRequest
+from service.audit.requests import Audited, AuditRequest, DumpRequest, ListingRequest
 from service.cli.app import Programs, command_line
+from service.cli.audit import AuditPrograms
 from service.demo.playing import Report
-from service.model.errors import TemporaryError
+from service.model.errors import InvalidInputError, SidecarError, TemporaryError
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,13 @@ class Terminal:
         self.dumped: list[DumpRequest] = []
         self.listed: list[ListingRequest] = []
         self.manifest: Manifest | None = None
+        self.asked: list[Any] = []
+        self.audited: Audited | SidecarError | None = None
+        self.show: Shown | SidecarError | None = None
+        self.explain: str | SidecarError | None = None
+        self.applied: Applied | SidecarError | None = None
+        self.report: Path | SidecarError | None = None
+        self.prune: Pruned | SidecarError | None = None
         for name in ("PULSAR_CLIENT_CONF", "PULSAR_HOME", "PULSAR_SIDECAR_ADMIN_URL", "PULSAR_SIDECAR_AUTH_PARAMS"):
             monkeypatch.delenv(name, raising=False)
 
@@ -39,9 +49,12 @@ class Terminal:
     def run(self, *arguments: str) -> Ran:
         self._capsys.readouterr()
         try:
-            code = command_line(Programs(self._serve, self._play, self._strike, self._dump, self._list))(
-                list(arguments), prog_name="pulsar-sidecar"
-            )
+            audits = AuditPrograms(
+                self._audit, self._noted(self.show), self._noted(self.explain), self._apply, self._noted(self.report),
+                self._noted(self.prune),
+            )  # fmt: skip
+            programs = Programs(self._serve, self._play, self._strike, self._dump, self._list, audits)
+            code = command_line(programs)(list(arguments), prog_name="pulsar-sidecar")
         except SystemExit as exit_:
             code = exit_.code
         streams = self._capsys.readouterr()
@@ -67,6 +80,26 @@ class Terminal:
         if self.manifest is None:
             raise TemporaryError("nothing was read for this test")
         return self.manifest
+
+    def _audit(self, request: AuditRequest, say: Callable[[str], None]) -> Audited:
+        say("working")
+        audited: Audited = self._noted(self.audited)(request)
+        return audited
+
+    def _noted(self, answer: Any) -> Callable[[Any], Any]:
+        def asked(request: Any) -> Any:
+            self.asked.append(request)
+            if answer is None or isinstance(answer, SidecarError):
+                raise answer or InvalidInputError("nothing is answered in this test")
+            return answer
+
+        return asked
+
+    def _apply(self, request: ApplyRequest, tell: Callable[[int, int], None]) -> Applied:
+        tell(0, 2)
+        tell(2, 2)
+        applied: Applied = self._noted(self.applied)(request)
+        return applied
 
     def _serve(self, flags: Mapping[str, str | None], config: Path | None) -> int:
         self.served.append((flags, config))

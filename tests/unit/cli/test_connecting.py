@@ -87,7 +87,7 @@ def test_help_answers_without_loading_clients_and_servers() -> None:
     code = (
         "import sys\n"
         "from service.cli.app import Programs, command_line\n"
-        "try:\n    command_line(Programs(None, None, None, None, None))(['--help'])\n"
+        "try:\n    command_line(Programs(None, None, None, None, None, None))(['--help'])\n"
         "except SystemExit:\n    pass\n"
         "heavy = {'pydantic', 'fastapi', 'requests', 'pulsar', 'kazoo', 'structlog', 'jwt', 'pyarrow'}\n"
         "heavy &= set(sys.modules)\n"

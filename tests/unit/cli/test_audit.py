@@ -1,0 +1,140 @@
+"""``audit show|explain|apply|report|prune``: what a person types is a request, the answer its text and exit code."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from service.audit.audit_requests import (
+    Applied,
+    ApplyRequest,
+    ExplainRequest,
+    Pruned,
+    PruneRequest,
+    ReportRequest,
+    Shown,
+    ShowRequest,
+)
+from service.model.errors import ConflictError, InvalidInputError
+from tests.unit.cli.running import Terminal
+
+HASH = "ab" * 32
+LOOKED = Applied("id", HASH, 2, 2048, executed=False)
+AUDIT = Path("audits/monday")
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_show_says_the_text_and_ends_with_the_audits_code(terminal: Terminal, code: int) -> None:
+    terminal.show = Shown("at a glance \x1b[31m", {"verdict": "x"}, code)
+    ran = terminal.run("audit", "show", str(AUDIT))
+    assert (ran.code, ran.out) == (code, "at a glance \\x1b[31m\n")
+    assert terminal.asked == [ShowRequest(AUDIT)]
+
+
+def test_show_as_json(terminal: Terminal) -> None:
+    terminal.show = Shown("text", {"verdict": "plan"}, 2)
+    assert json.loads(terminal.run("audit", "show", "a", "--format", "json").out) == {"verdict": "plan"}
+    assert json.loads(terminal.run("--output", "json", "audit", "show", "a").out) == {"verdict": "plan"}
+
+
+def test_show_chooses_tables_and_rows(terminal: Terminal) -> None:
+    terminal.show = Shown("", {}, 0)
+    terminal.run("audit", "show", "a", "--missing", "--usage", "--tenant", "t", "--limit", "3")
+    terminal.run(
+        "audit", "show", "a", "--kind", "cursor", "--cause", "unknown", "--standing", "changed", "--topic", "x"
+    )
+    assert terminal.asked == [
+        ShowRequest(Path("a"), ("missing", "usage"), {"tenant": "t"}, 3),
+        ShowRequest(
+            Path("a"), ("orphans",), {"kind": "cursor", "cause": "unknown", "standing": "changed", "topic": "x"}
+        ),
+    ]
+
+
+def test_errors_end_with_1_because_2_says_that_something_was_found(terminal: Terminal) -> None:
+    terminal.show = InvalidInputError("this is no audit")
+    ran = terminal.run("audit", "show", "a")
+    assert (ran.code, ran.out, ran.err) == (1, "", "this is no audit\n")
+
+
+def test_explain(terminal: Terminal) -> None:
+    terminal.explain = "Ledger 5: it is so."
+    ran = terminal.run("audit", "explain", "a", "5", "--dump", "d")
+    assert (ran.code, ran.out) == (0, "Ledger 5: it is so.\n")
+    assert terminal.asked == [ExplainRequest(Path("a"), 5, Path("d"))]
+
+
+def test_a_look_at_the_plan_says_how_to_send_it(terminal: Terminal) -> None:
+    terminal.applied = LOOKED
+    ran = terminal.run("audit", "apply", str(AUDIT))
+    assert ran.code == 0
+    assert HASH in ran.out
+    assert f"audit apply {AUDIT} --execute --plan {HASH}" in ran.err
+    assert "nothing was sent" in ran.err
+    assert terminal.asked == [ApplyRequest(AUDIT)]
+
+
+def test_an_empty_plan_says_so(terminal: Terminal) -> None:
+    terminal.applied = Applied("id", HASH, 0, 0, executed=False)
+    ran = terminal.run("audit", "apply", "a")
+    assert ran.code == 0
+    assert "nothing to send" in ran.err
+    assert "--execute" not in ran.err
+
+
+def test_executing_takes_addresses_and_credentials_from_everywhere(terminal: Terminal, tmp_path: Path) -> None:
+    configuration = tmp_path / "client.conf"
+    configuration.write_text("brokerServiceUrl=pulsar://b:6650\nauthPlugin=token\nauthParams=token:secret\n")
+    terminal.set("PULSAR_CLIENT_CONF", str(configuration))
+    terminal.set("PULSAR_SIDECAR_METADATA_STORE_URL", "zk:z:2181")
+    terminal.set("PULSAR_SIDECAR_METADATA_STORE_AUTH", "digest:a:b")
+    terminal.applied = Applied("id", HASH, 2, 2048, executed=True, sent=1, sent_earlier=1, warnings=("careful",))
+    ran = terminal.run(
+        "--tls-trust-cert-path", "ca.pem", "audit", "apply", "a", "--execute", "--plan", HASH, "--rate", "9",
+        "--max-age-hours", "1", "--format", "json",
+    )  # fmt: skip
+    assert ran.code == 0
+    document = json.loads(ran.out)
+    assert (document["executed"], document["sent"], document["sentEarlier"], document["leftOut"]) == (True, 1, 1, 0)
+    assert "warning: careful" in ran.err
+    assert "sending: 2 of 2" in ran.err
+    (request,) = terminal.asked
+    assert (request.metadata_store_url, request.broker_service_url) == ("zk:z:2181", "pulsar://b:6650")
+    assert (request.rate, request.max_age_hours, request.plan_sha256) == (9, 1, HASH)
+    assert (request.auth_plugin, request.auth_params, request.metadata_store_auth) == (
+        "token", "token:secret", "digest:a:b",
+    )  # fmt: skip
+    assert request.tls_trust_certs_file == Path("ca.pem")
+    assert (request.tls_allow_insecure, request.tls_verify_hostname) == (False, True)
+    assert "secret" not in repr(request)
+    assert "digest" not in repr(request)
+
+
+def test_a_refused_application_ends_with_1(terminal: Terminal) -> None:
+    terminal.applied = ConflictError("a guard said no")
+    ran = terminal.run("audit", "apply", "a", "--execute")
+    assert (ran.code, ran.out) == (1, "")
+    assert "a guard said no" in ran.err
+
+
+def test_report_says_where_it_is(terminal: Terminal) -> None:
+    terminal.report = Path("x.html")
+    assert terminal.run("audit", "report", "a", "--output", "x.html").out == "x.html\n"
+    assert terminal.asked == [ReportRequest(Path("a"), Path("x.html"))]
+
+
+def test_prune_says_what_would_go_and_why_the_rest_stays(terminal: Terminal) -> None:
+    terminal.prune = Pruned((Path("old"),), {Path("new"): "the newest audit"}, executed=False)
+    ran = terminal.run("audit", "prune", "archive", "--keep", "2", "--older-than-days", "7")
+    assert ran.code == 0
+    assert [line.split() for line in ran.out.splitlines()][1:] == [
+        ["old", "would", "be", "removed", "old"], ["new", "stays", "the", "newest", "audit"],
+    ]  # fmt: skip
+    assert "say --execute" in ran.err
+    assert terminal.asked == [PruneRequest(Path("archive"), 2, 7, execute=False)]
+
+
+def test_help_teaches_the_order_of_things(terminal: Terminal) -> None:
+    ran = terminal.run("audit", "apply", "--help")
+    assert ran.code == 0
+    assert "Nothing is deleted" in ran.out
