@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from service.api.app import create_app
 from service.api.authentication import NoAuthentication
+from service.api.bulk_lines import MEDIA_TYPE
 from service.api.routes import ack_state, delayed_delivery
 from service.cli import output
 from service.cli.app import Programs, command_line
@@ -107,8 +108,10 @@ def _parameters(operation: Mapping[str, Any]) -> Iterator[str]:
 def _body(openapi: Mapping[str, Any], operation: Mapping[str, Any]) -> Iterator[str]:
     if body := operation.get("requestBody"):
         optional = "" if body.get("required") else ", optional"
-        yield f"Request (JSON{optional}):\n"
-        yield from _fields(openapi, body["content"]["application/json"]["schema"], required_column=True)
+        ((media_type, content),) = body["content"].items()
+        lines = " lines, each" if media_type == MEDIA_TYPE else ""
+        yield f"Request (JSON{lines}{optional}):\n"
+        yield from _fields(openapi, content["schema"], required_column=True)
 
 
 def _answers(openapi: Mapping[str, Any], operation: Mapping[str, Any]) -> Iterator[str]:

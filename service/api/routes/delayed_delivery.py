@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from service.api.bulk_lines import LinesResponse, carried_out
+from service.api.bulk_lines import MEDIA_TYPE, LinesResponse, carried_out
 from service.api.delayed_messages import (
     cancellation_answer,
     outcome_answer,
@@ -25,6 +25,7 @@ from service.api.delayed_messages import (
 from service.api.delayed_schemas import (
     BulkParameters,
     CancellationAnswer,
+    CancelLine,
     CancelParameters,
     CancelStatusAnswer,
     ConfirmedSelection,
@@ -60,9 +61,14 @@ _ACCEPTED: dict[int | str, dict[str, object]] = {
     202: {"model": OutcomeAnswer, "description": "In the log; acknowledged as soon as that is possible."}
 }
 _LINES: dict[int | str, dict[str, object]] = {
-    200: {"content": {"application/x-ndjson": {}}, "description": "One verdict for each line, in order."}
+    200: {"content": {MEDIA_TYPE: {}}, "description": "One verdict for each line, in order."}
 }
-_LINES_IN = {"requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}}
+_LINES_IN = {
+    "requestBody": {
+        "required": True,
+        "content": {MEDIA_TYPE: {"schema": CancelLine.model_json_schema(by_alias=True)}},
+    }
+}
 
 
 def router(service: DelayedDeliveryService) -> APIRouter:
