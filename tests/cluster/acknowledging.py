@@ -1,0 +1,162 @@
+"""Subscriptions with many holes on a real cluster, and what is delivered of them.
+
+Invariant: what was acknowledged and what was delivered is what this client did and saw, never what the code under test
+says.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pulsar
+
+from service.ack_state.judging import AckState, Wishes
+from service.ack_state.workflow.asking import AckStates, World
+from service.ack_state.workflow.remembering import Remembered
+from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
+from service.adapters.bookkeeper.bookie_connections import BookieConnections
+from service.adapters.bookkeeper.bookie_wire import BookieEntries
+from service.adapters.bookkeeper.stored_cursors import BookieStoredCursors
+from service.adapters.metadata.zookeeper import open_metadata_store
+from service.adapters.pulsar.admin_rest import AdminRest
+from service.adapters.pulsar.pause_policies import BrokerPausePolicies
+from service.adapters.pulsar.subscription_cursors import BrokerSubscriptions
+from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from service.model.clocks import SystemClock
+from service.model.ids import EntryId, LedgerId
+from service.model.metadata import MetadataStore
+from service.model.names import TopicName, parse_topic_name
+from service.model.position_ranges import EntryRange
+from service.model.positions import Position
+from tests.cluster.running import ClusterUnderTest
+
+EVERYTHING = Wishes(ranges=100_000)
+SUBSCRIPTION = "with holes"
+_QUIET = pulsar.LoggerLevel.Error
+_PATIENCE_MS = 4_000
+
+
+def position_of(message: pulsar.Message) -> Position:
+    identity = message.message_id()
+    return Position(LedgerId(identity.ledger_id()), EntryId(identity.entry_id()))
+
+
+def positions_in(ranges: Iterable[EntryRange]) -> set[Position]:
+    return {Position(found.ledger_id, EntryId(e)) for found in ranges for e in range(found.first, found.last + 1)}
+
+
+@dataclass(slots=True)
+class Holes:
+    """A Shared subscription of one topic without batches."""
+
+    client: pulsar.Client
+    topic: TopicName
+    sent: set[Position] = field(default_factory=set)
+    acknowledged: set[Position] = field(default_factory=set)
+
+    def produce(self, count: int) -> None:
+        """So many small entries."""
+        producer = self.client.create_producer(
+            str(self.topic), batching_enabled=False, block_if_queue_full=True, max_pending_messages=5_000
+        )
+
+        def stored(result: pulsar.Result, identity: pulsar.MessageId) -> None:
+            assert result == pulsar.Result.Ok
+            self.sent.add(Position(LedgerId(identity.ledger_id()), EntryId(identity.entry_id())))
+
+        for number in range(count):
+            producer.send_async(b"%d" % number, stored)
+        producer.flush()
+        producer.close()
+
+    @contextmanager
+    def consumer(self) -> Iterator[pulsar.Consumer]:
+        consumer = self.client.subscribe(
+            str(self.topic),
+            SUBSCRIPTION,
+            consumer_type=pulsar.ConsumerType.Shared,
+            initial_position=pulsar.InitialPosition.Earliest,
+            receiver_queue_size=1_000,
+        )
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+    def acknowledge(
+        self, consumer: pulsar.Consumer, wanted: Callable[[Position], bool], patience_ms: int = _PATIENCE_MS
+    ) -> list[pulsar.Message]:
+        """Receive until nothing comes any more, acknowledge what is wanted; the rest, unacknowledged."""
+        left = []
+        while (message := received(consumer, patience_ms)) is not None:
+            if wanted(position_of(message)):
+                self.give_back(consumer, [message])
+            else:
+                left.append(message)
+        return left
+
+    def give_back(self, consumer: pulsar.Consumer, messages: Iterable[pulsar.Message]) -> None:
+        for message in messages:
+            consumer.acknowledge(message)
+            self.acknowledged.add(position_of(message))
+
+    def delivered(self) -> set[Position]:
+        """Everything that a new consumer gets; nothing is acknowledged."""
+        with self.consumer() as consumer:
+            found = set()
+            while (message := received(consumer, _PATIENCE_MS)) is not None:
+                found.add(position_of(message))
+        return found
+
+
+def received(consumer: pulsar.Consumer, patience_ms: int) -> pulsar.Message | None:
+    try:
+        return consumer.receive(patience_ms)
+    except pulsar.Timeout:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class AckStateStage:
+    """The room over a real cluster, and topics for it."""
+
+    cluster: ClusterUnderTest
+    client: pulsar.Client
+    store: MetadataStore
+    rest: AdminRest
+    policies: BrokerPausePolicies
+    states: AckStates
+
+    def holes(self, name: str = "holes", namespace: str = "public/default") -> Holes:
+        return Holes(self.client, parse_topic_name(f"persistent://{namespace}/{name}-{uuid.uuid4().hex[:12]}"))
+
+    def state(self, topic: TopicName) -> AckState:
+        (state,) = self.states.ack_states(topic, SUBSCRIPTION, EVERYTHING)
+        return state
+
+    def owner(self, topic: TopicName) -> str:
+        """The member of the cluster that has the topic."""
+        broker = self.state(topic).broker
+        members = self.cluster.addresses.member_urls
+        return next(name for name, url in members.items() if broker is not None and url.endswith(f"//{broker}"))
+
+
+@contextmanager
+def ack_state_stage(cluster: ClusterUnderTest) -> Iterator[AckStateStage]:
+    clock, addresses = SystemClock(), cluster.addresses
+    store = open_metadata_store(addresses.metadata_store_url, clock)
+    rest = AdminRest(addresses.web_service_urls, store=store)
+    entries = BookieEntries(BookieConnections(RegisteredBookies(store).address))
+    subscriptions = BrokerSubscriptions(rest, store, clock)
+    policies = BrokerPausePolicies(rest, store, subscriptions)
+    stored = BookieStoredCursors(store, entries, DEFAULT_LEDGERS_ROOT)
+    states = AckStates(World(subscriptions, stored, policies), Remembered(clock))
+    client = pulsar.Client(addresses.broker_service_url, logger=pulsar.ConsoleLogger(_QUIET))
+    try:
+        yield AckStateStage(cluster, client, store, rest, policies, states)
+    finally:
+        client.close()
+        states.close()
+        entries.close()
+        store.close()
