@@ -1,0 +1,167 @@
+"""An approved plan reaches the deletion service row by row, once, however often `audit apply` is killed."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from service.adapters.pulsar.condemned import producer_name
+from service.adapters.pulsar.sequences import SEQUENCE_ID
+from service.adapters.pulsar.topics import topic_name
+from service.audit.progress import progress_path
+from service.audit.summaries import AuditSummary
+from service.audit.tables import LedgerKind
+from service.ledger_deletion.pending import parse_record
+from service.ledger_deletion.ports import DeletionTopic
+from service.ledger_ownership.instances import instance_id_of
+from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, instance_id_path
+from service.model.ledgers import LedgerComponent
+from tests.cluster.choosing import PROJECT
+from tests.cluster.deletion import Scene
+from tests.cluster.patience import until
+from tests.unit.audit.findings import orphan
+from tests.unit.audit.written import write_audit
+
+pytestmark = pytest.mark.timeout(240)
+
+_NOWHERE = 2**50
+"""Ledgers from here on never existed: the service finds them gone."""
+_ROWS = 1000
+_KILLS = 4
+_COMMAND_SECONDS = 90
+_KINDS = {
+    LedgerComponent.MANAGED_LEDGER: LedgerKind.DATA,
+    LedgerComponent.MANAGED_CURSOR: LedgerKind.CURSOR,
+    LedgerComponent.SCHEMA_STORAGE: LedgerKind.SCHEMA,
+    LedgerComponent.COMPACTED_LEDGER: LedgerKind.COMPACTED,
+    LedgerComponent.DELAYED_INDEX_BUCKET: LedgerKind.DELAYED_INDEX_BUCKET,
+}
+
+
+class Application:
+    """One audit of a cluster, and the command that applies it."""
+
+    def __init__(self, scene: Scene, directory: Path, rows: list[dict[str, Any]]) -> None:
+        root = DEFAULT_LEDGERS_ROOT
+        store = scene.workload.store
+        self._scene = scene
+        self._directory = directory
+        self.summary: AuditSummary = write_audit(
+            directory,
+            rows,
+            audit_id=scene.namespace.replace("/", "-"),
+            instance_id=instance_id_of(store.read(instance_id_path(root)), root),
+            store_time_ms=store.now_ms(),
+        )
+
+    @property
+    def plan(self) -> str:
+        assert self.summary.plan is not None
+        return self.summary.plan.sha256
+
+    def command(self, *more: str) -> list[str]:
+        addresses = self._scene.cluster.addresses
+        return [
+            sys.executable, "-m", "service", "audit", "apply", str(self._directory), "--format", "json",
+            "--execute", "--plan", self.plan,
+            "--metadata-store-url", addresses.metadata_store_url, "--broker-service-url", addresses.broker_service_url,
+            *more,
+        ]  # fmt: skip
+
+    def run(self, *more: str) -> dict[str, Any]:
+        ran = subprocess.run(
+            self.command(*more), capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS, cwd=PROJECT
+        )
+        assert ran.returncode == 0, ran.stderr
+        answer: dict[str, Any] = json.loads(ran.stdout)
+        return answer
+
+    def done_rows(self) -> int:
+        node = self._scene.workload.store.read(progress_path(self.plan))
+        return 0 if node is None else int(json.loads(node.data)["doneRows"])
+
+    def begin_and_kill(self) -> None:
+        """Kill it as soon as more rows are done than before; others are on their way then."""
+        before = self.done_rows()
+        with subprocess.Popen(
+            self.command("--rate", "500"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=PROJECT
+        ) as process:
+            until(lambda: self.done_rows() > before or process.poll() is not None, f"more than {before} rows are done")
+            process.send_signal(signal.SIGKILL)
+            process.wait(_COMMAND_SECONDS)
+            assert process.returncode == -signal.SIGKILL
+
+    def messages(self) -> Iterator[tuple[int, int]]:
+        """Row and ledger id of every message that the plan's producer has stored."""
+        client = self._scene.workload.client
+        for partition in client.get_topic_partitions(str(topic_name(DeletionTopic.PENDING))):
+            reader = client.create_reader(partition, pulsar.MessageId.earliest)
+            while reader.has_message_available():
+                message = reader.read_next(10_000)
+                if message.producer_name() == producer_name(self.plan):
+                    yield int(message.properties()[SEQUENCE_ID]), parse_record(message.data()).ledger_id
+            reader.close()
+
+
+def test_a_plan_is_sent_once_however_often_it_is_killed_and_what_brokers_left_is_deleted(
+    scene: Scene, tmp_path: Path
+) -> None:
+    sidecar, workload = scene.sidecar, scene.workload
+    topic = scene.topic("left")
+    left = workload.fill_with_everything(topic)
+    workload.leave_ledgers_behind(topic, left)
+    assert left.all <= scene.oracles.census().orphans
+    nodes = workload.ledger_nodes(left.all)
+    rows = [
+        orphan(
+            record["ledgerId"],
+            kind=_KINDS[LedgerComponent(record["ledgerComponent"])].value,
+            topic=record["topicName"],
+            cursor_name=record.get("cursorName"),
+            schema_id=record.get("schemaId"),
+            ctime_ms=nodes[record["ledgerId"]].created_ms,
+        )
+        for record in left.records()
+    ]
+    rows += [orphan(_NOWHERE + number, topic=f"{topic}-{number % 50}", ctime_ms=None) for number in range(_ROWS)]
+    application = Application(scene, tmp_path / "audit", rows)
+
+    for _ in range(_KILLS):
+        application.begin_and_kill()
+    done_rows = application.done_rows()
+    assert 0 < done_rows < len(rows)
+    answer = application.run()
+    assert (answer["sent"] + answer["sentEarlier"], answer["leftOut"]) == (len(rows), 0)
+    assert answer["sent"] <= len(rows) - done_rows
+
+    assert Counter(application.messages()) == Counter(
+        {(row, each["ledger_id"]): 1 for row, each in enumerate(sorted(rows, key=lambda each: each["ledger_id"]))}
+    )
+    scene.oracles.told(left.all)
+    finals = scene.oracles.wait_for_finals(left.all)
+    assert {final.decision for final in finals.values()} == {"deleted"}
+    assert not workload.existing(left.all)
+    again = application.run()
+    assert (again["sent"], again["sentEarlier"]) == (0, len(rows))
+    scene.oracles.wait_until_drained(sidecar)
+
+
+def test_a_plan_for_another_cluster_or_not_approved_sends_nothing(scene: Scene, tmp_path: Path) -> None:
+    application = Application(scene, tmp_path / "audit", [orphan(_NOWHERE), orphan(_NOWHERE + 1)])
+    write_audit(tmp_path / "other", [orphan(_NOWHERE)], store_time_ms=application.summary.store_time_ms)
+    other = application.command()
+    other[other.index(str(tmp_path / "audit"))] = str(tmp_path / "other")
+    for command, said in (
+        (other, "not the one that was approved"),
+        (application.command("--max-age-hours", "0"), "older than"),
+    ):
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS)
+        assert (ran.returncode, said in ran.stderr) == (1, True), ran.stderr
+    assert list(application.messages()) == []
