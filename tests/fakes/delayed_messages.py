@@ -1,0 +1,374 @@
+"""A broker with delayed messages, its bookies and the cancellation log, all in memory and under a test's control.
+
+It keeps what a real one keeps: acknowledgements in memory and, later, in storage; a crash forgets what was not stored.
+Messages are handed out when they are due, to consumers that acknowledge at once or never.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from service.delayed_delivery.cancelling import CancelOptions, Outcome, Target
+from service.delayed_delivery.facts import (
+    Absent,
+    CursorFacts,
+    DelayPolicy,
+    EntryAnswer,
+    EntryFacts,
+    LedgerSpan,
+    SubscriptionFacts,
+    SubscriptionType,
+    TopicState,
+)
+from service.delayed_delivery.ports import Acknowledged, AckStateRoom, WholeMessage
+from service.delayed_delivery.workflow.serving import DelayedDelivery
+from service.delayed_delivery.workflow.world import Configuration, World
+from service.model.errors import ConflictError, NotFoundError
+from service.model.ids import EntryId, LedgerId
+from service.model.names import TopicName, parse_topic_name
+from service.model.position_ranges import PositionRanges
+from service.model.positions import Position
+from tests.fakes.clock import FakeClock
+from tests.fakes.metadata import FakeMetadataStore
+
+TOPIC = parse_topic_name("persistent://public/default/orders")
+LEDGER = LedgerId(7)
+BEFORE_ALL = Position(LEDGER, EntryId(-1))
+
+
+class CrashError(BaseException):
+    """The sidecar's process ends here."""
+
+
+def at(entry: int, ledger_id: int = LEDGER) -> Position:
+    return Position(LedgerId(ledger_id), EntryId(entry))
+
+
+@dataclass(slots=True)
+class FakeSubscription:
+    """``delivered`` counts deliveries by position; ``keeps`` consumers acknowledge nothing."""
+
+    name: str
+    type: SubscriptionType = SubscriptionType.SHARED
+    consumers: int = 1
+    sticky: bool = False
+    keeps: bool = False
+    durable: bool = True
+    acked: set[Position] = field(default_factory=set)
+    stored: set[Position] = field(default_factory=set)
+    delivered: defaultdict[Position, int] = field(default_factory=lambda: defaultdict(int))
+    by_sidecar: set[Position] = field(default_factory=set)
+    out: set[Position] = field(default_factory=set)
+    messages_out: int = 0
+    stored_at_ms: int = -10_000
+
+    @property
+    def deliveries(self) -> dict[Position, int]:
+        return {position: count for position, count in self.delivered.items() if count}
+
+
+class FakeCluster:
+    """One topic without partitions, and every port that cancelling has.
+
+    ``before`` and ``after`` are called with the name of each port call, and may raise.
+    """
+
+    def __init__(self, clock: FakeClock | None = None, policy: DelayPolicy | None = None) -> None:
+        self.clock = clock or FakeClock()
+        self.policy = policy or DelayPolicy()
+        self.entries: dict[Position, EntryAnswer] = {}
+        self.subscriptions_: dict[str, FakeSubscription] = {}
+        self.records: list[tuple[str, bytes | None]] = []
+        self.max_ranges = 10_000
+        self.before: Callable[[str], None] = lambda call: None
+        self.after: Callable[[str], None] = lambda call: None
+        self.topic_exists = True
+        self.ahead_ms = 0
+        self.is_native = False
+        self.native_calls: list[tuple[Position, int]] = []
+        self.store = FakeMetadataStore()
+        self._followers: list[Callable[[str, bytes | None], None]] = []
+
+    # --- what a test does ------------------------------------------------------------------------------------------
+
+    def publish(self, count: int, due_in_ms: int | None = 60_000, **facts: object) -> list[Position]:
+        now_ms = self.clock.now_ms()
+        due_ms = None if due_in_ms is None else now_ms + due_in_ms
+        first = len(self.entries)
+        positions = [at(first + index) for index in range(count)]
+        for position in positions:
+            found = EntryFacts(deliver_at_ms=due_ms, publish_time_ms=now_ms, producer_name="p")
+            self.entries[position] = _with(found, facts)
+        return positions
+
+    def subscribe(self, name: str = "s", **wishes: object) -> FakeSubscription:
+        subscription = FakeSubscription(name)
+        for wish, value in wishes.items():
+            setattr(subscription, wish, value)
+        self.subscriptions_[name] = subscription
+        return subscription
+
+    def dispatch(self) -> None:
+        """Hand out what is due, as early as the policy lets a broker do it."""
+        now_ms = self.clock.now_ms()
+        for subscription in self.subscriptions_.values():
+            if not subscription.consumers:
+                continue
+            for position, facts in self.entries.items():
+                if not isinstance(facts, EntryFacts) or position in subscription.acked or position in subscription.out:
+                    continue
+                due_ms = facts.deliver_at_ms or 0
+                if due_ms - (0 if self.policy.strict else self.policy.tick_ms) <= now_ms:
+                    self._deliver(subscription, position)
+
+    def pass_ms(self, milliseconds: int, step_ms: int = 250) -> None:
+        for _ in range(0, milliseconds, step_ms):
+            self.clock.advance_ms(step_ms)
+            self.dispatch()
+
+    def crash_broker(self) -> None:
+        """It comes back with what was stored, and hands out again what was out."""
+        for subscription in self.subscriptions_.values():
+            subscription.acked = set(subscription.stored)
+            subscription.out.clear()
+            subscription.messages_out = 0
+
+    def unload(self) -> None:
+        for subscription in self.subscriptions_.values():
+            subscription.stored = set(subscription.acked)
+        self.crash_broker()
+
+    def lose_cursor(self, name: str) -> None:
+        """The cursor's ledger cannot be read: it starts again from the beginning."""
+        self.subscriptions_[name].stored = set()
+        self.crash_broker()
+
+    def _deliver(self, subscription: FakeSubscription, position: Position) -> None:
+        subscription.delivered[position] += 1
+        subscription.messages_out += 1
+        if subscription.keeps:
+            subscription.out.add(position)
+        else:
+            subscription.acked.add(position)
+            self._store(subscription)
+
+    def _store(self, subscription: FakeSubscription) -> None:
+        now_ms = self.clock.now_ms()
+        if now_ms - subscription.stored_at_ms >= 1000:
+            subscription.stored_at_ms = now_ms
+            subscription.stored = set(sorted(subscription.acked)[: self.max_ranges * 10])
+
+    @contextmanager
+    def _call(self, name: str) -> Iterator[None]:
+        self.before(name)
+        yield
+        self.after(name)
+
+    def _existing(self) -> None:
+        if not self.topic_exists:
+            raise NotFoundError(f"there is no topic {TOPIC}")
+
+    # --- Topics ----------------------------------------------------------------------------------------------------
+
+    def partitions(self, topic: TopicName) -> int | None:
+        with self._call("partitions"):
+            return 0 if self.topic_exists and topic == TOPIC else None
+
+    def partition_of_ledger(self, topic: TopicName, partitions: int, ledger_id: LedgerId) -> int | None:
+        return None
+
+    def subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionFacts]:
+        with self._call("subscriptions"):
+            self._existing()
+            return {name: _facts(found) for name, found in self.subscriptions_.items()}
+
+    def state(self, topic: TopicName) -> TopicState:
+        with self._call("state"):
+            self._existing()
+            last = max(self.entries, default=BEFORE_ALL)
+            cursors = {
+                name: CursorFacts(_ranges(found.acked), LedgerId(99), len(found.stored))
+                for name, found in self.subscriptions_.items()
+            }
+            return TopicState((LedgerSpan(LEDGER, last.entry_id),), last, cursors)
+
+    def delay_policy(self, topic: TopicName) -> DelayPolicy:
+        return self.policy
+
+    def broker_ahead_ms(self) -> int:
+        return self.ahead_ms
+
+    # --- the other ports -------------------------------------------------------------------------------------------
+
+    def read(self, topic: TopicName, positions: Collection[Position]) -> Mapping[Position, EntryAnswer]:
+        with self._call("entries"):
+            return {position: self.entries.get(position, Absent()) for position in positions}
+
+    def room(self, topic: TopicName, subscription: str, *, ranges: int | None = None) -> AckStateRoom:
+        return AckStateRoom(ranges or 0, self.max_ranges)
+
+    def acknowledge(
+        self, topic: TopicName, subscription: SubscriptionFacts, positions: Sequence[Position]
+    ) -> Acknowledged:
+        with self._call("acknowledge"):
+            self._existing()
+            found = self.subscriptions_.get(subscription.name)
+            if found is None:
+                raise NotFoundError("no such subscription")
+            if found.type not in (subscription.type, SubscriptionType.NONE):
+                raise ConflictError("another type")
+            found.by_sidecar.update(set(positions) - found.acked)
+            found.acked.update(positions)
+            found.out.difference_update(positions)
+            self._store(found)
+        return Acknowledged(self.clock.now_ms())
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def supported(self) -> bool:
+        return self.is_native
+
+    def known(self) -> bool | None:
+        return self.is_native
+
+    def cancel(self, topic: TopicName, position: Position, deliver_at_ms: int, subscriptions: Sequence[str]) -> None:
+        self.native_calls.append((position, deliver_at_ms))
+
+    def republish(self, message: WholeMessage, deliver_at_ms: int | None, properties: Mapping[str, str]) -> str:
+        with self._call("republish"):
+            old = self.entries[message.positions[0]]
+            assert isinstance(old, EntryFacts)
+            position = at(len(self.entries))
+            self.entries[position] = _with(
+                old, {"deliver_at_ms": deliver_at_ms, "properties": {**old.properties, **properties}}
+            )
+            return f"{position}:-1"
+
+    # --- the log ---------------------------------------------------------------------------------------------------
+
+    def ensure(self) -> None:
+        """It is there."""
+
+    def append(self, records: Sequence[tuple[str, bytes | None]]) -> None:
+        with self._call("append"):
+            self.records += records
+            for key, value in records:
+                for apply in self._followers:
+                    apply(key, value)
+
+    def follow(
+        self, apply: Callable[[str, bytes | None], None], caught_up: Callable[[], None], stopped: Callable[[], bool]
+    ) -> None:
+        for key, value in list(self.records):
+            apply(key, value)
+        self._followers.append(apply)
+        caught_up()
+
+    def compacted(self) -> dict[str, bytes]:
+        """What compaction leaves of the log."""
+        newest = dict(self.records)
+        return {key: value for key, value in newest.items() if value is not None}
+
+
+class FakeStored:
+    """`StoredAckState` of the cluster: a port of its own, because its method is called ``read`` too."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+
+    def read(
+        self, topic: TopicName, subscription: str, known_ledger: LedgerId | None, known_last_entry: int
+    ) -> PositionRanges | None:
+        with self._cluster._call("stored"):
+            return _ranges(self._cluster.subscriptions_[subscription].stored)
+
+
+class FakeCancelMetrics:
+    """Counts by name."""
+
+    def __init__(self) -> None:
+        self.counts: defaultdict[str, int] = defaultdict(int)
+
+    def requested(self, count: int = 1) -> None:
+        self.counts["requested"] += count
+
+    def reached(self, proof: str, seconds: float, count: int = 1) -> None:
+        self.counts[proof] += count
+
+    def refused(self, cause: str, count: int = 1) -> None:
+        self.counts[cause] += count
+
+    def reasserted(self, count: int = 1) -> None:
+        self.counts["reasserted"] += count
+
+
+class FakeSidecar:
+    """One sidecar's room over the cluster, driven by hand: the log is read at once, rounds happen when a test says."""
+
+    def __init__(self, cluster: FakeCluster, configuration: Configuration | None = None) -> None:
+        self.cluster = cluster
+        self.metrics = FakeCancelMetrics()
+        world = World(
+            clock=cluster.clock,
+            store=cluster.store,
+            topics=cluster,
+            entries=cluster,
+            budget=cluster,
+            acknowledger=cluster,
+            stored=FakeStored(cluster),
+            log=cluster,
+            native=cluster,
+            republisher=cluster,
+        )
+        self.room = DelayedDelivery(configuration or Configuration(), world, "sidecar", self.metrics)
+        cluster.follow(self.room._memory.apply, self.room._memory.caught_up.set, lambda: False)
+
+    def cancel(self, *entries: int, due: bool = True, **options: bool) -> list[Outcome]:
+        return self.cancel_at([at(entry) for entry in entries], due=due, **options)
+
+    def cancel_at(
+        self, positions: Sequence[Position], subscriptions: tuple[str, ...] = (), *, due: bool = True, **options: bool
+    ) -> list[Outcome]:
+        targets = [
+            Target(position, self._due(position) if due else None, None, subscriptions) for position in positions
+        ]
+        return self.room.cancel(TOPIC, targets, CancelOptions(**options))
+
+    def round(self) -> None:
+        """One look at every place that is due."""
+        self.room._asserter.round()
+
+    def live(self, milliseconds: int, step_ms: int = 250) -> None:
+        """Let time pass, rounds and deliveries with it."""
+        for _ in range(0, milliseconds, step_ms):
+            self.cluster.pass_ms(step_ms, step_ms)
+            self.round()
+
+    def close(self) -> None:
+        self.room.close()
+
+    def _due(self, position: Position) -> int | None:
+        facts = self.cluster.entries.get(position)
+        return facts.deliver_at_ms if isinstance(facts, EntryFacts) else self.cluster.clock.now_ms() + 1
+
+
+def _facts(found: FakeSubscription) -> SubscriptionFacts:
+    return SubscriptionFacts(
+        found.name,
+        found.type,
+        found.consumers,
+        messages_out=found.messages_out,
+        unacked=len(found.out),
+        sticky=found.sticky,
+        durable=found.durable,
+    )
+
+
+def _ranges(acked: Collection[Position]) -> PositionRanges:
+    return PositionRanges(BEFORE_ALL, [(at(found.entry_id - 1, found.ledger_id), found) for found in sorted(acked)])
+
+
+def _with(facts: EntryFacts, changes: Mapping[str, object]) -> EntryFacts:
+    return replace(facts, **changes)  # type: ignore[arg-type]
