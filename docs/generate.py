@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from service.api.app import create_app
 from service.api.authentication import NoAuthentication
 from service.api.bulk_lines import MEDIA_TYPE
-from service.api.routes import ack_state, delayed_delivery
+from service.api.routes import ack_state, delayed_delivery, waiting
 from service.cli import output
 from service.cli.app import Programs, command_line
 from service.cli.audit import AuditPrograms
@@ -76,7 +76,11 @@ def _openapi() -> dict[str, Any]:
         NoAuthentication(),
         clock=SystemClock(),
         draining=Event(),
-        routers=[delayed_delivery.router(cast("Any", None)), ack_state.router(cast("Any", None))],
+        routers=[
+            delayed_delivery.router(cast("Any", None)),
+            ack_state.router(cast("Any", None)),
+            waiting.router(cast("Any", None)),
+        ],
         version=version,
     )
     return app.openapi()

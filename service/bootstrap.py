@@ -39,7 +39,7 @@ from service.adapters.pulsar.topics import PulsarDeletionTopics
 from service.adapters.pulsar.topics_setup import TopicsSettings
 from service.api.app import create_app
 from service.api.authentication import Authenticator, NoAuthentication, TokenAuthentication, public_key, secret_key
-from service.api.routes import ack_state, delayed_delivery
+from service.api.routes import ack_state, delayed_delivery, waiting
 from service.api.server import Endpoint, listening_socket, server_for
 from service.delayed_delivery.workflow.serving import DelayedDelivery
 from service.delayed_delivery.workflow.world import Configuration as CancellingConfiguration
@@ -67,6 +67,7 @@ from service.room_bootstrap import (
     ClusterAccess,
     open_ack_states,
     open_delayed_delivery,
+    open_waiting_messages,
 )
 from service.settings import Settings, load_settings
 
@@ -113,7 +114,8 @@ def _run(
     draining = threading.Event()
     cancelling = _open_cancelling(settings, access, stack)
     acknowledged = _open_ack_states(settings, access, stack)
-    routers = [delayed_delivery.router(cancelling), ack_state.router(acknowledged.states)]
+    reading = open_waiting_messages(access, lambda opened: _close_at_the_end(stack, opened))
+    routers = [delayed_delivery.router(cancelling), ack_state.router(acknowledged.states), waiting.router(reading)]
     app = _app(settings, service, metrics, authentication, clock, draining, routers)
     _close_at_the_end(stack, service)
     _close_at_the_end(stack, cancelling)

@@ -35,6 +35,7 @@ from service.adapters.pulsar.subscription_cursors import BrokerSubscriptions
 from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
 from service.adapters.pulsar.topic_owners import TopicOwners
 from service.delayed_delivery.workflow.serving import DelayedDelivery
+from service.delayed_delivery.workflow.waiting import WaitingReader
 from service.delayed_delivery.workflow.world import Configuration, World
 from service.model.clocks import Clock
 from service.model.metadata import MetadataStore
@@ -109,6 +110,14 @@ def _reading(state: AckState) -> AckStateReading:
         max_ranges=state.limits.max_unacked_ranges,
         entries_lost_in_a_crash=state.after_crash.entries,
     )
+
+
+def open_waiting_messages(access: ClusterAccess, closing: Callable[[Closable], None]) -> WaitingReader:
+    """Reading what waits, which needs no log and changes nothing."""
+    bulk = BulkEntries(access.bookies)
+    closing(bulk)
+    entries = BulkDelayedEntries(access.store, bulk, access.rest, access.ledgers_root)
+    return WaitingReader(BrokerTopics(access.rest, access.store, access.clock), entries, access.clock)
 
 
 def open_delayed_delivery(

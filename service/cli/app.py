@@ -12,7 +12,14 @@ from typing import Annotated
 import typer
 from typer.main import get_command, get_group
 
-from service.cli import broker_stats, ledger_deletion, pausing, subscriptions, topics
+from service.cli import (
+    broker_stats,
+    ledger_deletion,
+    pausing,
+    subscriptions,
+    topics,
+    waiting_messages,  # noqa: F401  it adds its commands to those of topics
+)
 from service.cli import output as say
 from service.cli.audit import AuditPrograms
 from service.cli.audit_sources import MakeDump, MakeListing

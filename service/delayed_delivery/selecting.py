@@ -92,12 +92,15 @@ class Preview:
     unreadable: int
 
 
-def waiting_positions(state: TopicState, acked: Iterable[PositionRanges]) -> Iterable[Position]:
-    """The topic's entries, oldest first, that at least one of the cursors has not acknowledged."""
+def waiting_positions(
+    state: TopicState, acked: Iterable[PositionRanges], after: Position | None = None
+) -> Iterable[Position]:
+    """The topic's entries, oldest first, that at least one of the cursors has not acknowledged; beyond ``after``."""
     cursors = list(acked)
     if not cursors:
         return
     start = min(cursor.mark_delete for cursor in cursors)
+    start = start if after is None else max(start, after)
     for span in state.ledgers:
         if span.ledger_id < start.ledger_id:
             continue
