@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import JSONResponse
+from starlette.routing import Match
 
 from service.model.errors import (
     BrokerRefusedError,
@@ -32,6 +33,7 @@ from service.model.errors import (
     TemporaryError,
 )
 
+_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """Room for some 50,000 records in one call."""
 
@@ -136,10 +138,19 @@ def _problem(location: tuple[str | int, ...], message: str) -> str:
     return f"{place}: {message.removeprefix('Value error, ')[:300]}"
 
 
-def _framework(_: Request, error: Exception) -> JSONResponse:
+def _framework(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, StarletteHTTPException)
     reason = _REASONS_OF_THE_FRAMEWORK.get(error.status_code, str(error.detail))
-    return reason_response(error.status_code, reason, error.headers)
+    headers = {"Allow": ", ".join(_methods_of(request))} if error.status_code == 405 else error.headers
+    return reason_response(error.status_code, reason, headers)
+
+
+def _methods_of(request: Request) -> list[str]:
+    """Every method of the path: the framework itself names those of one route, and a path has a route for each."""
+    asked = [{**request.scope, "method": method} for method in _METHODS]
+    return [
+        scope["method"] for scope in asked if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+    ]
 
 
 def _unforeseen(request: Request, error: Exception) -> JSONResponse:

@@ -1,6 +1,6 @@
 """schemathesis against the app on a fake service: no 5xx, every error in Pulsar's shape, nothing without a token.
 
-The seed is fixed, so that a change is judged by what it changes.
+The seed is fixed, so that a change is judged by what it changes; `tests/e2e/test_fuzzing.py` fuzzes a real sidecar.
 """
 
 import pytest
@@ -49,8 +49,7 @@ def furnished() -> FakeDeletionService:
 def test_every_operation_of_an_open_sidecar() -> None:
     service = furnished()
     with served(service) as server:
-        report = fuzz(server.url, seed=4, most_examples=6)
-    assert "Tested: 19" in report
+        fuzz(server.url, seed=4, most_examples=6)
     assert service.recorded
     assert service.judged
 
@@ -61,7 +60,6 @@ def test_every_operation_of_a_sidecar_that_demands_a_token() -> None:
     authentication = TokenAuthentication(secret_key(data_url(SECRET)), ["admin"], SystemClock())
     with served(service, authentication) as server:
         service.ledger_answer = Redirect(server.url)
-        report = fuzz(server.url, seed=5, most_examples=3, token=hs256(ADMIN))
-    assert "Tested: 19" in report
+        fuzz(server.url, seed=5, most_examples=3, token=hs256(ADMIN))
     # What was done was done for the token's role only.
     assert {asked[3] for asked in service.calls("delete_topic")} == {"admin"}  # type: ignore[index]

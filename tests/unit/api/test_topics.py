@@ -1,4 +1,5 @@
 import pytest
+from fastapi import APIRouter
 
 from service.ledger_deletion.operating import LedgerDeletionAnswer, OperationState, Redirect
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo
@@ -7,7 +8,7 @@ from service.model.ids import LedgerId
 from service.model.ledgers import LedgerComponent, LedgerType
 from service.model.names import TopicDomain, TopicName
 from tests.fakes.deletion_service import FakeDeletionService
-from tests.unit.api.serving import Served
+from tests.unit.api.serving import Served, served
 
 V2 = "/admin/v2/persistent/public/default"
 PAYLOAD = {
@@ -211,3 +212,13 @@ def test_a_payload_must_name_the_topic_of_its_path(named: str, service: FakeDele
     assert answer.status == 412
     assert "topicName" in answer.reason
     assert service.asked == []
+
+
+def test_a_wrong_method_is_told_all_the_right_ones(service: FakeDeletionService) -> None:
+    router = APIRouter()
+    for method in ("GET", "DELETE"):
+        router.add_api_route("/switch", lambda: "off", methods=[method])
+    with served(service, routers=[router]) as server:
+        answer = server.ask("PATCH", "/switch")
+    assert answer.status == 405
+    assert answer.headers["allow"] == "DELETE, GET"
