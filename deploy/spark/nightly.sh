@@ -1,0 +1,83 @@
+#!/bin/sh
+# One audit, from the cluster to its report: listing, dump, audit with the one before, tidying up.
+set -eu
+
+usage() {
+    cat <<'TEXT'
+Usage: nightly.sh [--help]
+
+Makes a listing and a dump, audits them against the audit before, and removes what is old. Run it once a day: a ledger
+is condemned when two audits, far enough apart, found it unreferenced and unchanged. It deletes no ledger: look at the
+report, then run "pulsar-sidecar audit apply".
+
+Everything is set in the environment:
+  AUDIT_DIRECTORY      where listings/, dumps/ and audits/ are kept; required
+  METADATA_STORE_URL   zk:HOST:PORT[,HOST:PORT][/CHROOT], as in broker.conf; required
+  DUMP_SOURCE          another source for the dump, such as zk-admin:http://HOST:PORT; then the cursors of compaction
+                       are still read from METADATA_STORE_URL
+  AUDIT_ENGINE         embedded (default); spark for submit.sh beside this file; none to make the inputs only
+  AUDIT_OPTIONS        more options for the audit, such as "--min-age-hours 96"
+  METRICS_DIRECTORY    where the node exporter's textfile collector reads; metrics.prom is put there
+  KEEP                 how many listings, dumps and audits to keep in any case; 7
+  KEEP_DAYS            and everything that is younger; 30
+  PULSAR_SIDECAR_METADATA_STORE_AUTH   the credential for ZooKeeper, if it needs one
+
+Exit codes: 0 clean; 2 there are findings; 1 an error, or a guard that said no.
+TEXT
+}
+
+case "${1:-}" in
+    "") ;;
+    --help | -h) usage; exit 0 ;;
+    *) usage >&2; exit 1 ;;
+esac
+if [ -z "${AUDIT_DIRECTORY:-}" ] || [ -z "${METADATA_STORE_URL:-}" ]; then
+    echo "set AUDIT_DIRECTORY and METADATA_STORE_URL; see nightly.sh --help" >&2
+    exit 1
+fi
+
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+now=$(date -u +%Y%m%dT%H%M%SZ)
+listing=$AUDIT_DIRECTORY/listings/$now
+dump=$AUDIT_DIRECTORY/dumps/$now
+audit=$AUDIT_DIRECTORY/audits/$now
+zookeeper=${METADATA_STORE_URL#zk:}
+mkdir -p "$AUDIT_DIRECTORY/listings" "$AUDIT_DIRECTORY/dumps" "$AUDIT_DIRECTORY/audits"
+
+# The listing first: a ledger that is linked in between is then seen as linked.
+pulsar-sidecar ledgers list --source metadata --metadata-store-url "$METADATA_STORE_URL" --with-metadata \
+    --output "$listing"
+if [ -n "${DUMP_SOURCE:-}" ]; then
+    pulsar-sidecar metadata dump --source "$DUMP_SOURCE" --cursors-from "$METADATA_STORE_URL" --output "$dump"
+else
+    pulsar-sidecar metadata dump --source "zk://$zookeeper" --output "$dump"
+fi
+
+previous=
+for candidate in "$AUDIT_DIRECTORY"/audits/*/summary.json; do
+    if [ -f "$candidate" ]; then previous=${candidate%/summary.json}; fi
+done
+set -- --dump "$dump" --listing "$listing" --output "$audit"
+if [ -n "$previous" ]; then set -- "$@" --previous "$previous"; fi
+
+code=0
+# AUDIT_OPTIONS are words.
+# shellcheck disable=SC2086
+case "${AUDIT_ENGINE:-embedded}" in
+    embedded) pulsar-sidecar audit run "$@" ${AUDIT_OPTIONS:-} || code=$? ;;
+    spark) "$here/submit.sh" "$@" ${AUDIT_OPTIONS:-} || code=$? ;;
+    none) ;;
+    *) echo "AUDIT_ENGINE is embedded, spark or none" >&2; exit 1 ;;
+esac
+
+# 2 is also how wrong options end; without an audit there are no findings.
+if [ "$code" -eq 2 ] && [ ! -f "$audit/summary.json" ]; then code=1; fi
+
+if [ -n "${METRICS_DIRECTORY:-}" ] && [ -f "$audit/metrics.prom" ]; then
+    mkdir -p "$METRICS_DIRECTORY"
+    # The collector must never see half a file.
+    cp "$audit/metrics.prom" "$METRICS_DIRECTORY/.pulsar_sidecar_audit.prom.$$"
+    mv "$METRICS_DIRECTORY/.pulsar_sidecar_audit.prom.$$" "$METRICS_DIRECTORY/pulsar_sidecar_audit.prom"
+fi
+pulsar-sidecar audit prune "$AUDIT_DIRECTORY" --keep "${KEEP:-7}" --older-than-days "${KEEP_DAYS:-30}" --execute
+exit "$code"

@@ -1,0 +1,45 @@
+#!/bin/sh
+# Submits the audit's Spark job with what its executors need.
+set -eu
+
+usage() {
+    cat <<'TEXT'
+Usage: submit.sh --dump DIR --listing DIR --output DIR [--previous AUDIT] [other options of the job]
+
+Runs the orphan-ledger audit on Spark: the options are the job's own, the same as of "pulsar-sidecar audit run".
+Directories must be visible to the driver and to every executor under the same name. Nothing in the job reaches
+ZooKeeper or the brokers.
+
+Set in the environment:
+  SPARK_HOME           where Spark 4.1 or later is; without it, spark-submit is looked for in PATH
+  SPARK_MASTER         such as spark://HOST:7077, yarn or k8s://https://HOST:6443; local[*] by default
+  SIDECAR_WHEEL        the wheel of pulsar-sidecar, for executors that have only its Python packages (numpy, pyarrow,
+                       protobuf, cramjam); not needed where pulsar-sidecar itself is installed
+  SPARK_SUBMIT_OPTIONS more options for spark-submit, such as "--conf spark.executor.memory=4g"
+
+Exit codes: 0 clean; 2 there are findings; 1 an error, or a guard that said no.
+
+Example: SPARK_MASTER=yarn SIDECAR_WHEEL=pulsar_sidecar-0.1.0-py3-none-any.whl \
+             submit.sh --dump dumps/monday --listing listings/monday --output audits/monday
+TEXT
+}
+
+case "${1:-}" in
+    "" ) usage >&2; exit 1 ;;
+    --help | -h) usage; exit 0 ;;
+esac
+
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+submit=spark-submit
+if [ -n "${SPARK_HOME:-}" ]; then submit=$SPARK_HOME/bin/spark-submit; fi
+job=${SIDECAR_JOB:-$here/../../pyspark_jobs/orphan_ledgers/job.py}
+[ -f "$job" ] || { echo "there is no job at $job; say where with SIDECAR_JOB" >&2; exit 1; }
+if [ -n "${SIDECAR_WHEEL:-}" ]; then
+    [ -f "$SIDECAR_WHEEL" ] || { echo "there is no wheel at $SIDECAR_WHEEL" >&2; exit 1; }
+    set -- --py-files "$SIDECAR_WHEEL" "$job" "$@"
+else
+    set -- "$job" "$@"
+fi
+# SPARK_SUBMIT_OPTIONS are words.
+# shellcheck disable=SC2086
+exec "$submit" --master "${SPARK_MASTER:-local[*]}" --name pulsar-sidecar-audit ${SPARK_SUBMIT_OPTIONS:-} "$@"
