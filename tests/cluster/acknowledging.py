@@ -29,6 +29,7 @@ from service.model.metadata import MetadataStore
 from service.model.names import TopicName, parse_topic_name
 from service.model.position_ranges import EntryRange
 from service.model.positions import Position
+from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 
 EVERYTHING = Wishes(ranges=100_000)
@@ -72,17 +73,24 @@ class Holes:
 
     @contextmanager
     def consumer(self) -> Iterator[pulsar.Consumer]:
-        consumer = self.client.subscribe(
-            str(self.topic),
-            SUBSCRIPTION,
-            consumer_type=pulsar.ConsumerType.Shared,
-            initial_position=pulsar.InitialPosition.Earliest,
-            receiver_queue_size=1_000,
-        )
+        # After a crash the topic has no owner until the dead broker's session in the metadata store is over.
+        consumer = until(self._subscribed, f"somebody serves {self.topic}", 120)
         try:
             yield consumer
         finally:
             consumer.close()
+
+    def _subscribed(self) -> pulsar.Consumer | None:
+        try:
+            return self.client.subscribe(
+                str(self.topic),
+                SUBSCRIPTION,
+                consumer_type=pulsar.ConsumerType.Shared,
+                initial_position=pulsar.InitialPosition.Earliest,
+                receiver_queue_size=1_000,
+            )
+        except (pulsar.Timeout, pulsar.ConnectError):
+            return None
 
     def acknowledge(
         self, consumer: pulsar.Consumer, wanted: Callable[[Position], bool], patience_ms: int = _PATIENCE_MS
@@ -117,6 +125,11 @@ def received(consumer: pulsar.Consumer, patience_ms: int) -> pulsar.Message | No
         return None
 
 
+def every_other(position: Position) -> bool:
+    """Each second entry, so that every one is a hole by itself."""
+    return position.entry_id % 2 == 1
+
+
 @dataclass(frozen=True, slots=True)
 class AckStateStage:
     """The room over a real cluster, and topics for it."""
@@ -135,11 +148,15 @@ class AckStateStage:
         (state,) = self.states.ack_states(topic, SUBSCRIPTION, EVERYTHING)
         return state
 
-    def owner(self, topic: TopicName) -> str:
-        """The member of the cluster that has the topic."""
-        broker = self.state(topic).broker
-        members = self.cluster.addresses.member_urls
-        return next(name for name, url in members.items() if broker is not None and url.endswith(f"//{broker}"))
+
+def dug(stage: AckStateStage, count: int, namespace: str = "public/default") -> Holes:
+    """A subscription with so many holes, one by one, and no consumer."""
+    holes = stage.holes(namespace=namespace)
+    with holes.consumer() as consumer:
+        holes.produce(2 * count)
+        holes.acknowledge(consumer, every_other)
+    assert len(holes.acknowledged) == count
+    return holes
 
 
 @contextmanager
