@@ -49,10 +49,11 @@ def positions_in(ranges: Iterable[EntryRange]) -> set[Position]:
 
 @dataclass(slots=True)
 class Holes:
-    """A Shared subscription of one topic without batches."""
+    """A Shared subscription of one topic without batches; ``queue`` is how much its consumers take in advance."""
 
     client: pulsar.Client
     topic: TopicName
+    queue: int = 1_000
     sent: set[Position] = field(default_factory=set)
     acknowledged: set[Position] = field(default_factory=set)
 
@@ -87,7 +88,7 @@ class Holes:
                 SUBSCRIPTION,
                 consumer_type=pulsar.ConsumerType.Shared,
                 initial_position=pulsar.InitialPosition.Earliest,
-                receiver_queue_size=1_000,
+                receiver_queue_size=self.queue,
             )
         except (pulsar.Timeout, pulsar.ConnectError):
             return None

@@ -203,6 +203,7 @@ class FakeCluster:
 
     def read(self, topic: TopicName, positions: Collection[Position]) -> Mapping[Position, EntryAnswer]:
         with self._call("entries"):
+            self._existing()
             return {position: self.entries.get(position, Absent()) for position in positions}
 
     def room(self, topic: TopicName, subscription: str, *, ranges: int | None = None) -> AckStateRoom:

@@ -35,6 +35,7 @@ def small(special_cluster: ClusterFactory, request: pytest.FixtureRequest) -> It
 
 def test_a_pause_is_seen_while_it_is_in_force(small: AckStateStage) -> None:
     holes = small.holes()
+    holes.queue = 10
     small.rest.change("PUT", "/admin/v2/persistent/" + str(holes.topic).removeprefix("persistent://"))
     small.states.enable_topic_pause(holes.topic)
     until(lambda: small.states.topic_pause(holes.topic).topic is TopicPolicy.TRUE, "the topic's policy is set")
@@ -60,6 +61,7 @@ def test_a_removed_namespace_policy_lets_the_brokers_own_count_again(small: AckS
     assert small.state(holes.topic).pause is PauseState.OFF, "the false that the broker's DELETE has stored counts"
     small.states.remove_namespace_pause(namespace)
     stopped = small.holes(namespace=namespace)
+    stopped.queue = 10
     with stopped.consumer() as consumer:
         stopped.produce(400)
         stopped.acknowledge(consumer, every_other)

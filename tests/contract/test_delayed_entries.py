@@ -1,0 +1,214 @@
+"""How entries' metadata is read in bulk, in memory and from a cluster's bookies, brokers having written it."""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Protocol
+
+import pulsar
+import pytest
+
+from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
+from service.adapters.bookkeeper.bookie_connections import BookieConnections
+from service.adapters.bookkeeper.bulk_entries import BulkEntries
+from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from service.adapters.pulsar.admin_rest import AdminRest, topic_path
+from service.adapters.pulsar.delayed_entries import BulkDelayedEntries
+from service.adapters.pulsar.message_headers import entry_facts_in_headers
+from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from service.delayed_delivery.facts import Absent, EntryFacts
+from service.delayed_delivery.ports import DelayedEntries
+from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from service.model.clocks import SystemClock
+from service.model.errors import NotFoundError
+from service.model.ids import EntryId, LedgerId
+from service.model.names import TopicName, parse_topic_name
+from service.model.positions import Position
+from tests.cluster.running import ClusterUnderTest
+from tests.fakes.delayed_messages import TOPIC, FakeCluster
+
+NEVER_WRITTEN = LedgerId(2**40)
+DELAY_MS = 3_600_000
+
+
+class World(Protocol):
+    """One topic with delayed messages."""
+
+    @property
+    def entries(self) -> DelayedEntries: ...
+
+    @property
+    def topic(self) -> TopicName: ...
+
+    def publish(self, count: int, key: str, properties: dict[str, str]) -> list[Position]: ...
+
+    def close_ledger(self) -> None: ...
+
+    def remove(self) -> None: ...
+
+
+class FakeWorld:
+    topic = TOPIC
+
+    def __init__(self) -> None:
+        self._cluster = FakeCluster()
+        self.entries: DelayedEntries = self._cluster
+
+    def publish(self, count: int, key: str, properties: dict[str, str]) -> list[Position]:
+        return self._cluster.publish(count, DELAY_MS, key=key, properties=properties)
+
+    def close_ledger(self) -> None:
+        self._cluster.unload()
+
+    def remove(self) -> None:
+        self._cluster.topic_exists = False
+
+
+class Cluster:
+    """What all real worlds share."""
+
+    def __init__(self, cluster: ClusterUnderTest) -> None:
+        self.addresses = cluster.addresses
+        self.store: ZooKeeperMetadataStore = open_metadata_store(self.addresses.metadata_store_url, SystemClock())
+        self.rest = AdminRest(self.addresses.web_service_urls, store=self.store)
+        self.bookies = BookieConnections(RegisteredBookies(self.store).address)
+        self.bulk = BulkEntries(self.bookies)
+        self.client = pulsar.Client(
+            self.addresses.broker_service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+
+    def close(self) -> None:
+        self.client.close()
+        self.bulk.close()
+        self.bookies.close()
+        self.store.close()
+
+
+class RealWorld:
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.topic = parse_topic_name(f"persistent://public/default/waiting-{uuid.uuid4().hex[:12]}")
+        self.entries = BulkDelayedEntries(cluster.store, cluster.bulk, cluster.rest, DEFAULT_LEDGERS_ROOT)
+        cluster.client.subscribe(str(self.topic), "s").close()
+
+    def publish(self, count: int, key: str, properties: dict[str, str]) -> list[Position]:
+        found: list[Position] = []
+
+        def stored(result: pulsar.Result, identity: pulsar.MessageId) -> None:
+            assert result == pulsar.Result.Ok
+            found.append(Position(LedgerId(identity.ledger_id()), EntryId(identity.entry_id())))
+
+        producer = self.producer()
+        delay = timedelta(milliseconds=DELAY_MS)
+        for _ in range(count):
+            producer.send_async(b"x", stored, partition_key=key, properties=properties, deliver_after=delay)
+        producer.flush()
+        producer.close()
+        assert len(found) == count
+        return found
+
+    def producer(self, **wishes: bool) -> pulsar.Producer:
+        settings = {"batching_enabled": False, "block_if_queue_full": True, **wishes}
+        return self.cluster.client.create_producer(str(self.topic), **settings)
+
+    def close_ledger(self) -> None:
+        BrokerTopicAdmin(self.cluster.rest).unload(self.topic)
+
+    def remove(self) -> None:
+        BrokerTopicAdmin(self.cluster.rest).delete_topic(self.topic, partitioned=False, force=True)
+
+
+@pytest.fixture(scope="module")
+def real_cluster(cluster: ClusterUnderTest) -> Iterator[Cluster]:
+    found = Cluster(cluster)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def real(real_cluster: Cluster) -> RealWorld:
+    return RealWorld(real_cluster)
+
+
+@pytest.fixture(params=["fake", "cluster"])
+def world(request: pytest.FixtureRequest) -> World:
+    return FakeWorld() if request.param == "fake" else request.getfixturevalue("real")
+
+
+def test_every_entry_says_when_it_is_due_and_what_it_is(world: World) -> None:
+    positions = world.publish(5, "k", {"order": "7", "ü": "é"})
+    answers = world.entries.read(world.topic, positions)
+    assert list(answers) == positions
+    for facts in answers.values():
+        assert isinstance(facts, EntryFacts)
+        assert facts.deliver_at_ms is not None
+        assert abs(facts.deliver_at_ms - facts.publish_time_ms - DELAY_MS) < 60_000
+        assert (facts.key, facts.properties) == ("k", {"order": "7", "ü": "é"})
+        assert (facts.messages_in_batch, facts.chunk, facts.marker, facts.transaction) == (None, None, False, False)
+
+
+def test_what_is_not_there_is_absent(world: World) -> None:
+    positions = world.publish(2, "k", {})
+    beyond = Position(positions[-1].ledger_id, EntryId(positions[-1].entry_id + 1))
+    absent = [beyond, Position(NEVER_WRITTEN, EntryId(0)), Position(positions[0].ledger_id, EntryId(10**6))]
+    assert world.entries.read(world.topic, absent) == dict.fromkeys(absent, Absent())
+    world.close_ledger()
+    answers = world.entries.read(world.topic, [*positions, *absent])
+    assert [isinstance(answers[position], EntryFacts) for position in positions] == [True, True]
+    assert all(answers[position] == Absent() for position in absent)
+
+
+def test_a_topic_that_does_not_exist(world: World) -> None:
+    positions = world.publish(1, "k", {})
+    world.remove()
+    with pytest.raises(NotFoundError):
+        world.entries.read(world.topic, positions)
+
+
+def test_nothing_asked_is_nothing_answered(world: World) -> None:
+    world.publish(1, "k", {})
+    assert world.entries.read(world.topic, []) == {}
+
+
+def test_another_topics_entries_are_absent(real: RealWorld, real_cluster: Cluster) -> None:
+    positions = real.publish(1, "k", {})
+    other = RealWorld(real_cluster)
+    other.publish(1, "k", {})
+    assert other.entries.read(other.topic, positions) == dict.fromkeys(positions, Absent())
+
+
+def test_thousands_come_at_once(real: RealWorld) -> None:
+    positions = real.publish(3_000, "k", {})
+    answers = real.entries.read(real.topic, positions[::3])
+    assert [facts.sequence_id for facts in answers.values() if isinstance(facts, EntryFacts)] == list(
+        range(0, 3_000, 3)
+    )
+
+
+def test_a_broker_says_the_same(real: RealWorld) -> None:
+    (position,) = real.publish(1, "k", {"order": "7"})
+    (facts,) = real.entries.read(real.topic, [position]).values()
+    assert isinstance(facts, EntryFacts)
+    path = topic_path(real.topic, f"/ledger/{position.ledger_id}/entry/{position.entry_id}")
+    said = entry_facts_in_headers(real.cluster.rest.headers(path))
+    assert said == replace(facts, size_bytes=None)
+
+
+def test_batches_and_chunks_are_told(real: RealWorld) -> None:
+    batching = real.cluster.client.create_producer(str(real.topic), batching_enabled=True)
+    for number in range(3):
+        batching.send_async(b"%d" % number, lambda *_: None)
+    batching.flush()
+    batching.close()
+    chunking = real.producer(chunking_enabled=True)
+    identity = chunking.send(bytes(11_000_000), deliver_after=timedelta(hours=1))
+    chunking.close()
+    last = Position(LedgerId(identity.ledger_id()), EntryId(identity.entry_id()))
+    everything = [Position(last.ledger_id, EntryId(entry)) for entry in range(last.entry_id + 1)]
+    found = [facts for facts in real.entries.read(real.topic, everything).values() if isinstance(facts, EntryFacts)]
+    assert len(found) == len(everything)
+    assert [facts.messages_in_batch for facts in found if facts.chunk is None] == [3]
+    chunks = [facts.chunk for facts in found if facts.chunk is not None]
+    assert [chunk.chunk_id for chunk in chunks] == list(range(chunks[0].total))
+    assert len({chunk.uuid for chunk in chunks}) == 1
