@@ -163,7 +163,8 @@ class BrokerTopics:
 
     def _policy(self, topic: TopicName, name: str) -> object:
         try:
-            return self._rest.get(topic_path(topic, f"/{name}"), {"applied": "true"})
+            # Policies belong to the whole topic; brokers refuse to tell them for a partition.
+            return self._rest.get(topic_path(topic.base, f"/{name}"), {"applied": "true"})
         except BrokerRefusedError as error:
             if error.status == _NO_TOPIC_POLICIES:
                 return None
