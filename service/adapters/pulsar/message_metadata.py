@@ -44,6 +44,8 @@ def metadata_of(entry: bytes) -> tuple[api.MessageMetadata, int]:
         metadata.ParseFromString(entry[start : start + length])
     except (struct.error, DecodeError) as error:
         raise UndecodableError(f"an entry of {len(entry)} bytes holds no message ({error})") from error
+    if not metadata.IsInitialized():
+        raise UndecodableError(f"an entry of {len(entry)} bytes holds no message: its metadata lacks a required field")
     return metadata, start + length
 
 
