@@ -48,6 +48,10 @@ class AuthenticationTLS(Authentication):
 class ConsumerBatchReceivePolicy:
     def __init__(self, max_num_message: int, max_num_bytes: int, timeout_ms: int) -> None: ...
 
+class CompressionType:
+    NONE: CompressionType
+    LZ4: CompressionType
+
 class Client:
     def __init__(
         self,
@@ -76,6 +80,7 @@ class Client:
         batching_max_messages: int = 1000,
         batching_max_allowed_size_in_bytes: int = 131072,
         batching_max_publish_delay_ms: int = 10,
+        compression_type: CompressionType = ...,
     ) -> Producer: ...
     def subscribe(
         self,

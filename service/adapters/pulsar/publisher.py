@@ -163,15 +163,18 @@ class _PartitionProducer:
         if self._producer is not None and (self._explicit == explicit or not self._settings.batching):
             return
         self.close()
+        batching = self._settings.batching and not explicit
         with translated(f"opening the producer {self._producer_name} on {self._uri}"):
             producer = self._client.create_producer(
                 self._uri,
                 self._producer_name,
                 send_timeout_millis=0,
                 max_pending_messages=2 * self._settings.window,
-                batching_enabled=self._settings.batching and not explicit,
+                batching_enabled=batching,
                 batching_max_messages=_BATCH_MESSAGES,
                 batching_max_publish_delay_ms=_BATCH_DELAY_MS,
+                # Records and outcomes of one batch are much alike; what is not written twice costs bookies nothing.
+                compression_type=pulsar.CompressionType.LZ4 if batching else pulsar.CompressionType.NONE,
             )
         self._producer, self._explicit = producer, explicit
         jump = _MAX_IN_FLIGHT + secrets.randbelow(_JUMP)
