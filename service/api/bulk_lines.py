@@ -39,15 +39,29 @@ class LinesResponse(StreamingResponse):
 
 
 async def carried_out(chunks: AsyncIterator[bytes], cancel: Cancel) -> AsyncIterator[bytes]:
-    """The verdicts, one line each; a few batches are on their way at a time."""
+    """The verdicts, one line each, once the first lines have come in.
+
+    Raises:
+        InvalidInputError: there are none.
+    """
+    batches = _batches(chunks)
+    first = await anext(batches, [])
+    if not any(line.strip() for line in first):
+        raise InvalidInputError("the body has no lines; write one JSON object a line, with ledgerId and entryId")
+    return _verdicts_of(first, batches, cancel)
+
+
+async def _verdicts_of(lines: list[bytes], batches: AsyncIterator[list[bytes]], cancel: Cancel) -> AsyncIterator[bytes]:
+    """A few batches are on their way at a time."""
     running: deque[asyncio.Task[bytes]] = deque()
     first = 1
     try:
-        async for lines in _batches(chunks):
+        while lines:
             running.append(asyncio.create_task(run_in_threadpool(_batch, lines, first, cancel)))
             first += len(lines)
             if len(running) >= BATCHES_AT_ONCE:
                 yield await running.popleft()
+            lines = await anext(batches, [])
         while running:
             yield await running.popleft()
     finally:

@@ -179,11 +179,11 @@ def _add_bulk(routes: APIRouter, service: DelayedDeliveryService) -> None:
 
         Each line is an object with ``ledgerId`` and ``entryId`` or a base64 ``messageId``, and may have ``deliverAt``,
         ``subscriptionNames``, ``partition`` and ``batchIndex``. A bad line fails alone. 200 says nothing of the lines:
-        read each verdict.
+        read each verdict, while you write, or in parts: the answer grows as long as the request.
         """
         name = persistent_topic(tenant, namespace, topic)
         options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.role)
-        lines = carried_out(request.stream(), lambda targets: service.cancel(name, targets, options))
+        lines = await carried_out(request.stream(), lambda targets: service.cancel(name, targets, options))
         return LinesResponse(lines)
 
 

@@ -1,0 +1,267 @@
+"""Cancelling's routes: PIP-423's status codes, a reason that says what to change, and lines that fail alone."""
+
+import base64
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from service.api.routes import delayed_delivery
+from service.delayed_delivery.cancelling import Cause, Proof, Verdict
+from service.model.errors import DisabledError, NotFoundError, TemporaryError
+from service.wire import PulsarApi_pb2 as api
+from tests.fakes.delayed_service import FakeDelayedDelivery
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.unit.api.serving import Served, served
+
+TOPIC = "/admin/v2/persistent/public/default/orders"
+DUE = 1_800_000_000_000
+GOOD = f"ledgerId=7&entryId=3&deliverAt={DUE}"
+
+
+@pytest.fixture(scope="module")
+def _shared() -> Iterator[tuple[FakeDelayedDelivery, Served]]:
+    fake = FakeDelayedDelivery()
+    with served(FakeDeletionService(), routers=[delayed_delivery.router(fake)]) as server:
+        yield fake, server
+
+
+@pytest.fixture
+def fake(_shared: tuple[FakeDelayedDelivery, Served]) -> FakeDelayedDelivery:
+    fresh, shared = FakeDelayedDelivery(), _shared[0]
+    for name in ("verdicts", "warnings", "fails", "asked", "new_due_times"):
+        setattr(shared, name, getattr(fresh, name))
+    return shared
+
+
+@pytest.fixture
+def server(_shared: tuple[FakeDelayedDelivery, Served], fake: FakeDelayedDelivery) -> Served:
+    return _shared[1]
+
+
+def test_a_cancelled_message_is_204_and_headers_say_what_is_proven(server: Served, fake: FakeDelayedDelivery) -> None:
+    answer = server.ask("POST", f"{TOPIC}/cancelDelayedMessage?{GOOD}")
+    assert (answer.status, answer.body) == (204, b"")
+    headers = {name.lower(): value for name, value in answer.headers.items()}
+    assert headers["x-pulsar-sidecar-proof"] == "ACKED"
+    assert headers["x-pulsar-sidecar-cancellation"] == "7:3"
+    assert headers["x-pulsar-sidecar-warning"] == "a warning"
+    ((topic, target, options),) = fake.asked
+    assert str(topic) == "persistent://public/default/orders"
+    assert (str(target.position), target.deliver_at_ms, target.subscriptions) == ("7:3", DUE, ())
+    assert not options.wait_persisted
+
+
+def test_the_weakest_proof_is_the_answers(server: Served, fake: FakeDelayedDelivery) -> None:
+    fake.verdicts = (Verdict("a", Proof.PERSISTED), Verdict("b", Proof.ACKED))
+    answer = server.ask("POST", f"{TOPIC}/cancelDelayedMessage?{GOOD}&wait=persisted")
+    assert {name.lower(): value for name, value in answer.headers.items()}["x-pulsar-sidecar-proof"] == "ACKED"
+    assert fake.asked[0][2].wait_persisted
+
+
+def test_the_path_of_a_v1_topic(server: Served, fake: FakeDelayedDelivery) -> None:
+    path = "/admin/persistent/prop/cluster/ns/a%2Fb/cancelDelayedMessage"
+    assert server.ask("POST", f"{path}?{GOOD}").status == 204
+    assert str(fake.asked[0][0]) == "persistent://prop/cluster/ns/a/b"
+
+
+@pytest.mark.parametrize(
+    ("names", "meant"),
+    [
+        ("", ()),
+        ("&subscriptionNames=", ()),
+        ("&subscriptionNames=a,b", ("a", "b")),
+        ("&subscriptionNames=a&subscriptionNames=b,a", ("a", "b")),
+        ("&subscriptionNames=sub%20a%2Fb", ("sub a/b",)),
+    ],
+)
+def test_subscription_names_repeated_or_comma_separated(
+    server: Served, fake: FakeDelayedDelivery, names: str, meant: tuple[str, ...]
+) -> None:
+    assert server.ask("POST", f"{TOPIC}/cancelDelayedMessage?{GOOD}{names}").status == 204
+    assert fake.asked[0][1].subscriptions == meant
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("", "ledgerId is missing"),
+        (f"ledgerId=-1&entryId=0&deliverAt={DUE}", "ledgerId must be a number"),
+        (f"ledgerId=1&entryId=-5&deliverAt={DUE}", "entryId must be a number"),
+        (f"ledgerId=1&entryId=9223372036854775808&deliverAt={DUE}", "entryId must be a number"),
+        ("ledgerId=1&entryId=0&deliverAt=0", "must be positive"),
+        ("ledgerId=1&entryId=0&deliverAt=1800000000", "looks like seconds"),
+        (f"ledgerId=x&entryId=0&deliverAt={DUE}", "ledgerId must be a number"),
+        (f"{GOOD}&subscriptionNames=a,,b", "name is empty"),
+        (f"{GOOD}&subscriptionNames={'x' * 2000}", "at most 1024 bytes"),
+        (f"{GOOD}&wait=forever", "wait is persisted"),
+        (f"{GOOD}&defer=maybe", "defer is true or false"),
+    ],
+)
+def test_wrong_parameters_are_412_and_change_nothing(
+    server: Served, fake: FakeDelayedDelivery, query: str, says: str
+) -> None:
+    answer = server.ask("POST", f"{TOPIC}/cancelDelayedMessage?{query}")
+    assert answer.status == 412
+    assert says in answer.reason
+    assert fake.asked == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status"),
+    [
+        (Verdict("s", Proof.NOT_FOUND, Cause.NO_SUBSCRIPTION, "there is none"), 404),
+        (Verdict(None, Proof.TOO_LATE, Cause.DUE, "its due time has passed"), 412),
+        (Verdict("s", Proof.RACED, Cause.DISPATCHED, "it may have gone"), 412),
+        (Verdict("s", Proof.REFUSED, Cause.BATCH, "a batch"), 412),
+    ],
+)
+def test_what_was_not_cancelled_has_the_pips_code_and_the_reason(
+    server: Served, fake: FakeDelayedDelivery, verdict: Verdict, status: int
+) -> None:
+    fake.verdicts = (Verdict("ok", Proof.ACKED), verdict)
+    answer = server.ask("POST", f"{TOPIC}/cancelDelayedMessage?{GOOD}")
+    assert answer.status == status
+    assert verdict.proof.value in answer.reason
+    assert (verdict.reason or "") in answer.reason
+
+
+def test_accepted_is_202_with_the_verdicts(server: Served, fake: FakeDelayedDelivery) -> None:
+    fake.verdicts = (Verdict("s", Proof.ACCEPTED, Cause.BROKER, "no broker answered"),)
+    answer = server.ask("POST", f"{TOPIC}/cancelDelayedMessage?{GOOD}&defer=true")
+    assert answer.status == 202
+    document = answer.json
+    assert isinstance(document, dict)
+    assert document["cancellationId"] == "7:3"
+    assert document["verdicts"][0]["proof"] == "ACCEPTED"
+    assert fake.asked[0][2].defer
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(NotFoundError("no topic"), 404), (DisabledError("off"), 405), (TemporaryError("later"), 503)]
+)
+def test_errors_of_the_room(server: Served, fake: FakeDelayedDelivery, error: Exception, status: int) -> None:
+    fake.fails = error  # type: ignore[assignment]
+    assert server.ask("POST", f"{TOPIC}/cancelDelayedMessage?{GOOD}").status == status
+
+
+def test_a_non_persistent_topic_is_405(server: Served) -> None:
+    answer = server.ask("POST", f"{TOPIC.replace('persistent', 'non-persistent')}/cancelDelayedMessage?{GOOD}")
+    assert answer.status == 405
+    assert "nothing waits" in answer.reason
+
+
+def message_id(ledger_id: int, entry_id: int, partition: int = -1) -> str:
+    found = api.MessageIdData(ledgerId=ledger_id, entryId=entry_id, partition=partition)
+    return base64.b64encode(found.SerializeToString()).decode()
+
+
+def test_skipping_by_message_ids_of_both_forms(server: Served, fake: FakeDelayedDelivery) -> None:
+    body = {"messageIds": [{"ledgerId": 7, "entryId": 1}, message_id(7, 2, 4), {"messageId": message_id(8, 0)}]}
+    assert server.ask("POST", f"{TOPIC}/subscription/my%20sub/skipByMessageIds", body).status == 204
+    asked = [(str(target.position), target.partition, target.subscriptions) for _, target, _ in fake.asked]
+    assert asked == [("7:1", None, ("my sub",)), ("7:2", 4, ("my sub",)), ("8:0", None, ("my sub",))]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [],
+        ["not base64!"],
+        [base64.b64encode(b"\xff\xff").decode()],
+        [{"ledgerId": 7}],
+        [{"ledgerId": 7, "entryId": 1, "messageId": message_id(7, 1)}],
+        [{"ledgerId": -1, "entryId": 1}],
+        [{"ledgerId": 7, "entryId": 1, "more": 1}],
+    ],
+)
+def test_wrong_message_ids_are_400_and_change_nothing(
+    server: Served, fake: FakeDelayedDelivery, ids: list[object]
+) -> None:
+    answer = server.ask("POST", f"{TOPIC}/subscription/s/skipByMessageIds", {"messageIds": ids})
+    assert answer.status == 400
+    assert answer.reason
+    assert fake.asked == []
+
+
+def lines(server: Served, text: str) -> list[dict[str, object]]:
+    answer = server.ask("POST", f"{TOPIC}/cancelDelayedMessages", text.encode())
+    assert answer.status == 200
+    return [json.loads(line) for line in answer.body.splitlines()]
+
+
+def test_a_bad_line_fails_alone(server: Served, fake: FakeDelayedDelivery) -> None:
+    good = [json.dumps({"ledgerId": 7, "entryId": n, "deliverAt": DUE}) for n in range(3)]
+    bad = [
+        "nonsense",
+        "[]",
+        '{"ledgerId":7}',
+        '{"ledgerId":7,"entryId":1,"deliverAt":5}',
+        '{"messageId":"?"}',
+        "x" * 70_000,
+    ]
+    found = lines(server, "\n".join([good[0], *bad, "", good[1], good[2]]))
+    assert [one["line"] for one in found] == [1, 2, 3, 4, 5, 6, 7, 9, 10]
+    assert [one["cancelled"] for one in found] == [True] + [False] * 6 + [True, True]
+    assert all(one["verdicts"][0]["cause"] == "invalid" for one in found[1:7])  # type: ignore[index]
+    assert [str(target.position) for _, target, _ in fake.asked] == ["7:0", "7:1", "7:2"]
+
+
+def test_many_lines_are_answered_in_order(server: Served, fake: FakeDelayedDelivery) -> None:
+    text = "\n".join(f'{{"ledgerId":7,"entryId":{n}}}' for n in range(12_001))
+    found = lines(server, text)
+    assert [one["cancellationId"] for one in found] == [f"7:{n}" for n in range(12_001)]
+    assert [one["line"] for one in found] == list(range(1, 12_002))
+
+
+@pytest.mark.parametrize("body", [b"", b"\n \n"])
+def test_no_lines_are_400(server: Served, body: bytes) -> None:
+    answer = server.ask("POST", f"{TOPIC}/cancelDelayedMessages", body)
+    assert answer.status == 400
+    assert "no lines" in answer.reason
+
+
+def test_lines_of_a_topic_that_does_not_exist_say_so(server: Served, fake: FakeDelayedDelivery) -> None:
+    fake.fails = NotFoundError("there is no topic")
+    (found,) = lines(server, '{"ledgerId":7,"entryId":1}')
+    assert found["verdicts"] == [
+        {"subscription": None, "proof": "NOT_FOUND", "cause": "no topic", "reason": "there is no topic"}
+    ]
+
+
+def test_a_selection_is_previewed_and_confirmed(server: Served, fake: FakeDelayedDelivery) -> None:
+    answer = server.ask("POST", f"{TOPIC}/delayedMessages/preview", {"key": "k"})
+    found = answer.json
+    assert isinstance(found, dict)
+    assert (found["count"], len(found["sample"])) == (3, 3)
+    confirmed = server.ask("POST", f"{TOPIC}/delayedMessages/cancel", {**found["selection"], "hash": found["hash"]})
+    assert [json.loads(line)["cancelled"] for line in confirmed.body.splitlines()] == [True] * 3
+    stale = server.ask("POST", f"{TOPIC}/delayedMessages/cancel", {"key": "k", "hash": "stale"})
+    assert stale.status == 409
+
+
+@pytest.mark.parametrize("selection", [{}, {"dueFrom": 5, "dueTo": 5}, {"dueFrom": -1}])
+def test_a_selection_of_everything_or_nothing_is_400(server: Served, selection: dict[str, int]) -> None:
+    assert server.ask("POST", f"{TOPIC}/delayedMessages/preview", selection).status == 400
+
+
+def test_expediting_and_rescheduling(server: Served, fake: FakeDelayedDelivery) -> None:
+    place = {"ledgerId": 7, "entryId": 1}
+    assert server.ask("POST", f"{TOPIC}/expediteDelayedMessage", place).status == 200
+    moved = server.ask("POST", f"{TOPIC}/rescheduleDelayedMessage", {**place, "newDeliverAt": DUE})
+    assert moved.json["messageId"] == "7:9:-1"  # type: ignore[index]
+    assert fake.new_due_times == [None, DUE]
+    for verb, body in (
+        ("expediteDelayedMessage", {**place, "newDeliverAt": DUE}),
+        ("rescheduleDelayedMessage", place),
+        ("rescheduleDelayedMessage", {**place, "newDeliverAt": 5}),
+    ):
+        assert server.ask("POST", f"{TOPIC}/{verb}", body).status == 400
+
+
+@pytest.mark.parametrize(("named", "status"), [("7:3", 200), ("7%3A3", 200), ("7", 400), ("a:b", 400)])
+def test_how_far_a_cancellation_has_come(server: Served, named: str, status: int) -> None:
+    answer = server.ask("GET", f"{TOPIC}/cancellations/{named}")
+    assert answer.status == status
+    if status == 200:
+        assert answer.json[0]["proof"] == "PERSISTED"  # type: ignore[index]
