@@ -139,6 +139,8 @@ class AckStateStage:
     client: pulsar.Client
     store: MetadataStore
     rest: AdminRest
+    subscriptions: BrokerSubscriptions
+    stored: BookieStoredCursors
     policies: BrokerPausePolicies
     states: AckStates
 
@@ -172,7 +174,7 @@ def ack_state_stage(cluster: ClusterUnderTest) -> Iterator[AckStateStage]:
     states = AckStates(World(subscriptions, stored, policies), Remembered(clock))
     client = pulsar.Client(addresses.broker_service_url, logger=pulsar.ConsoleLogger(_QUIET))
     try:
-        yield AckStateStage(cluster, client, store, rest, policies, states)
+        yield AckStateStage(cluster, client, store, rest, subscriptions, stored, policies, states)
     finally:
         client.close()
         states.close()

@@ -101,6 +101,10 @@ class AckStates:
                 return self._once(topic, subscription, wishes)
             except TemporaryError as error:
                 failure = error
+            except NotFoundError:
+                if topic.partition_index is None:
+                    raise
+                return []  # a partition that nobody has used yet
         raise failure
 
     def _once(self, topic: TopicName, subscription: str | None, wishes: Wishes) -> list[AckState]:

@@ -1,0 +1,150 @@
+"""What brokers and stores say of acknowledgements, in memory and on a cluster."""
+
+import uuid
+from collections.abc import Iterator
+from typing import Protocol
+
+import pytest
+
+from service.ack_state.pausing import TopicPolicy
+from service.ack_state.ports import PausePolicies, StoredCursors, Subscriptions
+from service.model.errors import NotFoundError
+from service.model.ids import EntryId, LedgerId
+from service.model.names import TopicName, parse_topic_name
+from service.model.position_ranges import PositionRanges
+from service.model.positions import Position
+from tests.cluster.acknowledging import SUBSCRIPTION, AckStateStage, Holes, ack_state_stage, every_other
+from tests.cluster.patience import until
+from tests.cluster.running import ClusterUnderTest
+from tests.fakes.acknowledging_broker import FakeAcknowledgingBroker, FakeCursor, FakeTopic
+
+NOWHERE = parse_topic_name("persistent://public/default/nobody-made-this")
+
+
+class World(Protocol):
+    """One topic of ten entries, in a namespace of its own."""
+
+    subscriptions: Subscriptions
+    stored: StoredCursors
+    policies: PausePolicies
+    topic: TopicName
+
+    def acknowledge_odd(self) -> None: ...
+
+    def store(self) -> None: ...
+
+
+class FakeWorld:
+    def __init__(self) -> None:
+        self.topic = parse_topic_name("persistent://public/contract/topic")
+        broker = FakeAcknowledgingBroker()
+        broker.namespaces["public/contract"] = None
+        broker.topics[self.topic] = FakeTopic(10, {SUBSCRIPTION: FakeCursor()})
+        self.subscriptions: Subscriptions = broker
+        self.stored: StoredCursors = broker
+        self.policies: PausePolicies = broker
+        self._broker = broker
+
+    def acknowledge_odd(self) -> None:
+        self._broker.acknowledge(self.topic, SUBSCRIPTION, 1, 3, 5, 7, 9)
+
+    def store(self) -> None:
+        self._broker.store(self.topic, SUBSCRIPTION)
+
+
+class RealWorld:
+    def __init__(self, stage: AckStateStage) -> None:
+        namespace = f"public/contract-{uuid.uuid4().hex[:12]}"
+        stage.rest.change("PUT", f"/admin/v2/namespaces/{namespace}", {})
+        self._holes: Holes = stage.holes("topic", namespace)
+        self._stage = stage
+        self.topic = self._holes.topic
+        self.subscriptions: Subscriptions = stage.subscriptions
+        self.stored: StoredCursors = stage.stored
+        self.policies: PausePolicies = stage.policies
+        with self._holes.consumer():
+            self._holes.produce(10)
+
+    def acknowledge_odd(self) -> None:
+        with self._holes.consumer() as consumer:
+            self._holes.acknowledge(consumer, every_other, 1_000)
+
+    def store(self) -> None:
+        # An orderly unload writes everything down.
+        self._stage.rest.change("PUT", f"/admin/v2/persistent/{self.topic.namespace}/{self.topic.local_name}/unload")
+
+
+@pytest.fixture(scope="module")
+def stage(cluster: ClusterUnderTest) -> Iterator[AckStateStage]:
+    with ack_state_stage(cluster) as stage:
+        yield stage
+
+
+@pytest.fixture(params=["fake", "cluster"])
+def world(request: pytest.FixtureRequest) -> World:
+    return FakeWorld() if request.param == "fake" else RealWorld(request.getfixturevalue("stage"))
+
+
+def odd_entries(world: World) -> PositionRanges:
+    (ledger_id,) = world.subscriptions.cursors(world.topic).lengths
+    odd = [Position(ledger_id, EntryId(entry)) for entry in range(1, 10, 2)]
+    return PositionRanges(Position(ledger_id, EntryId(-1))).with_positions(odd)
+
+
+def test_a_cursor_in_memory_and_in_store(world: World) -> None:
+    before = world.subscriptions.cursors(world.topic)
+    assert list(before.lengths.values()) == [10]
+    assert (before.cursors[SUBSCRIPTION].ranges, before.cursors[SUBSCRIPTION].type) == (0, "Shared")
+    world.acknowledge_odd()
+    wanted = odd_entries(world)
+    cursor = until(lambda: holding(world, 5), "the acknowledgements have arrived")
+    assert cursor == wanted
+    world.store()
+    after = world.subscriptions.cursors(world.topic)
+    stored = world.stored.stored(world.topic, SUBSCRIPTION, after.lengths, after.cursors[SUBSCRIPTION].stored)
+    assert stored is not None
+    assert (stored.acknowledged, stored.ranges, stored.batch_indexes) == (wanted, 5, 0)
+
+
+def holding(world: World, ranges: int) -> PositionRanges | None:
+    cursor = world.subscriptions.cursors(world.topic).cursors[SUBSCRIPTION]
+    return cursor.acknowledged if cursor.ranges == ranges else None
+
+
+def test_what_does_not_exist(world: World) -> None:
+    assert world.subscriptions.partitions(NOWHERE) is None
+    assert world.subscriptions.partitions(world.topic) == 0
+    assert world.stored.stored(world.topic, "nobody", {LedgerId(1): 1}, None) is None
+    for ask in (
+        lambda: world.subscriptions.cursors(NOWHERE),
+        lambda: world.policies.policies(NOWHERE, None),
+        lambda: world.policies.enable_for_topic(NOWHERE),
+        lambda: world.policies.remove_from_topic(NOWHERE),
+        lambda: world.policies.of_namespace("public/nowhere"),
+        lambda: world.policies.enable_for_namespace("public/nowhere"),
+        lambda: world.policies.remove_from_namespace("public/nowhere"),
+    ):
+        with pytest.raises(NotFoundError):
+            ask()
+
+
+def test_the_limits_of_stock_brokers(world: World) -> None:
+    for broker in (None, world.subscriptions.cursors(world.topic).broker):
+        limits = world.subscriptions.limits(broker)
+        assert (limits.max_unacked_ranges, limits.max_batch_deleted_indexes) == (10_000, 10_000)
+        assert (limits.as_long_array, limits.pause_enabled) == (False, False)
+
+
+def test_the_policy_on_each_level(world: World) -> None:
+    namespace, policies = world.topic.namespace, world.policies
+    assert policies.policies(world.topic, None).enabled is False
+    policies.enable_for_namespace(namespace)
+    until(lambda: policies.of_namespace(namespace), "the namespace says true")
+    assert policies.policies(world.topic, None).enabled is None, "a topic's own false would override it"
+    policies.enable_for_topic(world.topic)
+    until(lambda: policies.policies(world.topic, None).topic is TopicPolicy.TRUE, "the topic says true")
+    assert policies.policies(world.topic, None).enabled is True
+    assert policies.remove_from_namespace(namespace) is None
+    assert policies.of_namespace(namespace) is None
+    policies.remove_from_topic(world.topic)
+    until(lambda: policies.policies(world.topic, None).enabled is False, "nobody says true any more")

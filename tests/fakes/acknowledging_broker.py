@@ -1,0 +1,142 @@
+"""A broker that keeps acknowledgements in memory and writes down as much of them as its limit allows (PIP-299).
+
+One object is every port of the room of acknowledgement states; it follows ``ManagedCursorImpl`` of 4.0.8.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from service.ack_state.cursors import CursorInMemory, TopicCursors
+from service.ack_state.limits import AckStateLimits, kept
+from service.ack_state.pausing import Policies, TopicPolicy
+from service.ack_state.stored import StoredCursor, StoredPlace
+from service.model.errors import NotFoundError
+from service.model.ids import EntryId, LedgerId
+from service.model.names import TopicName
+from service.model.position_ranges import PositionRanges
+from service.model.positions import Position
+
+LEDGER, CURSOR_LEDGER = LedgerId(6), LedgerId(7)
+FIRST_ENTRY = EntryId(0)
+
+
+@dataclass(slots=True)
+class FakeCursor:
+    memory: PositionRanges = field(default_factory=lambda: PositionRanges(Position(LEDGER, EntryId(-1))))
+    written: PositionRanges = field(default_factory=lambda: PositionRanges(Position(LEDGER, EntryId(-1))))
+    ledger: LedgerId = CURSOR_LEDGER
+    entry: EntryId = FIRST_ENTRY
+    type: str | None = "Shared"
+
+
+@dataclass(slots=True)
+class FakeTopic:
+    entries: int = 0
+    subscriptions: dict[str, FakeCursor] = field(default_factory=dict)
+    says: bool | None = None
+
+
+class FakeAcknowledgingBroker:
+    """Topics by name; ``partitioned`` names those that only have partitions."""
+
+    def __init__(self, limits: AckStateLimits | None = None) -> None:
+        self.limits_ = limits or AckStateLimits()
+        self.topics: dict[TopicName, FakeTopic] = {}
+        self.partitioned: dict[TopicName, int] = {}
+        self.namespaces: dict[str, bool | None] = {"public/default": None}
+        self.removes = True
+        """False: a namespace's policies change whenever they are to be written."""
+        self.before: Callable[[str], None] = lambda call: None
+
+    # --- what a test does ------------------------------------------------------------------------------------------
+
+    def acknowledge(self, topic: TopicName, subscription: str, *entries: int) -> None:
+        cursor = self.topics[topic].subscriptions[subscription]
+        cursor.memory = cursor.memory.with_positions(Position(LEDGER, EntryId(entry)) for entry in entries)
+
+    def store(self, topic: TopicName, subscription: str) -> None:
+        """Write down what fits, in a new entry."""
+        cursor = self.topics[topic].subscriptions[subscription]
+        cursor.written, cursor.entry = kept(cursor.memory, self.limits_), EntryId(cursor.entry + 1)
+
+    def crash(self) -> None:
+        for topic in self.topics.values():
+            for cursor in topic.subscriptions.values():
+                cursor.memory = cursor.written
+
+    # --- Subscriptions ---------------------------------------------------------------------------------------------
+
+    def partitions(self, topic: TopicName) -> int | None:
+        self.before("partitions")
+        return self.partitioned.get(topic, 0 if topic in self.topics else None)
+
+    def cursors(self, topic: TopicName) -> TopicCursors:
+        self.before("cursors")
+        found = self._existing(topic)
+        return TopicCursors(
+            broker="127.0.0.1:8080",
+            lengths={LEDGER: found.entries},
+            cursors={name: _in_memory(cursor, found.entries) for name, cursor in found.subscriptions.items()},
+        )
+
+    def limits(self, broker: str | None) -> AckStateLimits:
+        return self.limits_
+
+    # --- StoredCursors ---------------------------------------------------------------------------------------------
+
+    def stored(
+        self,
+        topic: TopicName,
+        subscription: str,
+        lengths: Mapping[LedgerId, int],
+        known: tuple[LedgerId, EntryId] | None,
+    ) -> StoredCursor | None:
+        self.before("stored")
+        cursor = self._existing(topic).subscriptions.get(subscription)
+        if cursor is None:
+            return None
+        return StoredCursor(
+            StoredPlace.CURSOR_LEDGER, cursor.written, cursor.written.range_count, 0, 1, cursor.ledger, cursor.entry
+        )
+
+    # --- PausePolicies ---------------------------------------------------------------------------------------------
+
+    def policies(self, topic: TopicName, broker: str | None) -> Policies:
+        says = self._existing(topic).says
+        own = TopicPolicy.TRUE if says else TopicPolicy.FALSE_OR_UNSET
+        return Policies(own, self.of_namespace(topic.namespace), self.limits_.pause_enabled)
+
+    def of_namespace(self, namespace: str) -> bool | None:
+        if namespace not in self.namespaces:
+            raise NotFoundError(f"there is no namespace {namespace}")
+        return self.namespaces[namespace]
+
+    def enable_for_namespace(self, namespace: str) -> None:
+        self.of_namespace(namespace)
+        self.namespaces[namespace] = True
+
+    def remove_from_namespace(self, namespace: str) -> bool | None:
+        self.of_namespace(namespace)
+        self.namespaces[namespace] = None if self.removes else False
+        return self.namespaces[namespace]
+
+    def enable_for_topic(self, topic: TopicName) -> None:
+        self._existing(topic).says = True
+
+    def remove_from_topic(self, topic: TopicName) -> None:
+        self._existing(topic).says = False
+
+    def _existing(self, topic: TopicName) -> FakeTopic:
+        if topic not in self.topics:
+            raise NotFoundError(f"there is no topic {topic}")
+        return self.topics[topic]
+
+
+def _in_memory(cursor: FakeCursor, entries: int) -> CursorInMemory:
+    return CursorInMemory(
+        acknowledged=cursor.memory,
+        ranges=cursor.memory.range_count,
+        read_position=Position(LEDGER, EntryId(entries)),
+        stored=(cursor.ledger, cursor.entry),
+        type=cursor.type,
+    )

@@ -1,0 +1,188 @@
+"""Asking for states, setting and removing the policy, and what is remembered for the metrics."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.ack_state.judging import Wishes
+from service.ack_state.limits import AckStateLimits
+from service.ack_state.pausing import PauseState
+from service.ack_state.workflow.asking import AckStates, World
+from service.ack_state.workflow.remembering import MOST_SUBSCRIPTIONS, REMEMBERED_SECONDS, Remembered
+from service.ack_state.workflow.watching import AckStateWatch
+from service.model.errors import ConflictError, NotFoundError, TemporaryError
+from service.model.names import TopicName, parse_topic_name
+from tests.cluster.acknowledging import positions_in
+from tests.fakes.ack_states import state_of
+from tests.fakes.acknowledging_broker import LEDGER, FakeAcknowledgingBroker, FakeCursor, FakeTopic
+from tests.fakes.clock import FakeClock
+from tests.unit.ack_state.test_stored import at
+
+TOPIC = parse_topic_name("persistent://public/default/orders")
+ALL = Wishes(ranges=1_000)
+
+
+@pytest.fixture
+def broker() -> FakeAcknowledgingBroker:
+    return furnished(FakeAcknowledgingBroker(AckStateLimits(max_unacked_ranges=3)))
+
+
+def furnished(broker: FakeAcknowledgingBroker) -> FakeAcknowledgingBroker:
+    broker.topics[TOPIC] = FakeTopic(100, {"s": FakeCursor(), "other": FakeCursor(type="Failover")})
+    return broker
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def states(broker: FakeAcknowledgingBroker, clock: FakeClock) -> Iterator[AckStates]:
+    found = asking(broker, clock)
+    yield found
+    found.close()
+
+
+def asking(broker: FakeAcknowledgingBroker, clock: FakeClock) -> AckStates:
+    return AckStates(World(broker, broker, broker), Remembered(clock))
+
+
+@given(
+    st.lists(st.one_of(st.integers(0, 99), st.just("store")), max_size=40),
+    st.integers(1, 8),
+    st.booleans(),
+)
+def test_exactly_what_is_predicted_comes_again(steps: list[int | str], limit: int, dense: bool) -> None:
+    broker = furnished(FakeAcknowledgingBroker(AckStateLimits(max_unacked_ranges=limit, as_long_array=dense)))
+    states = asking(broker, FakeClock())
+    for step in steps:
+        if step == "store":
+            broker.store(TOPIC, "s")
+        else:
+            broker.acknowledge(TOPIC, "s", int(step))
+    (state,) = states.ack_states(TOPIC, "s", ALL)
+    memory = broker.topics[TOPIC].subscriptions["s"].memory
+    before = {at(LEDGER, entry) for entry in range(100) if at(LEDGER, entry) in memory}
+    broker.crash()
+    recovered = broker.topics[TOPIC].subscriptions["s"].memory
+    again = {position for position in before if position not in recovered}
+    assert positions_in(state.after_crash.ranges) == again
+    assert state.after_crash.entries == len(again)
+    states.close()
+
+
+def test_one_subscription_or_all(broker: FakeAcknowledgingBroker, states: AckStates) -> None:
+    assert [state.subscription for state in states.ack_states(TOPIC, None, ALL)] == ["s", "other"]
+    assert [state.subscription for state in states.ack_states(TOPIC, "other", ALL)] == ["other"]
+    with pytest.raises(NotFoundError, match="no durable subscription"):
+        states.ack_states(TOPIC, "nobody", ALL)
+    with pytest.raises(NotFoundError, match="no topic"):
+        states.ack_states(parse_topic_name("nowhere"), None, ALL)
+
+
+def test_each_partition_answers_for_itself(broker: FakeAcknowledgingBroker, states: AckStates) -> None:
+    base = parse_topic_name("partitioned")
+    broker.partitioned[base] = 3
+    for index in range(3):
+        broker.topics[base.partition(index)] = FakeTopic(10, {"s": FakeCursor()})
+    broker.acknowledge(base.partition(1), "s", 4)
+    found = states.ack_states(base, "s", ALL)
+    assert [(state.topic, state.cursor.ranges) for state in found] == [
+        (base.partition(0), 0),
+        (base.partition(1), 1),
+        (base.partition(2), 0),
+    ]
+    del broker.topics[base.partition(2)]
+    assert len(states.ack_states(base, "s", ALL)) == 2, "a partition that nobody has used yet has no state"
+
+
+def test_a_cursor_that_moves_meanwhile_is_looked_at_again(broker: FakeAcknowledgingBroker, states: AckStates) -> None:
+    failures = [TemporaryError("it moved"), TemporaryError("it moved")]
+
+    def fail(call: str) -> None:
+        if call == "stored" and failures:
+            raise failures.pop()
+
+    broker.before = fail
+    assert len(states.ack_states(TOPIC, "s", ALL)) == 1
+    failures += [TemporaryError("it moved")] * 3
+    with pytest.raises(TemporaryError, match="it moved"):
+        states.ack_states(TOPIC, "s", ALL)
+
+
+def test_a_topics_policy(broker: FakeAcknowledgingBroker, states: AckStates) -> None:
+    nothing = states.remove_topic_pause(TOPIC, force=False)
+    assert (nothing.removed, nothing.in_effect, broker.topics[TOPIC].says) == (False, False, None)
+    states.enable_topic_pause(TOPIC)
+    broker.acknowledge(TOPIC, "s", 1, 3, 5, 7)
+    broker.acknowledge(TOPIC, "other", 1, 3, 5, 7)
+    assert [state.pause for state in states.ack_states(TOPIC, None, ALL)] == [
+        PauseState.IN_FORCE,
+        PauseState.NOT_APPLICABLE,
+    ]
+    removed = states.remove_topic_pause(TOPIC, force=False)
+    assert (removed.removed, removed.in_effect, broker.topics[TOPIC].says) == (False, False, False)
+
+
+def test_removing_a_topics_policy_never_switches_off_what_others_switched_on(
+    broker: FakeAcknowledgingBroker, states: AckStates
+) -> None:
+    states.enable_topic_pause(TOPIC)
+    states.enable_namespace_pause("public/default")
+    with pytest.raises(ConflictError, match="force"):
+        states.remove_topic_pause(TOPIC, force=False)
+    assert broker.topics[TOPIC].says is True
+    assert states.remove_topic_pause(TOPIC, force=True).in_effect is False
+    unsure = states.remove_topic_pause(TOPIC, force=False)
+    assert (unsure.removed, unsure.in_effect) == (False, None)
+
+
+def test_a_namespaces_policy(broker: FakeAcknowledgingBroker, states: AckStates) -> None:
+    states.enable_namespace_pause("public/default")
+    assert states.namespace_pause("public/default") is True
+    removal = states.remove_namespace_pause("public/default")
+    assert (removal.removed, removal.in_effect, removal.remark) == (True, False, None)
+    assert states.namespace_pause("public/default") is None
+    broker.removes = False
+    restless = states.remove_namespace_pause("public/default")
+    assert (restless.removed, restless.in_effect) == (False, False)
+    assert restless.remark is not None
+    with pytest.raises(NotFoundError):
+        states.namespace_pause("public/nowhere")
+
+
+def test_only_so_much_is_remembered_and_only_for_a_while(clock: FakeClock) -> None:
+    remembered = Remembered(clock)
+    for number in range(MOST_SUBSCRIPTIONS + 5):
+        remembered.remember([state_of(TOPIC, f"s{number}", 1)])
+    assert len(remembered.recent()) == MOST_SUBSCRIPTIONS
+    assert remembered.recent()[0].subscription == "s5"
+    clock.advance_ms(int(REMEMBERED_SECONDS * 1000) - 1)
+    remembered.remember([state_of(TOPIC, "s5", 2)])
+    clock.advance_ms(2)
+    assert [(state.subscription, state.cursor.ranges) for state in remembered.recent()] == [("s5", 2)]
+
+
+def test_watched_topics_are_asked_about_again_and_again(broker: FakeAcknowledgingBroker, clock: FakeClock) -> None:
+    remembered = Remembered(clock)
+    states = AckStates(World(broker, broker, broker), remembered)
+    missing: TopicName = parse_topic_name("nowhere")
+    looked = threading.Semaphore(0)
+    broker.before = lambda call: looked.release() if call == "cursors" else None
+    watch = AckStateWatch(states, [missing, TOPIC], 0.001, clock)
+    watch.start()
+    assert all(looked.acquire(timeout=10) for _ in range(3))
+    watch.close()
+    watch.close()
+    states.close()
+    assert {state.subscription for state in remembered.recent()} == {"s", "other"}
+
+
+def test_nothing_to_watch_starts_nothing(states: AckStates, clock: FakeClock) -> None:
+    watch = AckStateWatch(states, [], 1, clock)
+    watch.start()
+    watch.close()
