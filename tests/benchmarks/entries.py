@@ -1,0 +1,132 @@
+"""Reading the metadata of delayed messages: bookies in bulk, against a broker's get-message-by-id."""
+
+import argparse
+import random
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pulsar
+
+from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
+from service.adapters.bookkeeper.bookie_connections import BookieConnections
+from service.adapters.bookkeeper.bulk_entries import BulkEntries
+from service.adapters.metadata.zookeeper import open_metadata_store
+from service.adapters.pulsar.admin_rest import AdminRest, topic_path
+from service.adapters.pulsar.delayed_entries import BulkDelayedEntries
+from service.delayed_delivery.facts import EntryFacts
+from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from service.local_cluster.addresses import ClusterAddresses
+from service.model.clocks import SystemClock
+from service.model.ids import EntryId, LedgerId
+from service.model.names import TopicName, parse_topic_name
+from service.model.positions import Position
+from tests.benchmarks.reporting import Table
+from tests.benchmarks.stage import benchmark_cluster, wait_until_quiet
+
+NAME = "entries"
+_PAYLOAD = b"x" * 100
+_BROKER_READS = 500
+_SINGLE_READS = 300
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--messages", type=int, default=100_000, help="delayed messages of 100 bytes on one topic")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each way is measured")
+    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+
+
+def run(arguments: argparse.Namespace) -> Sequence[Table]:
+    with benchmark_cluster(arguments.cluster) as addresses, _reading(addresses) as (entries, rest):
+        topic = parse_topic_name(f"persistent://public/default/entries-{uuid.uuid4().hex[:12]}")
+        positions = _publish(addresses, topic, arguments.messages)
+        wait_until_quiet(addresses)
+        rows = list(_measured(entries, rest, topic, positions, arguments.rounds))
+        single = _single_latencies(entries, topic, positions)
+    median_ms, p99_ms = single[len(single) // 2], single[-len(single) // 100]
+    notes = [f"One at a time: median {median_ms:.1f} ms, 99th percentile {p99_ms:.1f} ms."]
+    return [Table("Reading delayed messages' metadata", ("", "entries/s, median", "lowest, highest"), rows, notes)]
+
+
+@contextmanager
+def _reading(addresses: ClusterAddresses) -> Iterator[tuple[BulkDelayedEntries, AdminRest]]:
+    with open_metadata_store(addresses.metadata_store_url, SystemClock()) as store:
+        rest = AdminRest(addresses.web_service_urls, store=store)
+        bookies = BookieConnections(RegisteredBookies(store).address)
+        bulk = BulkEntries(bookies)
+        try:
+            yield BulkDelayedEntries(store, bulk, rest, DEFAULT_LEDGERS_ROOT), rest
+        finally:
+            bulk.close()
+            bookies.close()
+
+
+def _publish(addresses: ClusterAddresses, topic: TopicName, count: int) -> list[Position]:
+    client = pulsar.Client(addresses.broker_service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client.subscribe(str(topic), "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(str(topic), batching_enabled=False, block_if_queue_full=True)
+    positions: list[Position] = []
+
+    def stored(result: pulsar.Result, identity: pulsar.MessageId) -> None:
+        assert result == pulsar.Result.Ok
+        positions.append(Position(LedgerId(identity.ledger_id()), EntryId(identity.entry_id())))
+
+    for number in range(count):
+        due = timedelta(hours=1, seconds=number % 3600)
+        producer.send_async(
+            _PAYLOAD, stored, deliver_after=due, partition_key=f"key {number % 100}", properties={"order": str(number)}
+        )
+    producer.flush()
+    client.close()
+    return positions
+
+
+def _measured(
+    entries: BulkDelayedEntries, rest: AdminRest, topic: TopicName, positions: Sequence[Position], rounds: int
+) -> Iterator[Sequence[str]]:
+    dice = random.Random(1)
+    ways: dict[str, tuple[Sequence[Position], Callable[[Sequence[Position]], None]]] = {
+        "bookies, every entry": (positions, lambda wanted: _read(entries, topic, wanted)),
+        "bookies, a random half": (
+            dice.sample(positions, len(positions) // 2),
+            lambda wanted: _read(entries, topic, wanted),
+        ),
+        "bookies, a random tenth": (
+            dice.sample(positions, len(positions) // 10),
+            lambda wanted: _read(entries, topic, wanted),
+        ),
+        "broker, get-message-by-id, one connection": (
+            dice.sample(positions, min(_BROKER_READS, len(positions))),
+            lambda wanted: _ask(rest, topic, wanted),
+        ),
+    }
+    for name, (wanted, read) in ways.items():
+        rates = sorted(len(wanted) / _seconds(lambda read=read, wanted=wanted: read(wanted)) for _ in range(rounds + 1))  # type: ignore[misc]
+        yield name, f"{statistics.median(rates):,.0f}", f"{rates[0]:,.0f}, {rates[-1]:,.0f}"
+
+
+def _read(entries: BulkDelayedEntries, topic: TopicName, wanted: Sequence[Position]) -> None:
+    answers = entries.read(topic, wanted)
+    assert len(answers) == len(wanted)
+    assert all(isinstance(answer, EntryFacts) for answer in answers.values())
+
+
+def _ask(rest: AdminRest, topic: TopicName, wanted: Sequence[Position]) -> None:
+    for position in wanted:
+        headers = rest.headers(topic_path(topic, f"/ledger/{position.ledger_id}/entry/{position.entry_id}"))
+        assert "X-Pulsar-deliver-at-time" in headers
+
+
+def _single_latencies(entries: BulkDelayedEntries, topic: TopicName, positions: Sequence[Position]) -> list[float]:
+    chosen = random.Random(2).choices(positions, k=_SINGLE_READS)
+    return sorted(_seconds(lambda one=one: _read(entries, topic, [one])) * 1000 for one in chosen)  # type: ignore[misc]
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
