@@ -1,0 +1,113 @@
+"""What follows an audit, put together for real: audits and dumps on disk, the commands' programs on them."""
+
+from pathlib import Path
+
+import pytest
+
+from service.audit.audit_requests import ApplyRequest, ExplainRequest, PruneRequest, ReportRequest, ShowRequest
+from service.audit.summaries import Guard
+from service.audit_review_bootstrap import apply_audit, explain_ledger, prune_archive, report_audit, show_audit
+from service.model.errors import ConflictError, InvalidInputError, TemporaryError
+from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
+from tests.unit.audit.audit_worlds import COMPACTION, TOPIC_NODE, World
+from tests.unit.audit.findings import DAY_MS, STORE_TIME_MS, missing, orphan, unattributed, usage
+from tests.unit.audit.written import write_audit
+
+_ORPHANS = [orphan(4), orphan(9, kind="cursor", cursor_name="sub"), orphan(11, standing="changed")]
+
+
+def _ignore(done: int, total: int) -> None:
+    """Nobody looks."""
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Path:
+    directory = tmp_path / "audit"
+    write_audit(directory, _ORPHANS, [missing(5)], [unattributed(7)], [usage("persistent://a/b/c")])
+    return directory
+
+
+def test_show_reads_rows_from_disk_and_ends_as_the_audit_did(audit: Path, tmp_path: Path) -> None:
+    shown = show_audit(ShowRequest(audit))
+    assert shown.exit_code == 2
+    assert "PLAN: 2 ledgers" in shown.text
+    assert shown.document["verdict"] == "plan"
+    rows = show_audit(ShowRequest(audit, ("orphans", "usage"), {"kind": "cursor"}, 5))
+    assert [row["ledger_id"] for row in rows.document["orphans"]["rows"]] == [9]
+    assert "Unreferenced ledgers: 1 of 1" in rows.text
+    write_audit(tmp_path / "clean")
+    assert show_audit(ShowRequest(tmp_path / "clean")).exit_code == 0
+    failed = Guard("share-of-ledgers", False, "40 %", "10 %", "too many")
+    write_audit(tmp_path / "stopped", _ORPHANS, plan=None, guards=(failed,))
+    assert show_audit(ShowRequest(tmp_path / "stopped")).exit_code == 1
+
+
+def test_each_ledger_is_found_in_its_table(audit: Path) -> None:
+    assert "row 1 of the plan" in explain_ledger(ExplainRequest(audit, 9))
+    assert "nobody known claims it" in explain_ledger(ExplainRequest(audit, 7))
+    assert "It does not exist" in explain_ledger(ExplainRequest(audit, 5))
+    assert "--dump DIR" in explain_ledger(ExplainRequest(audit, 1))
+
+
+def test_what_references_a_ledger_is_found_in_a_dump(audit: Path, tmp_path: Path) -> None:
+    world = World({TOPIC_NODE: managed_ledger_bytes([1, 2]), COMPACTION: cursor_bytes(cursor_ledger=3)})
+    dump = world.dump(tmp_path / "dump")
+    assert f"  - {TOPIC_NODE}" in explain_ledger(ExplainRequest(audit, 2, dump))
+    assert f"  - {COMPACTION}" in explain_ledger(ExplainRequest(audit, 3, dump))
+    assert "nothing in that dump references it" in explain_ledger(ExplainRequest(audit, 12345, dump))
+    with pytest.raises(InvalidInputError):
+        explain_ledger(ExplainRequest(audit, 2, audit))
+
+
+def test_a_report_is_written_where_it_is_asked_for(audit: Path, tmp_path: Path) -> None:
+    assert report_audit(ReportRequest(audit)) == audit / "report.html"
+    other = report_audit(ReportRequest(audit, tmp_path / "other.html"))
+    assert other.read_text() == (audit / "report.html").read_text()
+    assert "persistent://a/b/c" in other.read_text()
+    with pytest.raises(TemporaryError, match="cannot be written"):
+        report_audit(ReportRequest(audit, tmp_path / "nowhere" / "report.html"))
+
+
+def test_a_look_at_a_plan_needs_no_cluster(audit: Path) -> None:
+    applied = apply_audit(ApplyRequest(audit), _ignore)
+    assert (applied.rows, applied.bytes, applied.executed) == (2, 2013, False)
+
+
+def test_executing_wants_the_approved_plan_and_then_addresses(audit: Path) -> None:
+    plan = apply_audit(ApplyRequest(audit), _ignore).plan_sha256
+    with pytest.raises(InvalidInputError, match="--plan"):
+        apply_audit(ApplyRequest(audit, execute=True), _ignore)
+    with pytest.raises(InvalidInputError, match="not the one that was approved"):
+        apply_audit(ApplyRequest(audit, execute=True, plan_sha256="0" * 64), _ignore)
+    with pytest.raises(InvalidInputError, match="--metadata-store-url"):
+        apply_audit(ApplyRequest(audit, execute=True, plan_sha256=plan), _ignore)
+    with pytest.raises(InvalidInputError, match="scheme:credential") as refused:
+        apply_audit(
+            ApplyRequest(
+                audit, execute=True, plan_sha256=plan, metadata_store_url="zk:z", metadata_store_auth="secret"
+            ),
+            _ignore,
+        )
+    assert "secret" not in str(refused.value)
+
+
+def test_a_stopped_audit_is_not_even_shown_as_a_plan(tmp_path: Path) -> None:
+    write_audit(tmp_path / "a", _ORPHANS, plan=None)
+    with pytest.raises(ConflictError, match="condemns nothing"):
+        apply_audit(ApplyRequest(tmp_path / "a"), _ignore)
+
+
+def test_pruning_only_tells_until_it_is_told_to_execute(tmp_path: Path) -> None:
+    for days in range(3):
+        write_audit(tmp_path / f"a{days}", audit_id=str(days), store_time_ms=STORE_TIME_MS - days * DAY_MS)
+    request = PruneRequest(tmp_path, keep=1, older_than_days=0)
+    told = prune_archive(request)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a0", "a1", "a2"]
+    assert told.removed == (tmp_path / "a1", tmp_path / "a2")
+    assert told.kept == {tmp_path / "a0": "the newest audit"}
+    done = prune_archive(PruneRequest(tmp_path, keep=1, older_than_days=0, execute=True))
+    assert done.removed == told.removed
+    assert [path.name for path in tmp_path.iterdir()] == ["a0"]
+    for wrong in (PruneRequest(tmp_path, keep=0), PruneRequest(tmp_path / "nowhere")):
+        with pytest.raises(InvalidInputError):
+            prune_archive(wrong)

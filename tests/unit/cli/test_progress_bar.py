@@ -1,0 +1,44 @@
+"""Progress: a bar where somebody looks, a few lines where nobody does, nothing before there is something to say."""
+
+import io
+import sys
+
+import pytest
+
+from service.cli.progress_bar import ProgressBar
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_elsewhere_there_are_a_few_lines() -> None:
+    said: list[str] = []
+    with ProgressBar("sending", said.append) as bar:
+        for done in range(0, 100_001, 100):
+            bar.tell(done, 100_000)
+    assert said[0] == "sending: 0 of 100,000"
+    assert said[-1] == "sending: 100,000 of 100,000"
+    assert len(said) == 21
+
+
+def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    said: list[str] = []
+    with ProgressBar("sending", said.append) as bar:
+        bar.tell(3, 10)
+        bar.tell(10, 10)
+    assert said == []
+    assert "sending" in terminal.getvalue()
+    assert "10/10" in terminal.getvalue()
+
+
+def test_nothing_to_do_is_nothing_to_say() -> None:
+    said: list[str] = []
+    with ProgressBar("sending", said.append) as bar:
+        bar.tell(0, 0)
+    with ProgressBar("sending", said.append):
+        pass
+    assert said == []
