@@ -1,6 +1,8 @@
 """What is done with one batch of rows, maybe in another process: functions of the batch alone, answers that travel."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +17,18 @@ from service.audit.shields import Damage
 from service.audit.tables import LEDGERS
 
 NO_LEDGER = -1
-_LISTED = pa.schema([LEDGERS.field(name) for name in LISTED_LEDGER_COLUMNS])
+LISTED = pa.schema([LEDGERS.field(name) for name in LISTED_LEDGER_COLUMNS])
+"""Ledgers as they are judged."""
+
+Sized = tuple[int, int, int, int | None]
+"""A ledger, its row's order (czxid, mzxid) and its length."""
+
 _COMPACTION_CURSOR = "/__compaction$"
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedPart:
-    """What is kept of decoded nodes, small enough to travel between processes."""
+    """What is kept of decoded nodes, small enough to travel between processes; ``ids`` are those of lists."""
 
     ids: Numbers
     usage: pa.RecordBatch
@@ -50,7 +57,7 @@ def decode_part(batch: pa.RecordBatch) -> DecodedPart:
     ends = pc.match_substring_regex(batch.column("path"), _COMPACTION_CURSOR)
     paths = batch.column("path").filter(ends).to_pylist()
     return DecodedPart(
-        decoded.referenced(),
+        decoded.lists.ledger_id,
         decoded.usage(),
         decoded.others,
         decoded.damages,
@@ -66,19 +73,29 @@ def lists_naming(wanted: Numbers, batch: pa.RecordBatch) -> pa.RecordBatch:
     return decoded.references_to(wanted)
 
 
-def read_ledgers(root: str, candidates: Numbers, batch: pa.RecordBatch) -> tuple[dict[int, int | None], pa.RecordBatch]:
-    """Every ledger's length, and the rows of the candidates."""
+def read_ledgers(root: str, candidates: Numbers, batch: pa.RecordBatch) -> tuple[list[Sized], pa.RecordBatch]:
+    """Lengths of the ledgers that are no candidates, and the candidates' rows."""
     if "path" in batch.schema.names:
-        ids = ledger_ids(batch.column("path"), root)
-        rest = batch.select(LEDGER_NODE_COLUMNS[1:])
-        batch = pa.RecordBatch.from_arrays(
-            [ids, *(rest.column(name) for name in LEDGER_NODE_COLUMNS[1:])], schema=_LISTED
-        )
-    ids = batch.column("ledger_id").to_numpy()
-    is_candidate = np.isin(ids, candidates)
-    others = batch.filter(pa.array(~is_candidate))
-    pairs = zip(others.column("ledger_id").to_pylist(), others.column("metadata").to_pylist(), strict=True)
-    return {ledger_id: ledger_length(value) for ledger_id, value in pairs}, batch.filter(pa.array(is_candidate))
+        batch = as_listed(batch, root)
+    is_candidate = np.isin(batch.column("ledger_id").to_numpy(), candidates)
+    return sizes_of(batch.filter(pa.array(~is_candidate))), batch.filter(pa.array(is_candidate))
+
+
+def as_listed(nodes: pa.RecordBatch, root: str) -> pa.RecordBatch:
+    """Nodes of ledgers in the columns of a listing."""
+    rest = (nodes.column(name) for name in LEDGER_NODE_COLUMNS[1:])
+    return pa.RecordBatch.from_arrays([ledger_ids(nodes.column("path"), root), *rest], schema=LISTED)
+
+
+def sizes_of(ledgers: pa.RecordBatch) -> list[Sized]:
+    """The size of each."""
+    rows = ledgers.select(["ledger_id", "metadata", "czxid", "mzxid"]).to_pylist()
+    return [(row["ledger_id"], *age_order(row), ledger_length(row["metadata"])) for row in rows]
+
+
+def age_order(row: Mapping[str, Any]) -> tuple[int, int]:
+    """Of two rows of one ledger, which was deleted and made again meanwhile, the larger is the newer."""
+    return row["czxid"] or 0, row["mzxid"] or 0
 
 
 def nodes_named(paths: pa.Array, batch: pa.RecordBatch) -> pa.RecordBatch:

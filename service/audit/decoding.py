@@ -82,11 +82,6 @@ class DecodedNodes:
     damages: list[Damage] = field(default_factory=list)
     cursors: dict[str, bool] = field(default_factory=dict)
 
-    def referenced(self) -> Numbers:
-        """Every ledger id, with repetitions."""
-        others = np.fromiter((each.ledger_id for each in self.others), np.int64, len(self.others))
-        return np.concatenate([self.lists.ledger_id, others])
-
     def usage(self) -> pa.RecordBatch:
         """`LIST_USAGE` of the managed ledgers' lists."""
         lists, count = self.lists, len(self.paths)

@@ -19,6 +19,8 @@ LEAST_OVERLAP = 0.9
 """Of a listing's ledgers, so many must be in the dump: the others were deleted in between."""
 LEAST_REFERENCED = 0.5
 """Of the ledgers that exist, so many must be referenced: else references are missing rather than ledgers left over."""
+MOST_MISSING = 1_000_000
+"""More references to ledgers that do not exist are no finding but wrong inputs."""
 _FEW = 20
 """Numbers below this say nothing about a trend."""
 
@@ -93,11 +95,22 @@ def demand_plausible(measured: Measured, dump: Manifest) -> None:
         raise InvalidInputError("the dump references no ledger at all; make it again, and check its source")
     if not measured.referenced:
         raise InvalidInputError("no ledger of the listing is referenced in the dump; are they of one cluster?")
+    demand_few_missing(measured.missing)
     if LEDGERS_LEFT_OUT not in dump.left_out and measured.in_dump < existing * LEAST_OVERLAP:
         raise InvalidInputError(
             f"only {measured.in_dump} of {existing} listed ledgers are in the dump; are they of one cluster, and "
             "made one soon after the other?"
         )
+
+
+def demand_few_missing(missing: int) -> None:
+    """Refuse inputs of which one cannot be about the other.
+
+    Raises:
+        InvalidInputError: too many references lead nowhere.
+    """
+    if missing > MOST_MISSING:
+        raise InvalidInputError(f"{missing} references lead to no ledger; are dump and listing of one cluster?")
 
 
 def guards(

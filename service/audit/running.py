@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 from service.audit.ages import age_label
 from service.audit.batch_work import (
     DecodedPart,
+    Sized,
+    age_order,
     decode_part,
     dumped_ids,
     listed_ids,
@@ -249,13 +251,13 @@ class _Finding:
             answers = self._inputs.nodes_at(Subtree.LEDGERS, LEDGER_NODE_COLUMNS, positions, work)
         else:
             answers = self._inputs.ledgers_at(LISTED_LEDGER_COLUMNS, positions, work)
-        lengths: dict[int, int | None] = {}
+        sizes: list[Sized] = []
         cases = []
-        for sizes, batch in answers:
-            lengths.update(sizes)
+        for sized, batch in answers:
+            sizes += sized
             if batch.num_rows:
                 cases.append(read_cases(batch))
-        return lengths, _without_repetitions(cases)
+        return _newest_sizes(sizes), _without_repetitions(cases)
 
     def _judge(self, cases: Sequence[Cases], shields: Shields) -> tuple[pa.Table, pa.Table]:
         nodes = self._owner_nodes(set().union(*(each.owner_paths() for each in cases)))
@@ -305,21 +307,25 @@ def _merged(cursors: Iterator[Mapping[str, bool]]) -> dict[str, bool]:
     return merged
 
 
-def _without_repetitions(cases: Sequence[Cases]) -> list[Cases]:
+def _newest_sizes(sizes: Sequence[Sized]) -> dict[int, int | None]:
     """A ledger that was deleted and made again while the dump was made is in it twice: the newer one counts."""
-    newest: dict[int, tuple[int, int]] = {}
-    for each in cases:
-        for row in each.rows:
-            key = (row["czxid"] or 0, row["mzxid"] or 0)
+    return {each[0]: each[-1] for each in sorted(sizes, key=lambda each: each[:3])}
+
+
+def _without_repetitions(cases: Sequence[Cases]) -> list[Cases]:
+    """The same for candidates."""
+    newest: dict[int, tuple[tuple[int, int], int, int]] = {}
+    for part, each in enumerate(cases):
+        for number, row in enumerate(each.rows):
+            key = (age_order(row), part, number)
             newest[row["ledger_id"]] = max(newest.get(row["ledger_id"], key), key)
+    chosen = {key[1:] for key in newest.values()}
+    if len(chosen) == sum(len(each.rows) for each in cases):
+        return list(cases)
     kept = []
-    for each in cases:
-        chosen = [
-            number
-            for number, row in enumerate(each.rows)
-            if (row["czxid"] or 0, row["mzxid"] or 0) == newest[row["ledger_id"]]
-        ]
-        kept.append(Cases([each.rows[n] for n in chosen], [each.readings[n] for n in chosen]))
+    for part, each in enumerate(cases):
+        numbers = [number for number in range(len(each.rows)) if (part, number) in chosen]
+        kept.append(Cases([each.rows[n] for n in numbers], [each.readings[n] for n in numbers]))
     return kept
 
 

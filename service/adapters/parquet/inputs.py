@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +30,7 @@ from service.audit.summaries import SUMMARY_NAME, Input
 from service.audit.summing_up import input_of, input_of_audit
 from service.audit.tables import Subtree, Table
 from service.audit.usage import counts_of_usage
+from service.model.errors import TemporaryError
 
 Worked = TypeVar("Worked")
 
@@ -184,4 +186,11 @@ class _Workers:
         if self._pool is None:
             # Never forked: this process has threads of Arrow's.
             self._pool = ProcessPoolExecutor(min(processors, _MAX_PROCESSES), mp_context=get_context("spawn"))
-        return self._pool.map(one, groups)
+        return _unbroken(self._pool.map(one, groups))
+
+
+def _unbroken(answers: Iterator[Worked]) -> Iterator[Worked]:
+    try:
+        yield from answers
+    except BrokenProcessPool as error:
+        raise TemporaryError("a process of this audit was killed; was there too little memory?") from error
