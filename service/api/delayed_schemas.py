@@ -28,7 +28,7 @@ class MessageIdPayload(Request):
 class CancelLine(MessageIdPayload):
     """One line of a bulk request."""
 
-    deliver_at: int | None = None
+    deliver_at: Annotated[int, Field(examples=[1795269995318])] | None = None
     """Due time in milliseconds since the epoch, checked when given."""
     subscription_names: list[_Text] | None = None
     """Where; every Shared and Key_Shared subscription when absent."""
@@ -50,7 +50,7 @@ class SelectionPayload(Request):
     """Latest due time in milliseconds, excluded."""
     published_before: _Time | None = None
     """Only messages published before this time; a preview fills it in."""
-    key: _Text | None = None
+    key: Annotated[_Text, Field(examples=["customer-1"])] | None = None
     properties: dict[_Text, _Text] = Field(default_factory=dict)
     """All of these."""
     subscription_names: list[_Text] | None = None
@@ -68,33 +68,33 @@ class ReissuePayload(MessageIdPayload):
 
     deliver_at: int | None = None
     """Its present due time, checked when given."""
-    new_deliver_at: int | None = None
+    new_deliver_at: Annotated[int, Field(examples=[1795269995318])] | None = None
     """Its new due time, for ``rescheduleDelayedMessage``."""
 
 
 class CancelParameters(Query):
     """PIP-423's parameters as text, so that what is wrong with them gets PIP-423's status code."""
 
-    ledger_id: str | None = None
+    ledger_id: str | None = Field(default=None, examples=["4711"])
     """Ledger id of the delayed message; required."""
-    entry_id: str | None = None
+    entry_id: str | None = Field(default=None, examples=["0"])
     """Entry id of the delayed message; required."""
-    deliver_at: str | None = None
+    deliver_at: str | None = Field(default=None, examples=["1795269995318"])
     """Its original due time, milliseconds since the epoch; required."""
     subscription_names: list[str] = Field(default_factory=list, max_length=1000)
     """Repeated or comma-separated; every Shared and Key_Shared subscription when absent."""
     authoritative: str | None = None
     """Accepted as Pulsar does; any sidecar can take this call."""
-    wait: str | None = None
+    wait: str | None = Field(default=None, examples=["persisted"])
     """``persisted``: answer only when the cursor's stored state has it."""
-    defer: str | None = None
+    defer: str | None = Field(default=None, examples=["false"])
     """``true``: where the acknowledgement state is full, accept into the log and acknowledge when there is room."""
 
 
 class BulkParameters(Query):
     """How lines are carried out."""
 
-    wait: str | None = None
+    wait: str | None = Field(default=None, examples=["persisted"])
     """``persisted``: answer each line only when the cursor's stored state has it."""
     defer: bool = False
     """Where the acknowledgement state is full, accept into the log and acknowledge when there is room."""

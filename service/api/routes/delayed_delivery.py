@@ -52,6 +52,7 @@ _Tenant = Annotated[str, Path(description="Tenant, URL-encoded.", examples=["pub
 _Cluster = Annotated[str, Path(description="Cluster of a V1 namespace, URL-encoded.", examples=["standalone"])]
 _Namespace = Annotated[str, Path(description="Namespace without its tenant, URL-encoded.", examples=["default"])]
 _Topic = Annotated[str, Path(description="The topic's own name, URL-encoded.", examples=["orders"])]
+_CancellationId = Annotated[str, Path(description="``ledgerId:entryId``.", examples=["4711:0"])]
 _Subscription = Annotated[str, Path(description="Subscription, URL-encoded.", examples=["workers"])]
 
 LEVEL_HEADER = "X-Pulsar-Sidecar-Proof"
@@ -115,14 +116,14 @@ def _add_pip_423(routes: APIRouter, service: DelayedDeliveryService) -> None:
         """Cancel a delayed message of a V1 topic (PIP-423)."""
         return _cancel(service, persistent_v1_topic(property, cluster, namespace, topic), parameters, request)
 
-    @routes.post(f"{_NON_PERSISTENT}/cancelDelayedMessage", status_code=405, response_description="Never possible.")
+    @routes.post(f"{_NON_PERSISTENT}/cancelDelayedMessage", include_in_schema=False)
     def cancel_non_persistent(tenant: _Tenant, namespace: _Namespace, topic: _Topic) -> Response:
         """Answers 405: a non-persistent topic keeps no message, so none can be cancelled (PIP-423)."""
         raise NotPersistentError("a non-persistent topic delivers delayed messages at once; nothing waits in it")
 
     @routes.get(f"{_V2}/cancellations/{{cancellation_id}}")
     def cancellations(
-        tenant: _Tenant, namespace: _Namespace, topic: _Topic, cancellation_id: str
+        tenant: _Tenant, namespace: _Namespace, topic: _Topic, cancellation_id: _CancellationId
     ) -> list[CancellationAnswer]:
         """How far a cancellation has come, by subscription; its id is ``ledgerId:entryId``.
 
