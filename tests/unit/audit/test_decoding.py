@@ -1,0 +1,175 @@
+"""Reading many nodes at once says exactly what reading one says, or leaves the node to that."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.audit.decoding import decode_nodes
+from service.audit.ledger_ids import ledger_ids
+from service.audit.ledger_lists import read_ledger_lists
+from service.audit.places import (
+    Owner,
+    Place,
+    locate,
+    owner_of_managed_ledger,
+    owner_of_schema,
+    owner_of_topic,
+    topic_of_schema,
+)
+from service.audit.tables import NODES, LedgerKind
+from service.ledger_ownership.paths import ledger_id_of_path, ledger_path
+from service.ledger_ownership.references import managed_ledger_references
+from service.model.errors import UndecodableError
+from service.model.ids import MAX_LEDGER_ID, LedgerId
+from service.model.names import TopicName, parse_topic_name, topic_of_managed_ledger
+from service.wire import MLDataFormats_pb2 as ml
+from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes, schema_locator_bytes
+from tests.unit.audit.sources import node
+
+numbers = st.one_of(
+    st.integers(-(2**63), 2**63 - 1), st.integers(0, 300), st.sampled_from([0, 127, 128, 2**56 - 1, 2**56, 2**62])
+)
+
+
+@st.composite
+def list_values(draw: st.DrawFn) -> bytes:
+    """A managed ledger's node: as Pulsar writes it, in odd shapes, or damaged."""
+    info = ml.ManagedLedgerInfo()
+    for _ in range(draw(st.integers(0, 4))):
+        ledger = info.ledgerInfo.add(ledgerId=draw(numbers))
+        for name in ("entries", "size", "timestamp"):
+            if draw(st.booleans()):
+                setattr(ledger, name, draw(numbers))
+        if draw(st.integers(0, 9)) == 0:
+            ledger.offloadContext.complete = False
+    if draw(st.integers(0, 9)) == 0:
+        info.properties.add(key="k", value="v")
+    value = bytearray(info.SerializeToString())
+    if draw(st.integers(0, 3)) == 0 and value:
+        position = draw(st.integers(0, len(value) - 1))
+        value[position] = draw(st.integers(0, 255))
+    if draw(st.integers(0, 5)) == 0:
+        value = value[: draw(st.integers(0, len(value)))]
+    if draw(st.integers(0, 5)) == 0:
+        value += draw(st.binary(max_size=12))
+    return bytes(value)
+
+
+def exactly(value: bytes) -> list[tuple[int, int, int, bool]] | None:
+    try:
+        listed = managed_ledger_references(value).ledgers
+    except UndecodableError:
+        return None
+    return [(id_, entry.entries, entry.size_bytes, entry.closed_ms != 0) for id_, entry in listed.items()]
+
+
+@given(st.lists(st.one_of(list_values(), st.binary(max_size=20), st.none()), max_size=12), st.integers(0, 3))
+def test_many_lists_at_once_are_read_as_each_alone(values: Sequence[bytes | None], skipped: int) -> None:
+    column = pa.array([*([b"x"] * skipped), *values], pa.binary()).slice(skipped)
+    lists = read_ledger_lists(column)
+    left = set(lists.left.tolist())
+    assert {number for number, value in enumerate(values) if value is None} <= left
+    for number, value in enumerate(values):
+        chosen = lists.node == number
+        columns = (lists.ledger_id, lists.entries, lists.size_bytes, lists.closed)
+        found = list(zip(*(each[chosen].tolist() for each in columns), strict=True))
+        assert found == ([] if number in left or value is None else exactly(value))
+
+
+def test_the_plain_shape_is_not_left_to_the_slow_reader() -> None:
+    values = [managed_ledger_bytes(range(start, start + 60)) for start in range(1, 2_000_000, 250_000)] * 600
+    lists = read_ledger_lists(pa.array(values, pa.binary()))
+    assert len(lists.left) == 0
+    assert len(lists.ledger_id) == 60 * len(values)
+    assert (np.diff(lists.node) >= 0).all()
+
+
+# --- paths ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.one_of(
+    st.integers(0, MAX_LEDGER_ID).map(lambda ledger_id: ledger_path(LedgerId(ledger_id))),
+    st.integers(0, 10_000).map(lambda ledger_id: ledger_path(LedgerId(ledger_id))),
+    st.sampled_from(["/ledgers/00/0000", "/ledgers/00/0000/La000", "/ledgers/99/9999/L9999", "/legders/00/0000/L0001"]),
+    st.text(max_size=25),
+), max_size=30))  # fmt: skip
+def test_ids_of_many_paths_are_the_ids_of_each(paths: list[str]) -> None:
+    paths += [ledger_path(LedgerId(number)) for number in range(200)]
+    found = ledger_ids(pa.array(paths, pa.string()), "/ledgers").to_pylist()
+    assert found == [ledger_id_of_path(path) for path in paths]
+
+
+PARTS = st.sampled_from(["t", "n", "persistent", "non-persistent", "a%2Fb", "x+y", "~", "é", "a.b-partition-3", "%"])
+
+
+@given(st.lists(PARTS, min_size=1, max_size=6).map("/".join))
+def test_owners_of_managed_ledgers_are_their_topics(name: str) -> None:
+    assert owner_of_managed_ledger(name) == owner_of_topic(topic_of_managed_ledger(name))
+
+
+@given(st.sampled_from(["persistent://t/n/", "persistent://t/c/n/"]), st.text(min_size=1, max_size=20))
+def test_every_schemas_owner_shares_its_id(beginning: str, local_name: str) -> None:
+    try:
+        topic: TopicName = parse_topic_name(f"{beginning}{local_name.replace('/', '')}x")
+    except Exception:  # noqa: BLE001  # not a name at all
+        return
+    found = topic_of_schema(topic.schema_id)
+    assert found is not None
+    assert found.schema_id == topic.schema_id
+
+
+@pytest.mark.parametrize(("path", "place"), [
+    ("/managed-ledgers/t/n/persistent/topic", Place.MANAGED_LEDGER),
+    ("/managed-ledgers/t/c/n/persistent/topic", Place.MANAGED_LEDGER),
+    ("/managed-ledgers/t/n/persistent/topic/sub", Place.CURSOR),
+    ("/managed-ledgers/t/c/n/persistent/topic/sub", Place.CURSOR),
+    ("/managed-ledgers/t/c/persistent/persistent/x", Place.EITHER),
+    ("/managed-ledgers/t/n/persistent", Place.ODD),
+    ("/managed-ledgers/t/n/persistent/topic/sub/more", Place.ODD),
+    ("/schemas/t/n/topic", Place.SCHEMA),
+    ("/managed-ledgers", Place.ODD),
+    ("/elsewhere", Place.ODD),
+])  # fmt: skip
+def test_places(path: str, place: Place) -> None:
+    assert locate(path).place is place
+
+
+def test_nobody_owns_what_is_no_topics() -> None:
+    assert owner_of_managed_ledger("t/n/persistent/not~encoded") == Owner()
+    assert owner_of_schema("t/n") == owner_of_schema("t/n/not~encoded") == owner_of_schema("t//x") == Owner()
+
+
+# --- nodes ---------------------------------------------------------------------------------------------------------
+
+
+def decoded(path: str, value: bytes) -> tuple[set[int], list[tuple[int, LedgerKind]], int]:
+    nodes = pa.RecordBatch.from_pylist([node(path, value)], schema=NODES)
+    found = decode_nodes(nodes)
+    return (
+        set(found.lists.ledger_id.tolist()),
+        [(each.ledger_id, each.kind) for each in found.others],
+        len(found.damages),
+    )
+
+
+def test_a_node_at_an_odd_place_counts_by_its_shape() -> None:
+    odd = "/managed-ledgers/a/b/c/d/e/f/g"
+    assert decoded(odd, managed_ledger_bytes([5, 6])) == ({5, 6}, [], 0)
+    assert decoded(odd, cursor_bytes(cursor_ledger=7)) == (set(), [(7, LedgerKind.CURSOR)], 0)
+    assert decoded(odd, b"") == (set(), [], 0)
+    assert decoded(odd, b"garbage") == (set(), [], 1)
+    either = "/managed-ledgers/t/c/persistent/persistent/x"
+    assert decoded(either, managed_ledger_bytes([6, 5])) == ({5, 6}, [], 0)
+    assert decoded(either, cursor_bytes(cursor_ledger=7, compacted_ledger=8))[1] == [
+        (7, LedgerKind.CURSOR),
+        (8, LedgerKind.COMPACTED),
+    ]
+
+
+def test_a_list_where_a_schema_should_be_counts_and_is_damage() -> None:
+    assert decoded("/schemas/t/n/x", managed_ledger_bytes([5, 6])) == ({5, 6}, [], 1)
+    assert decoded("/schemas/t/n/x", schema_locator_bytes([5, 5]))[1] == [(5, LedgerKind.SCHEMA)]
