@@ -62,13 +62,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("fault_round", kept + rounds, ids=names)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def fault_rounds(request: pytest.FixtureRequest) -> int:
     """How many rounds were asked for: 1 in a short cut."""
     return int(request.config.getoption("--fault-rounds"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def full_run(fault_rounds: int) -> None:
     """For tests that take longer than a short cut may."""
     if fault_rounds == 1:
