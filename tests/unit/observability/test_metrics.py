@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.ledger_deletion.limiting import LimitReadings
 from service.model.errors import TemporaryError
 from service.model.ledgers import LedgerComponent, LedgerType
-from service.observability.metrics import DeletionMetrics, GaugeReadings
+from service.observability.metrics import AckStateGauges, AckStateReading, DeletionMetrics, GaugeReadings
 
 PIP_186 = {
     "pulsar_ledger_deletion_sent_total",
@@ -114,3 +114,22 @@ def test_a_scrape_survives_a_source_that_cannot_answer(metrics: DeletionMetrics)
     metrics.bind(unreachable)
     assert value(metrics, "pulsar_ledger_deletion_inflight") is None
     assert value(metrics, "pulsar_ledger_deletion_received_total") == 0
+
+
+def test_subscriptions_that_are_watched_have_their_gauges_and_what_cannot_be_told_has_none() -> None:
+    registry = CollectorRegistry()
+    readings = [
+        AckStateReading("persistent://t/n/a", "s", True, 12_000, 10_000, 1_999),
+        AckStateReading("persistent://t/n/b", "s", None, 3, 10_000, 0),
+    ]
+    registry.register(AckStateGauges("east", lambda: readings))
+    metrics = DeletionMetrics(registry, cluster="east", instance="host-8750", version="1")
+    first = {"topic": "persistent://t/n/a", "subscription": "s"}
+    second = {"topic": "persistent://t/n/b", "subscription": "s"}
+    assert value(metrics, "pulsar_subscription_blocked_on_ack_state_persistent", **first) == 1
+    assert value(metrics, "pulsar_subscription_blocked_on_ack_state_persistent", **second) is None
+    assert value(metrics, "pulsar_subscription_ack_state_ranges", **first) == 12_000
+    assert value(metrics, "pulsar_subscription_ack_state_max_ranges", **second) == 10_000
+    assert value(metrics, "pulsar_subscription_ack_state_unstored_entries", **first) == 1_999
+    readings.clear()
+    assert value(metrics, "pulsar_subscription_ack_state_ranges", **first) is None, "nobody asks any more"

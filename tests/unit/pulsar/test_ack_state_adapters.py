@@ -1,0 +1,300 @@
+"""Cursors, limits and policies, out of what brokers and the store answer."""
+
+import json
+from typing import Any
+
+import pytest
+
+from service.ack_state.pausing import TopicPolicy
+from service.ack_state.stored import StoredPlace
+from service.adapters.bookkeeper.bookie_wire import BookieEntries
+from service.adapters.bookkeeper.stored_cursors import BookieStoredCursors
+from service.adapters.pulsar.ack_state_budget import BrokerAckStateBudget
+from service.adapters.pulsar.pause_policies import BrokerPausePolicies
+from service.adapters.pulsar.subscription_cursors import BrokerSubscriptions
+from service.ledger_ownership.paths import cursor_path, ledger_path
+from service.model.errors import NotFoundError, TemporaryError
+from service.model.ids import BookieId, EntryId, LedgerId
+from service.model.ledgers import LedgerState
+from service.model.names import CursorName, parse_topic_name
+from service.model.position_ranges import PositionRanges
+from service.wire import MLDataFormats_pb2 as ml
+from tests.fakes.admin_answers import FakeAdminRest
+from tests.fakes.bookie_servers import FakeBookies, stored_entry
+from tests.fakes.bookkeeper import ledger_metadata_bytes
+from tests.fakes.clock import FakeClock
+from tests.fakes.metadata import FakeMetadataStore
+from tests.unit.ack_state.test_stored import at, sparse
+
+TOPIC = parse_topic_name("persistent://public/default/orders")
+PLACE = "/admin/v2/persistent/public/default/orders"
+POLICY = "dispatcherPauseOnAckStatePersistent"
+RUNTIME = "/admin/v2/brokers/configuration/runtime"
+POLICIES = "/admin/policies/public/default"
+CURSOR = cursor_path(TOPIC.managed_ledger_name, CursorName("a+sub%2F"))
+SUB = "a sub/"
+LENGTHS = {LedgerId(6): 50}
+
+
+def stats(**more: object) -> dict[str, object]:
+    return {
+        "ownerBroker": "b:8080",
+        "subscriptions": {
+            SUB: {
+                "type": "Shared",
+                "durable": True,
+                "consumers": [{}, {}],
+                "unackedMessages": 4,
+                "msgDelayed": 3,
+                **more,
+            },
+            "a reader": {"type": "Exclusive", "durable": False},
+        },
+    }
+
+
+def internal_stats(**more: object) -> dict[str, Any]:
+    cursor = {
+        "markDeletePosition": "6:-1",
+        "readPosition": "6:9",
+        "individuallyDeletedMessages": "[(6:0..6:1],(6:2..6:5]]",
+        "totalNonContiguousDeletedMessagesRange": 2,
+        "cursorLedger": 7,
+        "cursorLedgerLastEntry": 5,
+        **more,
+    }
+    return {
+        "ledgers": [{"ledgerId": 6, "entries": 0}],
+        "lastConfirmedEntry": "6:49",
+        "cursors": {"a+sub%2F": cursor},
+    }
+
+
+def configuration(**more: str) -> dict[str, str]:
+    return {
+        "managedLedgerMaxUnackedRangesToPersist": "20",
+        "managedLedgerMaxBatchDeletedIndexToPersist": "30",
+        "managedLedgerPersistIndividualAckAsLongArray": "true",
+        "managedLedgerUnackedRangesOpenCacheSetEnabled": "true",
+        "dispatcherPauseOnAckStatePersistentEnabled": "true",
+        **more,
+    }
+
+
+@pytest.fixture
+def rest() -> FakeAdminRest:
+    rest = FakeAdminRest()
+    rest.answers = {
+        f"{PLACE}/stats": stats(),
+        f"{PLACE}/internalStats": internal_stats(),
+        f"{PLACE}/{POLICY}": False,
+        RUNTIME: configuration(),
+    }
+    return rest
+
+
+@pytest.fixture
+def store() -> FakeMetadataStore:
+    store = FakeMetadataStore()
+    store.put(POLICIES, json.dumps({"bundles": {"numBundles": 4}, "ratio": 1.0, "big": 2**60}).encode())
+    return store
+
+
+@pytest.fixture
+def subscriptions(rest: FakeAdminRest, store: FakeMetadataStore) -> BrokerSubscriptions:
+    return BrokerSubscriptions(rest, store, FakeClock())  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def policies(rest: FakeAdminRest, store: FakeMetadataStore, subscriptions: BrokerSubscriptions) -> BrokerPausePolicies:
+    return BrokerPausePolicies(rest, store, subscriptions)  # type: ignore[arg-type]
+
+
+# --- cursors and limits --------------------------------------------------------------------------------------------
+
+
+def test_a_cursor_has_every_part(subscriptions: BrokerSubscriptions) -> None:
+    found = subscriptions.cursors(TOPIC)
+    assert (found.broker, found.lengths, list(found.cursors)) == ("b:8080", LENGTHS, [SUB])
+    cursor = found.cursors[SUB]
+    assert cursor.acknowledged == PositionRanges(at(6, -1)).with_positions([at(6, entry) for entry in (1, 3, 4, 5)])
+    assert (cursor.ranges, cursor.read_position, cursor.stored) == (2, at(6, 9), (7, 5))
+    assert (cursor.type, cursor.consumers, cursor.unacked_messages, cursor.delayed_messages) == ("Shared", 2, 4, 3)
+
+
+def test_a_subscription_without_a_type_or_a_ledger(rest: FakeAdminRest, subscriptions: BrokerSubscriptions) -> None:
+    rest.answers[f"{PLACE}/stats"] = stats(type="None")
+    rest.answers[f"{PLACE}/internalStats"] = internal_stats(cursorLedger=-1)
+    cursor = subscriptions.cursors(TOPIC).cursors[SUB]
+    assert (cursor.type, cursor.stored) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("stats", {}),
+        ("stats", {"subscriptions": []}),
+        ("stats", stats(unackedMessages="4")),
+        ("internalStats", {**internal_stats(), "cursors": {}}),
+        ("internalStats", internal_stats(totalNonContiguousDeletedMessagesRange=None)),
+        ("internalStats", internal_stats(readPosition="here")),
+        ("internalStats", "no object"),
+    ],
+)
+def test_an_answer_that_lacks_a_part_is_none(
+    rest: FakeAdminRest, subscriptions: BrokerSubscriptions, path: str, answer: object
+) -> None:
+    rest.answers[f"{PLACE}/{path}"] = answer
+    with pytest.raises(TemporaryError):
+        subscriptions.cursors(TOPIC)
+
+
+def test_limits_are_the_owners_and_are_remembered_for_a_while(rest: FakeAdminRest, store: FakeMetadataStore) -> None:
+    clock = FakeClock()
+    subscriptions = BrokerSubscriptions(rest, store, clock)  # type: ignore[arg-type]
+    store.put("/loadbalance/brokers/b:8080", json.dumps({"webServiceUrl": "http://b:8080"}).encode())
+    rest.answers[f"http://b:8080{RUNTIME}"] = configuration(managedLedgerMaxUnackedRangesToPersist="7")
+    assert subscriptions.limits("b:8080").max_unacked_ranges == 7
+    assert subscriptions.limits("gone:8080").max_unacked_ranges == 20, "another broker's is the best guess"
+    limits = subscriptions.limits(None)
+    assert (limits.max_batch_deleted_indexes, limits.as_long_array, limits.pause_enabled) == (30, True, True)
+    rest.answers[RUNTIME] = configuration(managedLedgerUnackedRangesOpenCacheSetEnabled="false")
+    assert subscriptions.limits(None) == limits
+    clock.advance_ms(31_000)
+    assert subscriptions.limits(None).as_long_array is False, "long arrays need the open cache set"
+
+
+def test_a_configuration_without_the_limit_is_no_limit(rest: FakeAdminRest, subscriptions: BrokerSubscriptions) -> None:
+    rest.answers[RUNTIME] = {}
+    with pytest.raises(TemporaryError, match="managedLedgerMaxUnackedRangesToPersist"):
+        subscriptions.limits(None)
+
+
+# --- what is stored ------------------------------------------------------------------------------------------------
+
+
+def stored_cursors(store: FakeMetadataStore, payload: bytes | None = None) -> BookieStoredCursors:
+    bookies = FakeBookies()
+    bookies.silence = TemporaryError("silent")
+    if payload is not None:
+        bookies.held[BookieId("127.0.0.1:3181")] = {EntryId(5): stored_entry(7, 5, payload)}
+        bookies.held[BookieId("127.0.0.1:3182")] = {EntryId(5): stored_entry(7, 5, payload)}
+        metadata = ledger_metadata_bytes(LedgerState.OPEN, ensemble=("127.0.0.1:3181", "127.0.0.1:3182"))
+        store.put(ledger_path(LedgerId(7)), metadata)
+    return BookieStoredCursors(store, BookieEntries(bookies), "/ledgers")
+
+
+def node(ledger_id: int) -> bytes:
+    ranges = PositionRanges(at(6, 0)).with_positions([at(6, 2)])
+    return ml.ManagedCursorInfo(
+        cursorsLedgerId=ledger_id, markDeleteLedgerId=6, markDeleteEntryId=0, individualDeletedMessages=sparse(ranges)
+    ).SerializeToString()
+
+
+def test_a_cursor_in_its_node(store: FakeMetadataStore) -> None:
+    store.put(CURSOR, node(-1))
+    found = stored_cursors(store).stored(TOPIC, SUB, LENGTHS, None)
+    assert found is not None
+    assert (found.place, found.acknowledged) == (
+        StoredPlace.METADATA_STORE,
+        PositionRanges(at(6, 0)).with_positions([at(6, 2)]),
+    )
+
+
+def test_a_cursor_in_its_ledger_is_the_entry_that_the_broker_knows(store: FakeMetadataStore) -> None:
+    store.put(CURSOR, node(7))
+    ranges = PositionRanges(at(6, 4)).with_positions([at(6, 8)])
+    payload = ml.PositionInfo(ledgerId=6, entryId=4, individualDeletedMessages=sparse(ranges)).SerializeToString()
+    cursors = stored_cursors(store, payload)
+    found = cursors.stored(TOPIC, SUB, LENGTHS, (LedgerId(7), EntryId(5)))
+    assert found is not None
+    assert (found.acknowledged, found.ledger_id, found.entry_id) == (ranges, 7, 5)
+    assert cursors.read(TOPIC, SUB, LedgerId(7), 5) == ranges
+
+
+def test_a_cursor_that_moved_or_went_is_looked_at_again(store: FakeMetadataStore) -> None:
+    store.put(CURSOR, node(7))
+    cursors = stored_cursors(store)
+    for known in (None, (LedgerId(8), EntryId(0)), (LedgerId(7), EntryId(5))):
+        with pytest.raises(TemporaryError):
+            cursors.stored(TOPIC, SUB, LENGTHS, known)
+    empty = cursors.stored(TOPIC, SUB, LENGTHS, (LedgerId(7), EntryId(-1)))
+    assert empty is not None
+    assert empty.acknowledged.mark_delete == at(6, 0)
+
+
+def test_a_subscription_that_is_not_in_the_store_has_nothing_stored(store: FakeMetadataStore) -> None:
+    assert stored_cursors(store).stored(TOPIC, "nobody", LENGTHS, None) is None
+    assert stored_cursors(store).read(TOPIC, "nobody", None, -1) is None
+
+
+# --- policies ------------------------------------------------------------------------------------------------------
+
+
+def test_each_level_is_asked(rest: FakeAdminRest, store: FakeMetadataStore, policies: BrokerPausePolicies) -> None:
+    found = policies.policies(TOPIC.partition(3), None)
+    assert (found.topic, found.namespace, found.broker, found.enabled) == (TopicPolicy.FALSE_OR_UNSET, None, True, None)
+    rest.answers[f"{PLACE}/{POLICY}"] = True
+    assert policies.policies(TOPIC, None).topic is TopicPolicy.TRUE
+    with pytest.raises(NotFoundError):
+        policies.of_namespace("public/nowhere")
+
+
+def test_a_namespaces_policy_is_taken_out_and_nothing_else(
+    rest: FakeAdminRest, store: FakeMetadataStore, policies: BrokerPausePolicies
+) -> None:
+    before = store.read(POLICIES)
+    assert before is not None
+    document = {**json.loads(before.data), "dispatcherPauseOnAckStatePersistentEnabled": False}
+    rest.on_change = lambda method, path: store.put(POLICIES, json.dumps(document).encode()) and None
+    assert policies.remove_from_namespace("public/default") is None
+    after = store.read(POLICIES)
+    assert after is not None
+    assert json.loads(after.data) == json.loads(before.data)
+    assert rest.changed == [("DELETE", f"/admin/v2/namespaces/public/default/{POLICY}")]
+
+
+def test_a_change_by_somebody_else_is_never_overwritten(
+    store: FakeMetadataStore, policies: BrokerPausePolicies
+) -> None:
+    changes = iter(range(3))
+
+    def somebody_else() -> None:
+        if (number := next(changes, None)) is not None:
+            content = {"dispatcherPauseOnAckStatePersistentEnabled": False, "theirs": number}
+            store.put(POLICIES, json.dumps(content).encode())
+
+    somebody_else()
+    store.before("write", somebody_else, path=POLICIES, times=2)
+    assert policies.remove_from_namespace("public/default") is None
+    after = store.read(POLICIES)
+    assert after is not None
+    assert json.loads(after.data) == {"theirs": 2}
+
+
+def test_policies_that_cannot_be_read_are_not_written(store: FakeMetadataStore, policies: BrokerPausePolicies) -> None:
+    for content in (b"{", b"[]"):
+        store.put(POLICIES, content)
+        with pytest.raises(TemporaryError):
+            policies.remove_from_namespace("public/default")
+        after = store.read(POLICIES)
+        assert after is not None
+        assert after.data == content
+
+
+# --- the budget ----------------------------------------------------------------------------------------------------
+
+
+def test_the_room_left(rest: FakeAdminRest, subscriptions: BrokerSubscriptions, policies: BrokerPausePolicies) -> None:
+    budget = BrokerAckStateBudget(subscriptions, policies, FakeClock())
+    room = budget.room(TOPIC, SUB)
+    assert (room.ranges, room.max_ranges, room.free, room.dispatch_paused) == (2, 20, 18, False)
+    rest.answers[f"{PLACE}/internalStats"] = internal_stats(totalNonContiguousDeletedMessagesRange=21)
+    rest.answers[f"{PLACE}/{POLICY}"] = True
+    paused = budget.room(TOPIC, SUB)
+    assert (paused.free, paused.dispatch_paused) == (0, True)
+    asked = len(rest.asked)
+    assert budget.room(TOPIC, SUB, ranges=5).free == 15
+    assert f"{PLACE}/internalStats" not in rest.asked[asked:], "a caller who has counted spares the look"
+    with pytest.raises(NotFoundError):
+        budget.room(TOPIC, "nobody")

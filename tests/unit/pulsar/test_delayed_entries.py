@@ -1,0 +1,180 @@
+"""Where an entry is looked for when bookies do not have it, and what is concluded."""
+
+import pytest
+
+from service.adapters.bookkeeper.bulk_entries import BulkEntries
+from service.adapters.pulsar.delayed_entries import SHADOW_SOURCE, BulkDelayedEntries
+from service.adapters.pulsar.message_headers import entry_facts_in_headers
+from service.delayed_delivery.facts import Absent, Chunk, EntryAnswer, EntryFacts, Unreadable
+from service.ledger_ownership.paths import ledger_path, managed_ledger_path
+from service.model.errors import BrokerRefusedError, NotFoundError, TemporaryError, UndecodableError
+from service.model.ids import BookieId, EntryId, LedgerId
+from service.model.ledgers import LedgerState
+from service.model.names import parse_topic_name
+from service.model.positions import Position
+from service.wire import MLDataFormats_pb2 as ml
+from tests.fakes.admin_answers import FakeAdminRest
+from tests.fakes.bookie_servers import FakeBookies, stored_entry
+from tests.fakes.bookkeeper import ledger_metadata_bytes
+from tests.fakes.metadata import FakeMetadataStore
+from tests.unit.pulsar.test_message_metadata import message, stored
+
+TOPIC = parse_topic_name("persistent://public/default/orders")
+PLACE = "/admin/v2/persistent/public/default/orders"
+CLOSED, OPEN, OFFLOADED, LOST = (LedgerId(n) for n in (3, 4, 5, 6))
+A, B = BookieId("a:3181"), BookieId("b:3181")
+HEADERS = {"X-Pulsar-publish-time": "2026-11-21T14:01:57.277Z", "X-Pulsar-deliver-at-time": "2026-11-21T15:01:57.5Z"}
+
+
+def at(ledger_id: int, entry_id: int) -> Position:
+    return Position(LedgerId(ledger_id), EntryId(entry_id))
+
+
+class World:
+    """A topic of four ledgers: a closed one, one offloaded, one whose metadata is lost, and the open one."""
+
+    def __init__(self) -> None:
+        self.store, self.bookies, self.rest = FakeMetadataStore(), FakeBookies(), FakeAdminRest()
+        self.bookies.silence = TemporaryError("a bookie does not answer")
+        self.bulk = BulkEntries(self.bookies)
+        self.list_ledgers({})
+        ensemble = (A, B)
+        self.store.put(ledger_path(CLOSED), ledger_metadata_bytes(last_entry_id=9, ensemble=ensemble))
+        self.store.put(ledger_path(OPEN), ledger_metadata_bytes(LedgerState.OPEN, ensemble=ensemble))
+        self.rest.answers[f"{PLACE}/lastMessageId"] = {"ledgerId": OPEN, "entryId": 2}
+
+    def list_ledgers(self, properties: dict[str, str]) -> None:
+        info = ml.ManagedLedgerInfo()
+        for ledger_id in (CLOSED, OFFLOADED, LOST, OPEN):
+            listed = info.ledgerInfo.add(ledgerId=ledger_id)
+            if ledger_id == OFFLOADED:
+                context = listed.offloadContext
+                context.uidMsb, context.uidLsb, context.complete, context.bookkeeperDeleted = 1, 2, True, True
+                context.driverMetadata.name = "aws-s3"
+        for name, value in properties.items():
+            info.properties.add(key=name, value=value)
+        self.store.put(managed_ledger_path(TOPIC.managed_ledger_name), info.SerializeToString())
+
+    def hold(self, position: Position, payload: bytes | None = None) -> None:
+        entry = stored(message(deliver_at_time=77)) if payload is None else payload
+        for bookie in (A, B):
+            held = self.bookies.held.setdefault(bookie, {})
+            held[position.entry_id] = stored_entry(position.ledger_id, position.entry_id, entry)
+
+    def broker_has(self, position: Position) -> None:
+        self.rest.headers_by_path[f"{PLACE}/ledger/{position.ledger_id}/entry/{position.entry_id}"] = HEADERS
+
+    def read(self, position: Position) -> EntryAnswer:
+        entries = BulkDelayedEntries(self.store, self.bulk, self.rest, "/ledgers")  # type: ignore[arg-type]
+        answers = entries.read(TOPIC, [position])
+        assert list(answers) == [position]
+        return answers[position]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("ledger_id", [CLOSED, OPEN])
+def test_bookies_are_asked_first_and_the_broker_not_at_all(world: World, ledger_id: LedgerId) -> None:
+    world.hold(at(ledger_id, 1))
+    answer = world.read(at(ledger_id, 1))
+    assert isinstance(answer, EntryFacts)
+    assert (answer.deliver_at_ms, world.rest.asked) == (77, [])
+
+
+def test_beyond_the_end_is_absent_without_asking_a_bookie(world: World) -> None:
+    world.bookies.silent = {A, B}
+    assert world.read(at(CLOSED, 10)) == Absent()
+    assert world.read(at(CLOSED, -1)) == Absent()
+    assert world.read(at(99, 0)) == Absent()
+
+
+def test_beyond_the_last_message_of_an_open_ledger_is_absent(world: World) -> None:
+    world.hold(at(OPEN, 2))
+    assert world.read(at(OPEN, 3)) == Absent()
+    world.rest.answers[f"{PLACE}/lastMessageId"] = {"ledgerId": OPEN, "entryId": 3}
+    world.broker_has(at(OPEN, 3))
+    assert isinstance(world.read(at(OPEN, 3)), EntryFacts), "it was just written; the broker has it"
+    world.rest.answers[f"{PLACE}/lastMessageId"] = "no position"
+    with pytest.raises(TemporaryError):
+        world.read(at(OPEN, 4))
+
+
+def test_what_bookies_lost_is_asked_of_the_broker(world: World) -> None:
+    world.hold(at(CLOSED, 0))
+    world.rest.headers_by_path[f"{PLACE}/ledger/{CLOSED}/entry/4"] = BrokerRefusedError(412, "cannot be read")
+    lost = world.read(at(CLOSED, 4))
+    assert isinstance(lost, Unreadable)
+    assert "cannot be read" in lost.reason
+
+
+def test_a_bookie_that_does_not_answer_is_no_absence(world: World) -> None:
+    world.bookies.silent = {A}
+    answer = world.read(at(CLOSED, 4))
+    assert isinstance(answer, Unreadable)
+    assert "does not answer" in answer.reason
+    assert world.rest.asked == []
+
+
+def test_an_offloaded_ledger_is_read_by_the_broker(world: World) -> None:
+    world.broker_has(at(OFFLOADED, 1))
+    answer = world.read(at(OFFLOADED, 1))
+    assert isinstance(answer, EntryFacts)
+    assert answer.deliver_at_ms == 1795273317500
+    assert world.read(at(OFFLOADED, 2)) == Absent(), "the broker said so"
+
+
+def test_a_listed_ledger_without_metadata_is_not_absent(world: World) -> None:
+    assert isinstance(world.read(at(LOST, 0)), Unreadable)
+
+
+def test_a_shadow_topic_is_read_by_the_broker(world: World) -> None:
+    world.list_ledgers({SHADOW_SOURCE: "persistent://public/default/source"})
+    world.broker_has(at(99, 1))
+    assert isinstance(world.read(at(99, 1)), EntryFacts)
+
+
+def test_what_is_no_message_is_unreadable(world: World) -> None:
+    world.hold(at(CLOSED, 1), b"no message")
+    assert isinstance(world.read(at(CLOSED, 1)), Unreadable)
+
+
+def test_a_topic_that_does_not_exist(world: World) -> None:
+    world.store.remove(managed_ledger_path(TOPIC.managed_ledger_name))
+    with pytest.raises(NotFoundError):
+        world.read(at(CLOSED, 1))
+
+
+def test_headers_tell_what_makes_a_message_special() -> None:
+    more = {
+        "X-Pulsar-PROPERTY": '{"a":"1"}',
+        "X-Pulsar-partition-key": "k",
+        "X-Pulsar-num-batch-message": "3",
+        "X-Pulsar-uuid": "u",
+        "X-Pulsar-chunk-id": "0",
+        "X-Pulsar-num-chunks-from-msg": "2",
+        "X-Pulsar-marker-type": "10",
+        "X-Pulsar-txnid-most-bits": "0",
+        "X-Pulsar-sequence-id": "5",
+        "X-Pulsar-producer-name": "p",
+    }
+    facts = entry_facts_in_headers({name.upper(): value for name, value in {**HEADERS, **more}.items()})
+    assert (facts.messages_in_batch, facts.chunk, facts.marker, facts.transaction) == (3, Chunk("u", 0, 2), True, True)
+    assert (facts.key, facts.properties, facts.sequence_id, facts.producer_name) == ("k", {"a": "1"}, 5, "p")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"X-Pulsar-publish-time": "yesterday"},
+        {"X-Pulsar-publish-time": "2026-11-21T14:01:57"},
+        {**HEADERS, "X-Pulsar-PROPERTY": "["},
+        {**HEADERS, "X-Pulsar-num-batch-message": "many"},
+    ],
+)
+def test_headers_that_brokers_do_not_send_are_an_error(headers: dict[str, str]) -> None:
+    with pytest.raises(UndecodableError):
+        entry_facts_in_headers(headers)
