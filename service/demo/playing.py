@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from service.demo.auditing import AuditAct, AuditStory
 from service.demo.stage import Stage
 from service.demo.story import Act, Drain, Story
 from service.ledger_ownership.compaction import CompactedLedgers
@@ -34,19 +35,22 @@ class Report:
     plain: Act
     two_phase: Act
     drain: Drain
+    audit: AuditAct
     seconds: float
     sidecar_url: str
     web_service_url: str
 
     @property
     def kept_its_promise(self) -> bool:
-        """Nothing leaked through the sidecar and nothing is left to do."""
-        act = self.two_phase
-        return not (act.orphans or act.dangling or act.topics_left or self.drain.pending)
+        """Nothing leaked through the sidecar, nothing is left to do, and what leaked before was found and deleted."""
+        act, audit = self.two_phase, self.audit
+        found = audit.leaked_in_plan == audit.leaked and not audit.first_condemned and audit.spark_agrees is not False
+        mended = found and not audit.left
+        return mended and not (act.orphans or act.dangling or act.topics_left or self.drain.pending)
 
 
 def play(stage: Stage, open_eyes: OpenEyes, clock: Clock, say: Callable[[str], None], topics: int) -> Report:
-    """Set the stage, play both acts, leave everything running."""
+    """Set the stage, play all acts, leave everything running."""
     started = clock.monotonic_seconds()
     say("1. A real cluster: ZooKeeper, two bookies, two brokers")
     addresses = stage.set_up()
@@ -54,12 +58,14 @@ def play(stage: Stage, open_eyes: OpenEyes, clock: Clock, say: Callable[[str], N
         story = Story(stage, eyes.store, eyes.compacted, eyes.client, addresses.web_service_urls, clock, say, topics)
         say("2. Without the sidecar")
         plain = story.without_sidecar()
-        say(f"   {len(plain.orphans)} ledgers leaked, {len(plain.dangling)} references dangle, and nothing mends it")
+        say(f"   {len(plain.orphans)} ledgers leaked, {len(plain.dangling)} references dangle, and no broker mends it")
         say("3. With the sidecar")
         sidecar = stage.start_sidecar(addresses)
         two_phase, drain = story.with_sidecar(sidecar.url)
+        say("4. The audit: what leaked in act 2 is found, and deleted by the sidecar")
+        audit = AuditStory(stage.audits, addresses, clock, say, story.existing).play(plain.orphans)
     seconds = clock.monotonic_seconds() - started
-    return Report(plain, two_phase, drain, seconds, sidecar.url, addresses.web_service_urls[0])
+    return Report(plain, two_phase, drain, audit, seconds, sidecar.url, addresses.web_service_urls[0])
 
 
 def lines(report: Report) -> list[str]:
@@ -82,6 +88,7 @@ def lines(report: Report) -> list[str]:
         f"  the sidecar recorded {drain.recorded} ledgers before the brokers were asked and finished {drain.finished}: "
         f"{drain.highest_pending} were pending at most,",
         f"  and {drain.pending} pending were left {drain.seconds:.1f} s after the last deletion was accepted",
+        *_audit_lines(report.audit),
         f"  the whole story took {report.seconds:.0f} s",
         "",
         "  Look around (everything is still running):",
@@ -89,5 +96,15 @@ def lines(report: Report) -> list[str]:
         f"    metrics   curl {report.sidecar_url}/metrics",
         f"    a broker  curl {report.web_service_url}/admin/v2/brokers/health",
         f"    the CLI   pulsar-sidecar --admin-url {report.sidecar_url} ledger-deletion status",
+        f"    the audit {report.audit.report}",
         "  and end it with: make demo-down",
+    ]
+
+
+def _audit_lines(audit: AuditAct) -> list[str]:
+    spark = {None: "", True: ", the Spark job's with the same rows", False: ", the Spark job's with OTHER rows"}
+    return [
+        f"  the audit's plan had {audit.planned} ledgers, {audit.leaked_in_plan} of the {audit.leaked} that leaked"
+        f"{spark[audit.spark_agrees]}; applied, {audit.left} of them are left,",
+        f"  and a last audit finds {audit.orphans_at_end} unreferenced ledgers in the cluster",
     ]

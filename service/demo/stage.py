@@ -70,6 +70,11 @@ class Stage:
         """The cluster on stage."""
         return LocalCluster(self._directory / "cluster", self._clock, self._progress)
 
+    @property
+    def audits(self) -> Path:
+        """Where the demo's listings, dumps and audits are."""
+        return self._directory / "audits"
+
     def set_up(self) -> ClusterAddresses:
         """Clear away an earlier demo and start the cluster.
 

@@ -114,6 +114,12 @@ class Story:
             drain = self._drain(sidecar_url, sampler)
         return self._count(namespace, ledgers, len(run.accepted)), drain
 
+    def existing(self, ledger_ids: frozenset[LedgerId]) -> frozenset[LedgerId]:
+        """Those of the ledgers that still have metadata."""
+        ordered = sorted(ledger_ids)
+        nodes = self._store.read_many([ledger_path(ledger_id) for ledger_id in ordered])
+        return frozenset(ledger_id for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None)
+
     def _plain_act(self, namespace: str) -> Act:
         names, ledgers = self._prepare(namespace)
         run = self._delete_and_kill(self._urls[0], namespace, names)

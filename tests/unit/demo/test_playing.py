@@ -1,0 +1,47 @@
+"""The demo's last lines, and when it says that it kept its promise."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.demo.auditing import AuditAct
+from service.demo.playing import Report, lines
+from service.demo.story import Act, Drain
+from service.model.ids import LedgerId
+
+_ACT = Act(100, 801, 21, frozenset({LedgerId(5)}), frozenset(), 0)
+_CLEAN = replace(_ACT, accepted_at_first=100, orphans=frozenset())
+_AUDIT = AuditAct(0, 9, 1, 1, 0, 0, True, Path("report.html"))
+_REPORT = Report(_ACT, _CLEAN, Drain(801, 801, 250, 0, 9.5), _AUDIT, 123.0, "http://127.0.0.1:8750", "http://b:8080")
+
+
+def test_a_demo_in_which_everything_was_mended_kept_its_promise() -> None:
+    assert _REPORT.kept_its_promise
+    assert replace(_REPORT, audit=replace(_AUDIT, spark_agrees=None)).kept_its_promise
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"two_phase": _ACT},
+        {"two_phase": replace(_CLEAN, topics_left=1)},
+        {"drain": Drain(801, 800, 250, 1, 9.5)},
+        {"audit": replace(_AUDIT, leaked=2)},
+        {"audit": replace(_AUDIT, left=1)},
+        {"audit": replace(_AUDIT, spark_agrees=False)},
+        {"audit": replace(_AUDIT, first_condemned=1)},
+    ],
+)
+def test_whatever_is_left_or_differs_breaks_it(changed: dict[str, Any]) -> None:
+    assert not replace(_REPORT, **changed).kept_its_promise
+
+
+def test_the_last_lines_have_the_audits_figures() -> None:
+    text = "\n".join(lines(_REPORT))
+    assert "the audit's plan had 9 ledgers, 1 of the 1 that leaked, the Spark job's with the same rows" in text
+    assert "report.html" in text
+    other = "\n".join(lines(replace(_REPORT, audit=replace(_AUDIT, spark_agrees=False))))
+    assert "OTHER rows" in other
+    assert "Spark" not in "\n".join(lines(replace(_REPORT, audit=replace(_AUDIT, spark_agrees=None))))
