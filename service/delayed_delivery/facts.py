@@ -4,8 +4,10 @@ Invariant: what could not be read is a value of its own (`Unreadable`), never an
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from service.model.ids import EntryId, LedgerId
 from service.model.position_ranges import PositionRanges
@@ -21,9 +23,13 @@ class Chunk:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFacts:
+_NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class EntryFacts(NamedTuple):
     """What an entry's own ``MessageMetadata`` says; the payload is not kept.
+
+    A tuple, because bulk requests make very many of them.
 
     Attributes:
         deliver_at_ms: the due time, milliseconds since the epoch; None for a message that is not delayed.
@@ -38,7 +44,7 @@ class EntryFacts:
     messages_in_batch: int | None = None
     chunk: Chunk | None = None
     key: str | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = _NO_PROPERTIES
     producer_name: str = ""
     sequence_id: int = 0
     event_time_ms: int | None = None

@@ -7,7 +7,7 @@ Messages are handed out when they are due, to consumers that acknowledge at once
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from service.delayed_delivery.cancelling import CancelOptions, Outcome, Target
 from service.delayed_delivery.facts import (
@@ -372,4 +372,4 @@ def _ranges(acked: Collection[Position]) -> PositionRanges:
 
 
 def _with(facts: EntryFacts, changes: Mapping[str, object]) -> EntryFacts:
-    return replace(facts, **changes)  # type: ignore[arg-type]
+    return facts._replace(**changes)  # type: ignore[arg-type]

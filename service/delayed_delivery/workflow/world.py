@@ -28,6 +28,8 @@ from service.model.positions import Position
 
 log = structlog.get_logger("delayed-delivery")
 
+_OWN_RECORDS = 200_000
+
 
 class CancelMetrics(Protocol):
     """What cancelling counts (`service.observability.metrics`)."""
@@ -96,6 +98,8 @@ class Memory:
         self._topic = topic
         self._book = Book()
         self._lock = threading.Lock()
+        # What was written here comes back from the topic; mostly it is known by then, and need not be read again.
+        self._own: dict[str, bytes] = {}
         self.caught_up = threading.Event()
 
     def record(self, cancellations: Sequence[Cancellation]) -> None:
@@ -105,8 +109,12 @@ class Memory:
             TemporaryError: at least one is not known to be stored; none of them is known here.
         """
         if cancellations:
-            self._topic.append([encode(cancellation) for cancellation in cancellations])
+            records = [encode(cancellation) for cancellation in cancellations]
+            self._topic.append(records)
             self.learn(cancellations)
+            if len(self._own) > _OWN_RECORDS:
+                self._own.clear()
+            self._own.update(records)
 
     def finish(self, cancellations: Sequence[Cancellation]) -> None:
         """Record how they ended, and drop them from the log."""
@@ -138,6 +146,8 @@ class Memory:
     def apply(self, key: str, value: bytes | None) -> None:
         """A record of the log, whoever wrote it."""
         try:
+            if value and self._own.pop(key, None) == value:
+                return
             if value:
                 cancellation = decode(key, value)
                 with self._lock:
