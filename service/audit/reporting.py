@@ -15,7 +15,7 @@ from service.audit.charts import Bar, Point, bars, columns, line
 from service.audit.report_style import STYLE
 from service.audit.summaries import AuditSummary, Count, Look
 from service.audit.verdicts import conclude, orphans_of
-from service.audit.wording import said_age, said_bytes, said_count, said_day, said_time
+from service.audit.wording import said_age, said_bytes, said_count, said_minute, said_time
 
 REPORT_NAME: Final = "report.html"
 EXTRACT_ROWS: Final = 50
@@ -164,9 +164,11 @@ def _trend(history: Sequence[Look]) -> str:
         ("Bytes of all ledgers", [(look.existing.bytes, said_bytes(look.existing.bytes)) for look in history]),
         ("References to missing ledgers", [(look.missing, said_count(look.missing, "reference")) for look in history]),
     )
-    days = [said_day(look.store_time_ms) for look in history]
+    times = [said_minute(look.store_time_ms) for look in history]
     drawn = (
-        _figure(title, line(title, [Point(day, value, said) for day, (value, said) in zip(days, values, strict=True)]))
+        _figure(
+            title, line(title, [Point(time, value, said) for time, (value, said) in zip(times, values, strict=True)])
+        )
         for title, values in plots
     )
     return _section(f"Trend over {len(history)} audits", _plots(*drawn))

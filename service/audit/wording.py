@@ -39,6 +39,6 @@ def said_time(time_ms: int | None) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def said_day(time_ms: int) -> str:
-    """UTC day."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d")
+def said_minute(time_ms: int) -> str:
+    """UTC to the minute, short."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
