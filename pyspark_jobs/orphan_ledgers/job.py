@@ -1,0 +1,227 @@
+"""``spark-submit job.py --dump DIR --listing DIR [--previous AUDIT] --output AUDIT``: audit on Spark.
+
+The options and the tables are those of ``pulsar-sidecar audit run``. Nothing here reaches a metadata store or a bookie.
+Exit codes: 0 clean, 2 findings, 1 an error or a guard that did not pass.
+"""
+
+import argparse
+import importlib.metadata
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_jobs.orphan_ledgers.files import Directory, open_audit, open_tables
+from pyspark_jobs.orphan_ledgers.finding import Finding, Inputs, names_of
+from pyspark_jobs.orphan_ledgers.schemas import spark_schema
+from pyspark_jobs.orphan_ledgers.writing import Writing, extract
+from service.audit.guards import (
+    EXIT_ERROR,
+    Earlier,
+    demand_fitting,
+    demand_plausible,
+    exit_code,
+    guards,
+    trusted,
+)
+from service.audit.manifests import MANIFEST_NAME, Kind, Manifest
+from service.audit.metrics_text import METRICS_NAME, metrics_text
+from service.audit.policies import HOUR_MS, Policy
+from service.audit.reporting import REPORT_NAME, report_html
+from service.audit.summaries import SUMMARY_NAME, AuditSummary, Count, Engine
+from service.audit.summing_up import About, audit_id, failed, input_of, input_of_audit, summarize, unseen
+from service.audit.tables import LEDGER_USAGE, ORPHAN_LEDGERS, OrphanStanding, Table
+from service.audit.verdicts import conclude
+from service.model.errors import InvalidInputError, SidecarError
+
+_SETTINGS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.files.maxPartitionBytes": "64m",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+_FEW_ROWS = 50_000
+_ROWS_OF_A_PARTITION = 2_000_000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job; its exit code."""
+    options = _parser().parse_args(arguments)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = session(SparkSession.builder.appName("orphan-ledgers"))
+    try:
+        summary = run(spark, options.dump, options.listing, options.output, options.previous, _policy(options))
+    except SidecarError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_ERROR
+    finally:
+        spark.stop()
+    conclusion = conclude(summary, options.output)
+    print(f"{conclusion.verdict.value}: {conclusion.sentence}\nnext: {conclusion.next_step}")  # noqa: T201
+    return exit_code(summary)
+
+
+def session(builder: SparkSession.Builder) -> SparkSession:
+    """A session with the settings that the job needs; what was submitted wins over them."""
+    spark = builder.getOrCreate()
+    _set(spark, _SETTINGS)
+    return spark
+
+
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    submitted = dict(spark.sparkContext.getConf().getAll())
+    for name, value in settings.items():
+        if name not in submitted:
+            spark.conf.set(name, value)
+
+
+def _set_partitions(spark: SparkSession, *manifests: Manifest) -> None:
+    """As many partitions after a shuffle as the inputs are worth: each costs a start of Python."""
+    rows = sum(file.rows for manifest in manifests for file in manifest.files)
+    wanted = max(1, min(spark.sparkContext.defaultParallelism, rows // _FEW_ROWS), rows // _ROWS_OF_A_PARTITION)
+    _set(spark, {"spark.sql.shuffle.partitions": str(wanted)})
+
+
+def run(
+    spark: SparkSession, dump: str, listing: str, output: str, previous: str | None, policy: Policy
+) -> AuditSummary:
+    """Audit.
+
+    Raises:
+        InvalidInputError: no audit can be made of these inputs; nothing is left behind.
+    """
+    target = Directory(spark, output)
+    if target.exists():
+        raise InvalidInputError(f"{output} exists already; nothing is overwritten, name another directory")
+    if not target.parent_exists():
+        raise InvalidInputError(f"there is no directory above {output}; make it first")
+    inputs, about, earlier_orphans = _opened(spark, dump, listing, previous, policy)
+    unfinished = target.unfinished()
+    finding = Finding(inputs, policy, earlier_orphans)
+    try:
+        summary = _audit(inputs, about, finding, unfinished, output)
+        unfinished.become(target)
+    finally:
+        finding.release()
+        unfinished.remove()
+    return summary
+
+
+def _opened(
+    spark: SparkSession, dump: str, listing: str, previous: str | None, policy: Policy
+) -> tuple[Inputs, About, DataFrame | None]:
+    places = {"dump": Directory(spark, dump), "listing": Directory(spark, listing)}
+    manifests = {
+        "dump": open_tables(places["dump"], Kind.DUMP),
+        "listing": open_tables(places["listing"], Kind.LISTING),
+    }
+    _set_partitions(spark, *manifests.values())
+    named = {role: input_of(manifests[role], places[role].sha256(MANIFEST_NAME)) for role in manifests}
+    earlier, orphans = None, None
+    if previous is not None:
+        place = Directory(spark, previous)
+        earlier, orphans = _earlier(spark, place)
+        named["previous"] = input_of_audit(earlier.summary, place.sha256(SUMMARY_NAME))
+    demand_fitting(manifests["dump"], manifests["listing"], None if earlier is None else earlier.summary, policy)
+    about = About(
+        audit_id(manifests["dump"], named, policy),
+        Engine.SPARK,
+        _version(),
+        manifests["dump"],
+        named,
+        policy,
+        earlier,
+    )
+    return Inputs(spark, places["dump"], places["listing"], manifests["dump"], manifests["listing"]), about, orphans
+
+
+def _earlier(spark: SparkSession, place: Directory) -> tuple[Earlier, DataFrame | None]:
+    summary = open_audit(place)
+    usage = spark.read.schema(spark_schema(LEDGER_USAGE)).parquet(
+        *map(place.below, names_of(summary.files, Table.LEDGER_USAGE))
+    )
+    references = {row["kind"]: row["sum(ledgers)"] for row in usage.groupBy("kind").sum("ledgers").collect()}
+    if not trusted(summary):
+        return Earlier(summary, references), None
+    orphans = spark.read.schema(spark_schema(ORPHAN_LEDGERS)).parquet(
+        *map(place.below, names_of(summary.files, Table.ORPHAN_LEDGERS))
+    )
+    return Earlier(summary, references), orphans
+
+
+def _audit(inputs: Inputs, about: About, finding: Finding, directory: Directory, place: str) -> AuditSummary:
+    findings = finding.find()
+    found = findings.found
+    demand_plausible(found.measured(), inputs.dump_manifest)
+    passed = guards(inputs.dump_manifest, inputs.listing_manifest, found.measured(), about.earlier, about.policy)
+    no = failed(passed)
+    writing = Writing(directory, about.audit_id, finding)
+    orphans = writing.orphans(findings, no)
+    writing.others(findings)
+    assert about.dump.instance_id is not None
+    plan = None if no else writing.plan(orphans, about.dump.instance_id)
+    if no:
+        found = replace(found, orphans_by={**found.orphans_by, "standing": _withheld(found.orphans_by["standing"])})
+    not_seen = unseen(
+        findings.shields, about.dump, inputs.listing_manifest, findings.log_segments_unread, found.missing
+    )
+    directory.clean()
+    files = directory.sha256_of_all(sorted(directory.tables()))
+    summary = summarize(about, found, passed, not_seen, plan, files)
+    directory.write_text(REPORT_NAME, report_html(summary, extract(findings, orphans), place=place))
+    directory.write_text(METRICS_NAME, metrics_text(summary))
+    directory.write_text(SUMMARY_NAME, _json(summary))
+    directory.clean()
+    return summary
+
+
+def _withheld(standings: object) -> dict[str, Count]:
+    counts = dict(standings)  # type: ignore[call-overload]
+    condemned = counts.pop(OrphanStanding.CONDEMNED.value, None)
+    return counts if condemned is None else {**counts, OrphanStanding.WITHHELD.value: condemned}
+
+
+def _json(summary: AuditSummary) -> str:
+    import json
+
+    return json.dumps(summary.document(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("pulsar-sidecar")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _parser() -> argparse.ArgumentParser:
+    default = Policy()
+    parser = argparse.ArgumentParser(prog="job.py", description=__doc__)
+    parser.add_argument("--dump", required=True, metavar="DIR", help="what metadata dump made")
+    parser.add_argument("--listing", required=True, metavar="DIR", help="what ledgers list made, before the dump")
+    parser.add_argument("--output", required=True, metavar="DIR", help="the directory to make")
+    parser.add_argument("--previous", metavar="DIR", help="the audit before: without it nothing is condemned")
+    parser.add_argument("--min-age-hours", type=float, default=default.min_age_ms / HOUR_MS, metavar="HOURS")
+    parser.add_argument("--look-window-hours", type=float, default=default.look_window_ms / HOUR_MS, metavar="HOURS")
+    parser.add_argument("--max-share", type=float, default=default.max_share, metavar="SHARE")
+    parser.add_argument("--max-shrink", type=float, default=default.max_shrink, metavar="SHARE")
+    parser.add_argument("--allow-young", action="store_true", help="allow --min-age-hours below 24")
+    return parser
+
+
+def _policy(options: argparse.Namespace) -> Policy:
+    return Policy(
+        min_age_ms=round(options.min_age_hours * HOUR_MS),
+        look_window_ms=round(options.look_window_hours * HOUR_MS),
+        max_share=options.max_share,
+        max_shrink=options.max_shrink,
+        allow_young=options.allow_young,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""An audit's directory, written by Spark: tables first, the summary last, whole or not at all."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
+
+from pyspark_jobs.orphan_ledgers import tasks
+from pyspark_jobs.orphan_ledgers.files import Directory
+from pyspark_jobs.orphan_ledgers.finding import Finding, Findings
+from pyspark_jobs.orphan_ledgers.schemas import spark_schema
+from service.audit.plans import PLAN_BLOCK_ROWS, plan_digest
+from service.audit.reporting import EXTRACT_ROWS, Extract, Row
+from service.audit.summaries import Plan
+from service.audit.tables import LEDGER_USAGE, MISSING_LEDGERS, ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Table
+
+_ROWS_PER_FILE = 1_000_000
+_USAGE_ORDER = ("tenant", "namespace", "topic", "kind")
+
+
+class Writing:
+    """Writes one audit's tables below an unfinished directory."""
+
+    def __init__(self, directory: Directory, audit_id: str, finding: Finding) -> None:
+        self._directory = directory
+        self._audit_id = audit_id
+        self._finding = finding
+
+    def orphans(self, findings: Findings, failed_guards: str) -> DataFrame:
+        """Withhold if guards said no, number, write; the orphans as they were written."""
+        schema = spark_schema(ORPHAN_LEDGERS)
+        rows = findings.orphans
+        if failed_guards:
+            rows = rows.mapInArrow(tasks.withhold_task(failed_guards), schema)
+        ordered = self._finding.keep(self._ordered(rows, ("ledger_id",), findings.found.orphans.ledgers))
+        numbered = self._finding.keep(ordered.mapInArrow(tasks.number_task(_first_rows(ordered)), schema))
+        self._write(numbered, Table.ORPHAN_LEDGERS)
+        return numbered
+
+    def others(self, findings: Findings) -> None:
+        """Write the other tables."""
+        found = findings.found
+        missing = self._ordered(findings.missing, ("ledger_id", "kind", "referenced_by"), found.missing)
+        self._write(missing.select(*MISSING_LEDGERS.names), Table.MISSING_LEDGERS)
+        unattributed = self._ordered(findings.unattributed, ("ledger_id",), found.unattributed.ledgers)
+        self._write(unattributed.select(*UNATTRIBUTED_LEDGERS.names), Table.UNATTRIBUTED_LEDGERS)
+        usage = self._ordered(findings.usage, _USAGE_ORDER, findings.usage.count())
+        self._write(usage.select(*LEDGER_USAGE.names), Table.LEDGER_USAGE)
+
+    def plan(self, orphans: DataFrame, instance_id: str) -> Plan:
+        """The plan of orphans that were numbered; its blocks are hashed where they are."""
+        condemned = orphans.where("row is not null")
+        totals = condemned.agg(F.count("*"), F.sum("length_bytes")).first()
+        assert totals is not None
+        blocks = condemned.withColumn("block", F.floor(F.col("row") / PLAN_BLOCK_ROWS))
+        hashed = blocks.groupBy("block").applyInArrow(tasks.block_task, "block bigint, digest binary")
+        digests = [bytes(row["digest"]) for row in hashed.orderBy("block").toLocalIterator()]
+        rows, size = totals[0], totals[1] or 0
+        return Plan(rows, size, plan_digest(self._audit_id, instance_id, rows, digests))
+
+    def _write(self, rows: DataFrame, table: Table) -> None:
+        place = self._directory.below(f"{table.value}/audit_id={self._audit_id}")
+        rows.write.option("compression", "zstd").parquet(place)
+
+    @staticmethod
+    def _ordered(rows: DataFrame, order: Sequence[str], count: int) -> DataFrame:
+        columns = [F.col(name).asc_nulls_last() for name in order]
+        files = count // _ROWS_PER_FILE + 1
+        parts = rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, *columns)
+        return parts.sortWithinPartitions(*columns)
+
+
+def extract(findings: Findings, orphans: DataFrame) -> Extract:
+    """The rows that a report shows."""
+    longest = (F.desc_nulls_last("length_bytes"), F.asc("ledger_id"))
+    return Extract(
+        orphans=_first(orphans.drop("metadata"), longest),
+        missing=_first(findings.missing, (F.asc("ledger_id"), F.asc("referenced_by"))),
+        unattributed=_first(
+            findings.unattributed.select(*(name for name in UNATTRIBUTED_LEDGERS.names if name != "metadata")), longest
+        ),
+        owners=_first(findings.usage, (F.desc("bytes"), F.asc_nulls_last("topic"), F.asc("kind"))),
+    )
+
+
+def _first(rows: DataFrame, order: Sequence[object]) -> tuple[Row, ...]:
+    return tuple(row.asDict() for row in rows.orderBy(*order).limit(EXTRACT_ROWS).collect())  # type: ignore[arg-type]
+
+
+def _first_rows(ordered: DataFrame) -> dict[int, int]:
+    """The number of the first condemned row of each of Spark's partitions."""
+    condemned = ordered.where(F.col("standing") == "condemned")
+    counted = condemned.groupBy(F.spark_partition_id().alias("part")).count().collect()
+    first = 0
+    starts = {}
+    for part, count in sorted((row["part"], row["count"]) for row in counted):
+        starts[part] = first
+        first += count
+    return {part: _start(starts, part, first) for part in range(max(starts, default=-1) + 1)}
+
+
+def _start(starts: dict[int, int], part: int, end: int) -> int:
+    return min((first for other, first in starts.items() if other >= part), default=end)

@@ -1,0 +1,147 @@
+"""Audits: made-up clusters of millions of ledgers through both engines, and the bare join by DuckDB and by Spark.
+
+An engine's figure is for the whole audit: every file compared with its manifest, nodes decoded, ledgers compared,
+orphans judged, tables and report written. The bare joins are given ids that somebody decoded for them, and answer how
+many are left over. Each runs in a process of its own, so that memory is its own.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.benchmarks.audit_clusters import MadeUpCluster
+from tests.benchmarks.reporting import Table
+
+NAME = "audit"
+_DRIVER_MEMORY = "3g"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ledgers", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--engines", nargs="+", default=list(_ENGINES), choices=list(_ENGINES))
+    parser.add_argument("--scratch", type=Path, default=None, help="where the made-up clusters lie meanwhile")
+
+
+def run(arguments: argparse.Namespace) -> Sequence[Table]:
+    return [_measured(count, arguments.engines, arguments.scratch) for count in arguments.ledgers]
+
+
+def _measured(count: int, engines: Sequence[str], scratch: Path | None) -> Table:
+    rows = []
+    notes = []
+    cluster = MadeUpCluster.of(count)
+    with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-audit-", dir=scratch) as made:
+        place = Path(made)
+        dump, listing = cluster.write(place)
+        _write_ids(cluster, place)
+        size_mb = sum(file.stat().st_size for each in (dump, listing) for file in each.rglob("*.parquet")) / 1e6
+        for name in engines:
+            if name == "duckdb" and importlib.util.find_spec("duckdb") is None:
+                notes.append("DuckDB is not installed here (pip install duckdb).")
+                continue
+            figures = _in_a_process(name, place)
+            if figures["left_over"] != cluster.orphans:
+                raise RuntimeError(f"{name} found {figures['left_over']} orphans of {cluster.orphans}")
+            cells = (figures["seconds"], figures["cpu_seconds"], figures["memory_mb"])
+            rows.append((_ENGINES[name], *(f"{cell:,.1f}" for cell in cells[:2]), f"{cells[2]:,.0f}"))
+    title = f"{cluster.ledgers:,} ledgers, {cluster.referenced + cluster.lost:,} references, {size_mb:,.0f} MB"
+    return Table(title, ("", "seconds", "seconds of processor time", "largest process, MB"), rows, notes)
+
+
+_ENGINES = {
+    "embedded": "embedded engine, whole audit",
+    "spark": f"Spark job, whole audit (local, {_DRIVER_MEMORY} driver)",
+    "spark-join": "Spark's left_anti join of ids alone",
+    "duckdb": "DuckDB's anti join of ids alone",
+}
+
+
+def _write_ids(cluster: MadeUpCluster, place: Path) -> None:
+    ids = cluster.ids()
+    referenced = ids[: cluster.referenced]
+    pq.write_table(pa.table({"ledger_id": pa.array(ids)}), place / "ids.parquet")
+    pq.write_table(pa.table({"ledger_id": pa.array(referenced)}), place / "references.parquet")
+
+
+def _in_a_process(name: str, place: Path) -> dict[str, float]:
+    command = [sys.executable, "-m", "tests.benchmarks.audit", name, str(place)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise RuntimeError(f"{name} failed: {ran.stderr[-2000:]}")
+    figures: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])
+    return figures
+
+
+# --- in the process ------------------------------------------------------------------------------------------------
+
+
+def _embedded(place: Path) -> int:
+    from service.adapters.parquet.audits import read_summary
+    from service.audit.requests import AuditRequest
+    from service.audit_bootstrap import make_audit
+
+    make_audit(AuditRequest(place / "dump", place / "listing", place / "embedded"), lambda text: None)
+    return sum(count.ledgers for count in read_summary(place / "embedded").orphans.values())
+
+
+def _spark(place: Path) -> int:
+    from pyspark_jobs.orphan_ledgers.job import run as audit
+    from pyspark_jobs.orphan_ledgers.job import session
+    from service.audit.policies import Policy
+
+    places = [str(place / name) for name in ("dump", "listing", "spark")]
+    summary = audit(session(_spark_builder()), *places, None, Policy())
+    return sum(count.ledgers for count in summary.orphans.values())
+
+
+def _spark_join(place: Path) -> int:
+    spark = _spark_builder().getOrCreate()
+    ids, references = (spark.read.parquet(str(place / f"{name}.parquet")) for name in ("ids", "references"))
+    return int(ids.join(references, "ledger_id", "left_anti").count())
+
+
+def _spark_builder():  # type: ignore[no-untyped-def]  # pyspark is not there for every benchmark
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", _DRIVER_MEMORY)
+    return builder.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+
+
+def _duckdb(place: Path) -> int:
+    import duckdb
+
+    ids, references = place / "ids.parquet", place / "references.parquet"
+    query = f"select count(*) from '{ids}' anti join '{references}' using (ledger_id)"
+    (found,) = duckdb.sql(query).fetchone()
+    return int(found)
+
+
+def _main(name: str, place: Path) -> None:
+    work = {"embedded": _embedded, "spark": _spark, "spark-join": _spark_join, "duckdb": _duckdb}[name]
+    started = time.perf_counter()
+    left_over = work(place)
+    seconds = time.perf_counter() - started
+    own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    figures = {
+        "left_over": left_over,
+        "seconds": seconds,
+        "cpu_seconds": sum(each.ru_utime + each.ru_stime for each in (own, others)),
+        "memory_mb": max(own.ru_maxrss, others.ru_maxrss) / 1024,
+    }
+    sys.stdout.write(f"{json.dumps(figures)}\n")
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], Path(sys.argv[2]))
