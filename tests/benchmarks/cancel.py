@@ -1,0 +1,251 @@
+"""Cancelling delayed messages: one at a time and in bulk, beside the Java client and a Redis sorted set.
+
+Every contender cancels the same messages of the same topic, each on a subscription of its own with a live backlog of
+delayed messages; the sidecar with every check and its durable log, the Java client by acknowledging the ids that it is
+given (no check, no log), Redis by removing members of a sorted set.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+
+from service.local_cluster.addresses import ClusterAddresses
+from service.local_cluster.spec import DEFAULT_VERSION
+from service.model.names import parse_topic_name
+from tests.benchmarks.redis_peer import RedisPeer, redis_peer
+from tests.benchmarks.reporting import Table
+from tests.benchmarks.stage import ProcessorTime, benchmark_cluster, wait_until_quiet
+from tests.cluster.delays import SHARED, DelayedTopic, Sent, now_ms
+from tests.cluster.java_programs import JavaProgram, java_program
+from tests.cluster.sidecars import SidecarProcess, Sidecars
+
+NAME = "cancel"
+_PROGRAM = Path(__file__).with_name("AckIds.java")
+_DELAY_MS = 3_600_000
+_LINES_AT_ONCE = 20_000
+_RUN = 20
+"""Messages side by side that are cancelled together, so that 50,000 make 2,500 holes; a cursor stores 10,000."""
+_SECONDS_A_DAY = 86_400
+_A_DAY = 40_000_000
+SETTINGS = {"delayed_message_cancelling_enabled": "true", "log_level": "WARNING"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    name: str
+    seconds: float
+    cpu: Mapping[str, float]
+    proof: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--messages", type=int, default=50_000, help="cancelled in bulk by each contender")
+    parser.add_argument("--singles", type=int, default=500, help="cancelled one after the other by each")
+    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+
+
+def run(arguments: argparse.Namespace) -> Sequence[Table]:
+    with (
+        tempfile.TemporaryDirectory(prefix="pulsar-sidecar-cancel-") as scratch,
+        benchmark_cluster(arguments.cluster) as addresses,
+    ):
+        sidecars = Sidecars(addresses, Path(scratch))
+        try:
+            return _measured(arguments, addresses, sidecars, Path(scratch))
+        finally:
+            sidecars.close()
+
+
+def _measured(
+    arguments: argparse.Namespace, addresses: ClusterAddresses, sidecars: Sidecars, scratch: Path
+) -> Sequence[Table]:
+    topic = DelayedTopic(addresses, parse_topic_name(f"persistent://public/default/cancel-{uuid.uuid4().hex[:8]}"))
+    try:
+        for name in ("sidecar", "java"):
+            topic.subscribe(name, SHARED)
+        due = now_ms() + _DELAY_MS
+        singles = topic.send(arguments.singles * 2, due)[::2]
+        bulk = _in_runs(topic.send(arguments.messages * 2, due))
+        warm = _in_runs(topic.send(4_000, due))
+        sidecar = sidecars.start_with_defaults(**SETTINGS)
+        options = ("-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
+        with (
+            java_program(
+                _PROGRAM, DEFAULT_VERSION, options, [addresses.broker_service_url], scratch / "java.log"
+            ) as java,
+            redis_peer(scratch) as redis,
+        ):
+            contenders = _Contenders(addresses, topic, sidecar, java, redis, scratch)
+            contenders.warm(warm, singles[:50])
+            wait_until_quiet(addresses)
+            return [contenders.singles(singles[50:]), *contenders.bulk(bulk)]
+    finally:
+        topic.close()
+
+
+def _in_runs(sent: Sequence[Sent]) -> list[Sent]:
+    """Every other run of messages side by side."""
+    return [one for one in sent if one.number // _RUN % 2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Contenders:
+    addresses: ClusterAddresses
+    topic: DelayedTopic
+    sidecar: SidecarProcess
+    java: JavaProgram
+    redis: RedisPeer | None
+    scratch: Path
+
+    def warm(self, sent: Sequence[Sent], singles: Sequence[Sent]) -> None:
+        self._by_sidecar(sent)
+        self._by_java(sent)
+        self._latencies(singles)
+        self._java_latencies(singles)
+
+    # --- one at a time ---------------------------------------------------------------------------------------------
+
+    def singles(self, sent: Sequence[Sent]) -> Table:
+        """One after the other."""
+        rows = [_latency_row("pulsar-sidecar, to ACKED", "checks, log, acknowledged", self._latencies(sent))]
+        rows.append(_latency_row("Java client", "acknowledged, receipt", self._java_latencies(sent)))
+        if self.redis is not None:
+            members = [f"{one.ledger_id}:{one.entry_id}" for one in sent]
+            self.redis.fill("singles", members)
+            rows.append(_latency_row("Redis ZREM", "removed, fsync", self.redis.remove_one_by_one("singles", members)))
+        return Table(f"Cancelling {len(sent)} messages one after the other", _LATENCIES, rows)
+
+    def _latencies(self, sent: Sequence[Sent]) -> list[float]:
+        session, found = requests.Session(), []
+        url = f"{self.sidecar.url}{self.topic.path}/cancelDelayedMessage"
+        for one in sent:
+            parameters: dict[str, str | int] = {**one.line, "subscriptionNames": "sidecar"}
+            begin = time.perf_counter()
+            answer = session.post(url, params=parameters, timeout=30)
+            found.append(time.perf_counter() - begin)
+            assert answer.status_code == 204, answer.text
+        return found
+
+    def _java_latencies(self, sent: Sequence[Sent]) -> list[float]:
+        self.java.tell(f"one {self.topic.topic} java {self._file(sent)}")
+        return [int(text) / 1e6 for text in self.java.read().split()]
+
+    # --- many ------------------------------------------------------------------------------------------------------
+
+    def bulk(self, sent: Sequence[Sent]) -> Sequence[Table]:
+        """All at once."""
+        results = [self._timed("pulsar-sidecar, to ACKED", "checks, log, acknowledged", sent)]
+        self._settle()
+        results.append(self._timed("Java client", "acknowledged, receipts", sent))
+        if self.redis is not None:
+            self.redis.fill("bulk", [f"{one.ledger_id}:{one.entry_id}" for one in sent])
+            results.append(self._timed("Redis ZREM", "removed, fsync", sent))
+        rows = [_bulk_row(result, len(sent)) for result in results]
+        title = f"Cancelling {len(sent):,} messages in bulk"
+        note = f"Runs of {_RUN} messages side by side, every other run; {len(sent) // _RUN:,} holes in each cursor."
+        return [Table(title, _BULK, rows, [note]), self._a_day(results[0], sent)]
+
+    def _timed(self, name: str, proof: str, sent: Sequence[Sent]) -> _Result:
+        pids = {**self.addresses.members, "sidecar": self.sidecar.pid, "java": self.java.pid}
+        if self.redis is not None:
+            pids["redis"] = self.redis.pid
+        used = ProcessorTime(pids)
+        seconds = {"pulsar-sidecar": self._by_sidecar, "Java client": self._by_java, "Redis ZREM": self._by_redis}[
+            name.partition(",")[0]
+        ](sent)
+        return _Result(name, seconds, used.used(), proof)
+
+    def _by_sidecar(self, sent: Sequence[Sent]) -> float:
+        url = f"{self.sidecar.url}{self.topic.path}/cancelDelayedMessages"
+        bodies = [
+            "\n".join(
+                f'{{"ledgerId":{one.ledger_id},"entryId":{one.entry_id},"deliverAt":{one.deliver_at},'
+                '"subscriptionNames":["sidecar"]}'
+                for one in sent[begin : begin + _LINES_AT_ONCE]
+            )
+            for begin in range(0, len(sent), _LINES_AT_ONCE)
+        ]
+        cancelled, begin = 0, time.perf_counter()
+        for body in bodies:
+            cancelled += requests.post(url, data=body, timeout=300).text.count('"cancelled":true')
+        seconds = time.perf_counter() - begin
+        assert cancelled == len(sent), f"{cancelled} of {len(sent)} were cancelled\n{self.sidecar.log()}"
+        return seconds
+
+    def _by_java(self, sent: Sequence[Sent]) -> float:
+        self.java.tell(f"{self.topic.topic} java {self._file(sent)}")
+        return int(self.java.read()) / 1e9
+
+    def _by_redis(self, sent: Sequence[Sent]) -> float:
+        assert self.redis is not None
+        return self.redis.remove_all("bulk", [f"{one.ledger_id}:{one.entry_id}" for one in sent])
+
+    def _settle(self) -> None:
+        """Let the sidecar see everything stored, so that its work after the answer is not others' burden."""
+        give_up = time.monotonic() + 60
+        while time.monotonic() < give_up:
+            persisted = self.sidecar.metrics().get("pulsar_delayed_message_cancellations_seconds_count", 0)
+            time.sleep(1.5)
+            if self.sidecar.metrics().get("pulsar_delayed_message_cancellations_seconds_count", 0) == persisted:
+                break
+        wait_until_quiet(self.addresses)
+
+    def _file(self, sent: Sequence[Sent]) -> Path:
+        path = self.scratch / "ids.txt"
+        path.write_text("\n".join(f"{one.ledger_id} {one.entry_id}" for one in sent))
+        return path
+
+    def _a_day(self, result: _Result, sent: Sequence[Sent]) -> Table:
+        cpu = result.cpu["sidecar"] / len(sent)
+        brokers = sum(used for name, used in result.cpu.items() if name.startswith("broker")) / len(sent)
+        bookies = sum(used for name, used in result.cpu.items() if name.startswith("bookie")) / len(sent)
+        stats = requests.get(f"{self.topic.urls[0]}{_LOG_TOPIC}/internalStats", timeout=60).json()
+        stored = stats["totalSize"] / max(1, stats["numberOfEntries"])
+        rows = [
+            ["sidecar's CPU", f"{cpu * _A_DAY / _SECONDS_A_DAY:.3f} cores"],
+            ["brokers' CPU", f"{brokers * _A_DAY / _SECONDS_A_DAY:.3f} cores"],
+            ["bookies' CPU", f"{bookies * _A_DAY / _SECONDS_A_DAY:.3f} cores"],
+            ["cancellations a second, on average", f"{_A_DAY / _SECONDS_A_DAY:.0f}"],
+            ["log topic now", f"{stats['totalSize'] / 1e6:.1f} MB in {stats['numberOfEntries']:,} entries"],
+            ["ranges", f"{_A_DAY:,} divided by how many lie side by side; 10,000 for each subscription and partition"],
+        ]
+        return Table(
+            "What 40 million cancellations a day take, from the bulk figures",
+            ("", ""),
+            rows,
+            [f"{stored:.0f} B an entry."],
+        )
+
+
+_LOG_TOPIC = "/admin/v2/persistent/pulsar/system/__delayed_message_cancellations"
+_LATENCIES = ("", "what the answer means", "p50", "p99", "max")
+_BULK = ("", "what the answer means", "messages/s", "CPU: itself", "brokers", "bookies")
+
+
+def _latency_row(name: str, proof: str, seconds: Sequence[float]) -> list[str]:
+    ordered = sorted(seconds)
+    p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+    return [name, proof, *(f"{value * 1000:.2f} ms" for value in (statistics.median(ordered), p99, ordered[-1]))]
+
+
+def _bulk_row(result: _Result, count: int) -> list[str]:
+    own = {"pulsar-sidecar": "sidecar", "Java client": "java", "Redis ZREM": "redis"}[result.name.partition(",")[0]]
+
+    def share(prefix: str) -> str:
+        return f"{sum(used for name, used in result.cpu.items() if name.startswith(prefix)):.2f} s"
+
+    return [
+        result.name,
+        result.proof,
+        f"{count / result.seconds:,.0f}",
+        f"{result.cpu.get(own, 0.0):.2f} s",
+        share("broker"),
+        share("bookie"),
+    ]
