@@ -29,7 +29,7 @@ from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_met
 from service.adapters.offload.credentials import AccessKey, OffloadCredentials, credentials_from_environment
 from service.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from service.adapters.pulsar.admin_rest import AdminRest
-from service.adapters.pulsar.clients import open_client
+from service.adapters.pulsar.clients import SHARED, open_client
 from service.adapters.pulsar.consumer import ConsumerSettings
 from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
 from service.adapters.pulsar.errors import translated
@@ -451,4 +451,4 @@ def _eyes(addresses: ClusterAddresses, clock: Clock) -> Iterator[Eyes]:
         _close_at_the_end(stack, entries)
         client = open_client(addresses.broker_service_url)
         _close_at_the_end(stack, client)
-        yield Eyes(store, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT), client)
+        yield Eyes(store, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT), client, SHARED)

@@ -45,7 +45,7 @@ async def carried_out(chunks: AsyncIterator[bytes], cancel: Cancel) -> AsyncIter
         InvalidInputError: there are none.
     """
     batches = _batches(chunks)
-    first = await anext(batches, [])
+    first: list[bytes] = await anext(batches, [])
     if not any(line.strip() for line in first):
         raise InvalidInputError("the body has no lines; write one JSON object a line, with ledgerId and entryId")
     return _verdicts_of(first, batches, cancel)

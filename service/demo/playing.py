@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.demo.auditing import AuditAct, AuditStory
+from service.demo.cancelling import CancelAct, CancelStory
 from service.demo.stage import Stage
 from service.demo.story import Act, Drain, Story
 from service.ledger_ownership.compaction import CompactedLedgers
@@ -18,11 +19,15 @@ TOPICS = 100
 
 @dataclass(frozen=True, slots=True)
 class Eyes:
-    """The demo's own look at the cluster, independent of the sidecar; ``client`` is a ``pulsar.Client``."""
+    """The demo's own look at the cluster, independent of the sidecar.
+
+    ``client`` is a ``pulsar.Client``, ``shared`` the ``pulsar.ConsumerType`` of a consumer that shares its subscription.
+    """
 
     store: MetadataStore
     compacted: CompactedLedgers
     client: Any
+    shared: Any
 
 
 OpenEyes = Callable[[ClusterAddresses], AbstractContextManager[Eyes]]
@@ -36,6 +41,7 @@ class Report:
     two_phase: Act
     drain: Drain
     audit: AuditAct
+    cancelling: CancelAct
     seconds: float
     sidecar_url: str
     web_service_url: str
@@ -46,7 +52,11 @@ class Report:
         act, audit = self.two_phase, self.audit
         found = audit.leaked_in_plan == audit.leaked and not audit.first_condemned and audit.spark_agrees is not False
         mended = found and not audit.left
-        return mended and not (act.orphans or act.dangling or act.topics_left or self.drain.pending)
+        return (
+            mended
+            and self.cancelling.kept_its_promise
+            and not (act.orphans or act.dangling or act.topics_left or self.drain.pending)
+        )
 
 
 def play(stage: Stage, open_eyes: OpenEyes, clock: Clock, say: Callable[[str], None], topics: int) -> Report:
@@ -64,8 +74,10 @@ def play(stage: Stage, open_eyes: OpenEyes, clock: Clock, say: Callable[[str], N
         two_phase, drain = story.with_sidecar(sidecar.url)
         say("4. The audit: what leaked in act 2 is found, and deleted by the sidecar")
         audit = AuditStory(stage.audits, addresses, clock, say, story.existing).play(plain.orphans)
+        say("5. Delayed messages: half of them are cancelled, and the brokers are killed")
+        cancelling = CancelStory(stage, eyes.client, eyes.shared, sidecar.url, clock, say).play()
     seconds = clock.monotonic_seconds() - started
-    return Report(plain, two_phase, drain, audit, seconds, sidecar.url, addresses.web_service_urls[0])
+    return Report(plain, two_phase, drain, audit, cancelling, seconds, sidecar.url, addresses.web_service_urls[0])
 
 
 def lines(report: Report) -> list[str]:
@@ -89,6 +101,7 @@ def lines(report: Report) -> list[str]:
         f"{drain.highest_pending} were pending at most,",
         f"  and {drain.pending} pending were left {drain.seconds:.1f} s after the last deletion was accepted",
         *_audit_lines(report.audit),
+        *_cancelling_lines(report.cancelling),
         f"  the whole story took {report.seconds:.0f} s",
         "",
         "  Look around (everything is still running):",
@@ -98,6 +111,15 @@ def lines(report: Report) -> list[str]:
         f"    the CLI   pulsar-sidecar --admin-url {report.sidecar_url} ledger-deletion status",
         f"    the audit {report.audit.report}",
         "  and end it with: make demo-down",
+    ]
+
+
+def _cancelling_lines(act: CancelAct) -> list[str]:
+    proofs = ", ".join(f"{count} {proof}" for proof, count in act.proofs.items())
+    return [
+        f"  of {act.sent} delayed messages {act.cancelled} were cancelled ({proofs}) before both brokers were killed: "
+        f"{act.delivered} of these were",
+        f"  delivered; of the others {act.lost} were lost and {act.repeated} delivered twice",
     ]
 
 

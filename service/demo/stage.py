@@ -33,6 +33,7 @@ BROKER_CONF = {
 }
 
 SIDECAR_ENVIRONMENT = {
+    "PULSAR_SIDECAR_DELAYED_MESSAGE_CANCELLING_ENABLED": "true",
     "PULSAR_SIDECAR_TOPIC_TWO_PHASE_DELETION_ENABLED": "true",
     # Waiting times of minutes and hours, cut down to what an audience sits through.
     "PULSAR_SIDECAR_TWO_PHASE_DELETION_RECONSUME_LATER_IN_SECONDS": "2",

@@ -16,6 +16,9 @@ from service.model.errors import InvalidInputError
 Client = pulsar.Client
 """The type, for those who hand a client on."""
 
+SHARED = pulsar.ConsumerType.Shared
+"""A consumer that shares its subscription, for those who are handed a client."""
+
 _LOGGER = logging.getLogger("service.adapters.pulsar.client")
 _REPEAT_SECONDS = 30.0
 _REMEMBERED_LINES = 1000

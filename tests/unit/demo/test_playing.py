@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from service.demo.auditing import AuditAct
+from service.demo.cancelling import CancelAct
 from service.demo.playing import Report, lines
 from service.demo.story import Act, Drain
 from service.model.ids import LedgerId
@@ -14,7 +15,10 @@ from service.model.ids import LedgerId
 _ACT = Act(100, 801, 21, frozenset({LedgerId(5)}), frozenset(), 0)
 _CLEAN = replace(_ACT, accepted_at_first=100, orphans=frozenset())
 _AUDIT = AuditAct(0, 9, 1, 1, 0, 0, True, Path("report.html"))
-_REPORT = Report(_ACT, _CLEAN, Drain(801, 801, 250, 0, 9.5), _AUDIT, 123.0, "http://127.0.0.1:8750", "http://b:8080")
+_CANCELLING = CancelAct(60, 30, {"PERSISTED": 30}, 0, 0, 0)
+_REPORT = Report(
+    _ACT, _CLEAN, Drain(801, 801, 250, 0, 9.5), _AUDIT, _CANCELLING, 123.0, "http://127.0.0.1:8750", "http://b:8080"
+)
 
 
 def test_a_demo_in_which_everything_was_mended_kept_its_promise() -> None:
