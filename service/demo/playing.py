@@ -21,7 +21,7 @@ TOPICS = 100
 class Eyes:
     """The demo's own look at the cluster, independent of the sidecar.
 
-    ``client`` is a ``pulsar.Client``, ``shared`` the ``pulsar.ConsumerType`` of a consumer that shares its subscription.
+    ``client`` is a ``pulsar.Client``, ``shared`` the ``pulsar.ConsumerType`` of consumers that share a subscription.
     """
 
     store: MetadataStore
