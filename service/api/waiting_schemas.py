@@ -11,11 +11,11 @@ MAX_ENTRIES = 1_000_000
 class WaitingParameters(Query):
     """Parameters of ``delayedMessages``."""
 
-    subscription: str | None = Field(default=None, max_length=8192)
+    subscription: str | None = Field(default=None, max_length=8192, examples=["billing"])
     """Only this subscription; all durable ones without it."""
     limit: int = Field(default=50_000, ge=1, le=MAX_ENTRIES)
     """How many entries of the backlog to look at."""
-    after: str | None = Field(default=None, max_length=100)
+    after: str | None = Field(default=None, max_length=100, examples=["0:4711:99"])
     """Go on where an earlier answer stopped."""
 
 

@@ -6,7 +6,7 @@ The seed is fixed, so that a change is judged by what it changes; `tests/e2e/tes
 import pytest
 
 from service.api.authentication import TokenAuthentication, secret_key
-from service.api.routes import delayed_delivery
+from service.api.routes import ack_state, delayed_delivery, waiting
 from service.ledger_deletion.operating import (
     Control,
     DeadLetter,
@@ -20,8 +20,10 @@ from service.model.clocks import SystemClock
 from service.model.ids import LedgerId, OperationId
 from service.model.ledgers import LedgerComponent, LedgerType
 from service.model.names import parse_topic_name
+from tests.fakes.ack_states import FakeAckStates
 from tests.fakes.delayed_service import FakeDelayedDelivery
 from tests.fakes.deletion_service import FakeDeletionService
+from tests.fakes.waiting import FakeWaitingMessages
 from tests.fuzzing.running import fuzz
 from tests.unit.api.serving import served
 from tests.unit.api.test_authentication import ADMIN, SECRET, data_url, hs256
@@ -50,7 +52,12 @@ def furnished() -> FakeDeletionService:
 
 def test_every_operation_of_an_open_sidecar() -> None:
     service = furnished()
-    with served(service, routers=[delayed_delivery.router(FakeDelayedDelivery())]) as server:
+    routers = [
+        delayed_delivery.router(FakeDelayedDelivery()),
+        ack_state.router(FakeAckStates()),
+        waiting.router(FakeWaitingMessages()),
+    ]
+    with served(service, routers=routers) as server:
         fuzz(server.url, seed=4, most_examples=6)
     assert service.recorded
     assert service.judged

@@ -1,0 +1,23 @@
+"""`WaitingMessages` in memory, for tests of its door: every topic waits for the same."""
+
+from service.delayed_delivery.facts import EntryFacts, SubscriptionType
+from service.delayed_delivery.waiting import Place, Waiting, WaitingPage
+from service.model.errors import NotFoundError
+from service.model.ids import EntryId, LedgerId
+from service.model.names import TopicName
+from service.model.positions import Position
+
+NOW_MS = 1_700_000_000_000
+
+
+class FakeWaitingMessages:
+    """Two messages for the subscription ``billing``, on two pages; no other one exists."""
+
+    def waiting(self, topic: TopicName, subscription: str | None, after: Place | None, limit: int) -> WaitingPage:
+        if subscription not in (None, "billing"):
+            raise NotFoundError(f"{topic} has no durable subscription {subscription}")
+        part = Waiting("billing", SubscriptionType.SHARED)
+        position = Position(LedgerId(7), EntryId(0 if after is None else 1))
+        part.count(str(topic), position, EntryFacts(NOW_MS + 60_000, NOW_MS), NOW_MS)
+        end = Place(0, position) if after is None else None
+        return WaitingPage(NOW_MS, (part,), end, 1, 0 if end is None else 1)
