@@ -49,8 +49,8 @@ class FakeBookie:
     """A bookie on a free port of this machine.
 
     ``answer`` may be replaced by a test: from ledger and entry to the bytes to send, or None to close the connection;
-    ``answer_batch`` likewise, for batches, with the most entries and bytes that the reader takes. With ``batches`` False
-    it is a bookie of before BookKeeper 4.17.
+    ``answer_batch`` likewise, for batches, with the most entries and bytes that the reader takes. With ``batches``
+    False it is a bookie of before BookKeeper 4.17.
     """
 
     def __init__(self) -> None:
