@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.adapters.parquet.audits import AuditTables, open_audit
@@ -132,6 +132,7 @@ class _Killer:
         self.steps_left -= 1
 
 
+@settings(max_examples=settings().max_examples if settings.get_current_profile_name() == "thorough" else 40)
 @given(kills=st.lists(st.integers(0, 25), max_size=4), at_once=st.integers(1, 9))
 def test_killed_and_started_again_anywhere_each_row_is_sent_once(kills: list[int], at_once: int) -> None:
     cluster = Cluster(_ROWS)

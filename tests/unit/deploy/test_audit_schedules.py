@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
@@ -38,25 +39,20 @@ DOCUMENTS = [document for name in MANIFESTS for document in YAML(typ="safe").loa
 KINDS = [f"{document['kind']}-{document['metadata']['name']}" for document in DOCUMENTS]
 
 
-def schema_errors(document: Mapping[str, Any], directory: Path) -> str:
-    path = directory / "manifest.json"
-    path.write_text(json.dumps(document))
-    schema = SCHEMAS / f"{document['kind'].lower()}.json"
-    ran = subprocess.run(
-        [sys.executable, "-m", "check_jsonschema", "--schemafile", str(schema), str(path)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return "" if ran.returncode == 0 else ran.stdout + ran.stderr
+def schema_errors(document: Mapping[str, Any]) -> list[str]:
+    schema = json.loads((SCHEMAS / f"{document['kind'].lower()}.json").read_text())
+    return [error.message for error in Draft202012Validator(schema).iter_errors(document)]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=KINDS)
-def test_manifests_follow_their_schemas(document: Mapping[str, Any], tmp_path: Path) -> None:
-    assert schema_errors(document, tmp_path) == ""
+def test_manifests_follow_their_schemas(document: Mapping[str, Any]) -> None:
+    assert schema_errors(document) == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=KINDS)
-def test_the_schemas_would_notice_a_misspelt_name(document: dict[str, Any], tmp_path: Path) -> None:
-    assert "schedul" in schema_errors(document | {"spec": {**document["spec"], "schedul": "x"}}, tmp_path)
+def test_the_schemas_would_notice_a_misspelt_name(document: dict[str, Any]) -> None:
+    (error,) = schema_errors(document | {"spec": {**document["spec"], "schedul": "x"}})
+    assert "'schedul' was unexpected" in error
 
 
 @pytest.mark.parametrize("document", [each for each in DOCUMENTS if each["kind"] != "PersistentVolumeClaim"])
