@@ -1,0 +1,105 @@
+"""A broker's binary port: it shakes hands, says who owns a topic, admits a consumer and confirms acknowledgements.
+
+Tests replace ``answer`` to refuse, to fall silent or to break the connection.
+"""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from service.adapters.pulsar.binary_frames import FrameReader, encode
+from service.wire import PulsarApi_pb2 as api
+
+Answers = list[api.BaseCommand] | None
+"""What is sent back; None breaks the connection."""
+
+
+@dataclass(slots=True)
+class BinaryBroker:
+    """``seen`` is what came; ``acked`` the positions; ``open`` the consumers that have not left."""
+
+    url: str = ""
+    seen: list[api.BaseCommand] = field(default_factory=list)
+    acked: list[tuple[int, int]] = field(default_factory=list)
+    open: set[int] = field(default_factory=set)
+    connections: int = 0
+    answer: Callable[["BinaryBroker", api.BaseCommand], Answers] | None = None
+
+    def kinds(self) -> list[str]:
+        return [api.BaseCommand.Type.Name(came.type) for came in self.seen]
+
+
+def usual(broker: BinaryBroker, came: api.BaseCommand) -> Answers:
+    """What a broker answers when all is well."""
+    kind = api.BaseCommand
+    match came.type:
+        case kind.CONNECT:
+            return [kind(type=kind.CONNECTED, connected=api.CommandConnected(server_version="4.0.8"))]
+        case kind.LOOKUP:
+            found = api.CommandLookupTopicResponse(
+                brokerServiceUrl=broker.url,
+                response=api.CommandLookupTopicResponse.Connect,
+                request_id=came.lookupTopic.request_id,
+            )
+            return [kind(type=kind.LOOKUP_RESPONSE, lookupTopicResponse=found)]
+        case kind.SUBSCRIBE:
+            broker.open.add(came.subscribe.consumer_id)
+            return [success(came.subscribe.request_id)]
+        case kind.ACK:
+            broker.acked += [(one.ledgerId, one.entryId) for one in came.ack.message_id]
+            receipt = api.CommandAckResponse(consumer_id=came.ack.consumer_id, request_id=came.ack.request_id)
+            return [kind(type=kind.ACK_RESPONSE, ackResponse=receipt)]
+        case kind.CLOSE_CONSUMER:
+            broker.open.discard(came.close_consumer.consumer_id)
+            return [success(came.close_consumer.request_id)]
+        case _:
+            return []
+
+
+def success(request_id: int) -> api.BaseCommand:
+    return api.BaseCommand(type=api.BaseCommand.SUCCESS, success=api.CommandSuccess(request_id=request_id))
+
+
+def refusal(request_id: int, error: int) -> api.BaseCommand:
+    told = api.CommandError(request_id=request_id, error=api.ServerError.ValueType(error), message="for this test")
+    return api.BaseCommand(type=api.BaseCommand.ERROR, error=told)
+
+
+@contextmanager
+def binary_broker() -> Iterator[BinaryBroker]:
+    """A running server on a free port of this machine."""
+    broker = BinaryBroker()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        broker.url = f"pulsar://127.0.0.1:{listening.getsockname()[1]}"
+        thread = threading.Thread(target=_accept, args=(listening, broker), daemon=True)
+        thread.start()
+        yield broker
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def _accept(listening: socket.socket, broker: BinaryBroker) -> None:
+    while True:
+        try:
+            connection, _ = listening.accept()
+        except OSError:
+            return
+        broker.connections += 1
+        threading.Thread(target=_serve, args=(connection, broker), daemon=True).start()
+
+
+def _serve(connection: socket.socket, broker: BinaryBroker) -> None:
+    reader = FrameReader(connection)
+    with connection:
+        while True:
+            try:
+                came = reader.next()
+            except OSError:
+                return
+            broker.seen.append(came)
+            answers = (broker.answer or usual)(broker, came)
+            if answers is None:
+                return
+            connection.sendall(b"".join(encode(answer) for answer in answers))

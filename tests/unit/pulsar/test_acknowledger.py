@@ -1,0 +1,169 @@
+"""The helper consumer against a broker's binary port: what it sends, and what each failure means."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from service.adapters.pulsar.acknowledger import ConsumerAcknowledger
+from service.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
+from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
+from service.adapters.pulsar.topic_owners import TopicOwners
+from service.delayed_delivery.facts import SubscriptionFacts, SubscriptionType
+from service.model.clocks import SystemClock
+from service.model.errors import (
+    ConflictError,
+    NotAuthenticatedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    SidecarError,
+    TemporaryError,
+)
+from service.wire import PulsarApi_pb2 as api
+from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, refusal, usual
+from tests.fakes.clock import FakeClock
+from tests.fakes.delayed_messages import TOPIC, at
+
+SHARED = SubscriptionFacts("my sub", SubscriptionType.SHARED)
+
+
+@pytest.fixture
+def broker() -> Iterator[BinaryBroker]:
+    with binary_broker() as running:
+        yield running
+
+
+@contextmanager
+def acknowledger(broker: BinaryBroker, credentials: ClientCredentials | None = None) -> Iterator[ConsumerAcknowledger]:
+    clock = SystemClock()
+    connections = BinaryConnections(credentials or ClientCredentials(), TlsOptions(), clock, BinaryTimeouts(2, 0.5))
+    helper = ConsumerAcknowledger(TopicOwners(broker.url, connections), connections, clock)
+    try:
+        yield helper
+    finally:
+        helper.close()
+
+
+def test_it_joins_acknowledges_and_leaves_without_a_permit(broker: BinaryBroker) -> None:
+    with acknowledger(broker) as helper:
+        helper.acknowledge(TOPIC, SHARED, [at(entry) for entry in range(4500)])
+        _check_visit(broker)
+        helper.acknowledge(TOPIC, SHARED, [at(1)])
+    assert broker.connections == 1, "the connection is kept, the consumer is not"
+    assert broker.kinds().count("LOOKUP") == 1
+
+
+def _check_visit(broker: BinaryBroker) -> None:
+    assert broker.acked == [(7, entry) for entry in range(4500)]
+    assert broker.open == set()
+    assert broker.kinds() == [
+        "CONNECT", "LOOKUP", "SUBSCRIBE", "ACK", "ACK", "ACK", "CLOSE_CONSUMER"
+    ]  # fmt: skip
+    joined = broker.seen[2].subscribe
+    assert (joined.topic, joined.subscription, joined.subType) == (str(TOPIC), "my sub", api.CommandSubscribe.Shared)
+    assert not joined.force_topic_creation
+
+
+def test_it_joins_key_shared_with_the_mode_in_use(broker: BinaryBroker) -> None:
+    found = SubscriptionFacts("s", SubscriptionType.KEY_SHARED, allow_out_of_order=True)
+    with acknowledger(broker) as helper:
+        helper.acknowledge(TOPIC, found, [at(1)])
+    joined = broker.seen[2].subscribe
+    assert joined.subType == api.CommandSubscribe.Key_Shared
+    assert joined.keySharedMeta.keySharedMode == api.AUTO_SPLIT
+    assert joined.keySharedMeta.allowOutOfOrderDelivery
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (api.ConsumerBusy, ConflictError),
+        (api.SubscriptionNotFound, NotFoundError),
+        (api.TopicNotFound, NotFoundError),
+        (api.ServiceNotReady, TemporaryError),
+    ],
+)
+def test_a_refused_join_acknowledges_nothing(broker: BinaryBroker, error: int, kind: type[SidecarError]) -> None:
+    def refuse(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+        if came.type == api.BaseCommand.SUBSCRIBE:
+            return [refusal(came.subscribe.request_id, error)]
+        return usual(of, came)
+
+    broker.answer = refuse
+    with acknowledger(broker) as helper, pytest.raises(kind):
+        helper.acknowledge(TOPIC, SHARED, [at(1)])
+    assert broker.acked == []
+    # What may be over soon is tried again, with a fresh look at who owns the topic.
+    assert broker.kinds().count("LOOKUP") == (3 if kind is TemporaryError else 1)
+
+
+def test_an_answer_that_does_not_come_leaves_the_outcome_open(broker: BinaryBroker) -> None:
+    def silent(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+        return [] if came.type == api.BaseCommand.ACK else usual(of, came)
+
+    broker.answer = silent
+    with acknowledger(broker) as helper, pytest.raises(OutcomeUnknownError):
+        helper.acknowledge(TOPIC, SHARED, [at(1)])
+
+
+@pytest.mark.parametrize("broken", [None, "error"])
+def test_a_failed_acknowledgement_leaves_the_outcome_open(broker: BinaryBroker, broken: str | None) -> None:
+    def fail(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+        if came.type != api.BaseCommand.ACK:
+            return usual(of, came)
+        if broken is None:
+            return None
+        receipt = api.CommandAckResponse(
+            consumer_id=came.ack.consumer_id, request_id=came.ack.request_id, error=api.UnknownError, message="no"
+        )
+        return [api.BaseCommand(type=api.BaseCommand.ACK_RESPONSE, ackResponse=receipt)]
+
+    broker.answer = fail
+    with acknowledger(broker) as helper, pytest.raises(OutcomeUnknownError):
+        helper.acknowledge(TOPIC, SHARED, [at(1)])
+
+
+def test_a_connection_that_died_meanwhile_is_replaced(broker: BinaryBroker) -> None:
+    broken = [True]
+
+    def once(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+        if came.type == api.BaseCommand.SUBSCRIBE and broken:
+            broken.clear()
+            return None
+        return usual(of, came)
+
+    with acknowledger(broker) as helper:
+        helper.acknowledge(TOPIC, SHARED, [at(1)])
+        broker.answer = once
+        helper.acknowledge(TOPIC, SHARED, [at(2)])
+    assert broker.acked == [(7, 1), (7, 2)]
+
+
+def test_pings_and_challenges_are_answered_on_the_way(broker: BinaryBroker) -> None:
+    def chatty(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+        extra = [
+            api.BaseCommand(type=api.BaseCommand.PING, ping=api.CommandPing()),
+            api.BaseCommand(type=api.BaseCommand.AUTH_CHALLENGE, authChallenge=api.CommandAuthChallenge()),
+            api.BaseCommand(type=api.BaseCommand.ACTIVE_CONSUMER_CHANGE),
+        ]
+        answers = usual(of, came)
+        return extra + answers if came.type == api.BaseCommand.SUBSCRIBE and answers is not None else answers
+
+    broker.answer = chatty
+    credentials = parse_credentials("token", "token:secret")
+    with acknowledger(broker, credentials) as helper:
+        helper.acknowledge(TOPIC, SHARED, [at(1)])
+    assert {"PONG", "AUTH_RESPONSE"} <= set(broker.kinds())
+    assert broker.seen[0].connect.auth_method_name == "token"
+    assert broker.seen[0].connect.auth_data == b"secret"
+
+
+def test_a_refused_handshake_and_a_closed_port(broker: BinaryBroker) -> None:
+    broker.answer = lambda of, came: [refusal(0, api.AuthenticationError)]
+    with acknowledger(broker) as helper, pytest.raises(NotAuthenticatedError):
+        helper.acknowledge(TOPIC, SHARED, [at(1)])
+    clock = FakeClock()
+    connections = BinaryConnections(ClientCredentials(), TlsOptions(), clock)
+    nobody = ConsumerAcknowledger(TopicOwners("pulsar://127.0.0.1:1", connections), connections, clock)
+    with pytest.raises(TemporaryError):
+        nobody.acknowledge(TOPIC, SHARED, [at(1)])
