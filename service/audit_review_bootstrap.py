@@ -170,6 +170,8 @@ def _sent(
     request: ApplyRequest, summary: AuditSummary, plan: Plan, tables: AuditTables, tell: Tell, stack: ExitStack
 ) -> Applied:
     clock = SystemClock()
+    if request.broker_service_url is None:
+        raise InvalidInputError("--execute needs --broker-service-url pulsar://HOST:PORT, or client.conf's")
     store = stack.enter_context(_store(request))
     instance_id = instance_id_of(store.read(instance_id_path(summary.ledgers_root)), summary.ledgers_root)
     demand_target(summary, instance_id, store.now_ms(), int(request.max_age_hours * _HOUR_MS))
@@ -177,7 +179,9 @@ def _sent(
     held = begin(store, plan.sha256, summary.audit_id, plan.rows, clock.now_ms())
     if held.progress.finished:
         return _looked_at(summary, plan, sent_earlier=plan.rows, executed=True, warnings=warnings)
-    publisher = stack.enter_context(_publisher(request, plan, held, StoreTime(store, clock)))
+    publisher = stack.enter_context(
+        _publisher(request, request.broker_service_url, plan, held, StoreTime(store, clock))
+    )
     pace = Pace(clock, request.rate)
     sender = PendingDeletionSender(publisher, clock, instance_id, f"audit {summary.audit_id}")
     application = Application(store, sender, clock, pace.after, pace.at_once(_ALL_AT_ONCE), tell)
@@ -232,16 +236,14 @@ def _store(request: ApplyRequest) -> Iterator[MetadataStore]:
 
 
 @contextmanager
-def _publisher(request: ApplyRequest, plan: Plan, held: HeldProgress, clock: Clock) -> Iterator[Publisher]:
-    if request.broker_service_url is None:
-        raise InvalidInputError("--execute needs --broker-service-url pulsar://HOST:PORT, or client.conf's")
+def _publisher(request: ApplyRequest, url: str, plan: Plan, held: HeldProgress, clock: Clock) -> Iterator[Publisher]:
     tls = TlsOptions(
         trust_certs_file=request.tls_trust_certs_file,
         allow_insecure_connection=request.tls_allow_insecure,
         hostname_verification=request.tls_verify_hostname,
     )
     credentials = parse_credentials(request.auth_plugin, request.auth_params)
-    with closing(open_client(request.broker_service_url, credentials, tls)) as client:
+    with closing(open_client(url, credentials, tls)) as client:
         publisher = open_condemned_publisher(client, plan.sha256, clock, held.since_ms(), first_use=held.first_use)
         with closing(publisher):
             yield publisher

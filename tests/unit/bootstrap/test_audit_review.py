@@ -79,12 +79,20 @@ def test_executing_wants_the_approved_plan_and_then_addresses(audit: Path) -> No
         apply_audit(ApplyRequest(audit, execute=True), _ignore)
     with pytest.raises(InvalidInputError, match="not the one that was approved"):
         apply_audit(ApplyRequest(audit, execute=True, plan_sha256="0" * 64), _ignore)
-    with pytest.raises(InvalidInputError, match="--metadata-store-url"):
+    with pytest.raises(InvalidInputError, match="--broker-service-url"):
         apply_audit(ApplyRequest(audit, execute=True, plan_sha256=plan), _ignore)
+    brokers = "pulsar://127.0.0.1:1"
+    with pytest.raises(InvalidInputError, match="--metadata-store-url"):
+        apply_audit(ApplyRequest(audit, execute=True, plan_sha256=plan, broker_service_url=brokers), _ignore)
     with pytest.raises(InvalidInputError, match="scheme:credential") as refused:
         apply_audit(
             ApplyRequest(
-                audit, execute=True, plan_sha256=plan, metadata_store_url="zk:z", metadata_store_auth="secret"
+                audit,
+                execute=True,
+                plan_sha256=plan,
+                broker_service_url=brokers,
+                metadata_store_url="zk:z",
+                metadata_store_auth="secret",
             ),
             _ignore,
         )
