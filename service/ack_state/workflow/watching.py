@@ -50,3 +50,6 @@ class AckStateWatch:
             _log.warning(
                 "a watched topic's acknowledgement state could not be read", topic=str(topic), error=str(error)
             )
+        except Exception:
+            # A defect of ours that meets one topic must not leave the others unwatched.
+            _log.exception("looking at a watched topic failed unexpectedly", topic=str(topic))

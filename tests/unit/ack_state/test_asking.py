@@ -172,7 +172,15 @@ def test_watched_topics_are_asked_about_again_and_again(broker: FakeAcknowledgin
     states = AckStates(World(broker, broker, broker), remembered)
     missing: TopicName = parse_topic_name("nowhere")
     looked = threading.Semaphore(0)
-    broker.before = lambda call: looked.release() if call == "cursors" else None
+    defects = [RuntimeError("a defect")]
+
+    def look(call: str) -> None:
+        if call == "cursors" and defects:
+            raise defects.pop()
+        if call == "cursors":
+            looked.release()
+
+    broker.before = look
     watch = AckStateWatch(states, [missing, TOPIC], 0.001, clock)
     watch.start()
     assert all(looked.acquire(timeout=10) for _ in range(3))
