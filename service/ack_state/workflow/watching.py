@@ -11,7 +11,7 @@ from service.model.clocks import Clock
 from service.model.errors import SidecarError
 from service.model.names import TopicName
 
-_log = structlog.get_logger(__name__)
+log = structlog.get_logger(__name__)
 _NO_DETAIL = Wishes(ranges=0, stretches=0)
 
 
@@ -47,9 +47,7 @@ class AckStateWatch:
         try:
             self._states.ack_states(topic, None, _NO_DETAIL)
         except SidecarError as error:
-            _log.warning(
-                "a watched topic's acknowledgement state could not be read", topic=str(topic), error=str(error)
-            )
+            log.warning("a watched topic's acknowledgement state could not be read", topic=str(topic), error=str(error))
         except Exception:
             # A defect of ours that meets one topic must not leave the others unwatched.
-            _log.exception("looking at a watched topic failed unexpectedly", topic=str(topic))
+            log.exception("looking at a watched topic failed unexpectedly", topic=str(topic))
