@@ -1,0 +1,186 @@
+"""What brokers' answers mean to cancelling: subscriptions, cursors, policies, clocks, and a route they may have."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from service.adapters.pulsar.admin_rest import AdminRest
+from service.adapters.pulsar.delayed_topics import BrokerTopics
+from service.adapters.pulsar.native_cancelling import BrokerNativeCancelling
+from service.delayed_delivery.facts import SubscriptionType
+from service.model.clocks import SystemClock
+from service.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
+from tests.fakes.clock import FakeClock
+from tests.fakes.delayed_messages import TOPIC, at
+from tests.fakes.metadata import FakeMetadataStore
+from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
+
+STATS = {
+    "subscriptions": {
+        "shared": {
+            "type": "Shared",
+            "consumers": [{}, {}],
+            "msgOutCounter": 5,
+            "unackedMessages": 2,
+            "isDurable": True,
+        },
+        "sticky": {
+            "type": "Key_Shared",
+            "keySharedMode": "STICKY",
+            "allowOutOfOrderDelivery": True,
+            "consumers": [],
+            "msgOutCounter": 0,
+            "unackedMessages": 0,
+        },
+        "fresh": {"consumers": [], "msgOutCounter": 0, "unackedMessages": 0},
+    }
+}
+INTERNAL = {
+    "lastConfirmedEntry": "8:3",
+    "ledgers": [{"ledgerId": 7, "entries": 10}, {"ledgerId": 8, "entries": 0}],
+    "cursors": {
+        "my+sub": {
+            "markDeletePosition": "7:1",
+            "individuallyDeletedMessages": "[(7:3..7:5],(8:-1..8:0]]",
+            "cursorLedger": 9,
+            "cursorLedgerLastEntry": 4,
+        },
+        "closed": {
+            "markDeletePosition": "7:-1",
+            "individuallyDeletedMessages": "[]",
+            "cursorLedger": -1,
+            "cursorLedgerLastEntry": -1,
+        },
+    },
+}
+RUNTIME = {"delayedDeliveryTickTimeMillis": "500", "ttlDurationDefaultInSeconds": "0"}
+
+
+class World:
+    """A broker that answers by the end of the path."""
+
+    def __init__(self, broker: HttpBroker) -> None:
+        self.broker = broker
+        self.clock = FakeClock(SystemClock().now_ms() - 7_000)
+        self.answers: dict[str, Answer] = {
+            "/stats": _json(STATS),
+            "/internalStats": _json(INTERNAL),
+            "/partitions": _json({"partitions": 3}),
+            "/runtime": _json(RUNTIME),
+            "/delayedDelivery": _json({"active": True, "tickTime": 2000}),
+            "/messageTTL": _json(60),
+        }
+        broker.answer = self.answer
+        self.rest = AdminRest([broker.url])
+        self.topics = BrokerTopics(self.rest, FakeMetadataStore(), self.clock)
+
+    def answer(self, arrived: Arrived) -> Answer:
+        path = arrived.target.partition("?")[0]
+        return next((found for end, found in self.answers.items() if path.endswith(end)), Answer(404))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with http_broker(lambda arrived: Answer(500)) as broker:
+        yield World(broker)
+
+
+def _json(document: object) -> Answer:
+    return Answer(200, json.dumps(document).encode())
+
+
+def test_subscriptions_and_their_types(world: World) -> None:
+    found = world.topics.subscriptions(TOPIC)
+    shared, sticky, fresh = found["shared"], found["sticky"], found["fresh"]
+    assert (shared.type, shared.consumers, shared.messages_out, shared.unacked) == (SubscriptionType.SHARED, 2, 5, 2)
+    assert (sticky.type, sticky.sticky, sticky.allow_out_of_order) == (SubscriptionType.KEY_SHARED, True, True)
+    assert (fresh.type, fresh.durable) == (SubscriptionType.NONE, True)
+
+
+def test_cursors_and_ledgers(world: World) -> None:
+    state = world.topics.state(TOPIC)
+    assert [(span.ledger_id, span.last_entry) for span in state.ledgers] == [(7, 9), (8, 3)]
+    cursor = state.cursors["my sub"]
+    assert [at(entry) in cursor.acked for entry in range(7)] == [True, True, False, False, True, True, False]
+    assert (cursor.cursor_ledger, cursor.cursor_ledger_last_entry) == (9, 4)
+    assert state.cursors["closed"].cursor_ledger is None
+    assert state.last_confirmed == at(3, 8)
+
+
+@pytest.mark.parametrize(
+    "document", [[], {}, {"subscriptions": {"s": {"type": "Shared"}}}, {"cursors": {"s": {}}, "ledgers": []}]
+)
+def test_an_answer_that_lacks_something_is_no_absence(world: World, document: object) -> None:
+    world.answers["/stats"] = world.answers["/internalStats"] = _json(document)
+    asked: list[Callable[[], object]] = [lambda: world.topics.subscriptions(TOPIC), lambda: world.topics.state(TOPIC)]
+    failures = 0
+    for ask in asked:
+        try:
+            ask()
+        except TemporaryError:
+            failures += 1
+    assert failures >= 1
+
+
+def test_a_policy_of_the_topic_of_the_partition_and_of_the_broker(world: World) -> None:
+    policy = world.topics.delay_policy(TOPIC.partition(2))
+    assert (policy.enabled, policy.tick_ms, policy.ttl_seconds, policy.strict) == (True, 2000, 60, False)
+    paths = [arrived.target for arrived in world.broker.arrived]
+    assert not any("partition-2" in path for path in paths), "brokers refuse to tell a partition's policies"
+    world.clock.advance_ms(11_000)
+    world.answers["/delayedDelivery"] = world.answers["/messageTTL"] = Answer(405, b'{"reason":"off"}')
+    policy = world.topics.delay_policy(TOPIC.partition(2))
+    assert (policy.tick_ms, policy.ttl_seconds) == (500, None)
+    world.clock.advance_ms(11_000)
+    world.answers["/delayedDelivery"] = Answer(412, b'{"reason":"no"}')
+    with pytest.raises(BrokerRefusedError):
+        world.topics.delay_policy(TOPIC)
+
+
+def test_partitions_and_a_topic_that_does_not_exist(world: World) -> None:
+    assert world.topics.partitions(TOPIC) == 3
+    gone = Answer(404, b'{"reason":"Topic not found"}')
+    world.answers["/partitions"] = world.answers["/stats"] = gone
+    assert world.topics.partitions(TOPIC.partition(7)) is None
+    with pytest.raises(NotFoundError):
+        world.topics.subscriptions(TOPIC)
+
+
+def test_a_brokers_clock_that_is_ahead(world: World) -> None:
+    # The server dates its answers by this machine's clock, which is 7 seconds ahead of the one the topics look at.
+    world.topics.subscriptions(TOPIC)
+    assert 5_000 < world.topics.broker_ahead_ms() <= 7_000
+    world.clock.advance_ms(601_000)
+    assert world.topics.broker_ahead_ms() == 0
+    world.topics.subscriptions(TOPIC)
+    assert world.topics.broker_ahead_ms() == 0, "a clock that is behind is no reason to hurry"
+
+
+@pytest.mark.parametrize(
+    ("answer", "supported"),
+    [
+        (Answer(412, b'{"reason":"ledgerId, entryId, and deliverAt must be positive."}'), True),
+        (Answer(404, b"<html>Error 404 Not Found</html>"), False),
+        (Answer(405, b"<html>Method not allowed</html>"), False),
+        (Answer(412, b'{"reason":"Namespace missing local cluster name in clusters list"}'), False),
+        (Answer(500), False),
+    ],
+)
+def test_whether_brokers_cancel_by_themselves(world: World, answer: Answer, supported: bool) -> None:
+    world.answers["/cancelDelayedMessage"] = answer
+    native = BrokerNativeCancelling(world.rest)
+    assert native.known() is None
+    assert native.supported() is supported
+    assert native.supported() is supported
+    asked = [arrived for arrived in world.broker.arrived if "cancelDelayedMessage" in arrived.target]
+    assert len(asked) == (2 if answer.status == 500 else 1), "asked once, unless there was no answer"
+
+
+def test_the_brokers_own_route_is_called_with_the_pips_parameters(world: World) -> None:
+    world.answers["/cancelDelayedMessage"] = Answer(204)
+    BrokerNativeCancelling(world.rest).cancel(TOPIC, at(3), 1_800_000_000_000, ("a", "b"))
+    (asked,) = [arrived for arrived in world.broker.arrived if "cancelDelayedMessage" in arrived.target]
+    assert asked.method == "POST"
+    for part in ("ledgerId=7", "entryId=3", "deliverAt=1800000000000", "subscriptionNames=a%2Cb"):
+        assert part in asked.target
