@@ -58,7 +58,7 @@ def bookkeeper_peer(metadata_service_uri: str, window: int, scratch: Path) -> It
         window: calls on their way.
         scratch: an existing directory, for what it logs.
     """
-    options = [*_PULSAR_DRIVERS, _QUIET, f"-Dlog4j2.configurationFile={_quiet_log_configuration(scratch)}"]
+    options = [*_PULSAR_DRIVERS, _QUIET, f"-Dlog4j2.configurationFile={quiet_log_configuration(scratch)}"]
     arguments = [metadata_service_uri, str(window)]
     with java_program(_PROGRAM, DEFAULT_VERSION, options, arguments, scratch / "bookkeeper-client.log") as program:
         if program.read() != "ready":
@@ -66,7 +66,7 @@ def bookkeeper_peer(metadata_service_uri: str, window: int, scratch: Path) -> It
         yield BookKeeperPeer(program)
 
 
-def _quiet_log_configuration(scratch: Path) -> Path:
+def quiet_log_configuration(scratch: Path) -> Path:
     # Each deletion would write a line otherwise, which is no part of what is compared.
     path = scratch / "log4j2.properties"
     path.write_text("rootLogger.level = off\n")

@@ -19,6 +19,7 @@ import requests
 from service.local_cluster.addresses import ClusterAddresses
 from service.local_cluster.spec import DEFAULT_VERSION
 from service.model.names import parse_topic_name
+from tests.benchmarks.bookkeeper_peer import quiet_log_configuration
 from tests.benchmarks.redis_peer import RedisPeer, redis_peer
 from tests.benchmarks.reporting import Table
 from tests.benchmarks.stage import ProcessorTime, benchmark_cluster, wait_until_quiet
@@ -75,7 +76,7 @@ def _measured(
         bulk = _in_runs(topic.send(arguments.messages * 2, due))
         warm = _in_runs(topic.send(4_000, due))
         sidecar = sidecars.start_with_defaults(**SETTINGS)
-        options = ("-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
+        options = ("-Xmx512m", f"-Dlog4j2.configurationFile={quiet_log_configuration(scratch)}")
         with (
             java_program(
                 _PROGRAM, DEFAULT_VERSION, options, [addresses.broker_service_url], scratch / "java.log"

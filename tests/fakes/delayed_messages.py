@@ -6,6 +6,7 @@ Messages are handed out when they are due, to consumers that acknowledge at once
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -24,7 +25,7 @@ from service.delayed_delivery.facts import (
 from service.delayed_delivery.ports import Acknowledged, AckStateRoom, WholeMessage
 from service.delayed_delivery.workflow.serving import DelayedDelivery
 from service.delayed_delivery.workflow.world import Configuration, World
-from service.model.errors import ConflictError, NotFoundError
+from service.model.errors import ConflictError, NotFoundError, SidecarError
 from service.model.ids import EntryId, LedgerId
 from service.model.names import TopicName, parse_topic_name
 from service.model.position_ranges import PositionRanges
@@ -305,6 +306,18 @@ class FakeCancelMetrics:
         self.counts["reasserted"] += count
 
 
+class _AtOnce(Executor):
+    """Does everything when it is submitted, so that calls have an order that a test can count on."""
+
+    def submit(self, function, /, *arguments, **more):  # type: ignore[no-untyped-def]
+        future: Future[object] = Future()
+        try:
+            future.set_result(function(*arguments, **more))
+        except (CrashError, SidecarError) as error:
+            future.set_exception(error)
+        return future
+
+
 class FakeSidecar:
     """One sidecar's room over the cluster, driven by hand: the log is read at once, rounds happen when a test says."""
 
@@ -324,6 +337,7 @@ class FakeSidecar:
             republisher=cluster,
         )
         self.room = DelayedDelivery(configuration or Configuration(), world, "sidecar", self.metrics)
+        self.room._canceller._looks = _AtOnce()  # type: ignore[assignment]
         cluster.follow(self.room._memory.apply, self.room._memory.caught_up.set, lambda: False)
 
     def cancel(self, *entries: int, due: bool = True, **options: bool) -> list[Outcome]:

@@ -16,7 +16,7 @@ from service.adapters.pulsar.topic_owners import TopicOwners
 from service.delayed_delivery.facts import SubscriptionFacts, SubscriptionType
 from service.delayed_delivery.ports import Acknowledged
 from service.model.clocks import Clock
-from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from service.model.errors import OutcomeUnknownError, PermanentError, TemporaryError
 from service.model.names import TopicName
 from service.model.positions import Position
 from service.wire import PulsarApi_pb2 as api
@@ -103,12 +103,11 @@ class _Visit:
             ) from error
 
     def leave(self) -> None:
-        request_id = self._connection.next_id()
-        close = api.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=request_id)
+        """Go; nobody waits for the broker's word, and whoever uses the connection next skips it."""
+        close = api.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=self._connection.next_id())
         try:
             self._connection.send(api.BaseCommand(type=api.BaseCommand.CLOSE_CONSUMER, close_consumer=close))
-            self._await_success(request_id)
-        except (OSError, SidecarError):
+        except OSError:
             # Closing the connection makes the broker forget the consumer as well.
             self._connection.close()
 

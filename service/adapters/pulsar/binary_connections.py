@@ -106,6 +106,13 @@ class BinaryConnection:
                 case _:
                     return command
 
+    def receive_past(self, skipped: int) -> api.BaseCommand:
+        """The next command of another type: answers to those who have left are of no use to those who come."""
+        while True:
+            command = self.receive()
+            if command.type != skipped:
+                return command
+
     def close(self) -> None:
         """Close it; the broker forgets its consumers."""
         self._connection.close()

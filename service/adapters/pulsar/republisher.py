@@ -20,7 +20,7 @@ from service.delayed_delivery.ports import WholeMessage
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.paths import ledger_path
 from service.model.clocks import Clock
-from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from service.model.errors import OutcomeUnknownError, PermanentError, TemporaryError
 from service.model.metadata import MetadataStore
 from service.model.names import TopicName
 from service.model.positions import Position
@@ -150,12 +150,11 @@ class _Sending:
         close = api.CommandCloseProducer(producer_id=self._producer_id, request_id=self._connection.next_id())
         try:
             self._connection.send(api.BaseCommand(type=api.BaseCommand.CLOSE_PRODUCER, close_producer=close))
-            self._next()
-        except (OSError, SidecarError):
+        except OSError:
             self._connection.close()
 
     def _next(self) -> api.BaseCommand:
-        answer = self._connection.receive()
+        answer = self._connection.receive_past(api.BaseCommand.SUCCESS)
         if answer.type == api.BaseCommand.ERROR:
             raise server_error(f"on {self._topic}", answer.error.error, answer.error.message)
         return answer

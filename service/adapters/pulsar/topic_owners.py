@@ -71,7 +71,7 @@ class TopicOwners:
                     topic=str(topic), request_id=connection.next_id(), authoritative=authoritative
                 )
                 connection.send(api.BaseCommand(type=api.BaseCommand.LOOKUP, lookupTopic=lookup))
-                answer = connection.receive()
+                answer = connection.receive_past(api.BaseCommand.SUCCESS)
         except OSError as error:
             raise TemporaryError(f"the broker at {place.url} did not answer a look-up ({error}); try again") from error
         response = answer.lookupTopicResponse

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from service.delayed_delivery.cancelling import Cancellation, CancelOptions, Cause, Outcome, Proof, Target, Verdict
 from service.delayed_delivery.checking import not_before_dispatch, nothing_dispatched, with_known_type
-from service.delayed_delivery.facts import EntryAnswer, EntryFacts
+from service.delayed_delivery.facts import DelayPolicy, EntryAnswer, EntryFacts
 from service.delayed_delivery.gathering import chunk_candidates, chunks_of
 from service.delayed_delivery.merging import fitting, runs
 from service.delayed_delivery.planning import Looked, Plan, Wanted, plan
@@ -21,6 +21,7 @@ from service.model.errors import NotFoundError, OutcomeUnknownError, PermanentEr
 from service.model.names import TopicName
 from service.model.positions import Position
 
+_SOON_MS = 30_000
 _EXPLAIN_TRIES = 10
 _EXPLAIN_WAIT_SECONDS = 0.05
 
@@ -67,15 +68,16 @@ class Canceller:
     # --- looking ---------------------------------------------------------------------------------------------------
 
     def _look(self, topic: TopicName, targets: Sequence[Target]) -> Looked:
-        """All reads at once; the subscriptions' counters are read first of all, since they prove what went out."""
+        """All reads at once."""
         topics = self._world.topics
         subscriptions = self._looks.submit(topics.subscriptions, topic)
+        states = self._looks.submit(topics.state, topic)
         entries = self._looks.submit(self._world.entries.read, topic, {target.position for target in targets})
         policy = topics.delay_policy(topic)
-        found_subscriptions = subscriptions.result()
-        # Only after the counters: a position that is not acknowledged now was not out then.
-        state = topics.state(topic)
-        found = entries.result()
+        found_subscriptions, state, found = subscriptions.result(), states.result(), entries.result()
+        if _is_near(found, policy, self._world.brokers_now_ms()):
+            # Only counters that were read before the cursors prove anything: what is not acknowledged was not out then.
+            state = topics.state(topic)
         chunks = self._chunks(topic, found)
         return Looked(topic, found_subscriptions, state, policy, found, chunks, self._world.brokers_now_ms())
 
@@ -193,6 +195,15 @@ class Canceller:
                 self._metrics.reached(proof.value, seconds, count)
             elif proof is not Proof.EXPIRED:
                 self._metrics.refused((cause or Cause.INVALID).value, count)
+
+
+def _is_near(entries: Mapping[Position, EntryAnswer], policy: DelayPolicy, now_ms: int) -> bool:
+    """Whether a message may be dispatched before it can be acknowledged."""
+    soon_ms = now_ms + policy.earliest_lead_ms + _SOON_MS
+    return any(
+        isinstance(facts, EntryFacts) and facts.deliver_at_ms is not None and facts.deliver_at_ms < soon_ms
+        for facts in entries.values()
+    )
 
 
 def _tell(name: str, wanted: Sequence[Wanted], proof: Proof, cause: Cause, reason: str) -> None:

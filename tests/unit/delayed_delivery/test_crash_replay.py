@@ -157,7 +157,12 @@ def test_a_cursor_that_lost_everything_gets_its_acknowledgements_back() -> None:
 
 def test_another_sidecar_goes_on_where_the_first_one_died() -> None:
     story = Story()
-    story.arm({(5, True): CrashError})
+
+    def die(call: str) -> None:
+        if call == "acknowledge":
+            raise CrashError
+
+    story.cluster.before = die
     story.request()
     story.disarm()
     assert story.cluster.compacted(), "it died after the log and before the acknowledgement"
