@@ -1,0 +1,132 @@
+"""Cancelling from the command line: PIP-423's options, lines from files, a preview before many, and exit codes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.api.routes import delayed_delivery
+from service.cli import delayed_messages
+from service.delayed_delivery.cancelling import Cause, Proof, Verdict
+from tests.fakes.delayed_service import FakeDelayedDelivery
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.unit.api.serving import Served, served
+from tests.unit.cli.running import Terminal
+
+TOPIC = "persistent://public/default/orders"
+DUE = "1800000000000"
+
+
+@pytest.fixture
+def fake() -> FakeDelayedDelivery:
+    return FakeDelayedDelivery()
+
+
+@pytest.fixture(autouse=True)
+def server(fake: FakeDelayedDelivery, terminal: Terminal) -> Iterator[Served]:
+    with served(FakeDeletionService(), routers=[delayed_delivery.router(fake)]) as running:
+        terminal.set("PULSAR_SIDECAR_ADMIN_URL", running.url)
+        yield running
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("-l", "7", "-e", "3", "-t", DUE, "-s", "a,b"),
+     ("--ledgerId", "7", "--entryId", "3", "--deliverAt", DUE, "--subscriptionNames", "a,b")],
+)  # fmt: skip
+def test_one_message_with_the_pips_options(
+    terminal: Terminal, fake: FakeDelayedDelivery, options: tuple[str, ...]
+) -> None:
+    ran = terminal.run("topics", "cancel-delayed-message", TOPIC, *options)
+    assert ran.code == 0, ran.err
+    assert "cancelled 7:3" in ran.err
+    assert "PERSISTED" in ran.out
+    ((_, target, options_given),) = fake.asked
+    assert (str(target.position), target.deliver_at_ms, target.subscriptions) == ("7:3", int(DUE), ("a", "b"))
+    assert not options_given.wait_persisted
+
+
+def test_what_was_not_cancelled_ends_with_1_and_the_reason(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
+    fake.verdicts = (Verdict("s", Proof.TOO_LATE, Cause.DUE, "its due time has passed"),)
+    ran = terminal.run("topics", "cancel-delayed-message", TOPIC, "-l", "7", "-e", "3", "-t", DUE)
+    assert ran.code == 1
+    assert "its due time has passed" in ran.err
+
+
+def test_what_is_in_the_log_is_printed(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
+    fake.verdicts = (Verdict("s", Proof.ACCEPTED, Cause.ACK_STATE_FULL, "when there is room"),)
+    ran = terminal.run(
+        "--output", "json", "topics", "cancel-delayed-message", TOPIC, "-l", "7", "-e", "3", "-t", DUE, "--defer"
+    )
+    assert ran.code == 0
+    assert json.loads(ran.out)["verdicts"][0]["proof"] == "ACCEPTED"
+    assert fake.asked[0][2].defer
+
+
+@pytest.mark.parametrize("options", [("-l", "-1", "-e", "3", "-t", DUE), ("-l", "7", "-e", "3"), ()])
+def test_wrong_usage_is_2(terminal: Terminal, fake: FakeDelayedDelivery, options: tuple[str, ...]) -> None:
+    assert terminal.run("topics", "cancel-delayed-message", TOPIC, *options).code == 2
+    assert fake.asked == []
+
+
+def test_a_non_persistent_topic_is_told(terminal: Terminal) -> None:
+    ran = terminal.run(
+        "topics",
+        "cancel-delayed-message",
+        TOPIC.replace("persistent", "non-persistent"),
+        "-l",
+        "7",
+        "-e",
+        "3",
+        "-t",
+        DUE,
+    )
+    assert (ran.code, "nothing waits" in ran.err) == (1, True)
+
+
+def test_skipping_messages(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
+    assert terminal.run("topics", "skip-messages", TOPIC, "-s", "my sub", "7:1", "7:2").code == 0
+    assert [(str(target.position), target.subscriptions) for _, target, _ in fake.asked] == [
+        ("7:1", ("my sub",)),
+        ("7:2", ("my sub",)),
+    ]
+    assert terminal.run("topics", "skip-messages", TOPIC, "-s", "s", "7:x").code == 2
+
+
+def test_lines_from_a_file_in_parts_that_keep_their_numbers(
+    terminal: Terminal, fake: FakeDelayedDelivery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed_messages, "_LINES_AT_ONCE", 2)
+    file = tmp_path / "ids.jsonl"
+    file.write_text("\n".join([*(f'{{"ledgerId":7,"entryId":{n}}}' for n in range(4)), "nonsense"]))
+    ran = terminal.run("topics", "cancel-delayed-messages", TOPIC, "--file", str(file))
+    found = [json.loads(line) for line in ran.out.splitlines()]
+    assert [one["line"] for one in found] == [1, 2, 3, 4, 5]
+    assert [one["cancelled"] for one in found] == [True] * 4 + [False]
+    assert ran.code == 4
+    assert "4 of 5 messages are cancelled" in ran.err
+
+
+def test_a_selection_after_a_preview(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
+    ran = terminal.run("topics", "cancel-delayed-messages", TOPIC, "--property", "customer=1", "--yes")
+    assert ran.code == 0, ran.err
+    assert len(ran.out.splitlines()) == 3
+    assert "3 messages, due from" in ran.err
+    assert len(fake.asked) == 3
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--file", "x", "--key", "k"), ("--property", "nonsense"), ("--file", "/no/such/file")]
+)
+def test_neither_or_both_or_nonsense_is_2(terminal: Terminal, options: tuple[str, ...]) -> None:
+    assert terminal.run("topics", "cancel-delayed-messages", TOPIC, *options).code == 2
+
+
+def test_expediting_rescheduling_and_how_far_it_has_come(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
+    place = ("-l", "7", "-e", "3")
+    assert "7:9:-1" in terminal.run("topics", "expedite-delayed-message", TOPIC, *place).out
+    moved = terminal.run("topics", "reschedule-delayed-message", TOPIC, *place, "--newDeliverAt", DUE)
+    assert moved.code == 0
+    assert fake.new_due_times == [None, int(DUE)]
+    assert "PERSISTED" in terminal.run("topics", "cancellations", TOPIC, *place).out
