@@ -1,18 +1,18 @@
 """Both engines give the same tables, the same plan and the same summary, and refuse the same inputs."""
 
-import itertools
+import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
 
-from pyspark_jobs.orphan_ledgers.job import run
 from service.adapters.parquet.audits import AuditTables, open_audit
 from service.audit.requests import AuditRequest
 from service.audit.running import AUDIT_TABLES
@@ -22,103 +22,108 @@ from tests.benchmarks.audit_clusters import MadeUpCluster
 from tests.spark.worlds import changed, worlds
 from tests.unit.audit.audit_worlds import NO_WAITING, World, embedded, full_world
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 _ROOM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # in memory: audits wait for the disk
+_SECONDS_OF_SPARK = 6 * 3600
 
 
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=_ROOM) as made:
-        yield Path(made)
+@dataclass
+class Comparison:
+    """Audits by the embedded engine, to be repeated by Spark all at once."""
+
+    directory: Path
+    orders: list[dict[str, str | None]] = field(default_factory=list)
+    outcomes: list[Path | str] = field(default_factory=list)
+
+    def place(self) -> Path:
+        """An empty directory for the next one."""
+        place = self.directory / str(len(self.orders))
+        place.mkdir()
+        return place
+
+    def add(self, dump: Path, listing: Path, previous: Path | None = None) -> Path | None:
+        """Audit with the embedded engine; None if no audit can be made of these inputs."""
+        output = dump.parent / "embedded"
+        order = {"dump": dump, "listing": listing, "output": dump.parent / "spark", "previous": previous}
+        self.orders.append({name: None if path is None else str(path) for name, path in order.items()})
+        try:
+            embedded(AuditRequest(dump, listing, output, previous, NO_WAITING))
+        except InvalidInputError as error:
+            self.outcomes.append(str(error))
+            return None
+        self.outcomes.append(output)
+        return output
+
+    def add_two_looks(self, world: World, data: st.DataObject) -> None:
+        place = self.place()
+        first = self.add(world.dump(place / "dump"), world.listing(place / "listing"))
+        if first is not None:
+            changed(data, world)
+            place = self.place()
+            self.add(world.dump(place / "dump"), world.listing(place / "listing"), first)
+
+    def demand_agreement(self) -> None:
+        orders, answers = self.directory / "orders", self.directory / "answers"
+        orders.write_text("".join(f"{json.dumps(order)}\n" for order in self.orders))
+        command = [sys.executable, "-m", "tests.spark.jobs", str(orders), str(answers)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS_OF_SPARK)
+        assert ran.returncode == 0, ran.stderr[-3000:]
+        reasons = [json.loads(line) for line in answers.read_text().splitlines()]
+        for order, outcome, reason in zip(self.orders, self.outcomes, reasons, strict=True):
+            if isinstance(outcome, str):
+                assert reason == outcome, order
+            else:
+                assert reason is None, order
+                assert told(Path(str(order["output"]))) == told(outcome), order
 
 
-def by_both(spark: SparkSession, base: Path, dump: Path, listing: Path, previous: Path | None) -> tuple[Any, Any]:
-    """What each engine comes to: its directory, or why it made none."""
-    try:
-        embedded(AuditRequest(dump, listing, base / "embedded", previous, NO_WAITING))
-        first: Any = base / "embedded"
-    except InvalidInputError as error:
-        first = str(error)
-    try:
-        run(
-            spark, str(dump), str(listing), str(base / "spark"), None if previous is None else str(previous), NO_WAITING
-        )
-        second: Any = base / "spark"
-    except InvalidInputError as error:
-        second = str(error)
-    return first, second
-
-
-def told(directory: Path) -> tuple[AuditSummary, dict[str, list[dict[str, Any]]]]:
+def told(directory: Path) -> tuple[dict[str, list[dict[str, Any]]], AuditSummary]:
     """Everything that may not differ."""
     summary = open_audit(directory)
     tables = AuditTables(directory, summary)
     rows = {table.value: tables.table(table).to_pylist() for table in AUDIT_TABLES}
     rows["ledger_usage"].sort(key=repr)
+    assert (directory / "report.html").exists()
     # Which engine it was, and the files' digests, may differ.
-    return replace(summary, engine=Engine.EMBEDDED, files={}), rows
+    return rows, replace(summary, engine=Engine.EMBEDDED, files={})
 
 
-def demand_same(first: Any, second: Any) -> None:
-    if isinstance(first, str):
-        assert first == second
-        return
-    one, other = told(first), told(second)
-    assert one[1] == other[1]
-    assert one[0] == other[0]
-
-
-def demand_agreement(spark: SparkSession, world: World, base: Path, data: st.DataObject | None) -> None:
-    previous: Path | None = None
-    for look in range(2):
-        place = base / str(look)
-        place.mkdir(parents=True)
-        dump, listing = world.dump(place / "dump"), world.listing(place / "listing")
-        first, second = by_both(spark, place, dump, listing, previous)
-        demand_same(first, second)
-        if isinstance(first, str) or data is None:
-            return
-        previous = first
-        changed(data, world)
-
-
-def test_a_cluster_without_findings(spark: SparkSession, directory: Path) -> None:
-    demand_agreement(spark, full_world(), directory, None)
-    assert (directory / "0" / "spark" / "report.html").exists()
-
-
-def _agree_on_random_worlds(spark: SparkSession, examples: int) -> None:
-    numbers = itertools.count()
+@pytest.fixture
+def comparison() -> Iterator[Comparison]:
     with tempfile.TemporaryDirectory(dir=_ROOM) as made:
-
-        @settings(
-            max_examples=examples, deadline=None, phases=[Phase.explicit, Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )  # fmt: skip
-        @given(worlds(), st.data())
-        def agree(world: World, data: st.DataObject) -> None:
-            demand_agreement(spark, world, Path(made) / str(next(numbers)), data)
-
-        agree()
+        yield Comparison(Path(made))
 
 
-def test_random_worlds(spark: SparkSession) -> None:
-    _agree_on_random_worlds(spark, 3)
+def add_random_worlds(comparison: Comparison, count: int) -> None:
+    @settings(max_examples=count, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(worlds(), st.data())
+    def add(world: World, data: st.DataObject) -> None:
+        comparison.add_two_looks(world, data)
 
-
-@pytest.mark.timeout(6 * 3600)
-@pytest.mark.usefixtures("full_run")
-def test_a_thousand_random_worlds(spark: SparkSession) -> None:
-    _agree_on_random_worlds(spark, 1_000)
+    add()
 
 
 @pytest.mark.usefixtures("full_run")
-def test_a_large_cluster(spark: SparkSession, directory: Path) -> None:
+def test_a_clean_cluster_and_two_random_ones(comparison: Comparison) -> None:
+    world, place = full_world(), comparison.place()
+    comparison.add(world.dump(place / "dump"), world.listing(place / "listing"))
+    add_random_worlds(comparison, 2)
+    comparison.demand_agreement()
+
+
+@pytest.mark.timeout(_SECONDS_OF_SPARK)
+@pytest.mark.usefixtures("full_run")
+def test_a_thousand_random_clusters(comparison: Comparison) -> None:
+    add_random_worlds(comparison, 1_000)
+    comparison.demand_agreement()
+
+
+@pytest.mark.usefixtures("full_run")
+def test_a_large_cluster(comparison: Comparison) -> None:
     cluster = MadeUpCluster.of(300_000)
-    dump, listing = cluster.write(directory / "cluster")
-    (directory / "audits").mkdir()
-    first, second = by_both(spark, directory / "audits", dump, listing, None)
-    demand_same(first, second)
-    summary = open_audit(first)
+    audited = comparison.add(*cluster.write(comparison.place()))
+    comparison.demand_agreement()
+    assert audited is not None
+    summary = open_audit(audited)
     assert (summary.orphans["first-look"].ledgers, summary.missing) == (cluster.orphans, cluster.lost)
     assert summary.existing.ledgers == cluster.ledgers
