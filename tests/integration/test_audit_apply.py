@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(240)
 _NOWHERE = 2**50
 """Ledgers from here on never existed: the service finds them gone."""
 _ROWS = 1000
-_KILLS = 4
+_KILLS = 3
 _COMMAND_SECONDS = 90
 _KINDS = {
     LedgerComponent.MANAGED_LEDGER: LedgerKind.DATA,
