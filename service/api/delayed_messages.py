@@ -2,9 +2,9 @@
 
 import base64
 import binascii
-import json
 from collections.abc import Iterable, Sequence
 
+import orjson
 from google.protobuf.message import DecodeError
 from pydantic import ValidationError
 
@@ -191,7 +191,7 @@ def outcome_line(outcome: Outcome, line: int) -> bytes:
         ],
         "warnings": outcome.warnings,
     }
-    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+    return orjson.dumps(document) + b"\n"
 
 
 def bad_line(reason: str, line: int, proof: Proof = Proof.REFUSED, cause: Cause = Cause.INVALID) -> bytes:
@@ -204,7 +204,7 @@ def bad_line(reason: str, line: int, proof: Proof = Proof.REFUSED, cause: Cause 
         "verdicts": [{"subscription": None, "proof": proof.value, "cause": cause.value, "reason": reason}],
         "warnings": [],
     }
-    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+    return orjson.dumps(document) + b"\n"
 
 
 def cancellation_answer(cancellation: Cancellation) -> CancellationAnswer:

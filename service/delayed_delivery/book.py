@@ -16,6 +16,7 @@ Place = tuple[TopicName, str]
 """A topic without partitions (or one partition), and a subscription of it."""
 
 REMEMBERED_ENDS: Final = 100_000
+_OPEN: Final = frozenset(proof.value for proof in Proof if proof.open)
 _RANKS: Final[Mapping[Proof, int]] = {
     Proof.ACCEPTED: 0,
     Proof.ACKED: 1,
@@ -90,9 +91,20 @@ class Book:
         return sum(len(known) for known in self._open.values())
 
     def learn_all(self, cancellations: Iterable[Cancellation]) -> None:
-        """`learn` each."""
+        """`learn` each; what is new at a place, or rises there, without looking anywhere else."""
+        place: Place | None = None
+        at_place: dict[Position, Cancellation] = {}
         for cancellation in cancellations:
-            self.learn(cancellation)
+            if place is None or cancellation.subscription != place[1] or cancellation.topic is not place[0]:
+                place = (cancellation.topic, cancellation.subscription)
+                at_place = self._open.get(place, {})
+            known = at_place.get(cancellation.position)
+            if known is not None and known.proof.value in _OPEN and cancellation.proof.value in _OPEN:
+                if _RANKS[cancellation.proof] >= _RANKS[known.proof]:
+                    at_place[cancellation.position] = cancellation
+            else:
+                self.learn(cancellation)
+                at_place = self._open.get(place, {})
 
     def _known(self, place: Place, position: Position) -> Cancellation | None:
         found = self._open.get(place, {}).get(position)

@@ -3,9 +3,11 @@
 The newest record of a key counts (compaction keeps it), and an empty one forgets the key.
 """
 
-import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
+
+import orjson
 
 from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
 from service.model.errors import InvalidInputError, UndecodableError
@@ -15,11 +17,28 @@ from service.model.positions import Position
 
 _VERSION: Final = 1
 _PARTS: Final = 3
+_REMEMBERED: Final = 4096
 
 
 def key_of(topic: TopicName, position: Position, subscription: str) -> str:
     """The record's key: ``<encoded topic>|<ledger>:<entry>|<encoded subscription>``."""
-    return f"{java_url_encode(str(topic))}|{position}|{java_url_encode(subscription)}"
+    before, after = _around(topic, subscription)
+    return f"{before}{position.ledger_id}:{position.entry_id}{after}"
+
+
+@lru_cache(_REMEMBERED)
+def _around(topic: TopicName, subscription: str) -> tuple[str, str]:
+    return f"{java_url_encode(str(topic))}|", f"|{java_url_encode(subscription)}"
+
+
+@lru_cache(_REMEMBERED)
+def _topic(encoded: str) -> TopicName:
+    return parse_topic_name(java_url_decode(encoded))
+
+
+@lru_cache(_REMEMBERED)
+def _subscription(encoded: str) -> str:
+    return java_url_decode(encoded)
 
 
 def parse_key(key: str) -> tuple[TopicName, Position, str]:
@@ -33,8 +52,7 @@ def parse_key(key: str) -> tuple[TopicName, Position, str]:
         raise UndecodableError("a key of the log has another form; another version wrote it")
     try:
         ledger_id, entry_id = (int(number) for number in parts[1].split(":"))
-        topic = parse_topic_name(java_url_decode(parts[0]))
-        return topic, Position(LedgerId(ledger_id), EntryId(entry_id)), java_url_decode(parts[2])
+        return _topic(parts[0]), Position(LedgerId(ledger_id), EntryId(entry_id)), _subscription(parts[2])
     except (ValueError, InvalidInputError) as error:
         raise UndecodableError("a key of the log cannot be read; another version wrote it") from error
 
@@ -56,7 +74,7 @@ def encode(cancellation: Cancellation) -> tuple[str, bytes]:
     if cancellation.requested_by is not None:
         document["requestedBy"] = cancellation.requested_by
     key = key_of(cancellation.topic, cancellation.position, cancellation.subscription)
-    return key, json.dumps(document, separators=(",", ":")).encode()
+    return key, orjson.dumps(document)
 
 
 def decode(key: str, value: bytes) -> Cancellation:
@@ -67,7 +85,7 @@ def decode(key: str, value: bytes) -> Cancellation:
     """
     topic, position, subscription = parse_key(key)
     try:
-        document = json.loads(value)
+        document = orjson.loads(value)
         _check_types(document)
         cause = document.get("cause")
         return Cancellation(

@@ -141,7 +141,8 @@ class Canceller:
     def _acknowledge(self, looked: Looked, name: str, wanted: Sequence[Wanted]) -> None:
         found = looked.subscriptions[name]
         joining = replace(found, type=with_known_type(found))
-        positions = sorted({entry for one in wanted for entry in one.cancellation.entries})
+        entries = {entry for one in wanted for entry in one.cancellation.entries}
+        positions = sorted(entries, key=lambda entry: (entry.ledger_id, entry.entry_id))
         try:
             confirmed = self._world.acknowledger.acknowledge(looked.topic, joining, positions)
         except (OutcomeUnknownError, TemporaryError) as error:

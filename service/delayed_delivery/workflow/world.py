@@ -28,8 +28,6 @@ from service.model.positions import Position
 
 log = structlog.get_logger("delayed-delivery")
 
-_OWN_RECORDS = 200_000
-
 
 class CancelMetrics(Protocol):
     """What cancelling counts (`service.observability.metrics`)."""
@@ -98,8 +96,9 @@ class Memory:
         self._topic = topic
         self._book = Book()
         self._lock = threading.Lock()
-        # What was written here comes back from the topic; mostly it is known by then, and need not be read again.
+        # What is being written here comes back from the topic meanwhile, and need not be read.
         self._own: dict[str, bytes] = {}
+        self._came_back: set[str] = set()
         self.caught_up = threading.Event()
 
     def record(self, cancellations: Sequence[Cancellation]) -> None:
@@ -110,11 +109,26 @@ class Memory:
         """
         if cancellations:
             records = [encode(cancellation) for cancellation in cancellations]
-            self._topic.append(records)
-            self.learn(cancellations)
-            if len(self._own) > _OWN_RECORDS:
-                self._own.clear()
-            self._own.update(records)
+            with self._lock:
+                self._own.update(records)
+            try:
+                self._topic.append(records)
+            except BaseException:
+                self._settle_own(cancellations, records, stored=False)
+                raise
+            self._settle_own(cancellations, records, stored=True)
+
+    def _settle_own(
+        self, cancellations: Sequence[Cancellation], records: Sequence[tuple[str, bytes]], *, stored: bool
+    ) -> None:
+        with self._lock:
+            known = [
+                one for one, (key, _) in zip(cancellations, records, strict=True) if stored or key in self._came_back
+            ]
+            for key, _ in records:
+                self._own.pop(key, None)
+                self._came_back.discard(key)
+            self._book.learn_all(known)
 
     def finish(self, cancellations: Sequence[Cancellation]) -> None:
         """Record how they ended, and drop them from the log."""
@@ -146,7 +160,7 @@ class Memory:
     def apply(self, key: str, value: bytes | None) -> None:
         """A record of the log, whoever wrote it."""
         try:
-            if value and self._own.pop(key, None) == value:
+            if value and self._is_own(key, value):
                 return
             if value:
                 cancellation = decode(key, value)
@@ -158,6 +172,13 @@ class Memory:
                     self._book.forget(topic, position, subscription)
         except UndecodableError as error:
             log.warning("a record of the cancellation log is left alone", error=str(error))
+
+    def _is_own(self, key: str, value: bytes) -> bool:
+        with self._lock:
+            if self._own.get(key) != value:
+                return False
+            self._came_back.add(key)
+            return True
 
     def await_log(self, patience_ms: int) -> None:
         """Wait until the log has been read once.
