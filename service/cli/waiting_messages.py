@@ -4,18 +4,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from service.cli import output
-from service.cli.client import SidecarClient
 from service.cli.connecting import GlobalOptions, Output
 from service.cli.exits import EXIT_CODES, ExitCode, exiting
 from service.cli.plots import bar
 from service.cli.progress_bar import ProgressBar
 from service.cli.topics import app, topic_path
 from service.model.names import parse_topic_name
+
+if TYPE_CHECKING:  # requests takes longer to load than --help to answer
+    from service.cli.client import SidecarClient
 
 _PAGE_ENTRIES = 50_000
 _BAR_WIDTH = 40
@@ -74,7 +76,9 @@ def delayed_messages(
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
-def _read(client: SidecarClient, path: str, subscription: str | None, limit: int) -> tuple[dict[str, Total], int, bool]:
+def _read(
+    client: "SidecarClient", path: str, subscription: str | None, limit: int
+) -> tuple[dict[str, Total], int, bool]:
     totals: dict[str, Total] = {}
     parameters: dict[str, str | int] = {} if subscription is None else {"subscription": subscription}
     done = 0

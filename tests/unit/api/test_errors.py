@@ -1,6 +1,13 @@
 import pytest
 
-from service.api.errors import STATUS_BY_ERROR, MismatchError, TooLargeError, error_response, status_of
+from service.api.errors import (
+    STATUS_BY_ERROR,
+    MismatchError,
+    NotPersistentError,
+    TooLargeError,
+    error_response,
+    status_of,
+)
 from service.model import errors
 from service.model.errors import BrokerRefusedError, SidecarError
 from tests.fakes.deletion_service import FakeDeletionService
@@ -14,6 +21,7 @@ TABLE = [
     (errors.NotAuthorizedError("x"), 403),
     (errors.NotFoundError("x"), 404),
     (errors.DisabledError("x"), 405),
+    (NotPersistentError("x"), 405),
     (errors.ConflictError("x"), 409),
     (errors.AlreadyExistsError("x"), 409),
     (errors.PermanentError("x"), 412),
