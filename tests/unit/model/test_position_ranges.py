@@ -89,7 +89,7 @@ def test_equal_sets_are_equal_however_they_were_made(mark_delete: Position, memb
     again = PositionRanges.of(mark_delete, reversed(list(ranges)))
     assert ranges == again
     assert hash(ranges) == hash(again)
-    assert ranges != PositionRanges(at(1, -1), [(at(3, 0), at(3, 1))])
+    assert ranges != ranges.with_positions([at(99, 1)])
 
 
 def test_a_range_over_several_ledgers_is_cut_at_their_ends() -> None:
