@@ -124,10 +124,7 @@ class DelayedTopic:
     def consuming(self, name: str, kind: pulsar.ConsumerType, consumers: int = 2) -> Iterator[Deliveries]:
         """Live consumers that acknowledge everything they are given."""
         deliveries, stop = Deliveries(), threading.Event()
-        opened = [
-            self.client.subscribe(str(self.topic), name, consumer_type=kind, receiver_queue_size=200)
-            for _ in range(consumers)
-        ]
+        opened = [self._subscribed(name, kind) for _ in range(consumers)]
         threads = [threading.Thread(target=_consume, args=(one, deliveries, stop), daemon=True) for one in opened]
         for thread in threads:
             thread.start()
@@ -139,6 +136,17 @@ class DelayedTopic:
                 thread.join()
             for consumer in opened:
                 consumer.close()
+
+    def _subscribed(self, name: str, kind: pulsar.ConsumerType) -> pulsar.Consumer:
+        """A consumer, as soon as brokers that just started serve the topic; the client itself gives up after 30 s."""
+
+        def joined() -> pulsar.Consumer | None:
+            try:
+                return self.client.subscribe(str(self.topic), name, consumer_type=kind, receiver_queue_size=200)
+            except pulsar.PulsarException:
+                return None
+
+        return until(joined, f"{self.topic} can be consumed", 120)
 
     def unload(self) -> None:
         self._admin("PUT", "/unload")
