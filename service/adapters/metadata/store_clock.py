@@ -17,6 +17,8 @@ from service.model.metadata import MetadataStore
 CLOCK_PATH = "/pulsar-sidecar/clock"
 _REFRESH_SECONDS = 30.0
 _MAX_ROUND_TRIP_SECONDS = 2.0
+_GOOD_ROUND_TRIP_SECONDS = 0.1
+"""The time told is off by half a round trip at most; after a slower one it is worth asking again."""
 _TRIES = 3
 
 
@@ -49,17 +51,20 @@ class StoreClock:
         return self._clock.monotonic_seconds() - at >= _REFRESH_SECONDS or epoch != self._session.epoch
 
     def _measure(self) -> None:
+        best: tuple[float, float, tuple[float, int]] | None = None
         for _ in range(_TRIES):
             epoch = self._session.epoch
             started, stamped_ms, ended = self._session.reading("measure the store's clock", self._stamp)
-            if ended - started <= _MAX_ROUND_TRIP_SECONDS:
-                self._offset_ms = stamped_ms - (started + ended) / 2 * 1000
-                self._measured = (ended, epoch)
-                return
-        raise TemporaryError(
-            f"ZooKeeper took longer than {_MAX_ROUND_TRIP_SECONDS:.0f} s for a write, too long to tell its time; "
-            "try again when it is less busy"
-        )
+            found = (ended - started, stamped_ms - (started + ended) / 2 * 1000, (ended, epoch))
+            best = found if best is None else min(best, found)
+            if best[0] <= _GOOD_ROUND_TRIP_SECONDS:
+                break
+        if best is None or best[0] > _MAX_ROUND_TRIP_SECONDS:
+            raise TemporaryError(
+                f"ZooKeeper took longer than {_MAX_ROUND_TRIP_SECONDS:.0f} s for a write, too long to tell its time; "
+                "try again when it is less busy"
+            )
+        _, self._offset_ms, self._measured = best
 
     def _stamp(self, client: KazooClient, patience: Patience) -> tuple[float, int, float]:
         # Writing it twice does no harm, so this may be repeated like a read.

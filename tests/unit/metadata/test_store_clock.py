@@ -1,6 +1,8 @@
 """The time that all machines of a cluster share, told by one whose own clock is wrong."""
 
-from service.adapters.metadata.store_clock import StoreTime
+import pytest
+
+from service.adapters.metadata.store_clock import StoreClock, StoreTime
 from service.model.errors import TemporaryError
 from tests.fakes.clock import START_MS, FakeClock
 
@@ -42,3 +44,32 @@ def test_before_the_store_ever_answered_it_is_this_machines() -> None:
     store = Store(clock)
     store.answers = False
     assert StoreTime(store, clock).now_ms() == START_MS  # type: ignore[arg-type]
+
+
+class Session:
+    """Answers after so many milliseconds each, having looked at the store's clock at once."""
+
+    def __init__(self, clock: FakeClock, *round_trips_ms: int) -> None:
+        self.epoch = 1
+        self._clock = clock
+        self._round_trips_ms = list(round_trips_ms)
+
+    def reading(self, *_: object) -> tuple[float, int, float]:
+        started, stamped_ms = self._clock.monotonic_seconds(), self._clock.now_ms() + HOUR_MS
+        self._clock.advance_ms(self._round_trips_ms.pop(0))
+        return started, stamped_ms, self._clock.monotonic_seconds()
+
+
+@pytest.mark.parametrize("round_trips_ms", [(10,), (1_900, 20), (1_900, 150, 1_500)])
+def test_the_quickest_answer_tells_the_time(round_trips_ms: tuple[int, ...]) -> None:
+    # An answer that came after two seconds once made the time a second early, so that retries had no delay at all.
+    clock = FakeClock()
+    store = StoreClock(Session(clock, *round_trips_ms), clock)  # type: ignore[arg-type]
+    assert abs(store.now_ms() - clock.now_ms() - HOUR_MS) <= min(round_trips_ms) / 2
+
+
+def test_no_time_is_better_than_a_wrong_one() -> None:
+    clock = FakeClock()
+    store = StoreClock(Session(clock, 2_500, 2_100, 9_000), clock)  # type: ignore[arg-type]
+    with pytest.raises(TemporaryError, match="too long to tell its time"):
+        store.now_ms()
