@@ -1,13 +1,17 @@
 """Turns the client's messages into deliveries, message ids spelled as Java spells them."""
 
+from typing import Final
+
 import _pulsar
 import pulsar
 
-from service.adapters.pulsar.sequences import SEQUENCE_ID
 from service.ledger_deletion.ports import Delivery
 from service.model.errors import PermanentError
 from service.model.ids import EntryId, LedgerId
 from service.model.positions import Position
+
+SEQUENCE_ID: Final = "PULSAR_SIDECAR_SEQUENCE_ID"
+"""The property in which an explicit sequence id travels where brokers do not deduplicate."""
 
 
 def delivery_of(message: pulsar.Message) -> Delivery:

@@ -28,10 +28,11 @@ import _pulsar
 import pulsar
 
 from service.adapters.pulsar.clients import partitions_of
+from service.adapters.pulsar.deliveries import SEQUENCE_ID
 from service.adapters.pulsar.errors import translated
 from service.adapters.pulsar.receipts import Receipts
 from service.adapters.pulsar.routing import partition_of
-from service.adapters.pulsar.sequences import SEQUENCE_ID, stored_sequence_ids
+from service.adapters.pulsar.sequences import stored_sequence_ids
 from service.ledger_deletion.ports import OutgoingMessage, PublishResult
 from service.model.clocks import Clock
 from service.model.errors import ConflictError, InvalidInputError, PermanentError, SidecarError, TemporaryError

@@ -6,15 +6,11 @@ explicit id is sent, the partition's recent messages of the same producer are re
 stored only when its message was read.
 """
 
-from typing import Final
-
 import pulsar
 
+from service.adapters.pulsar.deliveries import SEQUENCE_ID
 from service.adapters.pulsar.errors import translated
-from service.adapters.pulsar.seeking import has_more, reader_since
-
-SEQUENCE_ID: Final = "PULSAR_SIDECAR_SEQUENCE_ID"
-_READ_TIMEOUT_MS = 10_000
+from service.adapters.pulsar.seeking import messages_since
 
 
 def stored_sequence_ids(client: pulsar.Client, topic: str, producer_name: str, since_ms: int) -> set[int]:
@@ -24,18 +20,6 @@ def stored_sequence_ids(client: pulsar.Client, topic: str, producer_name: str, s
         TemporaryError: the topic could not be read to its end.
     """
     with translated(f"reading back what {producer_name} has stored in {topic}"):
-        reader = reader_since(client, topic, since_ms)
-        try:
-            return _read_ids(reader, producer_name)
-        finally:
-            reader.close()
-
-
-def _read_ids(reader: pulsar.Reader, producer_name: str) -> set[int]:
-    found: set[int] = set()
-    while has_more(reader):
-        message = reader.read_next(_READ_TIMEOUT_MS)
-        text = message.properties().get(SEQUENCE_ID, "")
-        if message.producer_name() == producer_name and text.isascii() and text.isdigit():
-            found.add(int(text))
-    return found
+        mine = (each for each in messages_since(client, topic, since_ms) if each.producer_name() == producer_name)
+        texts = (message.properties().get(SEQUENCE_ID, "") for message in mine)
+        return {int(text) for text in texts if text.isascii() and text.isdigit()}

@@ -70,11 +70,6 @@ class BrokerTopicAdmin:
         """``internalStats``; loads the topic."""
         return _object(self._rest.get(topic_path(topic, "/internalStats")))
 
-    def last_message_id(self, topic: TopicName) -> tuple[int, int]:
-        """Ledger and entry of the newest message; the entry is -1 for an empty ledger."""
-        document = _object(self._rest.get(topic_path(topic, "/lastMessageId")))
-        return _integer(document, "ledgerId"), _integer(document, "entryId")
-
     def messages_in_backlog_entry(self, topic: TopicName, subscription: str, position: int) -> int:
         """How many messages the entry at ``position`` of a backlog holds, counted from 1; 1 for an unbatched one."""
         headers = self._rest.headers(topic_path(topic, f"/subscription/{subscription}/position/{position}"))

@@ -86,7 +86,7 @@ class PulsarDeletionTopics:
         return ExclusiveDeadLetters(self._client, self._admin, topic_name(DeletionTopic.DEAD_LETTER), self._clock)
 
     def outcomes_since(self, since_ms: int) -> Iterator[bytes]:
-        return read_outcomes(self._client, self._admin, topic_name(DeletionTopic.OUTCOME), since_ms)
+        return read_outcomes(self._client, topic_name(DeletionTopic.OUTCOME), since_ms)
 
     def backlog(self) -> Backlog:
         return self._gauge.measure()

@@ -7,9 +7,9 @@ import _pulsar
 import pulsar
 import pytest
 
+from service.adapters.pulsar.deliveries import SEQUENCE_ID
 from service.adapters.pulsar.publisher import PublisherSettings, TopicPublisher, has_explicit_ids
 from service.adapters.pulsar.routing import partition_of
-from service.adapters.pulsar.sequences import SEQUENCE_ID
 from service.ledger_deletion.ports import OutgoingMessage, PublishResult
 from service.model.errors import ConflictError, InvalidInputError
 from tests.fakes.clock import FakeClock
@@ -49,9 +49,12 @@ class ScriptedClient:
         self.open.append(ScriptedProducer(self, topic, name))
         return self.open[-1]
 
-    def create_reader(self, topic: str, start: object) -> "ScriptedReader":
+    def create_reader(self, topic: str, start: object, *, start_message_id_inclusive: bool = False) -> "ScriptedReader":
+        stored = list(enumerate(self.stored[topic]))
+        if start_message_id_inclusive:
+            return ScriptedReader(stored[-1:])
         self.read_back += 1
-        return ScriptedReader(self.stored[topic])
+        return ScriptedReader(stored)
 
     def payloads(self) -> list[bytes]:
         return [payload for messages in self.stored.values() for payload, _, _ in messages]
@@ -83,8 +86,8 @@ class ScriptedProducer:
 
 
 class ScriptedReader:
-    def __init__(self, stored: list[tuple[bytes, dict[str, str], str]]) -> None:
-        self._waiting = [ScriptedMessage(*message) for message in stored]
+    def __init__(self, stored: list[tuple[int, tuple[bytes, dict[str, str], str]]]) -> None:
+        self._waiting = [ScriptedMessage(entry, *message) for entry, message in stored]
 
     def seek(self, since_ms: int) -> None:
         pass
@@ -100,7 +103,9 @@ class ScriptedReader:
 
 
 class ScriptedMessage:
-    def __init__(self, payload: bytes, properties: dict[str, str], name: str) -> None:
+    def __init__(self, entry: int, payload: bytes, properties: dict[str, str], name: str) -> None:
+        self.message_id: Callable[[], _pulsar.MessageId] = lambda: _pulsar.MessageId(-1, 1, entry, -1)
+        self.publish_timestamp: Callable[[], int] = lambda: FakeClock().now_ms()
         self.properties: Callable[[], dict[str, str]] = lambda: properties
         self.producer_name: Callable[[], str] = lambda: name
 
