@@ -44,13 +44,13 @@ def _serve(flags: Mapping[str, str | None], config: Path | None) -> int:
 
 
 def _play_demo(directory: Path | None, topics: int, say: Callable[[str], None]) -> "Report":
-    from service.bootstrap import play_demo
+    from service.demo_bootstrap import play_demo
 
     return play_demo(directory, topics, say)
 
 
 def _strike_demo(directory: Path | None, say: Callable[[str], None]) -> None:
-    from service.bootstrap import strike_demo
+    from service.demo_bootstrap import strike_demo
 
     strike_demo(directory, say)
 

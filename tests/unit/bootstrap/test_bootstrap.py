@@ -10,13 +10,15 @@ import pytest
 import structlog
 
 from service.api.authentication import NoAuthentication, TokenAuthentication
-from service.bootstrap import authenticator, configuration, open_service, serve
+from service.bootstrap import open_service, serve
+from service.configured import authenticator_of, configuration_of
 from service.ledger_deletion.deciding import Policy
 from service.ledger_deletion.retrying import RetryPolicy
 from service.model.clocks import SystemClock
 from service.model.errors import DisabledError, InvalidInputError
 from service.model.names import parse_topic_name
-from service.settings import Settings, load_settings
+from service.settings import Settings
+from service.settings_loading import load_settings
 
 CLOCK = SystemClock()
 STORE = {"metadata_store_url": "zk:127.0.0.1:1", "cluster_name": "east"}
@@ -50,7 +52,7 @@ def test_the_settings_reach_the_room_in_its_own_units() -> None:
         two_phase_deletion_rate_per_second="10",
         ledgers_root_path="/chroot/ledgers",
     )
-    room = configuration(written)
+    room = configuration_of(written)
     assert room.policy == Policy(1_000, 2_000, 3_000)
     assert room.retry_policy == RetryPolicy(4_000, 5)
     assert room.watchdog_late_ms == 6_000
@@ -77,13 +79,13 @@ def test_a_service_that_is_off_says_which_setting_turns_it_on() -> None:
 
 
 def test_who_may_call_follows_from_the_settings() -> None:
-    assert isinstance(authenticator(settings(), CLOCK), NoAuthentication)
+    assert isinstance(authenticator_of(settings(), CLOCK), NoAuthentication)
     key = "data:;base64," + "QUJD" * 11
     guarded = settings(authentication_enabled="true", token_secret_key=key, super_user_roles="admin")
-    assert isinstance(authenticator(guarded, CLOCK), TokenAuthentication)
+    assert isinstance(authenticator_of(guarded, CLOCK), TokenAuthentication)
     weak = settings(authentication_enabled="true", token_secret_key="QUJD", super_user_roles="admin")
     with pytest.raises(InvalidInputError, match="tokenSecretKey"):
-        authenticator(weak, CLOCK)
+        authenticator_of(weak, CLOCK)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from service.settings import load_settings
+from service.settings_loading import load_settings
 from tests.cluster.choosing import COMPOSE_ADDRESSES, COMPOSE_MEMBERS, PROJECT
 
 COMPOSE_FILE = PROJECT / "docker-compose.yml"

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from service.model.errors import InvalidInputError
-from service.settings import GROUPS, Settings, load_settings
+from service.settings import GROUPS, Settings
+from service.settings_loading import load_settings
 from service.settings_sources import environment_variable, setting_key
 
 STORE = {"metadata_store_url": "zk:localhost:2181"}

@@ -1,0 +1,136 @@
+"""Settings in the words of those who need them: each type of an adapter, a room or a door that settings decide.
+
+Invariant: units are turned here and nowhere else; a setting that cannot be used ends in one error that names it.
+"""
+
+from collections.abc import Mapping
+
+from service.adapters.metadata.session import ZooKeeperCredential, parse_credential
+from service.adapters.offload.credentials import AccessKey, OffloadCredentials, credentials_from_environment
+from service.adapters.pulsar.consumer import ConsumerSettings
+from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
+from service.adapters.pulsar.topics_setup import TopicsSettings
+from service.api.authentication import Authenticator, NoAuthentication, TokenAuthentication, public_key, secret_key
+from service.api.server import Endpoint
+from service.delayed_delivery.workflow.world import Configuration as CancellingConfiguration
+from service.ledger_deletion.deciding import Policy
+from service.ledger_deletion.operating import SidecarInstance
+from service.ledger_deletion.retrying import RetryPolicy
+from service.ledger_deletion.workflow.runtime import Configuration
+from service.model.clocks import Clock
+from service.model.errors import InvalidInputError
+from service.settings import Settings
+
+
+def configuration_of(settings: Settings) -> Configuration:
+    """The room's settings, in its own units."""
+    return Configuration(
+        enabled=settings.topic_two_phase_deletion_enabled,
+        ledgers_root=settings.ledgers_root_path,
+        policy=Policy(
+            open_min_age_ms=settings.two_phase_deletion_open_ledger_min_age_in_seconds * 1000,
+            unlinked_min_age_ms=settings.two_phase_deletion_unlinked_ledger_min_age_in_seconds * 1000,
+            in_use_settle_ms=settings.two_phase_deletion_in_use_settle_in_seconds * 1000,
+        ),
+        retry_policy=RetryPolicy(
+            reconsume_later_ms=settings.two_phase_deletion_reconsume_later_in_seconds * 1000,
+            max_redeliver_count=settings.two_phase_deletion_max_retry_delete_count,
+        ),
+        rate_per_second=settings.two_phase_deletion_rate_per_second,
+        watchdog_late_ms=settings.two_phase_deletion_watchdog_late_in_seconds * 1000,
+        topic_deletion_wait_ms=settings.two_phase_deletion_topic_deletion_wait_in_seconds * 1000,
+        undelete_lookback_ms=settings.two_phase_deletion_outcome_retention_in_minutes * 60_000,
+        batch_size=settings.two_phase_deletion_batch_size,
+    )
+
+
+def cancelling_configuration_of(settings: Settings) -> CancellingConfiguration:
+    return CancellingConfiguration(
+        enabled=settings.delayed_message_cancelling_enabled,
+        reassert_ms=settings.delayed_message_reassert_in_seconds * 1000,
+        persist_patience_ms=settings.delayed_message_persist_wait_in_seconds * 1000,
+    )
+
+
+def instance_of(settings: Settings, clock: Clock) -> SidecarInstance:
+    # Several brokers behind one setting are nobody's neighbour in particular.
+    one_broker = "," not in settings.web_service_url
+    return SidecarInstance(
+        name=settings.effective_instance_name,
+        advertised_url=settings.effective_advertised_url,
+        broker_url=settings.web_service_url if one_broker else None,
+        started_ms=clock.now_ms(),
+    )
+
+
+def topics_settings_of(settings: Settings) -> TopicsSettings:
+    return TopicsSettings(
+        parallelism=settings.two_phase_deletion_ledger_deletion_parallelism,
+        outcome_retention_minutes=settings.two_phase_deletion_outcome_retention_in_minutes,
+        outcome_retention_mebibytes=settings.two_phase_deletion_outcome_retention_size_in_mb,
+    )
+
+
+def consumer_settings_of(settings: Settings) -> ConsumerSettings:
+    return ConsumerSettings(
+        max_messages=settings.two_phase_deletion_batch_size,
+        postpone_ms=settings.two_phase_deletion_postpone_in_seconds * 1000,
+        consumer_name=settings.effective_instance_name,
+    )
+
+
+def credentials_of(settings: Settings) -> ClientCredentials:
+    if settings.auth_params is not None and settings.auth_plugin is None:
+        raise InvalidInputError("authParams are set and authPlugin is not; write for example authPlugin=token")
+    params = settings.auth_params.get_secret_value() if settings.auth_params else None
+    return parse_credentials(settings.auth_plugin, params)
+
+
+def tls_of(settings: Settings) -> TlsOptions:
+    return TlsOptions(
+        trust_certs_file=settings.tls_trust_certs_file_path,
+        allow_insecure_connection=settings.tls_allow_insecure_connection,
+        hostname_verification=settings.tls_enable_hostname_verification,
+    )
+
+
+def offload_credentials_of(settings: Settings, environment: Mapping[str, str]) -> OffloadCredentials:
+    found = credentials_from_environment(environment)
+    secret = settings.s3_managed_ledger_offload_credential_secret
+    key_id = settings.s3_managed_ledger_offload_credential_id
+    return OffloadCredentials(
+        aws_s3=AccessKey(key_id, secret.get_secret_value()) if key_id and secret else None,
+        s3=found.s3,
+        aliyun_oss=found.aliyun_oss,
+        azureblob=found.azureblob,
+        gcs_service_account_key_file=settings.gcs_managed_ledger_offload_service_account_key_file,
+    )
+
+
+def endpoint_of(settings: Settings) -> Endpoint:
+    return Endpoint(
+        settings.listen_host,
+        settings.listen_port,
+        settings.listen_tls_certificate_file_path,
+        settings.listen_tls_key_file_path,
+    )
+
+
+def authenticator_of(settings: Settings, clock: Clock) -> Authenticator:
+    """Who may call.
+
+    Raises:
+        InvalidInputError: the key cannot be read.
+    """
+    if not settings.authentication_enabled:
+        return NoAuthentication()
+    if settings.token_secret_key is not None:
+        key = secret_key(settings.token_secret_key.get_secret_value())
+    else:
+        key = public_key(settings.token_public_key or "")
+    return TokenAuthentication(key, settings.super_user_roles, clock)
+
+
+def store_credential_of(settings: Settings) -> ZooKeeperCredential | None:
+    auth = settings.metadata_store_auth
+    return parse_credential(None if auth is None else auth.get_secret_value())
