@@ -5,11 +5,11 @@ dead-letter topic. Whatever fails in between leaves the message to be delivered 
 done again.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import assert_never
 
+from service.ledger_deletion.booking import BatchReport, Ledgerbook
 from service.ledger_deletion.deciding import (
     Delete,
     DeleteOffloaded,
@@ -36,11 +36,11 @@ from service.ledger_deletion.ports import (
     Publisher,
     PublishResult,
 )
-from service.ledger_deletion.retrying import Reconsumption, RetryPolicy, reconsume
+from service.ledger_deletion.retrying import RetryPolicy, reconsume
 from service.ledger_deletion.steps import Step, Steps
 from service.model.clocks import Clock
 from service.model.errors import DisabledError, OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
-from service.model.ledgers import LedgerComponent, LedgerType
+from service.model.ledgers import LedgerType
 from service.model.metadata import DeletionResult
 from service.observability.metrics import DeletionMetrics
 
@@ -55,51 +55,6 @@ class Publishers:
     retry: Publisher
     dead_letter: Publisher
     outcome: Publisher
-
-
-@dataclass(slots=True)
-class Tally:
-    """What happened in one batch; the metrics are told once, not for each record."""
-
-    decisions: Counter[tuple[str, Reason]] = field(default_factory=Counter)
-    deleted: Counter[tuple[LedgerType, LedgerComponent]] = field(default_factory=Counter)
-    deleted_bytes: Counter[tuple[LedgerType, LedgerComponent]] = field(default_factory=Counter)
-    failed: Counter[tuple[LedgerType, LedgerComponent]] = field(default_factory=Counter)
-
-    def tell(self, metrics: DeletionMetrics) -> None:
-        """Count it."""
-        for (decision, reason), count in self.decisions.items():
-            metrics.decided(decision, reason.value, count)
-        for kind, count in self.deleted.items():
-            metrics.deleted(*kind, count, self.deleted_bytes[kind])
-        for kind, count in self.failed.items():
-            metrics.delete_failed(*kind, count)
-        dead = sum(count for (decision, _), count in self.decisions.items() if decision == "dead-letter")
-        if dead:
-            metrics.max_retry_reached(dead)
-
-
-@dataclass(slots=True)
-class Ledgerbook:
-    """How the messages of one batch ended so far."""
-
-    tally: Tally = field(default_factory=Tally)
-
-    settlements: list[Settlement] = field(default_factory=list)
-    finished: list[Delivery] = field(default_factory=list)
-    handed_on: list[Delivery] = field(default_factory=list)
-    reconsumptions: list[tuple[Delivery, Reconsumption, Settlement]] = field(default_factory=list)
-    postponed: list[Delivery] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    """What one batch did."""
-
-    received: int
-    deleted: int
-    postponed: int
-    mean_length_bytes: float | None
 
 
 class Settler:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from service.ledger_deletion.booking import BatchReport
 from service.ledger_deletion.deciding import Policy
 from service.ledger_deletion.deleting import LedgerDeleter
 from service.ledger_deletion.gathering import Gatherer
@@ -21,7 +22,7 @@ from service.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_reco
 from service.ledger_deletion.ports import DeletionTopic, PendingDeletions, Publisher
 from service.ledger_deletion.recording import Recorder
 from service.ledger_deletion.retrying import RetryPolicy
-from service.ledger_deletion.settling import BatchReport, Publishers, Settler
+from service.ledger_deletion.settling import Publishers, Settler
 from service.ledger_deletion.steps import GoOn, Step, Steps
 from service.ledger_deletion.topic_deleting import TopicDeleter
 from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
