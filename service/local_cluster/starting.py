@@ -1,8 +1,9 @@
 """Starting members side by side and waiting until each is ready.
 
-Invariant: a member that lost the race for a port is planned again with other ports; any other failure ends the start
-of all, with the last lines of that member's log. "Ready" needs the probe and that it is this member's process that
-listens: the probe alone could be answered by whoever took the port.
+Invariant: a member that lost the race for a port is planned again with other ports; one that was refused for a moment
+(a port it must keep is still taken, a dead bookie's session still has its name) is started again until its time is
+over; any other failure ends the start of all, with the last lines of that member's log. "Ready" needs the probe and that
+it is this member's process that listens: the probe alone could be answered by whoever took the port.
 """
 
 import os
@@ -21,7 +22,13 @@ from service.model.clocks import Clock
 _POLL_SECONDS = 0.1
 _PORT_TRIES = 4
 _LAST_LINES = 40
+_PAUSE_SECONDS = 1.0
 _LOST_RACES = ("BindException", "Address already in use", "Failed to start org.apache.bookkeeper.http server")
+_PASSING_REFUSALS = {
+    "LockBusyException": "its name is still held by the session of the process before it",
+    "NodeExists for /ledgers/underreplication": "another bookie laid out the store in the same moment",
+}
+"""What a member may write once and not again when it is started a little later, and what that means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,13 @@ class _Attempt:
     def lost_a_port(self) -> bool:
         output = self.output()
         return any(sign in output for sign in _LOST_RACES)
+
+    def refusal(self) -> str | None:
+        """Why another try may succeed; None when nothing says so."""
+        if self.lost_a_port():
+            return f"found a port taken: {dict(self.member.ports)}; see who listens there"
+        output = self.output()
+        return next((meaning for sign, meaning in _PASSING_REFUSALS.items() if sign in output), None)
 
 
 def start_members(
@@ -107,37 +121,50 @@ def _start_or_give_up(launcher: Launcher, member: Member, replan: Callable[[str]
 
 
 def _start(launcher: Launcher, member: Member, replan: Callable[[str], Member] | None) -> Member:
-    for _ in range(_PORT_TRIES):
+    deadline = launcher.clock.monotonic_seconds() + launcher.timeout_seconds
+    lost_races = 0
+    while True:
         attempt = _launch(launcher, member)
-        if _wait_until_ready(launcher, attempt):
+        refusal = _wait_until_ready(launcher, attempt, deadline)
+        if refusal is None:
             launcher.progress(f"{member.name} is ready")
             return attempt.member
-        if replan is None:
-            break
-        launcher.progress(f"{member.name} found a port taken and is started again on another")
-        member = replan(member.name)
-    raise MemberFailedError(f"{member.name} found a port taken: {dict(member.ports)}; see who listens there")
+        if replan is not None and attempt.lost_a_port():
+            lost_races += 1
+            if lost_races == _PORT_TRIES:
+                raise MemberFailedError(f"{member.name} {refusal}")
+            launcher.progress(f"{member.name} found a port taken and is started again on another")
+            member = replan(member.name)
+        else:
+            launcher.progress(f"{member.name} is started again: {refusal}")
+            _pause(launcher, member, _PAUSE_SECONDS)
+            if launcher.clock.monotonic_seconds() > deadline:
+                raise MemberFailedError(f"{member.name} {refusal}")
 
 
-def _wait_until_ready(launcher: Launcher, attempt: _Attempt) -> bool:
-    """True when ready, False when a port was lost and the process is gone."""
+def _wait_until_ready(launcher: Launcher, attempt: _Attempt, deadline: float) -> str | None:
+    """None when ready; else why it is worth another try, and the process is gone."""
     member, process = attempt.member, attempt.member.process
     assert process is not None
-    deadline = launcher.clock.monotonic_seconds() + launcher.timeout_seconds
     while True:
         running = is_running(process)
         ready = running and launcher.is_ready(member) and listens_on(process.pid, member.ports.values())
-        if attempt.lost_a_port():
+        refusal = attempt.refusal()
+        if refusal is not None:
             end([process], launcher.clock)
-            return False
+            return refusal
         if ready:
-            return True
+            return None
         if not running:
             raise _failure(attempt, f"ended with exit code {exit_code(process)} before it was ready")
         if launcher.clock.monotonic_seconds() > deadline:
             raise _failure(attempt, f"was not ready within {launcher.timeout_seconds:.0f} seconds")
-        if launcher.clock.wait_seconds(_POLL_SECONDS, launcher.give_up):
-            raise _GaveUpError(f"{member.name} was still starting when another member failed")
+        _pause(launcher, member, _POLL_SECONDS)
+
+
+def _pause(launcher: Launcher, member: Member, seconds: float) -> None:
+    if launcher.clock.wait_seconds(seconds, launcher.give_up):
+        raise _GaveUpError(f"{member.name} was still starting when another member failed")
 
 
 def _launch(launcher: Launcher, member: Member) -> _Attempt:

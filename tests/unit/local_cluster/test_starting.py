@@ -117,7 +117,37 @@ def test_a_port_that_is_taken_again_and_again_ends_the_start(stage: Stage, taken
 
 def test_a_restart_keeps_its_port_or_fails(stage: Stage, taken_port: int) -> None:
     with pytest.raises(MemberFailedError, match=f"port taken.*{taken_port}"):
-        start_members(stage.launcher(), [stage.member("zookeeper", taken_port)], replan=None)
+        start_members(stage.launcher(timeout_seconds=0.5), [stage.member("zookeeper", taken_port)], replan=None)
+
+
+REFUSED_ONCE = """
+import pathlib, sys, time
+if not pathlib.Path("refused").exists():
+    pathlib.Path("refused").touch()
+    print("%s", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("BindException: Address already in use", "port taken"),
+        ("LayoutManager$LockBusyException", "session of the process before it"),
+        ("KeeperErrorCode = NodeExists for /ledgers/underreplication/LAYOUT", "another bookie"),
+    ],
+)
+def test_a_restart_that_was_refused_for_a_moment_is_repeated(stage: Stage, said: str, shown: str) -> None:
+    (port,) = free_ports(1)
+    (running,) = start_members(
+        stage.launcher(), [stage.member("zookeeper", port, REFUSED_ONCE % said + LISTEN)], replan=None
+    )
+    assert running.ports == {"client": port}
+    refused, served = (member.process for member in stage.started)
+    assert refused is not None
+    assert served is not None
+    assert (is_running(refused), is_running(served)) == (False, True)
+    assert shown in stage.progress[0]
 
 
 def test_an_earlier_lost_race_in_the_log_is_not_taken_for_a_new_one(stage: Stage) -> None:
