@@ -2,8 +2,8 @@
 
 Invariant: a member that lost the race for a port is planned again with other ports; one that was refused for a moment
 (a port it must keep is still taken, a dead bookie's session still has its name) is started again until its time is
-over; any other failure ends the start of all, with the last lines of that member's log. "Ready" needs the probe and that
-it is this member's process that listens: the probe alone could be answered by whoever took the port.
+over; any other failure ends the start of all, with the last lines of that member's log. "Ready" needs the probe and
+that it is this member's process that listens: the probe alone could be answered by whoever took the port.
 """
 
 import os
