@@ -76,7 +76,7 @@ class BacklogGauge:
         else:
             ratio = self._sampled(topic, waiting.entries)
         self._messages_per_entry[waiting.topic] = ratio
-        return -int(-waiting.entries * ratio // 1)
+        return round(waiting.entries * ratio)  # not up: 3 entries of 400 / 3 messages are 400, not 401
 
     def _sampled(self, topic: TopicName, entries: int) -> float:
         positions = {1, (entries + 1) // 2, entries}
