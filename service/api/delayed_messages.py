@@ -3,6 +3,7 @@
 import base64
 import binascii
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import orjson
 from google.protobuf.message import DecodeError
@@ -30,6 +31,8 @@ from service.wire import PulsarApi_pb2 as api
 
 _MAX_NUMBER = 2**63 - 1
 _MAX_PROBLEM = 200
+_REMEMBERED_NAMES = 1024
+"""The lines of a bulk request mostly name the same subscriptions."""
 
 
 # --- in ------------------------------------------------------------------------------------------------------------
@@ -91,12 +94,16 @@ def target_of_line(text: bytes) -> Target:
         problem = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(str(part) for part in problem["loc"])
         raise InvalidInputError(f"{place}: {problem['msg']}"[:_MAX_PROBLEM].removeprefix(": ")) from error
-    names = tuple(dict.fromkeys(check_subscription_name(name) for name in line.subscription_names or ()))
-    target = target_of_payload(line, names)
+    target = target_of_payload(line, _names(tuple(line.subscription_names or ())))
     if line.deliver_at is None:
         return target
     check_deliver_at(line.deliver_at)
-    return Target(target.position, line.deliver_at, target.batch_index, names, target.partition)
+    return target._replace(deliver_at_ms=line.deliver_at)
+
+
+@lru_cache(_REMEMBERED_NAMES)
+def _names(given: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(check_subscription_name(name) for name in given))
 
 
 def parse_position(text: str) -> Position:
@@ -183,15 +190,15 @@ def outcome_line(outcome: Outcome, line: int) -> bytes:
         "verdicts": [
             {
                 "subscription": one.subscription,
-                "proof": one.proof.value,
-                "cause": one.cause.value if one.cause else None,
+                "proof": one.proof,
+                "cause": one.cause,
                 "reason": one.reason,
             }
             for one in outcome.verdicts
         ],
         "warnings": outcome.warnings,
     }
-    return orjson.dumps(document) + b"\n"
+    return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def bad_line(reason: str, line: int, proof: Proof = Proof.REFUSED, cause: Cause = Cause.INVALID) -> bytes:

@@ -4,7 +4,7 @@ Invariant: a level only ever rises or ends; a record that is older than what is 
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -76,6 +76,19 @@ class Book:
     def known(self, topic: TopicName, position: Position, subscription: str) -> Cancellation | None:
         """What is known of one message on one subscription."""
         return self._known((topic, subscription), position)
+
+    def known_at(self, place: Place) -> Callable[[Position], Cancellation | None]:
+        """`known` for many messages of one place; it shows what is known at the time of this call, or newer."""
+        at_place, ended = self._open.get(place, {}), self._ended
+        topic, subscription = place
+
+        def known(position: Position) -> Cancellation | None:
+            found = at_place.get(position)
+            if found is None and ended:
+                return ended.get((topic, position), {}).get(subscription)
+            return found
+
+        return known
 
     def places(self) -> list[Place]:
         """Where there is something to see to."""

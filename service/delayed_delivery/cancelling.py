@@ -2,10 +2,13 @@
 
 Invariant: a verdict above ACCEPTED is given only on the word of a broker or of the bookies; RACED and TOO_LATE are
 never given where the message certainly was not dispatched.
+
+What there is one of for every message is a tuple, because bulk requests make very many of them.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from service.model.names import TopicName
 from service.model.positions import Position
@@ -65,8 +68,7 @@ class Cause(Enum):
     BROKER = "broker"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """One message to cancel.
 
     Attributes:
@@ -83,8 +85,7 @@ class Target:
     partition: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What became of one target on one subscription; ``subscription`` None when it never came to any."""
 
     subscription: str | None
@@ -93,8 +94,7 @@ class Verdict:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of one target.
 
     Attributes:
@@ -119,8 +119,7 @@ class Outcome:
         return all(verdict.proof.cancelled or verdict.proof is Proof.ACCEPTED for verdict in self.verdicts)
 
 
-@dataclass(frozen=True, slots=True)
-class Cancellation:
+class Cancellation(NamedTuple):
     """One cancellation on one subscription, as the log keeps it.
 
     Attributes:
@@ -147,7 +146,18 @@ class Cancellation:
 
     def at(self, proof: Proof, cause: Cause | None = None, reason: str | None = None) -> "Cancellation":
         """The same with another level."""
-        return replace(self, proof=proof, cause=cause, reason=reason)
+        return Cancellation(
+            self.topic,
+            self.subscription,
+            self.position,
+            self.deliver_at_ms,
+            self.requested_ms,
+            proof,
+            self.positions,
+            cause,
+            reason,
+            self.requested_by,
+        )
 
     def verdict(self) -> Verdict:
         """What a caller is told."""

@@ -21,7 +21,8 @@ from service.model.positions import Position
 EARLIEST_DELIVER_AT_MS: Final = 1_000_000_000_000
 """September 2001 in milliseconds: a smaller number is a time in seconds."""
 LATEST_DELIVER_AT_MS: Final = 2**63 - 1
-_INTERNAL_SUBSCRIPTIONS: Final = frozenset({"__compaction", "pulsar.dedup"})
+INTERNAL_SUBSCRIPTIONS: Final = frozenset({"__compaction", "pulsar.dedup"})
+"""Cursors of brokers' own; not all of their statistics tell of them."""
 MAX_SUBSCRIPTION_BYTES: Final = 1024
 
 
@@ -131,7 +132,7 @@ def choose_subscriptions(names: Collection[str], existing: Mapping[str, Subscrip
     """
     if names:
         return _named(dict.fromkeys(names), existing)
-    durable = [found for found in existing.values() if found.durable and found.name not in _INTERNAL_SUBSCRIPTIONS]
+    durable = [found for found in existing.values() if found.durable and found.name not in INTERNAL_SUBSCRIPTIONS]
     admitted, others = [], []
     for found in durable:
         refusal = check_subscription(found)

@@ -36,7 +36,7 @@ class Run:
 def runs(acked: PositionRanges, positions: Collection[Position]) -> list[Run]:
     """The positions as runs, ascending; what is acknowledged already is left out."""
     found: list[tuple[LedgerId, int, int]] = []
-    for position in sorted(set(positions), key=_place):
+    for position in sorted(set(positions)):
         if position in acked:
             continue
         if found and found[-1][0] == position.ledger_id and found[-1][2] == position.entry_id - 1:
@@ -56,10 +56,6 @@ def fitting(all_runs: Collection[Run], free_ranges: int) -> tuple[list[Run], lis
         else:
             left.append(run)
     return taken, left
-
-
-def _place(position: Position) -> tuple[int, int]:
-    return position.ledger_id, position.entry_id
 
 
 def _run(acked: PositionRanges, ledger_id: LedgerId, first: int, last: int) -> Run:

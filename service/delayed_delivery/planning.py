@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from service.delayed_delivery.cancelling import Cancellation, CancelOptions, Cause, Outcome, Proof, Target, Verdict
 from service.delayed_delivery.checking import (
@@ -13,9 +14,11 @@ from service.delayed_delivery.checking import (
 )
 from service.delayed_delivery.facts import DelayPolicy, EntryAnswer, EntryFacts, SubscriptionFacts, TopicState
 from service.model.names import TopicName
+from service.model.position_ranges import PositionRanges
 from service.model.positions import Position
 
-KnownCancellation = Callable[[Position, str], Cancellation | None]
+KnownCancellation = Callable[[Position], Cancellation | None]
+"""What is known of a message on one subscription."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,7 @@ class Draft:
         return Outcome(topic, self.target, tuple(self.verdicts.values()), tuple(self.warnings))
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """A cancellation that may be carried out, and the draft it belongs to."""
 
     draft: Draft
@@ -73,15 +75,18 @@ class Plan:
     unexplained: bool = False
 
 
-def plan(targets: Sequence[Target], looked: Looked, known: KnownCancellation, options: CancelOptions) -> Plan:
-    """Decide each target on each subscription."""
+def plan(
+    targets: Sequence[Target], looked: Looked, known: Callable[[str], KnownCancellation], options: CancelOptions
+) -> Plan:
+    """Decide each target on each subscription; ``known`` tells what is known on a subscription."""
     return _Planner(looked, known, options).plan(targets)
 
 
 class _Planner:
-    def __init__(self, looked: Looked, known: KnownCancellation, options: CancelOptions) -> None:
+    def __init__(self, looked: Looked, known: Callable[[str], KnownCancellation], options: CancelOptions) -> None:
         self._looked = looked
-        self._known = known
+        self._known_on = known
+        self._known: dict[str, KnownCancellation] = {}
         self._options = options
         self._chosen: dict[tuple[str, ...], Chosen] = {}
         self._wanted: dict[str, list[Wanted]] = {}
@@ -133,8 +138,10 @@ class _Planner:
             )
             return
         cancellation = self._cancellation(name, draft.target.position, facts, positions)
-        known = self._known(draft.target.position, name)
-        if all(entry in cursor.acked for entry in cancellation.entries) and not _is_accepted(known):
+        if name not in self._known:
+            self._known[name] = self._known_on(name)
+        known = self._known[name](draft.target.position)
+        if _all_acked(cancellation, cursor.acked) and not _is_accepted(known):
             draft.verdicts[name] = self._acked_before(name, known)
             return
         self._wanted.setdefault(name, []).append(Wanted(draft, facts, cancellation))
@@ -155,15 +162,21 @@ class _Planner:
     ) -> Cancellation:
         assert facts.deliver_at_ms is not None
         return Cancellation(
-            topic=self._looked.topic,
-            subscription=name,
-            position=position,
-            deliver_at_ms=facts.deliver_at_ms,
-            requested_ms=self._looked.now_ms,
-            proof=Proof.ACCEPTED,
-            positions=positions,
+            self._looked.topic,
+            name,
+            position,
+            facts.deliver_at_ms,
+            self._looked.now_ms,
+            Proof.ACCEPTED,
+            positions,
             requested_by=self._options.requested_by,
         )
+
+
+def _all_acked(cancellation: Cancellation, acked: PositionRanges) -> bool:
+    if not cancellation.positions:
+        return cancellation.position in acked
+    return all(entry in acked for entry in cancellation.positions)
 
 
 def _is_accepted(known: Cancellation | None) -> bool:

@@ -66,8 +66,11 @@ class Topics(Protocol):
         """The partition whose managed ledger lists the ledger, None when none does."""
         ...
 
-    def subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionFacts]:
-        """The topic's subscriptions by name. Raises `NotFoundError` when there is no such topic."""
+    def subscriptions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> Mapping[str, SubscriptionFacts]:
+        """The topic's subscriptions by name, asked now or at most so long ago.
+
+        Raises `NotFoundError` when there is no such topic.
+        """
         ...
 
     def state(self, topic: TopicName) -> TopicState:

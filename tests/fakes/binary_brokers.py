@@ -51,6 +51,12 @@ def usual(broker: BinaryBroker, came: api.BaseCommand) -> Answers:
             broker.acked += [(one.ledgerId, one.entryId) for one in came.ack.message_id]
             receipt = api.CommandAckResponse(consumer_id=came.ack.consumer_id, request_id=came.ack.request_id)
             return [kind(type=kind.ACK_RESPONSE, ackResponse=receipt)]
+        case kind.PRODUCER:
+            opened = api.CommandProducerSuccess(request_id=came.producer.request_id, producer_name="named")
+            return [kind(type=kind.PRODUCER_SUCCESS, producer_success=opened)]
+        case kind.SEND:
+            sent = api.CommandSendReceipt(producer_id=came.send.producer_id, sequence_id=came.send.sequence_id)
+            return [kind(type=kind.SEND_RECEIPT, send_receipt=sent)]
         case kind.CLOSE_CONSUMER:
             broker.open.discard(came.close_consumer.consumer_id)
             return [success(came.close_consumer.request_id)]

@@ -179,7 +179,7 @@ class FakeCluster:
     def partition_of_ledger(self, topic: TopicName, partitions: int, ledger_id: LedgerId) -> int | None:
         return None
 
-    def subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionFacts]:
+    def subscriptions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> Mapping[str, SubscriptionFacts]:
         with self._call("subscriptions"):
             self._existing()
             return {name: _facts(found) for name, found in self.subscriptions_.items()}

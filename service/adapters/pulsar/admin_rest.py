@@ -34,6 +34,9 @@ MAX_REDIRECTS = 5
 _REDIRECTS = (307, 308)
 _REDIRECTS_OF_READS = (301, 302, 303, *_REDIRECTS)
 _MAX_REASON = 500
+_TOPIC_SEGMENTS = 7
+"""``/admin/v2/persistent/tenant/namespace/topic`` and ``/admin/persistent/tenant/cluster/namespace/topic``."""
+_REMEMBERED_OWNERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,12 @@ class _Call:
     @property
     def change(self) -> bool:
         return self.method != "GET"
+
+    @property
+    def matter(self) -> str:
+        """The topic's part of the path, empty for what is about no topic."""
+        parts = self.path.split("/", _TOPIC_SEGMENTS)
+        return "/".join(parts[:_TOPIC_SEGMENTS]) if "persistent" in parts[2:4] else ""
 
     def redirected_by(self, answer: requests.Response) -> bool:
         # Only 307 and 308 promise that the request may be repeated as it is, method and body.
@@ -89,6 +98,7 @@ class AdminRest:
             credentials or ClientCredentials(), tls or TlsOptions(), timeouts or HttpTimeouts()
         )
         self._known = KnownBrokers(self._bases, self._listed_brokers, store)
+        self._owners: dict[str, str] = {}
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> object:
         """The JSON answer to a GET, from whichever broker owns the matter; None for an empty answer."""
@@ -132,17 +142,31 @@ class AdminRest:
 
     def _send(self, call: _Call) -> requests.Response:
         failure: SidecarError | None = None
-        for base in self._bases:
+        for base in self._places(call):
             try:
                 answer = self._followed(call, _join(base, call.path))
             except _NeverLeftError as error:
+                self._owners.pop(call.matter, None)
                 failure = error.failure
                 continue
             if answer.status_code >= 500 and not call.change:
+                self._owners.pop(call.matter, None)
                 failure = _failure(call, answer)
                 continue
             return _checked(call, answer)
         raise failure or TemporaryError(f"{call}: no broker is configured")
+
+    def _places(self, call: _Call) -> Sequence[str]:
+        """The broker that a question about this topic was redirected to last, to spare a redirect; then the others."""
+        owner = None if call.change else self._owners.get(call.matter)
+        return self._bases if owner is None else (owner, *(base for base in self._bases if base != owner))
+
+    def _learn_owner(self, call: _Call, url: str) -> None:
+        if not call.change and call.matter:
+            if len(self._owners) >= _REMEMBERED_OWNERS:
+                self._owners.clear()
+            parts = urlsplit(url)
+            self._owners[call.matter] = f"{parts.scheme}://{parts.netloc}"
 
     def _followed(self, call: _Call, url: str) -> requests.Response:
         params = call.params
@@ -152,6 +176,7 @@ class AdminRest:
                 return answer
             # The broker repeats the query in the address it names.
             url, params = self._redirected(call, url, answer), {}
+            self._learn_owner(call, url)
         raise TemporaryError(f"{call}: redirected more than {MAX_REDIRECTS} times; ownership is moving, try again")
 
     def _redirected(self, call: _Call, url: str, answer: requests.Response) -> str:

@@ -165,7 +165,7 @@ class BinaryConnections:
         Raises:
             TemporaryError: the broker cannot be reached.
         """
-        connection = self._take(place) or self._connect(place)
+        connection = self._take(place) or self.open(place)
         try:
             yield connection
         except BaseException:
@@ -202,7 +202,12 @@ class BinaryConnections:
                 return
         connection.close()
 
-    def _connect(self, place: BrokerPlace) -> BinaryConnection:
+    def open(self, place: BrokerPlace) -> BinaryConnection:
+        """A new connection, which the caller closes.
+
+        Raises:
+            TemporaryError: the broker cannot be reached.
+        """
         if self._closed:
             raise TemporaryError("connections to brokers are closed; the process is stopping")
         address = place.via or place.url

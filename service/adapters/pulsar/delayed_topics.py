@@ -1,7 +1,7 @@
 """What brokers tell of topics whose delayed messages are cancelled: subscriptions, cursors, policies, and their clock.
 
-Invariant: asking creates nothing; what is remembered for some seconds (partitions, policies) is never what decides
-whether a topic or a subscription exists.
+Invariant: asking creates nothing; what is remembered for some seconds (partitions, policies, and subscriptions for
+those who say how old they may be) is never what decides whether a topic or a subscription exists.
 """
 
 import threading
@@ -48,11 +48,12 @@ class _Remembered(Generic[_Value]):
         self._values: dict[object, tuple[float, _Value]] = {}
         self._lock = threading.Lock()
 
-    def get(self, key: object, ask: Callable[[], _Value]) -> _Value:
+    def get(self, key: object, ask: Callable[[], _Value], *, seconds: float | None = None) -> _Value:
+        """The value, at most so old: ``seconds``, or what is usual here."""
         now = self._clock.monotonic_seconds()
         with self._lock:
             kept = self._values.get(key)
-        if kept is not None and now - kept[0] < self._seconds:
+        if kept is not None and now - kept[0] < (self._seconds if seconds is None else seconds):
             return kept[1]
         value = ask()
         with self._lock:
@@ -81,6 +82,7 @@ class BrokerTopics:
         self._partitions: _Remembered[int] = _Remembered(clock, _PARTITIONS_SECONDS)
         self._policies: _Remembered[DelayPolicy] = _Remembered(clock, _POLICY_SECONDS)
         self._runtime: _Remembered[_BrokerDelays] = _Remembered(clock, _RUNTIME_SECONDS)
+        self._subscriptions: _Remembered[Mapping[str, SubscriptionFacts]] = _Remembered(clock, 0.0)
         self._ahead = (0, 0.0)
 
     def partitions(self, topic: TopicName) -> int | None:
@@ -96,12 +98,8 @@ class BrokerTopics:
                 return index
         return None
 
-    def subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionFacts]:
-        document = self._object(topic_path(topic, "/stats"))
-        found = document.get("subscriptions")
-        if not isinstance(found, dict):
-            raise TemporaryError(f"a broker does not list the subscriptions of {topic}; try again")
-        return {name: _subscription(name, stats) for name, stats in found.items() if isinstance(stats, dict)}
+    def subscriptions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> Mapping[str, SubscriptionFacts]:
+        return self._subscriptions.get(topic, lambda: self._asked_subscriptions(topic), seconds=max_age_seconds)
 
     def state(self, topic: TopicName) -> TopicState:
         document = self._object(topic_path(topic, "/internalStats"))
@@ -140,6 +138,13 @@ class BrokerTopics:
         ahead_ms = told_ms - self._clock.now_ms()
         if ahead_ms > self.broker_ahead_ms():
             self._ahead = (ahead_ms, self._clock.monotonic_seconds())
+
+    def _asked_subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionFacts]:
+        document = self._object(topic_path(topic, "/stats"))
+        found = document.get("subscriptions")
+        if not isinstance(found, dict):
+            raise TemporaryError(f"a broker does not list the subscriptions of {topic}; try again")
+        return {name: _subscription(name, stats) for name, stats in found.items() if isinstance(stats, dict)}
 
     def _asked_partitions(self, topic: TopicName) -> int:
         found = self._object(topic_path(topic, "/partitions")).get("partitions")

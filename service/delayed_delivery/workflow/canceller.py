@@ -10,18 +10,26 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from service.delayed_delivery.cancelling import Cancellation, CancelOptions, Cause, Outcome, Proof, Target, Verdict
-from service.delayed_delivery.checking import not_before_dispatch, nothing_dispatched, with_known_type
-from service.delayed_delivery.facts import DelayPolicy, EntryAnswer, EntryFacts
+from service.delayed_delivery.cancelling import CancelOptions, Cause, Outcome, Proof, Target, Verdict
+from service.delayed_delivery.checking import (
+    INTERNAL_SUBSCRIPTIONS,
+    not_before_dispatch,
+    nothing_dispatched,
+    with_known_type,
+)
+from service.delayed_delivery.facts import DelayPolicy, EntryAnswer, EntryFacts, SubscriptionFacts, TopicState
 from service.delayed_delivery.gathering import chunk_candidates, chunks_of
 from service.delayed_delivery.merging import fitting, runs
-from service.delayed_delivery.planning import Looked, Plan, Wanted, plan
+from service.delayed_delivery.planning import KnownCancellation, Looked, Plan, Wanted, plan
 from service.delayed_delivery.workflow.world import CancelMetrics, Configuration, Memory, World
 from service.model.errors import NotFoundError, OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from service.model.names import TopicName
 from service.model.positions import Position
 
 _SOON_MS = 30_000
+_TYPES_SECONDS = 2.0
+"""How old the subscriptions' types may be, far from the due time; whether they exist is asked each time."""
+_RACED = "the broker may have dispatched it before the acknowledgement came; it is not delivered again"
 _EXPLAIN_TRIES = 10
 _EXPLAIN_WAIT_SECONDS = 0.05
 
@@ -70,13 +78,18 @@ class Canceller:
     def _look(self, topic: TopicName, targets: Sequence[Target]) -> Looked:
         """All reads at once."""
         topics = self._world.topics
-        subscriptions = self._looks.submit(topics.subscriptions, topic)
+        is_near = _may_be_near(targets, self._world.brokers_now_ms())
+        age_seconds = 0.0 if is_near else _TYPES_SECONDS
+        subscriptions = self._looks.submit(topics.subscriptions, topic, max_age_seconds=age_seconds)
         states = self._looks.submit(topics.state, topic)
         entries = self._looks.submit(self._world.entries.read, topic, {target.position for target in targets})
         policy = topics.delay_policy(topic)
         found_subscriptions, state, found = subscriptions.result(), states.result(), entries.result()
-        if _is_near(found, policy, self._world.brokers_now_ms()):
+        if not is_near and not _names_the_same(found_subscriptions, state):
+            found_subscriptions = topics.subscriptions(topic)
+        if is_near or _is_near(found, policy, self._world.brokers_now_ms()):
             # Only counters that were read before the cursors prove anything: what is not acknowledged was not out then.
+            found_subscriptions = found_subscriptions if is_near else topics.subscriptions(topic)
             state = topics.state(topic)
         chunks = self._chunks(topic, found)
         return Looked(topic, found_subscriptions, state, policy, found, chunks, self._world.brokers_now_ms())
@@ -95,8 +108,8 @@ class Canceller:
     def _explained(self, targets: Sequence[Target], looked: Looked, options: CancelOptions) -> Plan:
         """The plan; while something acknowledged is unexplained, wait a moment for another sidecar's record of it."""
 
-        def known(position: Position, subscription: str) -> Cancellation | None:
-            return self._memory.known(looked.topic, position, subscription)
+        def known(subscription: str) -> KnownCancellation:
+            return self._memory.known_at((looked.topic, subscription))
 
         planned = plan(targets, looked, known, options)
         for _ in range(_EXPLAIN_TRIES):
@@ -142,7 +155,7 @@ class Canceller:
         found = looked.subscriptions[name]
         joining = replace(found, type=with_known_type(found))
         entries = {entry for one in wanted for entry in one.cancellation.entries}
-        positions = sorted(entries, key=lambda entry: (entry.ledger_id, entry.entry_id))
+        positions = sorted(entries)
         try:
             confirmed = self._world.acknowledger.acknowledge(looked.topic, joining, positions)
         except (OutcomeUnknownError, TemporaryError) as error:
@@ -163,21 +176,12 @@ class Canceller:
     def _prove(self, looked: Looked, name: str, wanted: Sequence[Wanted], confirmed_ms: int) -> None:
         late = [one for one in wanted if not_before_dispatch(one.facts, looked.policy, confirmed_ms)]
         raced = late if late and not self._is_proven(looked, name) else []
-        ended = [
-            one.cancellation.at(
-                Proof.RACED,
-                Cause.DISPATCHED,
-                "the broker may have dispatched it before the acknowledgement came; it is not delivered again",
-            )
-            for one in raced
-        ]
         beaten = {id(one) for one in raced}
-        acked = [one.cancellation.at(Proof.ACKED) for one in wanted if id(one) not in beaten]
-        self._memory.finish(ended)
-        self._memory.learn(acked)
-        known = {cancellation.position: cancellation for cancellation in (*acked, *ended)}
-        for one in wanted:
-            one.draft.verdicts[name] = known[one.cancellation.position].verdict()
+        in_time = [one for one in wanted if id(one) not in beaten] if raced else wanted
+        self._memory.finish([one.cancellation.at(Proof.RACED, Cause.DISPATCHED, _RACED) for one in raced])
+        self._memory.learn(one.cancellation.at(Proof.ACKED) for one in in_time)
+        _tell(name, raced, Proof.RACED, Cause.DISPATCHED, _RACED)
+        _tell(name, in_time, Proof.ACKED)
 
     def _is_proven(self, looked: Looked, name: str) -> bool:
         """Whether nothing at all went out on the subscription since the first look."""
@@ -198,6 +202,19 @@ class Canceller:
                 self._metrics.refused((cause or Cause.INVALID).value, count)
 
 
+def _may_be_near(targets: Sequence[Target], now_ms: int) -> bool:
+    """Whether a message may be due soon, by what the caller says."""
+    soon_ms = now_ms + 2 * _SOON_MS
+    return any(target.deliver_at_ms is None or target.deliver_at_ms < soon_ms for target in targets)
+
+
+def _names_the_same(subscriptions: Mapping[str, SubscriptionFacts], state: TopicState) -> bool:
+    """Whether what was remembered of subscriptions is about those that exist now, no other and no fewer."""
+    durable = {name for name, found in subscriptions.items() if found.durable}
+    others = (subscriptions.keys() - durable) | INTERNAL_SUBSCRIPTIONS
+    return durable - INTERNAL_SUBSCRIPTIONS == state.cursors.keys() - others
+
+
 def _is_near(entries: Mapping[Position, EntryAnswer], policy: DelayPolicy, now_ms: int) -> bool:
     """Whether a message may be dispatched before it can be acknowledged."""
     soon_ms = now_ms + policy.earliest_lead_ms + _SOON_MS
@@ -207,9 +224,12 @@ def _is_near(entries: Mapping[Position, EntryAnswer], policy: DelayPolicy, now_m
     )
 
 
-def _tell(name: str, wanted: Sequence[Wanted], proof: Proof, cause: Cause, reason: str) -> None:
+def _tell(
+    name: str, wanted: Sequence[Wanted], proof: Proof, cause: Cause | None = None, reason: str | None = None
+) -> None:
+    verdict = Verdict(name, proof, cause, reason)
     for one in wanted:
-        one.draft.verdicts[name] = Verdict(name, proof, cause, reason)
+        one.draft.verdicts[name] = verdict
 
 
 def _refuse_for_room(wanted: Sequence[Wanted]) -> None:

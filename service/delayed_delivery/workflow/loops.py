@@ -76,6 +76,7 @@ class Loops:
 
     def _follow(self) -> None:
         self._world.log.ensure()
+        self._memory.begin_following()
         self._world.log.follow(self._memory.apply, self._caught_up, self._stop.is_set)
 
     def _caught_up(self) -> None:

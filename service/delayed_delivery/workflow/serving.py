@@ -115,12 +115,12 @@ class DelayedDelivery:
         partitions = self._world.topics.partitions(topic)
         if partitions is None:
             raise NotFoundError(f"there is no topic {topic}")
+        if not partitions:
+            return {topic: list(range(len(targets)))}
         places: defaultdict[TopicName | None, list[int]] = defaultdict(list)
         of_ledger: dict[int, TopicName | None] = {}
         for index, target in enumerate(targets):
-            if not partitions:
-                places[topic].append(index)
-            elif target.partition is not None and 0 <= target.partition < partitions:
+            if target.partition is not None and 0 <= target.partition < partitions:
                 places[topic.partition(target.partition)].append(index)
             else:
                 ledger_id = target.position.ledger_id
@@ -172,7 +172,7 @@ class DelayedDelivery:
         )
 
     def _now(self, topic: TopicName, outcome: Outcome) -> Outcome:
-        return replace(outcome, verdicts=tuple(self._newest(topic, outcome, verdict) for verdict in outcome.verdicts))
+        return outcome._replace(verdicts=tuple(self._newest(topic, outcome, verdict) for verdict in outcome.verdicts))
 
     def _newest(self, topic: TopicName, outcome: Outcome, verdict: Verdict) -> Verdict:
         if verdict.subscription is None or not verdict.proof.open:

@@ -1,14 +1,14 @@
 """What the canceller, the asserter and the verbs share while a sidecar runs."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
 from service.delayed_delivery.book import Book, Place
-from service.delayed_delivery.cancelling import Cancellation
+from service.delayed_delivery.cancelling import Cancellation, Proof
 from service.delayed_delivery.ports import (
     Acknowledger,
     AckStateBudget,
@@ -27,6 +27,8 @@ from service.model.names import TopicName
 from service.model.positions import Position
 
 log = structlog.get_logger("delayed-delivery")
+
+_MOST_AWAITED = 200_000
 
 
 class CancelMetrics(Protocol):
@@ -96,9 +98,10 @@ class Memory:
         self._topic = topic
         self._book = Book()
         self._lock = threading.Lock()
-        # What is being written here comes back from the topic meanwhile, and need not be read.
-        self._own: dict[str, bytes] = {}
+        # What was written here comes back from the topic, and need not be read: while it is written, and afterwards.
+        self._writing: dict[str, bytes] = {}
         self._came_back: set[str] = set()
+        self._written: dict[str, bytes] = {}
         self.caught_up = threading.Event()
 
     def record(self, cancellations: Sequence[Cancellation]) -> None:
@@ -110,7 +113,7 @@ class Memory:
         if cancellations:
             records = [encode(cancellation) for cancellation in cancellations]
             with self._lock:
-                self._own.update(records)
+                self._writing.update(records)
             try:
                 self._topic.append(records)
             except BaseException:
@@ -121,22 +124,32 @@ class Memory:
     def _settle_own(
         self, cancellations: Sequence[Cancellation], records: Sequence[tuple[str, bytes]], *, stored: bool
     ) -> None:
+        known: Sequence[Cancellation] = cancellations
         with self._lock:
-            known = [
-                one for one, (key, _) in zip(cancellations, records, strict=True) if stored or key in self._came_back
-            ]
+            came_back = {key for key, _ in records if key in self._came_back} if self._came_back else set()
+            if not stored:
+                known = [one for one, (key, _) in zip(cancellations, records, strict=True) if key in came_back]
             for key, _ in records:
-                self._own.pop(key, None)
-                self._came_back.discard(key)
+                self._writing.pop(key, None)
+            self._came_back -= came_back
+            if stored and len(self._written) < _MOST_AWAITED:
+                self._written.update(record for record in records if record[0] not in came_back)
             self._book.learn_all(known)
 
     def finish(self, cancellations: Sequence[Cancellation]) -> None:
         """Record how they ended, and drop them from the log."""
         if not cancellations:
             return
-        records: list[tuple[str, bytes | None]] = [encode(cancellation) for cancellation in cancellations]
-        self._topic.append(records + [(key, None) for key, _ in records])
+        records: list[tuple[str, bytes | None]] = []
+        records += (encode(one) for one in cancellations if not self._goes_without(one))
+        records += ((key_of(one.topic, one.position, one.subscription), None) for one in cancellations)
+        self._topic.append(records)
         self.learn(cancellations)
+
+    def _goes_without(self, end: Cancellation) -> bool:
+        """Whether everybody takes its being forgotten for this end: what was PERSISTED has expired then."""
+        known = self.known(end.topic, end.position, end.subscription)
+        return end.proof is Proof.EXPIRED and known is not None and known.proof is Proof.PERSISTED
 
     def withdraw(self, cancellations: Sequence[Cancellation]) -> None:
         """Drop them as if they had never been asked for."""
@@ -157,6 +170,11 @@ class Memory:
             for cancellation in cancellations:
                 self._book.lower(cancellation)
 
+    def begin_following(self) -> None:
+        """The log is read from its beginning now; what was written may be compacted away and never come back."""
+        with self._lock:
+            self._written.clear()
+
     def apply(self, key: str, value: bytes | None) -> None:
         """A record of the log, whoever wrote it."""
         try:
@@ -175,10 +193,13 @@ class Memory:
 
     def _is_own(self, key: str, value: bytes) -> bool:
         with self._lock:
-            if self._own.get(key) != value:
-                return False
-            self._came_back.add(key)
-            return True
+            if self._writing.get(key) == value:
+                self._came_back.add(key)
+                return True
+            if self._written.get(key) == value:
+                del self._written[key]
+                return True
+            return False
 
     def await_log(self, patience_ms: int) -> None:
         """Wait until the log has been read once.
@@ -198,6 +219,11 @@ class Memory:
         """`Book.known`."""
         with self._lock:
             return self._book.known(topic, position, subscription)
+
+    def known_at(self, place: Place) -> Callable[[Position], Cancellation | None]:
+        """`Book.known_at`."""
+        with self._lock:
+            return self._book.known_at(place)
 
     def places(self) -> list[Place]:
         """`Book.places`."""

@@ -101,7 +101,7 @@ def test_levels_rise_and_what_is_over_may_be_asked_for_again() -> None:
     book.forget(TOPIC, at(1), "s")
     assert book.open_count == 0
     assert [one.proof for one in book.find(TOPIC, at(1))] == [Proof.EXPIRED]
-    again = replace(first, requested_ms=NOW + 1)
+    again = first._replace(requested_ms=NOW + 1)
     assert book.learn(again)
     assert [one.proof for one in book.find(TOPIC, at(1))] == [Proof.ACCEPTED]
 

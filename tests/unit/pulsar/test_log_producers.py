@@ -1,0 +1,153 @@
+"""Records of a log as batches of our own making, and what a producer does when a broker refuses or falls silent."""
+
+import struct
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
+from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from service.adapters.pulsar.keyed_batches import KeyedBatch, keyed_batches
+from service.adapters.pulsar.log_producers import LogProducers
+from service.adapters.pulsar.topic_owners import TopicOwners
+from service.model.errors import TemporaryError
+from service.wire import PulsarApi_pb2 as api
+from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, refusal, usual
+from tests.fakes.clock import FakeClock
+from tests.fakes.delayed_messages import TOPIC
+
+Record = tuple[str, bytes | None]
+records_of = st.lists(st.tuples(st.text(max_size=200), st.none() | st.binary(max_size=400)), max_size=40)
+
+
+def decoded(batch: KeyedBatch) -> Iterator[Record]:
+    """As any client of Pulsar reads a batch."""
+    rest = batch.payload
+    for _ in range(batch.records):
+        (length,) = struct.unpack_from(">I", rest)
+        metadata = api.SingleMessageMetadata.FromString(rest[4 : 4 + length])
+        value = rest[4 + length : 4 + length + metadata.payload_size]
+        rest = rest[4 + length + metadata.payload_size :]
+        yield metadata.partition_key, value or None
+    assert not rest
+
+
+@given(records=records_of, most_records=st.integers(1, 10), most_bytes=st.integers(1, 2_000))
+def test_batches_hold_every_record_in_order(records: list[Record], most_records: int, most_bytes: int) -> None:
+    batches = list(keyed_batches(records, most_records=most_records, most_bytes=most_bytes))
+    assert [one for batch in batches for one in decoded(batch)] == [(key, value or None) for key, value in records]
+    assert all(0 < batch.records <= most_records for batch in batches)
+    assert all(batch.records == 1 or len(batch.payload) <= most_bytes for batch in batches)
+
+
+def test_a_batchs_metadata_says_what_readers_need() -> None:
+    (batch,) = keyed_batches([("a", b"1"), ("b", None)], most_records=9, most_bytes=9_999)
+    metadata = batch.metadata("p", 7, 123)
+    assert (metadata.num_messages_in_batch, metadata.uncompressed_size) == (2, len(batch.payload))
+    assert (metadata.producer_name, metadata.sequence_id, metadata.publish_time) == ("p", 7, 123)
+
+
+# --- publishing ----------------------------------------------------------------------------------------------------
+
+MANY: list[Record] = [(f"key {number}", b"x" * 100) for number in range(20_500)]
+
+
+class Log:
+    def __init__(self, broker: BinaryBroker) -> None:
+        self.broker = broker
+        self.clock = FakeClock()
+        self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), self.clock, BinaryTimeouts(2, 0.5))
+        self.producers = LogProducers(TopicOwners(broker.url, self.connections), self.connections, self.clock, TOPIC)
+
+    def once(self, wanted: int, answer: Callable[[api.BaseCommand], Answers]) -> None:
+        """Answer the first command of a kind so, and the rest as usual."""
+        told = []
+
+        def reply(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+            if came.type == wanted and not told:
+                told.append(came)
+                return answer(came)
+            return usual(of, came)
+
+        self.broker.answer = reply
+
+    @property
+    def sent(self) -> list[tuple[int, int]]:
+        return [
+            (came.send.sequence_id, came.send.num_messages)
+            for came in self.broker.seen
+            if came.type == api.BaseCommand.SEND
+        ]
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    with binary_broker() as broker:
+        world = Log(broker)
+        yield world
+        world.producers.close()
+        world.connections.close()
+
+
+def test_records_are_stored_in_batches_by_a_producer_that_stays(log: Log) -> None:
+    log.producers.publish(MANY)
+    assert [number for number, _ in log.sent] == list(range(21))
+    assert sum(count for _, count in log.sent) == len(MANY)
+    log.producers.publish([("key", None)])
+    assert log.broker.kinds().count("PRODUCER") == 1
+    log.clock.advance_ms(16_000)
+    log.producers.publish([("key", None)])
+    assert log.broker.kinds().count("PRODUCER") == 2, "a producer that was idle so long may have missed a ping"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda came: None,
+        lambda came: [],
+        lambda came: [api.BaseCommand(type=api.BaseCommand.CLOSE_PRODUCER)],
+        lambda came: [
+            api.BaseCommand(
+                type=api.BaseCommand.SEND_ERROR,
+                send_error=api.CommandSendError(
+                    producer_id=1, sequence_id=came.send.sequence_id, error=api.PersistenceError, message="no"
+                ),
+            )
+        ],
+    ],
+    ids=["broken", "silent", "closed", "refused"],
+)
+def test_what_was_not_confirmed_is_sent_again_by_another_producer(
+    log: Log, answer: Callable[[api.BaseCommand], Answers]
+) -> None:
+    log.once(api.BaseCommand.SEND, answer)
+    log.producers.publish([("a", b"1")])
+    assert log.sent == [(0, 1), (0, 1)]
+    names = [came.producer.producer_name for came in log.broker.seen if came.type == api.BaseCommand.PRODUCER]
+    assert len(set(names)) == 2
+    assert log.broker.kinds().count("LOOKUP") == 2, "the topic may have moved"
+
+
+def test_records_that_no_broker_takes_are_an_error_that_says_how_many(log: Log) -> None:
+    def refuse(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+        if came.type == api.BaseCommand.PRODUCER:
+            return [refusal(came.producer.request_id, api.TopicNotFound)]
+        return usual(of, came)
+
+    log.broker.answer = refuse
+    with pytest.raises(TemporaryError, match="2 of 2 records"):
+        log.producers.publish([("a", b"1"), ("b", b"2")])
+
+
+def test_only_what_is_left_is_sent_again(log: Log) -> None:
+    def fail_late(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+        first = of.kinds().count("PRODUCER") == 1
+        return None if came.type == api.BaseCommand.SEND and came.send.sequence_id == 10 and first else usual(of, came)
+
+    log.broker.answer = fail_late
+    log.producers.publish(MANY)
+    again = log.sent[log.sent.index((10, 1000)) + 1 :]
+    assert sum(count for _, count in again) >= 10_500
+    assert sum(count for _, count in log.sent) < 2 * len(MANY)
