@@ -191,7 +191,6 @@ def _sent(
         plan,
         sent=sent.now,
         sent_earlier=sent.earlier,
-        left_out=sent.left_out,
         executed=True,
         warnings=warnings,
     )
@@ -203,7 +202,6 @@ def _looked_at(
     *,
     sent: int = 0,
     sent_earlier: int = 0,
-    left_out: int = 0,
     executed: bool = False,
     warnings: tuple[str, ...] = (),
 ) -> Applied:
@@ -215,7 +213,6 @@ def _looked_at(
         executed=executed,
         sent=sent,
         sent_earlier=sent_earlier,
-        left_out=left_out,
         warnings=warnings,
     )
 

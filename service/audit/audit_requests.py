@@ -84,7 +84,6 @@ class Applied:
     executed: bool
     sent: int = 0
     sent_earlier: int = 0
-    left_out: int = 0
     warnings: tuple[str, ...] = ()
 
 

@@ -25,14 +25,13 @@ class CondemnedLedger:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of rows: sent now, sent by an earlier run, or never to be sent."""
+    """What became of rows: sent now, or by an earlier run."""
 
     now: int = 0
     earlier: int = 0
-    left_out: int = 0
 
     def __add__(self, other: "Sent") -> "Sent":
-        return Sent(self.now + other.now, self.earlier + other.earlier, self.left_out + other.left_out)
+        return Sent(self.now + other.now, self.earlier + other.earlier)
 
 
 class CondemnedSender(Protocol):

@@ -221,7 +221,7 @@ def _say_applied(applied: Applied, audit: Path, form: output.Format) -> None:
         "executed": applied.executed,
     }
     if applied.executed:
-        document |= {"sent": applied.sent, "sentEarlier": applied.sent_earlier, "leftOut": applied.left_out}
+        document |= {"sent": applied.sent, "sentEarlier": applied.sent_earlier}
     output.document(document, form)
     if not applied.rows:
         output.info("the plan is empty: there is nothing to send")

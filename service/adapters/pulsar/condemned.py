@@ -17,9 +17,8 @@ from service.audit.condemned import CondemnedLedger, Sent
 from service.audit.tables import LedgerKind
 from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, encode_record
 from service.ledger_deletion.ports import DeletionTopic, OutgoingMessage, Publisher, PublishResult
-from service.ledger_deletion.sending import refuse_own_topics
 from service.model.clocks import Clock
-from service.model.errors import InvalidInputError, TemporaryError
+from service.model.errors import TemporaryError
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerComponent, LedgerType
 from service.model.names import parse_topic_name
@@ -60,7 +59,14 @@ def open_condemned_publisher(
 
 
 class PendingDeletionSender:
-    """`service.audit.condemned.CondemnedSender` over a publisher on ``__ledger_deletion``."""
+    """`service.audit.condemned.CondemnedSender` over a publisher on ``__ledger_deletion``.
+
+    Ledgers that claim the service's own topics are sent as well. Nobody may have these topics deleted through
+    themselves (`service.ledger_deletion.sending.refuse_own_topics`): a list that still has to shrink would be waited
+    for, and the topics' records would go. A condemned ledger is in no list that is to shrink, and it is deleted only if
+    the own topic's node, at the version that the deletion names, and the broker that has it loaded do not reference it,
+    as with every other topic.
+    """
 
     def __init__(self, publisher: Publisher, clock: Clock, instance_id: str, requested_by: str) -> None:
         self._publisher = publisher
@@ -71,8 +77,8 @@ class PendingDeletionSender:
 
     def send(self, rows: Sequence[CondemnedLedger]) -> Sent:
         """See `CondemnedSender.send`; what was not stored is tried again for about two minutes."""
-        left = [message for row in rows if (message := self._message(row)) is not None]
-        total = Sent(left_out=len(rows) - len(left))
+        left = [self._message(row) for row in rows]
+        total = Sent()
         pause_seconds = _FIRST_PAUSE_SECONDS
         for attempt in range(_TRIES):
             if attempt:
@@ -85,12 +91,8 @@ class PendingDeletionSender:
                 return total
         raise TemporaryError(f"the brokers did not take {len(left)} records; run the same command again to go on")
 
-    def _message(self, row: CondemnedLedger) -> OutgoingMessage | None:
+    def _message(self, row: CondemnedLedger) -> OutgoingMessage:
         record = self._record(row)
-        try:
-            refuse_own_topics(record.topic)
-        except InvalidInputError:
-            return None
         return OutgoingMessage(encode_record(record), key=str(record.topic), sequence_id=row.row)
 
     def _record(self, row: CondemnedLedger) -> PendingDeleteLedgerInfo:
