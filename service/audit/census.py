@@ -53,7 +53,7 @@ def take_census(store: MetadataStore, compacted: CompactedLedgers, ledgers_root:
     """
     ledgers = frozenset(_ledgers(store, ledgers_root))
     found: dict[LedgerId, list[str]] = {}
-    for path, ledger_id in _references(store, compacted):
+    for path, ledger_id in _references(store, compacted, ledgers):
         found.setdefault(ledger_id, []).append(path)
     return Census(ledgers, {ledger_id: tuple(paths) for ledger_id, paths in found.items()})
 
@@ -67,7 +67,9 @@ def _ledgers(store: MetadataStore, root: str) -> Iterator[LedgerId]:
                     yield ledger_id
 
 
-def _references(store: MetadataStore, compacted: CompactedLedgers) -> Iterator[tuple[str, LedgerId]]:
+def _references(
+    store: MetadataStore, compacted: CompactedLedgers, ledgers: frozenset[LedgerId]
+) -> Iterator[tuple[str, LedgerId]]:
     for node in _nodes(store, SCHEMAS, _holds_data):
         yield from ((node.path, ledger_id) for ledger_id in schema_references(node.data))
     for node in _nodes(store, MANAGED_LEDGERS, _holds_data):
@@ -77,7 +79,9 @@ def _references(store: MetadataStore, compacted: CompactedLedgers) -> Iterator[t
                 yield node.path, cursor.cursor_ledger
             yield from ((node.path, ledger_id) for ledger_id in cursor.buckets.values())
             if node.path.endswith(f"/{COMPACTION_CURSOR}"):
-                yield from ((node.path, ledger_id) for ledger_id in compacted.referenced(cursor))
+                named = compacted.referenced(cursor)
+                # The last two entries are read; the older one's ledger goes when compaction has replaced it.
+                yield from ((node.path, ledger_id) for ledger_id in named & ledgers or named)
         else:
             for ledger_id, entry in managed_ledger_references(node.data).ledgers.items():
                 if not (entry.offload and entry.offload.bookkeeper_deleted):

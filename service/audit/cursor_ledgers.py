@@ -3,7 +3,9 @@
 While a topic is loaded, its compacted ledger is named there and in no node (`service.ledger_ownership.compaction`).
 
 Invariant: what a row says was true at one moment: the cursor's node and the ledger's were the same before and after the
-entries were read. Whatever cannot be read is a row that says so.
+entries were read. Whatever cannot be read is a row that says so. An older entry is left out only if the compacted
+ledger that it names is gone and the newest entry names one that is there: brokers delete the old one once the new one
+counts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,8 +18,8 @@ from service.audit.tables import CURSOR_LEDGERS, CursorLedgerState
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.paths import ledger_path
 from service.ledger_ownership.ports import LedgerEntries
-from service.ledger_ownership.references import cursor_references
-from service.model.errors import TemporaryError
+from service.ledger_ownership.references import cursor_references, position_entry_compacted_ledger
+from service.model.errors import TemporaryError, UndecodableError
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerEntry
 from service.model.metadata import MetadataStore, Node
@@ -74,11 +76,28 @@ class CursorLedgers:
             raise TemporaryError(f"no bookie holds an entry of the cursor's ledger {ledger_id}")
         return [
             row(cursor_path, CursorLedgerState.READ, **known, entry_id=entry.entry_id, entry=entry.payload)
-            for entry in tail
+            for entry in self._meant(tail)
         ]
 
     def _tail(self, ledger_id: LedgerId, ledger: Node) -> Sequence[LedgerEntry]:
         return self.entries.read_tail(ledger_id, decode_ledger_metadata(ledger.data), _TAIL_ENTRIES)
+
+    def _meant(self, tail: Sequence[LedgerEntry]) -> Sequence[LedgerEntry]:
+        """The entries that may still mean something: not those whose compacted ledger was replaced and deleted."""
+        *older, newest = tail
+        return [*(entry for entry in older if not self._is_replaced(entry, newest)), newest]
+
+    def _is_replaced(self, older: LedgerEntry, newest: LedgerEntry) -> bool:
+        try:
+            before, now = (position_entry_compacted_ledger(entry.payload) for entry in (older, newest))
+        except UndecodableError:
+            return False
+        if before is None or now is None or before == now:
+            return False
+        return not self._exists(before) and self._exists(now)
+
+    def _exists(self, ledger_id: LedgerId) -> bool:
+        return self.store.read(ledger_path(ledger_id, self.ledgers_root)) is not None
 
     def _demand_unmoved(self, cursor: Node, ledger: Node | None) -> None:
         # The cursor first: a broker that closes a topic writes the cursor's node before it deletes the ledger.

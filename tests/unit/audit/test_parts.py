@@ -130,6 +130,24 @@ def test_the_last_two_entries_are_kept_as_they_are(store: FakeMetadataStore, ent
     assert {row["cursor_value"] for row in found} == {cursor_bytes(cursor_ledger=116)}
 
 
+@pytest.mark.parametrize(
+    ("there", "kept"), [({115}, [115]), ({114, 115}, [114, 115]), ({114}, [114, 115]), (set(), [114, 115])]
+)
+def test_an_entry_goes_only_with_a_compacted_ledger_that_was_replaced(
+    store: FakeMetadataStore, entries: FakeLedgerEntries, there: set[int], kept: list[int]
+) -> None:
+    entries.put(116, position_entry(114), position_entry(115))
+    for ledger_id in there:
+        store.put(ledger_path(LedgerId(ledger_id)), ledger_metadata_bytes())
+    assert [row["entry"] for row in rows(store, entries)] == [position_entry(each) for each in kept]
+
+
+def test_an_entry_that_is_not_understood_is_kept(store: FakeMetadataStore, entries: FakeLedgerEntries) -> None:
+    entries.put(116, b"garbage", position_entry(115))
+    store.put(ledger_path(LedgerId(115)), ledger_metadata_bytes())
+    assert [row["entry"] for row in rows(store, entries)] == [b"garbage", position_entry(115)]
+
+
 def test_a_cursor_without_a_ledger_carries_everything_itself(
     store: FakeMetadataStore, entries: FakeLedgerEntries
 ) -> None:
