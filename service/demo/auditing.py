@@ -40,7 +40,7 @@ class AuditAct:
         first_condemned: ledgers condemned at the first look, which must be none.
         planned: ledgers in the plan of the second look.
         leaked: of those that leaked before, and how many of them were in the plan.
-        left: how many of them still exist at the end.
+        left: how many of the plan's and of those that leaked still exist at the end.
         orphans_at_end: what the last audit calls unreferenced, whoever left it.
         spark_agrees: whether the Spark job's plan was the same; None where there is no Spark.
         report: the page to look at.
@@ -85,7 +85,7 @@ class AuditStory:
         spark_agrees = self._on_spark()
         self._explain(min(condemned, default=None))
         self._apply(second)
-        left = self._wait_until_gone(leaked)
+        left = self._wait_until_gone(leaked | {LedgerId(ledger_id) for ledger_id in condemned})
         last = self._audit("last", "second")
         return AuditAct(
             first_condemned=_planned(first),
@@ -151,7 +151,7 @@ class AuditStory:
         give_up = self._clock.monotonic_seconds() + _GONE_SECONDS
         while (left := self._existing(ledger_ids)) and self._clock.monotonic_seconds() < give_up:
             self._clock.wait_seconds(1.0, self._never)
-        self._say(f"   {len(left)} of the {len(ledger_ids)} leaked ledgers are left")
+        self._say(f"   {len(left)} of the {len(ledger_ids)} ledgers are left")
         return left
 
     def _rows(self, name: str, standing: str) -> frozenset[int]:
