@@ -1,23 +1,25 @@
 """Dumps and listings of a real cluster: by every way the same, and nothing is missing that references a ledger."""
 
 import itertools
-import json
+import random
 import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
 from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
 from service.adapters.parquet.reading import open_tables, read_table
 from service.audit.manifests import Kind, Manifest
+from service.audit.requests import DumpRequest, ListingRequest
 from service.audit.tables import CursorLedgerState, Subtree, Table
+from service.audit_bootstrap import make_dump, make_listing
 from service.ledger_ownership.paths import MANAGED_LEDGERS, ledger_id_of_path
 from service.ledger_ownership.references import (
     cursor_references,
@@ -26,17 +28,19 @@ from service.ledger_ownership.references import (
     schema_references,
 )
 from service.model.clocks import SystemClock
-from service.model.names import parse_topic_name
+from tests.cluster.audits import Audits, demand_unused
+from tests.cluster.broker_view import BrokerView
 from tests.cluster.deletion import BOOKIE_CONF, BROKER_CONF
+from tests.cluster.every_kind import EVERY_KIND_CONF, Churn, EveryKind
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
-from tests.cluster.topics import TopicLedgers, Workload
+from tests.cluster.topics import Workload
 
 pytestmark = pytest.mark.timeout(240)
 
 NAMESPACE = "public/audited"
-PACKAGE = "function/public/default/tool/v1"
+CHURN_SEED = 5
 _COMMAND_SECONDS = 60
 # What brokers and sessions write all the time.
 _RESTLESS = ("/loadbalance", "/counters", "/ledgers/idgen", "/pulsar-sidecar")
@@ -47,7 +51,8 @@ class World:
     """A quiet cluster with ledgers of every kind."""
 
     cluster: ClusterUnderTest
-    ledgers: TopicLedgers
+    every: EveryKind
+    view: BrokerView
     directory: Path
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -56,17 +61,24 @@ class World:
         return self.cluster.addresses.metadata_store_url.removeprefix("zk:")
 
     def dump(self) -> Path:
-        """A dump of the living ZooKeeper."""
-        return self.take("metadata", "dump", "--source", f"zk://{self.zookeeper}")
+        """A dump of the living ZooKeeper; not as a command, because there are many of them."""
+        directory = self._new_directory()
+        make_dump(DumpRequest(f"zk://{self.zookeeper}", directory), lambda text: None)
+        return directory
 
-    def listing(self, *more: str) -> Path:
-        """A listing of the ledgers' nodes."""
-        store = self.cluster.addresses.metadata_store_url
-        return self.take("ledgers", "list", "--source", "metadata", "--metadata-store-url", store, *more)
+    def listing(self) -> Path:
+        """A listing of the ledgers' nodes, likewise."""
+        directory = self._new_directory()
+        url = self.cluster.addresses.metadata_store_url
+        make_listing(ListingRequest("metadata", directory, url), lambda text: None)
+        return directory
+
+    def _new_directory(self) -> Path:
+        return self.directory / str(next(self.numbers))
 
     def take(self, *arguments: str) -> Path:
         """Run a command that must succeed; its directory."""
-        directory = self.directory / str(next(self.numbers))
+        directory = self._new_directory()
         ran = sidecar(*arguments, "--output", str(directory))
         assert ran.returncode == 0, ran.stderr
         return directory
@@ -82,28 +94,16 @@ def world(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
     wishes: dict[str, Any] = {
         "zookeeper_conf": {"admin.enableServer": "true", "admin.rateLimiterIntervalInMS": "0"},
         "bookie_conf": BOOKIE_CONF,
-        "broker_conf": {**BROKER_CONF, "enablePackagesManagement": "true"},
+        "broker_conf": {**BROKER_CONF, **EVERY_KIND_CONF},
     }
-    with special_cluster(**wishes) as cluster:
-        workload = Workload(cluster)
-        workload.create_namespace(NAMESPACE)
-        ledgers = workload.fill_with_everything(parse_topic_name(f"persistent://{NAMESPACE}/everything"))
-        upload_package(cluster)
-        workload.close()
-        yield World(cluster, ledgers, tmp_path_factory.mktemp("audit"))
-
-
-def upload_package(cluster: ClusterUnderTest) -> None:
-    """A function's package, which Pulsar keeps on DistributedLog."""
-    answer = requests.post(
-        f"{cluster.addresses.web_service_urls[0]}/admin/v3/packages/{PACKAGE}",
-        files={
-            "metadata": (None, json.dumps({"description": "a tool"}), "application/json"),
-            "file": ("tool.jar", b"no jar at all" * 1000, "application/octet-stream"),
-        },
-        timeout=_COMMAND_SECONDS,
-    )
-    assert answer.status_code < 300, f"{answer.status_code} {answer.text[:300]}"
+    with (
+        special_cluster(**wishes) as cluster,
+        closing(Workload(cluster)) as workload,
+        closing(BrokerView(cluster.addresses)) as view,
+    ):
+        every = EveryKind(workload, cluster.addresses, NAMESPACE)
+        every.fill()
+        yield World(cluster, every, view, tmp_path_factory.mktemp("audit"))
 
 
 def nodes_of(directory: Path) -> dict[str, dict[str, Any]]:
@@ -150,15 +150,19 @@ def newest_snapshot(world: World) -> Path:
 
 
 def test_everything_that_references_a_ledger_is_in_a_dump(world: World) -> None:
-    listed, dumped = world.listing("--with-metadata"), world.dump()
+    listed, dumped = world.listing(), world.dump()
     existing = {row["ledger_id"] for row in read_table(listed, Table.LEDGERS).to_pylist()}
-    assert world.ledgers.all <= existing
-    assert world.ledgers.compacted <= compacted_of(dumped)
+    used = world.every.workload.ledgers(world.every.everything)
+    assert used.all <= existing
+    assert used.compacted <= compacted_of(dumped)
     packages = segments_of(dumped)
     assert packages
     assert packages <= existing
-    # A broker names a new compacted ledger in the cursor's ledger up to a minute after it has switched to it.
-    until(lambda: not unreferenced(world), "everything is referenced", seconds=120)
+    until(
+        lambda: unreferenced(world) == world.view.unreferenced(),
+        "nothing is unreferenced but what no broker knows",
+        seconds=120,
+    )
 
 
 def unreferenced(world: World) -> set[int]:
@@ -201,6 +205,20 @@ def nodes_references(directory: Path) -> set[int]:
             cursor = cursor_references(row["value"])
             found |= {cursor.cursor_ledger, cursor.compacted_ledger, *cursor.buckets.values()} - {None}
     return found
+
+
+def test_nothing_in_use_is_condemned_while_topics_and_cursors_come_and_go(world: World, tmp_path: Path) -> None:
+    audits = Audits(world.cluster.addresses, tmp_path)
+    audits.look()
+    churn = Churn(world.every.workload, world.cluster.addresses, "public/churned", random.Random(CHURN_SEED))
+    with churn.running(threads=2):
+        # What is used after the first dump must not be condemned by the second.
+        in_use = world.view.references()
+        look = audits.look()
+        demand_unused(look, look.condemned, in_use)
+    assert churn.done.total() > 0, churn.failed
+    demand_unused(look, look.condemned, world.view.references())
+    world.every.check()
 
 
 def test_both_ways_of_listing_see_the_same_ledgers(world: World) -> None:
@@ -276,6 +294,7 @@ def test_failures_end_with_1_and_leave_nothing(world: World, tmp_path: Path) -> 
 
 def test_a_bookie_that_is_down_makes_rows_that_say_so(world: World) -> None:
     # The last test, because the cluster is this module's own and its only bookie stays down.
+    world.every.workload.compact(world.every.everything)
     world.cluster.kill("bookie-1")
     dumped = world.dump()
     unreadable = [row for row in read_table(dumped, Table.CURSOR_LEDGERS).to_pylist() if row["unreadable"]]

@@ -1,0 +1,118 @@
+"""A chain of audits of one cluster: a listing, a dump and an audit against the one before, each time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from service.adapters.parquet.audits import AuditTables, open_audit
+from service.audit.audit_requests import Applied, ApplyRequest
+from service.audit.policies import Policy
+from service.audit.requests import AuditRequest, DumpRequest, ListingRequest
+from service.audit.summaries import AuditSummary
+from service.audit.tables import OrphanStanding, Table
+from service.audit_bootstrap import make_audit, make_dump, make_listing
+from service.audit_review_bootstrap import apply_audit
+from service.local_cluster.addresses import ClusterAddresses
+
+IMPATIENT = Policy(min_age_ms=3_000, look_window_ms=2_000, max_share=1.0, max_shrink=1.0, allow_young=True)
+"""Days and hours of the defaults, cut down to seconds; a test's leaks are a large share of its cluster."""
+
+_TICK = "/tick-of-tests"
+
+
+@dataclass(frozen=True)
+class Look:
+    """One audit."""
+
+    directory: Path
+
+    @cached_property
+    def summary(self) -> AuditSummary:
+        return open_audit(self.directory)
+
+    def rows(self, table: Table) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = AuditTables(self.directory, self.summary).table(table).to_pylist()
+        return rows
+
+    @cached_property
+    def orphans(self) -> dict[int, dict[str, Any]]:
+        """Rows by ledger."""
+        return {row["ledger_id"]: row for row in self.rows(Table.ORPHAN_LEDGERS)}
+
+    @property
+    def condemned(self) -> frozenset[int]:
+        return frozenset(
+            ledger_id for ledger_id, row in self.orphans.items() if row["standing"] == OrphanStanding.CONDEMNED.value
+        )
+
+    @property
+    def missing(self) -> list[dict[str, Any]]:
+        return self.rows(Table.MISSING_LEDGERS)
+
+    @property
+    def unattributed(self) -> list[dict[str, Any]]:
+        return self.rows(Table.UNATTRIBUTED_LEDGERS)
+
+
+@dataclass
+class Audits:
+    """Makes them in a directory, one after the other."""
+
+    addresses: ClusterAddresses
+    directory: Path
+    policy: Policy = IMPATIENT
+    looks: list[Look] = field(default_factory=list)
+
+    def look(self) -> Look:
+        """One more audit; the listing comes first, as users are told."""
+        here = self.directory / f"look-{len(self.looks)}"
+        here.mkdir(parents=True)
+        listing, dump, audit = here / "listing", here / "dump", here / "audit"
+        store = self.addresses.metadata_store_url
+        _let_time_pass(store)
+        make_listing(ListingRequest("metadata", listing, store, with_metadata=True), _quiet)
+        make_dump(DumpRequest(f"zk://{store.removeprefix('zk:')}", dump), _quiet)
+        previous = self.looks[-1].directory if self.looks else None
+        made = make_audit(AuditRequest(dump, listing, audit, previous, self.policy), _quiet)
+        look = Look(audit)
+        refused = [guard.explanation for guard in look.summary.guards if not guard.passed]
+        assert made.exit_code in (0, 2), refused
+        self.looks.append(look)
+        return look
+
+    def apply(self, look: Look) -> Applied:
+        """Approve and send a look's plan."""
+        assert look.summary.plan is not None
+        request = ApplyRequest(
+            look.directory,
+            execute=True,
+            plan_sha256=look.summary.plan.sha256,
+            metadata_store_url=self.addresses.metadata_store_url,
+            broker_service_url=self.addresses.broker_service_url,
+        )
+        return apply_audit(request, lambda done, total: None)
+
+
+def _let_time_pass(metadata_store_url: str) -> None:
+    """Write something: an audit's time is that of the newest write, and a quiet cluster may have none."""
+    kazoo = KazooClient(metadata_store_url.removeprefix("zk:"))
+    kazoo.start()
+    kazoo.ensure_path(_TICK)
+    kazoo.set(_TICK, b"")
+    kazoo.stop()
+    kazoo.close()
+
+
+def demand_unused(look: Look, condemned: frozenset[int], in_use: Mapping[int, set[str]]) -> None:
+    """No ledger that a broker names is condemned, and nothing belongs to nobody."""
+    wrong = {ledger_id: in_use[ledger_id] for ledger_id in condemned & in_use.keys()}
+    assert not wrong, f"{look.directory} condemns what is in use: {wrong}"
+    assert not look.unattributed, look.unattributed
+
+
+def _quiet(text: str) -> None:
+    """Progress is for people."""
