@@ -41,27 +41,20 @@ class Duties:
 
 def duties(cancellations: Sequence[Cancellation], acked: PositionRanges, policy: DelayPolicy, now_ms: int) -> Duties:
     """Decide for all cancellations of one subscription; ``now_ms`` is the brokers' time, as far as it is known."""
-    over = [one for one in cancellations if expires_ms(one, policy) <= now_ms]
-    live = [one for one in cancellations if expires_ms(one, policy) > now_ms]
-    missing = tuple(one for one in live if not held(one, acked) and one.deliver_at_ms > now_ms)
-    unproven = tuple(one for one in live if held(one, acked) and one.proof is not Proof.PERSISTED)
+    # Nobody needs to see to one any more two ticks after its due time (PIP-423).
+    over_ms = now_ms - 2 * policy.tick_ms
+    over = [one for one in cancellations if one.deliver_at_ms <= over_ms]
+    live = [one for one in cancellations if one.deliver_at_ms > over_ms] if over else cancellations
+    absent = {id(one) for one in live if not one.held_by(acked)}
+    missing = tuple(one for one in live if id(one) in absent and one.deliver_at_ms > now_ms) if absent else ()
+    unproven = tuple(one for one in live if one.proof is not Proof.PERSISTED and id(one) not in absent)
     return Duties(
         missing=missing,
         lost=tuple(one for one in missing if one.proof is not Proof.ACCEPTED),
         unproven=unproven,
         nudge=unproven[0].entries[0] if unproven else None,
-        ended=tuple(_end(one, held(one, acked)) for one in over),
+        ended=tuple(_end(one, one.held_by(acked)) for one in over),
     )
-
-
-def expires_ms(cancellation: Cancellation, policy: DelayPolicy) -> int:
-    """When nobody needs to see to it any more: the due time and two ticks (PIP-423)."""
-    return cancellation.deliver_at_ms + 2 * policy.tick_ms
-
-
-def held(cancellation: Cancellation, acked: PositionRanges) -> bool:
-    """Whether the cursor holds all of its entries as acknowledged."""
-    return all(entry in acked for entry in cancellation.entries)
 
 
 def settled_late(cancellation: Cancellation, policy: DelayPolicy, now_ms: int) -> bool:
@@ -74,11 +67,12 @@ def next_look_ms(cancellations: Sequence[Cancellation], policy: DelayPolicy, now
     if any(one.proof is not Proof.PERSISTED for one in cancellations):
         return now_ms + BROKER_STORES_EVERY_MS
     regular = now_ms + reassert_ms
+    dues = {one.deliver_at_ms for one in cancellations}
     urgent = [
         moment
-        for one in cancellations
-        for moment in (one.deliver_at_ms - policy.earliest_lead_ms - _BEFORE_DUE_MS, expires_ms(one, policy))
-        if moment > now_ms
+        for due_ms in dues
+        for moment in (due_ms - policy.earliest_lead_ms - _BEFORE_DUE_MS, due_ms + 2 * policy.tick_ms)
+        if now_ms < moment < regular
     ]
     return min([regular, *urgent])
 

@@ -3,7 +3,7 @@
 Invariant: a level only ever rises or ends; a record that is older than what is known changes nothing.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -34,6 +34,7 @@ class Book:
     """The cancellations by place and position; not thread-safe by itself."""
 
     _open: dict[Place, dict[Position, Cancellation]] = field(default_factory=dict)
+    _unproven: defaultdict[Place, int] = field(default_factory=lambda: defaultdict(int))
     _ended: OrderedDict[tuple[TopicName, Position], dict[str, Cancellation]] = field(default_factory=OrderedDict)
 
     def learn(self, cancellation: Cancellation) -> bool:
@@ -48,7 +49,7 @@ class Book:
             return False
         if cancellation.proof.open:
             self._ended.get((cancellation.topic, cancellation.position), {}).pop(cancellation.subscription, None)
-            self._open.setdefault(place, {})[cancellation.position] = cancellation
+            self._put(place, self._open.setdefault(place, {}), cancellation)
         else:
             self._forget_open(place, cancellation.position)
             self._remember(cancellation)
@@ -56,9 +57,10 @@ class Book:
 
     def lower(self, cancellation: Cancellation) -> None:
         """Take over a level that fell: what had been stored was lost and acknowledged again."""
-        at_place = self._open.get((cancellation.topic, cancellation.subscription), {})
+        place = (cancellation.topic, cancellation.subscription)
+        at_place = self._open.get(place, {})
         if cancellation.position in at_place:
-            at_place[cancellation.position] = cancellation
+            self._put(place, at_place, cancellation)
 
     def forget(self, topic: TopicName, position: Position, subscription: str) -> None:
         """The log has dropped it: nobody needs to see to it any more; how it ended is remembered for a while."""
@@ -98,6 +100,10 @@ class Book:
         """What there is to see to at a place."""
         return list(self._open.get(place, {}).values())
 
+    def has_unproven(self, place: Place) -> bool:
+        """Whether something there is not PERSISTED yet."""
+        return self._unproven.get(place, 0) > 0
+
     @property
     def open_count(self) -> int:
         """How many somebody has to see to: the size of the log once it is compacted."""
@@ -114,7 +120,7 @@ class Book:
             known = at_place.get(cancellation.position)
             if known is not None and known.proof.value in _OPEN and cancellation.proof.value in _OPEN:
                 if _RANKS[cancellation.proof] >= _RANKS[known.proof]:
-                    at_place[cancellation.position] = cancellation
+                    self._put(place, at_place, cancellation)
             else:
                 self.learn(cancellation)
                 at_place = self._open.get(place, {})
@@ -123,11 +129,20 @@ class Book:
         found = self._open.get(place, {}).get(position)
         return found if found is not None else self._ended.get((place[0], position), {}).get(place[1])
 
+    def _put(self, place: Place, at_place: dict[Position, Cancellation], cancellation: Cancellation) -> None:
+        before = at_place.get(cancellation.position)
+        was_unproven = before is not None and before.proof is not Proof.PERSISTED
+        self._unproven[place] += (cancellation.proof is not Proof.PERSISTED) - was_unproven
+        at_place[cancellation.position] = cancellation
+
     def _forget_open(self, place: Place, position: Position) -> Cancellation | None:
         at_place = self._open.get(place, {})
         known = at_place.pop(position, None)
+        if known is not None:
+            self._unproven[place] -= known.proof is not Proof.PERSISTED
         if not at_place:
             self._open.pop(place, None)
+            self._unproven.pop(place, None)
         return known
 
     def _remember(self, cancellation: Cancellation) -> None:

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from service.model.names import TopicName
+from service.model.position_ranges import PositionRanges
 from service.model.positions import Position
 
 
@@ -143,6 +144,12 @@ class Cancellation(NamedTuple):
     def entries(self) -> tuple[Position, ...]:
         """Every entry that is to be acknowledged."""
         return self.positions or (self.position,)
+
+    def held_by(self, acked: PositionRanges) -> bool:
+        """Whether all of its entries are acknowledged."""
+        if not self.positions:
+            return self.position in acked
+        return all(entry in acked for entry in self.positions)
 
     def at(self, proof: Proof, cause: Cause | None = None, reason: str | None = None) -> "Cancellation":
         """The same with another level."""

@@ -14,7 +14,6 @@ from service.delayed_delivery.checking import (
 )
 from service.delayed_delivery.facts import DelayPolicy, EntryAnswer, EntryFacts, SubscriptionFacts, TopicState
 from service.model.names import TopicName
-from service.model.position_ranges import PositionRanges
 from service.model.positions import Position
 
 KnownCancellation = Callable[[Position], Cancellation | None]
@@ -141,7 +140,7 @@ class _Planner:
         if name not in self._known:
             self._known[name] = self._known_on(name)
         known = self._known[name](draft.target.position)
-        if _all_acked(cancellation, cursor.acked) and not _is_accepted(known):
+        if cancellation.held_by(cursor.acked) and not _is_accepted(known):
             draft.verdicts[name] = self._acked_before(name, known)
             return
         self._wanted.setdefault(name, []).append(Wanted(draft, facts, cancellation))
@@ -171,12 +170,6 @@ class _Planner:
             positions,
             requested_by=self._options.requested_by,
         )
-
-
-def _all_acked(cancellation: Cancellation, acked: PositionRanges) -> bool:
-    if not cancellation.positions:
-        return cancellation.position in acked
-    return all(entry in acked for entry in cancellation.positions)
 
 
 def _is_accepted(known: Cancellation | None) -> bool:

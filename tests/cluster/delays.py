@@ -82,7 +82,8 @@ class DelayedTopic:
 
     @property
     def path(self) -> str:
-        return f"/admin/v2/persistent/{self.topic.namespace}/{java_url_encode(self.topic.local_name)}"
+        version = "" if self.topic.cluster else "/v2"
+        return f"/admin{version}/persistent/{self.topic.namespace}/{java_url_encode(self.topic.local_name)}"
 
     def subscribe(self, name: str, kind: pulsar.ConsumerType) -> None:
         """Make the subscription, with no consumer left."""
@@ -150,6 +151,11 @@ class DelayedTopic:
 
     def unload(self) -> None:
         self._admin("PUT", "/unload")
+
+    def stats(self) -> dict[str, Any]:
+        """What its broker counts."""
+        found: dict[str, Any] = requests.get(f"{self.urls[0]}{self.path}/stats", timeout=30).json()
+        return found
 
     def owner(self, addresses: ClusterAddresses) -> str:
         """The member that serves the topic."""

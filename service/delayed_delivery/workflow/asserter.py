@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import structlog
 
-from service.delayed_delivery.asserting import Duties, duties, held, next_look_ms, settled_late
+from service.delayed_delivery.asserting import Duties, duties, next_look_ms, settled_late
 from service.delayed_delivery.book import Place
 from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
 from service.delayed_delivery.checking import check_subscription, with_known_type
@@ -59,7 +59,7 @@ class Asserter:
         if due_ms is None:
             self._due_ms[place] = now_ms + 200
             return False
-        if due_ms > now_ms + 1500 and any(one.proof is not Proof.PERSISTED for one in self._memory.at(place)):
+        if due_ms > now_ms + 1500 and self._memory.has_unproven(place):
             self._due_ms[place] = now_ms + 1000
         return due_ms <= now_ms
 
@@ -168,7 +168,7 @@ class Asserter:
             return what
         if stored is None:
             return what
-        seen = [one for one in what.unproven if one.proof is Proof.ACKED and held(one, stored)]
+        seen = [one for one in what.unproven if one.proof is Proof.ACKED and one.held_by(stored)]
         self._memory.record([one.at(Proof.PERSISTED) for one in seen])
         self._count(Proof.PERSISTED, seen)
         proven = {id(one) for one in seen}

@@ -230,6 +230,11 @@ class Memory:
         with self._lock:
             return self._book.places()
 
+    def has_unproven(self, place: Place) -> bool:
+        """`Book.has_unproven`."""
+        with self._lock:
+            return self._book.has_unproven(place)
+
     def at(self, place: Place) -> list[Cancellation]:
         """`Book.at`."""
         with self._lock:

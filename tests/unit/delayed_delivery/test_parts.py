@@ -106,6 +106,23 @@ def test_levels_rise_and_what_is_over_may_be_asked_for_again() -> None:
     assert [one.proof for one in book.find(TOPIC, at(1))] == [Proof.ACCEPTED]
 
 
+@given(steps=st.lists(st.tuples(st.sampled_from(list(Proof)), st.integers(0, 4), st.booleans()), max_size=40))
+def test_what_is_not_proven_yet_is_counted_right(steps: list[tuple[Proof, int, bool]]) -> None:
+    book, place = Book(), (TOPIC, "s")
+    for requested_ms, (proof, entry, lower) in enumerate(steps):
+        one = Cancellation(TOPIC, "s", at(entry), NOW, requested_ms, proof)
+        if lower and proof.open:
+            book.lower(one)
+        elif lower:
+            book.forget(TOPIC, at(entry), "s")
+        else:
+            book.learn_all([one])
+        assert book.has_unproven(place) == any(known.proof is not Proof.PERSISTED for known in book.at(place))
+        assert [book.known_at(place)(at(known)) for known in range(5)] == [
+            book.known(TOPIC, at(known), "s") for known in range(5)
+        ]
+
+
 # --- selections ----------------------------------------------------------------------------------------------------
 
 

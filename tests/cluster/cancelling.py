@@ -1,0 +1,51 @@
+"""A cluster, a sidecar that cancels on it, and topics: the stage of every story about cancelling."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from service.model.names import parse_topic_name
+from tests.cluster.delays import DelayedTopic, Deliveries
+from tests.cluster.running import ClusterUnderTest
+from tests.cluster.sidecars import Sidecars
+
+CANCELLING = {
+    "topic_two_phase_deletion_enabled": "true",
+    "delayed_message_cancelling_enabled": "true",
+    "delayed_message_reassert_in_seconds": 2,
+}
+FAST_SESSIONS = {"metadataStoreSessionTimeoutMillis": "10000"}
+
+
+class Stage:
+    """A cluster, a sidecar on it, and topics."""
+
+    def __init__(self, cluster: ClusterUnderTest, sidecars: Sidecars, **settings: object) -> None:
+        self.cluster = cluster
+        self.sidecars = sidecars
+        self.sidecar = sidecars.start(**CANCELLING, **settings)
+
+    @contextmanager
+    def topic(self, namespace: str = "public/default") -> Iterator[DelayedTopic]:
+        name = f"persistent://{namespace}/delays-{uuid.uuid4().hex[:8]}"
+        topic = DelayedTopic(self.cluster.addresses, parse_topic_name(name))
+        try:
+            yield topic
+        finally:
+            topic.close()
+
+
+@contextmanager
+def staged(cluster: ClusterUnderTest, directory: Path, **settings: object) -> Iterator[Stage]:
+    """``settings`` are the first sidecar's."""
+    sidecars = Sidecars(cluster.addresses, directory)
+    try:
+        yield Stage(cluster, sidecars, **settings)
+    finally:
+        sidecars.close()
+
+
+def check(deliveries: Deliveries, everything: set[int], cancelled: set[int]) -> None:
+    assert not deliveries.numbers & cancelled, f"cancelled and delivered: {sorted(deliveries.numbers & cancelled)[:20]}"
+    assert deliveries.numbers == everything - cancelled
