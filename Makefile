@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+FAST_TESTS := tests/unit tests/model
 FAULT_ROUNDS ?= 20
 FAULTS ?= tests/faults
 SOURCES := service pyspark_jobs tests docs/generate.py proto/generate.py
@@ -29,10 +30,11 @@ check: $(INSTALLED) ## format, lint, types, import contracts, generated files, u
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python docs/generate.py --check
-	$(BIN)/python -m pytest -q tests/unit tests/model
+	$(BIN)/python -m pytest -q -n auto $(FAST_TESTS)
 
 test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -q -n auto $(FAST_TESTS)
+	$(BIN)/python -m pytest $(FAST_TESTS:%=--ignore=%)
 
 test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours); the counts go into docs/reliability.md
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/unit/ledger_deletion/test_crash_replay.py \
