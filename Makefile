@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FAST_TESTS := tests/unit tests/model
+CLUSTER_TESTS := tests/contract tests/integration tests/spark tests/interop tests/e2e tests/faults
 FAULT_ROUNDS ?= 20
 FAULTS ?= tests/faults
 SOURCES := service pyspark_jobs tests docs/generate.py proto/generate.py
@@ -34,7 +35,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts, generated files, u
 
 test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
 	$(BIN)/python -m pytest -q -n auto $(FAST_TESTS)
-	$(BIN)/python -m pytest $(FAST_TESTS:%=--ignore=%)
+	$(BIN)/python -m pytest $(CLUSTER_TESTS)
 
 test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours); the counts go into docs/reliability.md
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/unit/ledger_deletion/test_crash_replay.py \
