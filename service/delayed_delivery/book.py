@@ -117,13 +117,21 @@ class Book:
             if place is None or cancellation.subscription != place[1] or cancellation.topic is not place[0]:
                 place = (cancellation.topic, cancellation.subscription)
                 at_place = self._open.get(place, {})
-            known = at_place.get(cancellation.position)
-            if known is not None and known.proof.value in _OPEN and cancellation.proof.value in _OPEN:
-                if _RANKS[cancellation.proof] >= _RANKS[known.proof]:
-                    self._put(place, at_place, cancellation)
-            else:
+            if not self._rises(at_place.get(cancellation.position), cancellation):
                 self.learn(cancellation)
                 at_place = self._open.get(place, {})
+                continue
+            if not at_place:
+                self._open[place] = at_place
+            self._put(place, at_place, cancellation)
+
+    def _rises(self, known: Cancellation | None, cancellation: Cancellation) -> bool:
+        """Whether it certainly is news of something open that has not ended before."""
+        if cancellation.proof.value not in _OPEN:
+            return False
+        if known is None:
+            return (cancellation.topic, cancellation.position) not in self._ended
+        return _RANKS[cancellation.proof] >= _RANKS[known.proof]
 
     def _known(self, place: Place, position: Position) -> Cancellation | None:
         found = self._open.get(place, {}).get(position)

@@ -7,26 +7,22 @@ Invariants: `append` returns only when every record is stored, in order for each
 come is an error, although it may be stored.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import pulsar
 
+from service.adapters.pulsar.confirmed_steps import ConfirmedSteps
 from service.adapters.pulsar.errors import translated
 from service.adapters.pulsar.log_producers import LogProducers
 from service.adapters.pulsar.seeking import has_more
 from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
 from service.model.clocks import Clock
-from service.model.errors import BrokerRefusedError, OutcomeUnknownError, TemporaryError
 from service.model.names import TopicName, parse_topic_name
 
 CANCELLATIONS: Final = parse_topic_name("persistent://pulsar/system/__delayed_message_cancellations")
 _THRESHOLD_BYTES: Final = 16 * 1024 * 1024
 _READ_MS: Final = 500
-_ATTEMPTS: Final = 20
-_PAUSE_SECONDS: Final = 0.5
-_NOT_READY: Final = (405, 409, 412)
 
 
 class PulsarCancellationTopic:
@@ -44,15 +40,14 @@ class PulsarCancellationTopic:
         self._client = client
         self._producers = producers
         self._admin = admin
-        self._clock = clock
         self._topic = topic
-        self._never = threading.Event()
+        self._steps = ConfirmedSteps(clock, "the cancellation log is")
 
     def ensure(self) -> None:
         """See `CancellationTopic.ensure`; raises TemporaryError when the brokers do not confirm a step."""
-        self._confirmed(lambda: self._admin.ensure_namespace(self._topic.tenant, self._topic.namespace_portion))
-        self._confirmed(lambda: self._admin.create(self._topic))
-        self._confirmed(self._set_threshold)
+        self._steps.run(lambda: self._admin.ensure_namespace(self._topic.tenant, self._topic.namespace_portion))
+        self._steps.run(lambda: self._admin.create(self._topic))
+        self._steps.run(self._set_threshold)
 
     def append(self, records: Sequence[tuple[str, bytes | None]]) -> None:
         self._producers.publish(records)
@@ -96,19 +91,3 @@ class PulsarCancellationTopic:
     def _set_threshold(self) -> None:
         if self._admin.policy(self._topic, "compactionThreshold") != _THRESHOLD_BYTES:
             self._admin.set_policy(self._topic, "compactionThreshold", _THRESHOLD_BYTES)
-
-    def _confirmed(self, step: Callable[[], object]) -> None:
-        failure: Exception | None = None
-        for _ in range(_ATTEMPTS):
-            try:
-                step()
-            except (TemporaryError, OutcomeUnknownError) as error:
-                failure = error
-            except BrokerRefusedError as error:
-                if error.status not in _NOT_READY:
-                    raise
-                failure = error
-            else:
-                return
-            self._clock.wait_seconds(_PAUSE_SECONDS, self._never)
-        raise TemporaryError(f"the cancellation log is not ready: {failure}; try again") from failure

@@ -8,26 +8,20 @@ threshold, because each run writes a ledger. Its own cursor keeps consumed recor
 Invariant: every step can be repeated and raced; a step that was not confirmed is repeated.
 """
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
+from service.adapters.pulsar.confirmed_steps import ConfirmedSteps
 from service.adapters.pulsar.dead_letters import DEAD_LETTERS_SUBSCRIPTION
 from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
 from service.ledger_deletion.ports import DeletionTopic
 from service.ledger_deletion.retrying import SUBSCRIPTION
 from service.model.clocks import Clock
-from service.model.errors import BrokerRefusedError, ConflictError, OutcomeUnknownError, TemporaryError
+from service.model.errors import ConflictError, TemporaryError
 from service.model.names import TopicName
 
-_Answer = TypeVar("_Answer")
-
-_ATTEMPTS: Final = 20
-_PAUSE_SECONDS: Final = 0.5
 _COMPACTION_THRESHOLD_BYTES: Final = 64 * 1024 * 1024
-_NOT_READY: Final = (405, 409, 412)
-"""Statuses of policy calls while ``__change_events`` of the namespace is being created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +52,7 @@ class TopicsSetup:
         self._admin = admin
         self._topic = topic
         self._settings = settings
-        self._clock = clock
-        self._never = threading.Event()
+        self._steps = ConfirmedSteps(clock, "the topics of ledger deletion are")
 
     def run(self) -> None:
         """Create and configure what is missing.
@@ -69,8 +62,8 @@ class TopicsSetup:
             TemporaryError: the brokers did not confirm a step, although it was repeated.
         """
         pending = self._topic(DeletionTopic.PENDING)
-        self._confirmed(lambda: self._admin.ensure_namespace(pending.tenant, pending.namespace_portion))
-        partitions = self._confirmed(lambda: self._partitions(pending))
+        self._steps.run(lambda: self._admin.ensure_namespace(pending.tenant, pending.namespace_portion))
+        partitions = self._steps.run(lambda: self._partitions(pending))
         for kind in (DeletionTopic.RETRY, DeletionTopic.DEAD_LETTER, DeletionTopic.OUTCOME):
             self._create(self._topic(kind))
         for index in range(partitions):
@@ -90,10 +83,10 @@ class TopicsSetup:
         return max(found, self._settings.parallelism)
 
     def _create(self, topic: TopicName) -> None:
-        self._confirmed(lambda: self._admin.create(topic))
+        self._steps.run(lambda: self._admin.create(topic))
 
     def _subscribe(self, topic: TopicName, subscription: str) -> None:
-        self._confirmed(lambda: self._admin.create_subscription(topic, subscription))
+        self._steps.run(lambda: self._admin.create_subscription(topic, subscription))
 
     def _set_policies(self, kind: DeletionTopic) -> None:
         self._set_policy(self._topic(kind), "deduplicationEnabled", True)
@@ -113,18 +106,4 @@ class TopicsSetup:
             if self._admin.policy(topic, name) != value:
                 raise TemporaryError(f"{name} of {topic} is not in force yet")
 
-        self._confirmed(settle)
-
-    def _confirmed(self, step: Callable[[], _Answer]) -> _Answer:
-        failure: Exception | None = None
-        for _ in range(_ATTEMPTS):
-            try:
-                return step()
-            except (TemporaryError, OutcomeUnknownError) as error:
-                failure = error
-            except BrokerRefusedError as error:
-                if error.status not in _NOT_READY:
-                    raise
-                failure = error
-            self._clock.wait_seconds(_PAUSE_SECONDS, self._never)
-        raise TemporaryError(f"the topics of ledger deletion are not ready: {failure}; try again") from failure
+        self._steps.run(settle)

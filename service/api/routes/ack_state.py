@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from service.ack_state.judging import Wishes
@@ -17,6 +17,7 @@ from service.api.ack_state_schemas import (
     ack_state_answer,
     removal_answer,
 )
+from service.api.path_parameters import Cluster, Namespace, Subscription, Tenant, Topic
 from service.api.paths import decode_segment, namespace_of, persistent_topic, persistent_v1_topic
 from service.api.schemas import Reason
 from service.model.names import TopicName
@@ -25,11 +26,6 @@ _V2 = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 _V1 = "/admin/persistent/{property}/{cluster}/{namespace}/{topic}"
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _POLICY = "dispatcherPauseOnAckStatePersistent"
-_Tenant = Annotated[str, Path(description="Tenant, URL-encoded.", examples=["public"])]
-_Cluster = Annotated[str, Path(description="Cluster of a V1 namespace, URL-encoded.", examples=["standalone"])]
-_Namespace = Annotated[str, Path(description="Namespace without its tenant, URL-encoded.", examples=["default"])]
-_Topic = Annotated[str, Path(description="The topic's own name, URL-encoded.", examples=["orders"])]
-_Subscription = Annotated[str, Path(description="The subscription, URL-encoded.", examples=["billing"])]
 _Wished = Annotated[AckStateParameters, Query()]
 
 
@@ -46,7 +42,7 @@ def router(service: AckStateService) -> APIRouter:
 def _add_v2_states(routes: APIRouter, service: AckStateService) -> None:
     @routes.get(f"{_V2}/subscription/{{subscription}}/ackState")
     def ack_state(
-        tenant: _Tenant, namespace: _Namespace, topic: _Topic, subscription: _Subscription, parameters: _Wished
+        tenant: Tenant, namespace: Namespace, topic: Topic, subscription: Subscription, parameters: _Wished
     ) -> list[AckStateAnswer]:
         """How full a subscription's acknowledgement state is, what of it is stored, and what would come again.
 
@@ -55,7 +51,7 @@ def _add_v2_states(routes: APIRouter, service: AckStateService) -> None:
         return _states(service, persistent_topic(tenant, namespace, topic), decode_segment(subscription), parameters)
 
     @routes.get(f"{_V2}/ackState")
-    def ack_states(tenant: _Tenant, namespace: _Namespace, topic: _Topic, parameters: _Wished) -> list[AckStateAnswer]:
+    def ack_states(tenant: Tenant, namespace: Namespace, topic: Topic, parameters: _Wished) -> list[AckStateAnswer]:
         """The same for all durable subscriptions of a topic."""
         return _states(service, persistent_topic(tenant, namespace, topic), None, parameters)
 
@@ -63,11 +59,11 @@ def _add_v2_states(routes: APIRouter, service: AckStateService) -> None:
 def _add_v1_states(routes: APIRouter, service: AckStateService) -> None:
     @routes.get(f"{_V1}/subscription/{{subscription}}/ackState")
     def v1_ack_state(
-        property: _Tenant,  # Pulsar's word for a tenant in V1 paths
-        cluster: _Cluster,
-        namespace: _Namespace,
-        topic: _Topic,
-        subscription: _Subscription,
+        property: Tenant,  # Pulsar's word for a tenant in V1 paths
+        cluster: Cluster,
+        namespace: Namespace,
+        topic: Topic,
+        subscription: Subscription,
         parameters: _Wished,
     ) -> list[AckStateAnswer]:
         """How full a subscription's acknowledgement state is, for a topic of a V1 namespace."""
@@ -85,21 +81,21 @@ def _states(
 def _add_topic_policy(routes: APIRouter, service: AckStateService) -> None:
     @routes.get(f"{_V2}/{_POLICY}")
     def topic_pause(
-        tenant: _Tenant, namespace: _Namespace, topic: _Topic, parameters: Annotated[PauseParameters, Query()]
+        tenant: Tenant, namespace: Namespace, topic: Topic, parameters: Annotated[PauseParameters, Query()]
     ) -> bool | None:
         """Whether dispatch pauses when acknowledgements no longer fit; null if it cannot be told."""
         policies = service.topic_pause(persistent_topic(tenant, namespace, topic))
         return policies.enabled if parameters.applied else policies.topic is TopicPolicy.TRUE
 
     @routes.post(f"{_V2}/{_POLICY}", status_code=204, response_description="Set to true.")
-    def enable_topic_pause(tenant: _Tenant, namespace: _Namespace, topic: _Topic) -> Response:
+    def enable_topic_pause(tenant: Tenant, namespace: Namespace, topic: Topic) -> Response:
         """Pause dispatch of the topic's subscriptions when their acknowledgements no longer fit."""
         service.enable_topic_pause(persistent_topic(tenant, namespace, topic))
         return Response(status_code=204)
 
     @routes.delete(f"{_V2}/{_POLICY}")
     def remove_topic_pause(
-        tenant: _Tenant, namespace: _Namespace, topic: _Topic, parameters: Annotated[PauseRemovalParameters, Query()]
+        tenant: Tenant, namespace: Namespace, topic: Topic, parameters: Annotated[PauseRemovalParameters, Query()]
     ) -> PauseRemovalAnswer:
         """Remove the topic's own policy, as far as brokers can, and say what really happened.
 
@@ -112,18 +108,18 @@ def _add_topic_policy(routes: APIRouter, service: AckStateService) -> None:
 
 def _add_namespace_policy(routes: APIRouter, service: AckStateService) -> None:
     @routes.get(f"{_NAMESPACE}/{_POLICY}")
-    def namespace_pause(tenant: _Tenant, namespace: _Namespace) -> bool | None:
+    def namespace_pause(tenant: Tenant, namespace: Namespace) -> bool | None:
         """What the namespace's policies say; null if they say nothing."""
         return service.namespace_pause(namespace_of(tenant, namespace))
 
     @routes.post(f"{_NAMESPACE}/{_POLICY}", status_code=204, response_description="Set to true.")
-    def enable_namespace_pause(tenant: _Tenant, namespace: _Namespace) -> Response:
+    def enable_namespace_pause(tenant: Tenant, namespace: Namespace) -> Response:
         """Pause dispatch in the namespace when acknowledgements no longer fit, where no topic says otherwise."""
         service.enable_namespace_pause(namespace_of(tenant, namespace))
         return Response(status_code=204)
 
     @routes.delete(f"{_NAMESPACE}/{_POLICY}")
-    def remove_namespace_pause(tenant: _Tenant, namespace: _Namespace) -> PauseRemovalAnswer:
+    def remove_namespace_pause(tenant: Tenant, namespace: Namespace) -> PauseRemovalAnswer:
         """Remove the namespace's policy, so that its brokers' configuration counts again.
 
         Brokers up to 4.0.8 store false instead; that is then taken out of the namespace's policies.

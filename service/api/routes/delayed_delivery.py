@@ -37,6 +37,7 @@ from service.api.delayed_schemas import (
     SkipRequest,
 )
 from service.api.errors import MismatchError, NotPersistentError
+from service.api.path_parameters import Cluster, Namespace, Subscription, Tenant, Topic
 from service.api.paths import decode_segment, persistent_topic, persistent_v1_topic
 from service.api.schemas import Reason
 from service.delayed_delivery.cancelling import CancelOptions, Outcome, Proof, Target
@@ -48,12 +49,7 @@ from service.model.names import TopicName
 _V2 = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 _V1 = "/admin/persistent/{property}/{cluster}/{namespace}/{topic}"
 _NON_PERSISTENT = "/admin/v2/non-persistent/{tenant}/{namespace}/{topic}"
-_Tenant = Annotated[str, Path(description="Tenant, URL-encoded.", examples=["public"])]
-_Cluster = Annotated[str, Path(description="Cluster of a V1 namespace, URL-encoded.", examples=["standalone"])]
-_Namespace = Annotated[str, Path(description="Namespace without its tenant, URL-encoded.", examples=["default"])]
-_Topic = Annotated[str, Path(description="The topic's own name, URL-encoded.", examples=["orders"])]
 _CancellationId = Annotated[str, Path(description="``ledgerId:entryId``.", examples=["4711:0"])]
-_Subscription = Annotated[str, Path(description="Subscription, URL-encoded.", examples=["workers"])]
 
 LEVEL_HEADER = "X-Pulsar-Sidecar-Proof"
 ID_HEADER = "X-Pulsar-Sidecar-Cancellation"
@@ -91,9 +87,9 @@ def _add_pip_423(routes: APIRouter, service: DelayedDeliveryService) -> None:
         responses=_ACCEPTED,
     )
     def cancel_delayed_message(
-        tenant: _Tenant,
-        namespace: _Namespace,
-        topic: _Topic,
+        tenant: Tenant,
+        namespace: Namespace,
+        topic: Topic,
         parameters: Annotated[CancelParameters, Query()],
         request: Request,
     ) -> Response:
@@ -106,10 +102,10 @@ def _add_pip_423(routes: APIRouter, service: DelayedDeliveryService) -> None:
 
     @routes.post(f"{_V1}/cancelDelayedMessage", status_code=204, response_description="Cancelled.", responses=_ACCEPTED)
     def cancel_v1_delayed_message(
-        property: _Tenant,  # Pulsar's word for a tenant in V1 paths
-        cluster: _Cluster,
-        namespace: _Namespace,
-        topic: _Topic,
+        property: Tenant,  # Pulsar's word for a tenant in V1 paths
+        cluster: Cluster,
+        namespace: Namespace,
+        topic: Topic,
         parameters: Annotated[CancelParameters, Query()],
         request: Request,
     ) -> Response:
@@ -117,13 +113,13 @@ def _add_pip_423(routes: APIRouter, service: DelayedDeliveryService) -> None:
         return _cancel(service, persistent_v1_topic(property, cluster, namespace, topic), parameters, request)
 
     @routes.post(f"{_NON_PERSISTENT}/cancelDelayedMessage", include_in_schema=False)
-    def cancel_non_persistent(tenant: _Tenant, namespace: _Namespace, topic: _Topic) -> Response:
+    def cancel_non_persistent(tenant: Tenant, namespace: Namespace, topic: Topic) -> Response:
         """Answers 405: a non-persistent topic keeps no message, so none can be cancelled (PIP-423)."""
         raise NotPersistentError("a non-persistent topic delivers delayed messages at once; nothing waits in it")
 
     @routes.get(f"{_V2}/cancellations/{{cancellation_id}}")
     def cancellations(
-        tenant: _Tenant, namespace: _Namespace, topic: _Topic, cancellation_id: _CancellationId
+        tenant: Tenant, namespace: Namespace, topic: Topic, cancellation_id: _CancellationId
     ) -> list[CancellationAnswer]:
         """How far a cancellation has come, by subscription; its id is ``ledgerId:entryId``.
 
@@ -147,10 +143,10 @@ def _add_skipping(routes: APIRouter, service: DelayedDeliveryService) -> None:
         responses=_ACCEPTED,
     )
     def skip_by_message_ids(
-        tenant: _Tenant,
-        namespace: _Namespace,
-        topic: _Topic,
-        subscription: _Subscription,
+        tenant: Tenant,
+        namespace: Namespace,
+        topic: Topic,
+        subscription: Subscription,
         payload: SkipRequest,
         parameters: Annotated[BulkParameters, Query()],
         request: Request,
@@ -170,9 +166,9 @@ def _add_skipping(routes: APIRouter, service: DelayedDeliveryService) -> None:
 def _add_bulk(routes: APIRouter, service: DelayedDeliveryService) -> None:
     @routes.post(f"{_V2}/cancelDelayedMessages", responses=_LINES, openapi_extra=_LINES_IN)
     async def cancel_delayed_messages(
-        tenant: _Tenant,
-        namespace: _Namespace,
-        topic: _Topic,
+        tenant: Tenant,
+        namespace: Namespace,
+        topic: Topic,
         parameters: Annotated[BulkParameters, Query()],
         request: Request,
     ) -> StreamingResponse:
@@ -190,7 +186,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDeliveryService) -> None:
 
 def _add_selections(routes: APIRouter, service: DelayedDeliveryService) -> None:
     @routes.post(f"{_V2}/delayedMessages/preview")
-    def preview(tenant: _Tenant, namespace: _Namespace, topic: _Topic, payload: SelectionPayload) -> PreviewAnswer:
+    def preview(tenant: Tenant, namespace: Namespace, topic: Topic, payload: SelectionPayload) -> PreviewAnswer:
         """What a selection by due time, key or properties would cancel: how many, a sample, and a hash to confirm.
 
         It reads what waits in the topic; nothing is changed. Messages that are due within 5 seconds are left out.
@@ -200,7 +196,7 @@ def _add_selections(routes: APIRouter, service: DelayedDeliveryService) -> None:
 
     @routes.post(f"{_V2}/delayedMessages/cancel", responses=_LINES)
     async def cancel_selected(
-        tenant: _Tenant, namespace: _Namespace, topic: _Topic, payload: ConfirmedSelection, request: Request
+        tenant: Tenant, namespace: Namespace, topic: Topic, payload: ConfirmedSelection, request: Request
     ) -> StreamingResponse:
         """Cancel exactly what was previewed: send the preview's ``selection`` back with its ``hash``.
 
@@ -225,7 +221,7 @@ def _add_selections(routes: APIRouter, service: DelayedDeliveryService) -> None:
 def _add_reissuing(routes: APIRouter, service: DelayedDeliveryService) -> None:
     @routes.post(f"{_V2}/expediteDelayedMessage")
     def expedite(
-        tenant: _Tenant, namespace: _Namespace, topic: _Topic, payload: ReissuePayload, request: Request
+        tenant: Tenant, namespace: Namespace, topic: Topic, payload: ReissuePayload, request: Request
     ) -> ReissuedAnswer:
         """Deliver a delayed message now: publish it again without a delay, and cancel the old one.
 
@@ -238,7 +234,7 @@ def _add_reissuing(routes: APIRouter, service: DelayedDeliveryService) -> None:
 
     @routes.post(f"{_V2}/rescheduleDelayedMessage")
     def reschedule(
-        tenant: _Tenant, namespace: _Namespace, topic: _Topic, payload: ReissuePayload, request: Request
+        tenant: Tenant, namespace: Namespace, topic: Topic, payload: ReissuePayload, request: Request
     ) -> ReissuedAnswer:
         """Give a delayed message another due time, ``newDeliverAt``: publish it again, and cancel the old one."""
         if payload.new_deliver_at is None:

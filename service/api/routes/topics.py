@@ -5,10 +5,11 @@ Paths and parameters are Pulsar's, so that a client only changes the host.
 
 from typing import Annotated, assert_never
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from service.api.errors import MismatchError
+from service.api.path_parameters import Cluster, Namespace, Tenant, Topic
 from service.api.paths import persistent_topic, persistent_v1_topic
 from service.api.records import check_same_topic, record_of, topic_deletion_answer
 from service.api.schemas import (
@@ -30,10 +31,6 @@ from service.model.names import TopicName
 
 _V2 = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 _V1 = "/admin/persistent/{property}/{cluster}/{namespace}/{topic}"
-_Tenant = Annotated[str, Path(description="Tenant, URL-encoded.", examples=["public"])]
-_Cluster = Annotated[str, Path(description="Cluster of a V1 namespace, URL-encoded.", examples=["standalone"])]
-_Namespace = Annotated[str, Path(description="Namespace without its tenant, URL-encoded.", examples=["default"])]
-_Topic = Annotated[str, Path(description="The topic's own name, URL-encoded.", examples=["orders"])]
 _RUNNING: dict[int | str, dict[str, object]] = {
     202: {"model": TopicDeletionAnswer, "description": "Recorded; the sidecars finish it by themselves."}
 }
@@ -52,9 +49,9 @@ def router(service: LedgerDeletionService) -> APIRouter:
         responses={307: {"description": "Ask the sidecar that Location names."}},
     )
     def delete_ledger(
-        tenant: _Tenant,
-        namespace: _Namespace,
-        topic: _Topic,
+        tenant: Tenant,
+        namespace: Namespace,
+        topic: Topic,
         parameters: Annotated[LedgerDeletionParameters, Query()],
         payload: DeleteLedgerPayload,
         request: Request,
@@ -84,9 +81,9 @@ def router(service: LedgerDeletionService) -> APIRouter:
 def _add_v2_deletions(routes: APIRouter, service: LedgerDeletionService) -> None:
     @routes.delete(_V2, status_code=204, response_description="Deleted.", responses=_RUNNING)
     def delete_topic(
-        tenant: _Tenant,
-        namespace: _Namespace,
-        topic: _Topic,
+        tenant: Tenant,
+        namespace: Namespace,
+        topic: Topic,
         parameters: Annotated[TopicDeletionParameters, Query()],
         request: Request,
     ) -> Response:
@@ -96,9 +93,9 @@ def _add_v2_deletions(routes: APIRouter, service: LedgerDeletionService) -> None
 
     @routes.delete(f"{_V2}/partitions", status_code=204, response_description="Deleted.", responses=_RUNNING)
     def delete_partitioned_topic(
-        tenant: _Tenant,
-        namespace: _Namespace,
-        topic: _Topic,
+        tenant: Tenant,
+        namespace: Namespace,
+        topic: Topic,
         parameters: Annotated[TopicDeletionParameters, Query()],
         request: Request,
     ) -> Response:
@@ -110,10 +107,10 @@ def _add_v2_deletions(routes: APIRouter, service: LedgerDeletionService) -> None
 def _add_v1_deletions(routes: APIRouter, service: LedgerDeletionService) -> None:
     @routes.delete(_V1, status_code=204, response_description="Deleted.", responses=_RUNNING)
     def delete_v1_topic(
-        property: _Tenant,  # Pulsar's word for a tenant in V1 paths
-        cluster: _Cluster,
-        namespace: _Namespace,
-        topic: _Topic,
+        property: Tenant,  # Pulsar's word for a tenant in V1 paths
+        cluster: Cluster,
+        namespace: Namespace,
+        topic: Topic,
         parameters: Annotated[TopicDeletionParameters, Query()],
         request: Request,
     ) -> Response:
@@ -123,10 +120,10 @@ def _add_v1_deletions(routes: APIRouter, service: LedgerDeletionService) -> None
 
     @routes.delete(f"{_V1}/partitions", status_code=204, response_description="Deleted.", responses=_RUNNING)
     def delete_v1_partitioned_topic(
-        property: _Tenant,
-        cluster: _Cluster,
-        namespace: _Namespace,
-        topic: _Topic,
+        property: Tenant,
+        cluster: Cluster,
+        namespace: Namespace,
+        topic: Topic,
         parameters: Annotated[TopicDeletionParameters, Query()],
         request: Request,
     ) -> Response:
