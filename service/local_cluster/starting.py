@@ -27,6 +27,7 @@ _LOST_RACES = ("BindException", "Address already in use", "Failed to start org.a
 _PASSING_REFUSALS = {
     "LockBusyException": "its name is still held by the session of the process before it",
     "NodeExists for /ledgers/underreplication": "another bookie laid out the store in the same moment",
+    "BadVersion for /ledgers/underreplication": "another bookie laid out the store in the same moment",
 }
 """What a member may write once and not again when it is started a little later, and what that means."""
 

@@ -135,6 +135,7 @@ if not pathlib.Path("refused").exists():
         ("BindException: Address already in use", "port taken"),
         ("LayoutManager$LockBusyException", "session of the process before it"),
         ("KeeperErrorCode = NodeExists for /ledgers/underreplication/LAYOUT", "another bookie"),
+        ("KeeperErrorCode = BadVersion for /ledgers/underreplication/LAYOUT", "another bookie"),
     ],
 )
 def test_a_restart_that_was_refused_for_a_moment_is_repeated(stage: Stage, said: str, shown: str) -> None:
