@@ -23,12 +23,11 @@ from service.adapters.pulsar.ack_state_budget import BrokerAckStateBudget
 from service.adapters.pulsar.acknowledger import ConsumerAcknowledger
 from service.adapters.pulsar.admin_rest import AdminRest
 from service.adapters.pulsar.binary_connections import BinaryConnections
-from service.adapters.pulsar.cancellation_topic import CANCELLATIONS, PulsarCancellationTopic
+from service.adapters.pulsar.cancellation_topic import PulsarCancellationTopic
 from service.adapters.pulsar.clients import Client
 from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from service.adapters.pulsar.delayed_entries import BulkDelayedEntries
 from service.adapters.pulsar.delayed_topics import BrokerTopics
-from service.adapters.pulsar.log_producers import LogProducers
 from service.adapters.pulsar.native_cancelling import BrokerNativeCancelling
 from service.adapters.pulsar.pause_policies import BrokerPausePolicies
 from service.adapters.pulsar.republisher import BrokerRepublisher
@@ -131,8 +130,7 @@ def open_delayed_delivery(
     closing(bulk)
     connections = BinaryConnections(access.credentials, access.tls, access.clock)
     owners = TopicOwners(access.broker_service_url, connections)
-    producers = LogProducers(owners, connections, access.clock, CANCELLATIONS)
-    log = PulsarCancellationTopic(access.client, producers, BrokerTopicAdmin(access.rest), access.clock)
+    log = PulsarCancellationTopic(owners, connections, BrokerTopicAdmin(access.rest), access.clock)
     closing(log)
     subscriptions = BrokerSubscriptions(access.rest, access.store, access.clock)
     policies = BrokerPausePolicies(access.rest, access.store, subscriptions)

@@ -131,6 +131,10 @@ class Acknowledger(Protocol):
         ...
 
 
+LogRecords = Sequence[tuple[str, bytes | None]]
+"""Keys and values, None for a key that is forgotten."""
+
+
 class CancellationTopic(Protocol):
     """The log: a compacted topic of key and value, in which None as value forgets the key."""
 
@@ -138,7 +142,7 @@ class CancellationTopic(Protocol):
         """Create and configure the topic where it is missing; idempotent."""
         ...
 
-    def append(self, records: Sequence[tuple[str, bytes | None]]) -> None:
+    def append(self, records: LogRecords) -> None:
         """Store all, in order for each key; returns when every one is durable.
 
         Raises:
@@ -147,9 +151,9 @@ class CancellationTopic(Protocol):
         ...
 
     def follow(
-        self, apply: Callable[[str, bytes | None], None], caught_up: Callable[[], None], stopped: Callable[[], bool]
+        self, apply: Callable[[LogRecords], None], caught_up: Callable[[], None], stopped: Callable[[], bool]
     ) -> None:
-        """Apply every record of the topic, then new ones as they come, until ``stopped``.
+        """Apply every record of the topic in order, several at a time, then new ones as they come, until ``stopped``.
 
         ``caught_up`` is called once, when everything stored before the call has been applied.
         """

@@ -627,6 +627,8 @@ class CommandSubscribe(_message.Message):
     CONSUMER_NAME_FIELD_NUMBER: _builtins.int
     PRIORITY_LEVEL_FIELD_NUMBER: _builtins.int
     DURABLE_FIELD_NUMBER: _builtins.int
+    START_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    READ_COMPACTED_FIELD_NUMBER: _builtins.int
     INITIALPOSITION_FIELD_NUMBER: _builtins.int
     FORCE_TOPIC_CREATION_FIELD_NUMBER: _builtins.int
     KEYSHAREDMETA_FIELD_NUMBER: _builtins.int
@@ -638,8 +640,11 @@ class CommandSubscribe(_message.Message):
     consumer_name: _builtins.str
     priority_level: _builtins.int
     durable: _builtins.bool
+    read_compacted: _builtins.bool
     initialPosition: Global___CommandSubscribe.InitialPosition.ValueType
     force_topic_creation: _builtins.bool
+    @_builtins.property
+    def start_message_id(self) -> Global___MessageIdData: ...
     @_builtins.property
     def keySharedMeta(self) -> Global___KeySharedMeta: ...
     def __init__(
@@ -653,17 +658,112 @@ class CommandSubscribe(_message.Message):
         consumer_name: _builtins.str | None = ...,
         priority_level: _builtins.int | None = ...,
         durable: _builtins.bool | None = ...,
+        start_message_id: Global___MessageIdData | None = ...,
+        read_compacted: _builtins.bool | None = ...,
         initialPosition: Global___CommandSubscribe.InitialPosition.ValueType | None = ...,
         force_topic_creation: _builtins.bool | None = ...,
         keySharedMeta: Global___KeySharedMeta | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "priority_level", b"priority_level", "request_id", b"request_id", "subType", b"subType", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "request_id", b"request_id", "start_message_id", b"start_message_id", "subType", b"subType", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "priority_level", b"priority_level", "request_id", b"request_id", "subType", b"subType", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "request_id", b"request_id", "start_message_id", b"start_message_id", "subType", b"subType", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommandSubscribe: _TypeAlias = CommandSubscribe  # noqa: Y015
+
+@_typing.final
+class CommandMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    REDELIVERY_COUNT_FIELD_NUMBER: _builtins.int
+    consumer_id: _builtins.int
+    redelivery_count: _builtins.int
+    @_builtins.property
+    def message_id(self) -> Global___MessageIdData: ...
+    def __init__(
+        self,
+        *,
+        consumer_id: _builtins.int | None = ...,
+        message_id: Global___MessageIdData | None = ...,
+        redelivery_count: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "message_id", b"message_id", "redelivery_count", b"redelivery_count"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "message_id", b"message_id", "redelivery_count", b"redelivery_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandMessage: _TypeAlias = CommandMessage  # noqa: Y015
+
+@_typing.final
+class CommandFlow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    MESSAGEPERMITS_FIELD_NUMBER: _builtins.int
+    consumer_id: _builtins.int
+    messagePermits: _builtins.int
+    def __init__(
+        self,
+        *,
+        consumer_id: _builtins.int | None = ...,
+        messagePermits: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "messagePermits", b"messagePermits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "messagePermits", b"messagePermits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandFlow: _TypeAlias = CommandFlow  # noqa: Y015
+
+@_typing.final
+class CommandGetLastMessageId(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    consumer_id: _builtins.int
+    request_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        consumer_id: _builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandGetLastMessageId: _TypeAlias = CommandGetLastMessageId  # noqa: Y015
+
+@_typing.final
+class CommandGetLastMessageIdResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAST_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    @_builtins.property
+    def last_message_id(self) -> Global___MessageIdData: ...
+    def __init__(
+        self,
+        *,
+        last_message_id: Global___MessageIdData | None = ...,
+        request_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_message_id", b"last_message_id", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_message_id", b"last_message_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandGetLastMessageIdResponse: _TypeAlias = CommandGetLastMessageIdResponse  # noqa: Y015
 
 @_typing.final
 class CommandLookupTopic(_message.Message):
@@ -1101,6 +1201,8 @@ class BaseCommand(_message.Message):
         LOOKUP: BaseCommand._Type.ValueType  # 23
         LOOKUP_RESPONSE: BaseCommand._Type.ValueType  # 24
         REACHED_END_OF_TOPIC: BaseCommand._Type.ValueType  # 27
+        GET_LAST_MESSAGE_ID: BaseCommand._Type.ValueType  # 29
+        GET_LAST_MESSAGE_ID_RESPONSE: BaseCommand._Type.ValueType  # 30
         ACTIVE_CONSUMER_CHANGE: BaseCommand._Type.ValueType  # 31
         AUTH_CHALLENGE: BaseCommand._Type.ValueType  # 36
         AUTH_RESPONSE: BaseCommand._Type.ValueType  # 37
@@ -1129,6 +1231,8 @@ class BaseCommand(_message.Message):
     LOOKUP: BaseCommand.Type.ValueType  # 23
     LOOKUP_RESPONSE: BaseCommand.Type.ValueType  # 24
     REACHED_END_OF_TOPIC: BaseCommand.Type.ValueType  # 27
+    GET_LAST_MESSAGE_ID: BaseCommand.Type.ValueType  # 29
+    GET_LAST_MESSAGE_ID_RESPONSE: BaseCommand.Type.ValueType  # 30
     ACTIVE_CONSUMER_CHANGE: BaseCommand.Type.ValueType  # 31
     AUTH_CHALLENGE: BaseCommand.Type.ValueType  # 36
     AUTH_RESPONSE: BaseCommand.Type.ValueType  # 37
@@ -1142,7 +1246,9 @@ class BaseCommand(_message.Message):
     SEND_FIELD_NUMBER: _builtins.int
     SEND_RECEIPT_FIELD_NUMBER: _builtins.int
     SEND_ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
     ACK_FIELD_NUMBER: _builtins.int
+    FLOW_FIELD_NUMBER: _builtins.int
     SUCCESS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     CLOSE_PRODUCER_FIELD_NUMBER: _builtins.int
@@ -1152,6 +1258,8 @@ class BaseCommand(_message.Message):
     PONG_FIELD_NUMBER: _builtins.int
     LOOKUPTOPIC_FIELD_NUMBER: _builtins.int
     LOOKUPTOPICRESPONSE_FIELD_NUMBER: _builtins.int
+    GETLASTMESSAGEID_FIELD_NUMBER: _builtins.int
+    GETLASTMESSAGEIDRESPONSE_FIELD_NUMBER: _builtins.int
     AUTHCHALLENGE_FIELD_NUMBER: _builtins.int
     AUTHRESPONSE_FIELD_NUMBER: _builtins.int
     ACKRESPONSE_FIELD_NUMBER: _builtins.int
@@ -1172,7 +1280,11 @@ class BaseCommand(_message.Message):
     @_builtins.property
     def send_error(self) -> Global___CommandSendError: ...
     @_builtins.property
+    def message(self) -> Global___CommandMessage: ...
+    @_builtins.property
     def ack(self) -> Global___CommandAck: ...
+    @_builtins.property
+    def flow(self) -> Global___CommandFlow: ...
     @_builtins.property
     def success(self) -> Global___CommandSuccess: ...
     @_builtins.property
@@ -1192,6 +1304,10 @@ class BaseCommand(_message.Message):
     @_builtins.property
     def lookupTopicResponse(self) -> Global___CommandLookupTopicResponse: ...
     @_builtins.property
+    def getLastMessageId(self) -> Global___CommandGetLastMessageId: ...
+    @_builtins.property
+    def getLastMessageIdResponse(self) -> Global___CommandGetLastMessageIdResponse: ...
+    @_builtins.property
     def authChallenge(self) -> Global___CommandAuthChallenge: ...
     @_builtins.property
     def authResponse(self) -> Global___CommandAuthResponse: ...
@@ -1208,7 +1324,9 @@ class BaseCommand(_message.Message):
         send: Global___CommandSend | None = ...,
         send_receipt: Global___CommandSendReceipt | None = ...,
         send_error: Global___CommandSendError | None = ...,
+        message: Global___CommandMessage | None = ...,
         ack: Global___CommandAck | None = ...,
+        flow: Global___CommandFlow | None = ...,
         success: Global___CommandSuccess | None = ...,
         error: Global___CommandError | None = ...,
         close_producer: Global___CommandCloseProducer | None = ...,
@@ -1218,13 +1336,15 @@ class BaseCommand(_message.Message):
         pong: Global___CommandPong | None = ...,
         lookupTopic: Global___CommandLookupTopic | None = ...,
         lookupTopicResponse: Global___CommandLookupTopicResponse | None = ...,
+        getLastMessageId: Global___CommandGetLastMessageId | None = ...,
+        getLastMessageIdResponse: Global___CommandGetLastMessageIdResponse | None = ...,
         authChallenge: Global___CommandAuthChallenge | None = ...,
         authResponse: Global___CommandAuthResponse | None = ...,
         ackResponse: Global___CommandAckResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "error", b"error", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "type", b"type"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "type", b"type"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "error", b"error", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

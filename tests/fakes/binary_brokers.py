@@ -5,15 +5,15 @@ Tests replace ``answer`` to refuse, to fall silent or to break the connection.
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from service.adapters.pulsar.binary_frames import FrameReader, encode
 from service.wire import PulsarApi_pb2 as api
 
-Answers = list[api.BaseCommand] | None
-"""What is sent back; None breaks the connection."""
+Answers = Sequence[api.BaseCommand | bytes] | None
+"""What is sent back, whole frames as bytes; None breaks the connection."""
 
 
 @dataclass(slots=True)
@@ -51,6 +51,8 @@ def usual(broker: BinaryBroker, came: api.BaseCommand) -> Answers:
             broker.acked += [(one.ledgerId, one.entryId) for one in came.ack.message_id]
             receipt = api.CommandAckResponse(consumer_id=came.ack.consumer_id, request_id=came.ack.request_id)
             return [kind(type=kind.ACK_RESPONSE, ackResponse=receipt)]
+        case kind.GET_LAST_MESSAGE_ID:
+            return [last_message(came.getLastMessageId.request_id, 2**64 - 1, 2**64 - 1)]
         case kind.PRODUCER:
             opened = api.CommandProducerSuccess(request_id=came.producer.request_id, producer_name="named")
             return [kind(type=kind.PRODUCER_SUCCESS, producer_success=opened)]
@@ -66,6 +68,12 @@ def usual(broker: BinaryBroker, came: api.BaseCommand) -> Answers:
 
 def success(request_id: int) -> api.BaseCommand:
     return api.BaseCommand(type=api.BaseCommand.SUCCESS, success=api.CommandSuccess(request_id=request_id))
+
+
+def last_message(request_id: int, ledger_id: int, entry_id: int) -> api.BaseCommand:
+    found = api.MessageIdData(ledgerId=ledger_id, entryId=entry_id)
+    told = api.CommandGetLastMessageIdResponse(request_id=request_id, last_message_id=found)
+    return api.BaseCommand(type=api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=told)
 
 
 def refusal(request_id: int, error: int) -> api.BaseCommand:
@@ -108,4 +116,4 @@ def _serve(connection: socket.socket, broker: BinaryBroker) -> None:
             answers = (broker.answer or usual)(broker, came)
             if answers is None:
                 return
-            connection.sendall(b"".join(encode(answer) for answer in answers))
+            connection.sendall(b"".join(one if isinstance(one, bytes) else encode(one) for one in answers))

@@ -22,7 +22,7 @@ from service.delayed_delivery.facts import (
     SubscriptionType,
     TopicState,
 )
-from service.delayed_delivery.ports import Acknowledged, AckStateRoom, WholeMessage
+from service.delayed_delivery.ports import Acknowledged, AckStateRoom, LogRecords, WholeMessage
 from service.delayed_delivery.workflow.serving import DelayedDelivery
 from service.delayed_delivery.workflow.world import Configuration, World
 from service.model.errors import ConflictError, NotFoundError, SidecarError
@@ -89,7 +89,7 @@ class FakeCluster:
         self.is_native = False
         self.native_calls: list[tuple[Position, int]] = []
         self.store = FakeMetadataStore()
-        self._followers: list[Callable[[str, bytes | None], None]] = []
+        self._followers: list[Callable[[LogRecords], None]] = []
 
     # --- what a test does ------------------------------------------------------------------------------------------
 
@@ -256,15 +256,14 @@ class FakeCluster:
     def append(self, records: Sequence[tuple[str, bytes | None]]) -> None:
         with self._call("append"):
             self.records += records
-            for key, value in records:
+            for record in records:
                 for apply in self._followers:
-                    apply(key, value)
+                    apply([record])
 
     def follow(
-        self, apply: Callable[[str, bytes | None], None], caught_up: Callable[[], None], stopped: Callable[[], bool]
+        self, apply: Callable[[LogRecords], None], caught_up: Callable[[], None], stopped: Callable[[], bool]
     ) -> None:
-        for key, value in list(self.records):
-            apply(key, value)
+        apply(list(self.records))
         self._followers.append(apply)
         caught_up()
 

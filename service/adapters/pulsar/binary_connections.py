@@ -80,6 +80,7 @@ class BinaryConnection:
         self._reader = FrameReader(connection)
         self._credentials = credentials
         self._requests = itertools.count(1)
+        self.frames_received = 0
         self._handshake(proxied_to)
 
     def next_id(self) -> int:
@@ -96,15 +97,24 @@ class BinaryConnection:
 
     def receive(self) -> api.BaseCommand:
         """The next command that is an answer or an event; pings and challenges are answered on the way."""
+        return self.receive_with_message()[0]
+
+    def wait_at_most(self, seconds: float) -> None:
+        """How long `receive` waits for the next piece from now on, before it raises TimeoutError."""
+        self._connection.settimeout(seconds)
+
+    def receive_with_message(self) -> tuple[api.BaseCommand, bytes]:
+        """As `receive`, with the message that came with the command."""
         while True:
-            command = self._reader.next()
+            command, message = self._reader.next_with_message()
+            self.frames_received += 1
             match command.type if command.HasField("type") else None:
                 case api.BaseCommand.PING:
                     self.send(api.BaseCommand(type=api.BaseCommand.PONG, pong=api.CommandPong()))
                 case api.BaseCommand.AUTH_CHALLENGE:
                     self._answer_challenge()
                 case _:
-                    return command
+                    return command, message
 
     def receive_past(self, skipped: int) -> api.BaseCommand:
         """The next command of another type: answers to those who have left are of no use to those who come."""

@@ -1,7 +1,7 @@
 """Frames of Pulsar's binary protocol: ``[totalSize][commandSize][BaseCommand]``, both sizes big-endian 32-bit numbers.
 
-A message's frame goes on with ``[0x0e01][CRC-32C of the rest][metadataSize][MessageMetadata][payload]``; of one that is
-received all that is skipped.
+A message's frame goes on with ``[0x0e01][CRC-32C of the rest][metadataSize][MessageMetadata][payload]``, as its entry
+does.
 """
 
 import socket
@@ -43,12 +43,16 @@ class FrameReader:
         self._received = bytearray()
 
     def next(self) -> api.BaseCommand:
-        """The next command.
+        """The next command; what goes with it is skipped.
 
         Raises:
-            OSError: the connection ended or timed out.
+            OSError: the connection ended, or timed out: then the next call goes on where this one stopped.
             TemporaryError: what came is no frame of the protocol.
         """
+        return self.next_with_message()[0]
+
+    def next_with_message(self) -> tuple[api.BaseCommand, bytes]:
+        """The next command, and the message that goes with it, empty for none; raises as `next`."""
         total = self._number(0)
         if not _SIZE.size <= total <= MAX_FRAME_BYTES:
             raise TemporaryError(f"a broker announced a frame of {total} bytes; is this Pulsar's binary port?")
@@ -57,8 +61,9 @@ class FrameReader:
         if command_bytes > total - _SIZE.size:
             raise TemporaryError("a broker sent a command longer than its frame; is this Pulsar's binary port?")
         body = bytes(self._received[_SIZES.size : _SIZES.size + command_bytes])
+        message = bytes(self._received[_SIZES.size + command_bytes : _SIZE.size + total])
         del self._received[: _SIZE.size + total]
-        return _decoded(body)
+        return _decoded(body), message
 
     def _number(self, offset: int) -> int:
         self._fill(offset + _SIZE.size)

@@ -10,6 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
+from service.adapters.pulsar.message_metadata import metadata_of
+from service.ledger_ownership.exact_decoding import exact_text
+from service.model.errors import UndecodableError
 from service.wire import PulsarApi_pb2 as api
 
 _SIZE = struct.Struct(">I")
@@ -53,6 +58,50 @@ def keyed_batches(
         size_bytes += len(part)
     if parts:
         yield _joined(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedEntry:
+    """An entry that was read.
+
+    Attributes:
+        records: keys and values in order, None for an empty value; without those that compaction left out.
+        messages: how many there were, those that are left out included.
+    """
+
+    records: list[tuple[str, bytes | None]]
+    messages: int
+
+
+def keyed_entry(entry: bytes) -> KeyedEntry:
+    """The records of an entry, whoever made it; what has no key is left out.
+
+    Raises:
+        UndecodableError: these bytes are no such entry.
+    """
+    metadata, start = metadata_of(entry)
+    if metadata.compression or metadata.encryption_keys:
+        raise UndecodableError("an entry of the log is compressed or encrypted, which nobody here has made")
+    if not metadata.HasField("num_messages_in_batch"):
+        key = exact_text(metadata.partition_key)
+        return KeyedEntry([(key, entry[start:] or None)] if key else [], 1)
+    try:
+        count = metadata.num_messages_in_batch
+        return KeyedEntry(list(_singles(entry, start, count)), count)
+    except (struct.error, DecodeError) as error:
+        raise UndecodableError(f"a batch of {len(entry)} bytes cannot be read ({error})") from error
+
+
+def _singles(entry: bytes, position: int, count: int) -> Iterator[tuple[str, bytes | None]]:
+    for _ in range(count):
+        (length,) = _SIZE.unpack_from(entry, position)
+        begin = position + _SIZE.size + length
+        metadata = api.SingleMessageMetadata.FromString(entry[position + _SIZE.size : begin])
+        position = begin + metadata.payload_size
+        if position > len(entry):
+            raise UndecodableError("a batch ends inside a record")
+        if metadata.partition_key and not metadata.compacted_out:
+            yield exact_text(metadata.partition_key), entry[begin:position] or None
 
 
 def _joined(parts: Sequence[bytes]) -> KeyedBatch:

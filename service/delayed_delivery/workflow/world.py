@@ -14,6 +14,7 @@ from service.delayed_delivery.ports import (
     AckStateBudget,
     CancellationTopic,
     DelayedEntries,
+    LogRecords,
     NativeCancelling,
     Republisher,
     StoredAckState,
@@ -175,31 +176,36 @@ class Memory:
         with self._lock:
             self._written.clear()
 
-    def apply(self, key: str, value: bytes | None) -> None:
-        """A record of the log, whoever wrote it."""
-        try:
-            if value and self._is_own(key, value):
-                return
-            if value:
-                cancellation = decode(key, value)
-                with self._lock:
-                    self._book.learn(cancellation)
-            else:
-                topic, position, subscription = parse_key(key)
-                with self._lock:
-                    self._book.forget(topic, position, subscription)
-        except UndecodableError as error:
-            log.warning("a record of the cancellation log is left alone", error=str(error))
+    def apply(self, records: LogRecords) -> None:
+        """Records of the log, whoever wrote them."""
+        with self._lock:
+            others = [(key, value) for key, value in records if not (value and self._is_own(key, value))]
+        learned: list[Cancellation] = []
+        for key, value in others:
+            try:
+                if value:
+                    learned.append(decode(key, value))
+                else:
+                    self.learn(learned)
+                    learned = []
+                    self._forget(key)
+            except UndecodableError as error:
+                log.warning("a record of the cancellation log is left alone", error=str(error))
+        self.learn(learned)
+
+    def _forget(self, key: str) -> None:
+        topic, position, subscription = parse_key(key)
+        with self._lock:
+            self._book.forget(topic, position, subscription)
 
     def _is_own(self, key: str, value: bytes) -> bool:
-        with self._lock:
-            if self._writing.get(key) == value:
-                self._came_back.add(key)
-                return True
-            if self._written.get(key) == value:
-                del self._written[key]
-                return True
-            return False
+        if self._writing.get(key) == value:
+            self._came_back.add(key)
+            return True
+        if self._written.get(key) == value:
+            del self._written[key]
+            return True
+        return False
 
     def await_log(self, patience_ms: int) -> None:
         """Wait until the log has been read once.

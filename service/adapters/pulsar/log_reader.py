@@ -1,0 +1,190 @@
+"""Follows a compacted log of keyed records, entry by entry: what `keyed_batches` makes, and what clients make.
+
+Why not a client's reader: it hands out one record after the other, each for the price of decoding ten.
+
+Nothing runs in the background: a connection that breaks ends the reading with an error, and whoever follows the log
+begins again. Invariant: "caught up" is said when everything that the broker called the last message had been applied.
+"""
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from service.adapters.pulsar.binary_connections import BinaryConnection, BinaryConnections, server_error
+from service.adapters.pulsar.keyed_batches import KeyedEntry, keyed_entry
+from service.adapters.pulsar.topic_owners import TopicOwners
+from service.model.clocks import Clock
+from service.model.errors import TemporaryError, UndecodableError
+from service.model.ids import EntryId, LedgerId
+from service.model.names import TopicName
+from service.model.positions import Position
+from service.wire import PulsarApi_pb2 as api
+
+Records = Sequence[tuple[str, bytes | None]]
+
+_PERMITS: Final = 20_000
+_LOOK_UP_SECONDS: Final = 0.5
+"""How often somebody who waits for a record looks whether it is to stop."""
+_SILENCE_SECONDS: Final = 75.0
+"""Brokers send a ping every 30 s (``keepAliveIntervalSeconds``)."""
+_EARLIEST: Final = 2**64 - 1
+"""-1 as an unsigned number: ``MessageId.earliest``, and what brokers call the last message of an empty topic."""
+
+log = structlog.get_logger("pulsar")
+
+
+class LogReader:
+    """Reads one topic; each call of `follow` is a reader of its own."""
+
+    def __init__(self, owners: TopicOwners, connections: BinaryConnections, clock: Clock, topic: TopicName) -> None:
+        self._owners = owners
+        self._connections = connections
+        self._clock = clock
+        self._topic = topic
+
+    def follow(
+        self, apply: Callable[[Records], None], caught_up: Callable[[], None], stopped: Callable[[], bool]
+    ) -> None:
+        """Apply every record of the topic's compacted view, then new ones as they come, until ``stopped``.
+
+        Raises:
+            TemporaryError: the broker cannot be reached, closed the reader, or fell silent.
+        """
+        try:
+            connection = self._connections.open(self._owners.of(self._topic))
+            try:
+                _Reading(connection, self._topic, self._clock).run(apply, caught_up, stopped)
+            finally:
+                connection.close()
+        except OSError as error:
+            self._owners.forget(self._topic)
+            raise TemporaryError(f"reading {self._topic}: {error}; it is read again") from error
+        except TemporaryError:
+            self._owners.forget(self._topic)
+            raise
+
+
+class _Reading:
+    """One consumer from joining to the end of its connection."""
+
+    def __init__(self, connection: BinaryConnection, topic: TopicName, clock: Clock) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._clock = clock
+        self._id = connection.next_id()
+        self._held: deque[tuple[api.BaseCommand, bytes]] = deque()
+        self._used_permits = 0
+        self._frames_heard = 0
+        self._heard_at = clock.monotonic_seconds()
+        self._seen = Position(LedgerId(-1), EntryId(-1))
+
+    def run(self, apply: Callable[[Records], None], caught_up: Callable[[], None], stopped: Callable[[], bool]) -> None:
+        self._join()
+        end = self._last_message()
+        self._connection.send(self._flow(_PERMITS))
+        self._connection.wait_at_most(_LOOK_UP_SECONDS)
+        is_behind = True
+        while not stopped():
+            if is_behind and self._seen >= end:
+                is_behind = False
+                caught_up()
+            records = self._next()
+            if records:
+                apply(records)
+            elif records is None and is_behind:
+                # Compaction may have taken away what was the last message; the broker knows which one is it now.
+                end = self._last_message()
+
+    def _join(self) -> None:
+        request_id = self._connection.next_id()
+        command = api.CommandSubscribe(
+            topic=str(self._topic),
+            subscription=f"pulsar-sidecar-log-{secrets.token_hex(8)}",
+            subType=api.CommandSubscribe.Exclusive,
+            consumer_id=self._id,
+            request_id=request_id,
+            durable=False,
+            start_message_id=api.MessageIdData(ledgerId=_EARLIEST, entryId=_EARLIEST),
+            read_compacted=True,
+            initialPosition=api.CommandSubscribe.Earliest,
+            force_topic_creation=False,
+        )
+        self._connection.send(api.BaseCommand(type=api.BaseCommand.SUBSCRIBE, subscribe=command))
+        self._answer(api.BaseCommand.SUCCESS)
+
+    def _last_message(self) -> Position:
+        command = api.CommandGetLastMessageId(consumer_id=self._id, request_id=self._connection.next_id())
+        self._connection.send(api.BaseCommand(type=api.BaseCommand.GET_LAST_MESSAGE_ID, getLastMessageId=command))
+        answer = self._answer(api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
+        found = answer.getLastMessageIdResponse.last_message_id
+        if _EARLIEST in (found.ledgerId, found.entryId):
+            return Position(LedgerId(-1), EntryId(-1))
+        return Position(LedgerId(found.ledgerId), EntryId(found.entryId))
+
+    def _next(self) -> Records | None:
+        """The records of the next entry; None when there is nothing to be had now."""
+        try:
+            command, message = self._held.popleft() if self._held else self._connection.receive_with_message()
+        except TimeoutError:
+            self._check_silence()
+            return None
+        self._check(command)
+        return self._opened(command.message, message) if command.type == api.BaseCommand.MESSAGE else ()
+
+    def _opened(self, command: api.CommandMessage, message: bytes) -> Records:
+        found = command.message_id
+        self._seen = Position(LedgerId(found.ledgerId), EntryId(found.entryId))
+        try:
+            entry = keyed_entry(message)
+        except UndecodableError as error:
+            log.warning("an entry of a log is left alone", position=str(self._seen), error=str(error))
+            entry = KeyedEntry([], 1)
+        self._settle(found, entry.messages)
+        return entry.records
+
+    def _settle(self, found: api.MessageIdData, messages: int) -> None:
+        """Have the broker's cursor move on, and send more: as many as it counts, also those compaction left out."""
+        commands = [self._ack(found)]
+        self._used_permits += messages
+        if self._used_permits >= _PERMITS // 2:
+            commands.append(self._flow(self._used_permits))
+            self._used_permits = 0
+        self._connection.send(*commands)
+
+    def _ack(self, found: api.MessageIdData) -> api.BaseCommand:
+        ack = api.CommandAck(consumer_id=self._id, ack_type=api.CommandAck.Cumulative)
+        ack.message_id.add(ledgerId=found.ledgerId, entryId=found.entryId)
+        return api.BaseCommand(type=api.BaseCommand.ACK, ack=ack)
+
+    def _flow(self, permits: int) -> api.BaseCommand:
+        return api.BaseCommand(
+            type=api.BaseCommand.FLOW, flow=api.CommandFlow(consumer_id=self._id, messagePermits=permits)
+        )
+
+    def _check_silence(self) -> None:
+        now = self._clock.monotonic_seconds()
+        if self._connection.frames_received != self._frames_heard:
+            self._frames_heard, self._heard_at = self._connection.frames_received, now
+        elif now - self._heard_at > _SILENCE_SECONDS:
+            raise TemporaryError(
+                f"the broker has said nothing to the reader of {self._topic} for long; it is read again"
+            )
+
+    def _answer(self, wanted: int) -> api.BaseCommand:
+        """The answer to a request; messages that come before it are held for `_next`."""
+        while True:
+            answer, message = self._connection.receive_with_message()
+            self._check(answer)
+            if answer.type == wanted:
+                return answer
+            if answer.type == api.BaseCommand.MESSAGE:
+                self._held.append((answer, message))
+
+    def _check(self, command: api.BaseCommand) -> None:
+        if command.type == api.BaseCommand.ERROR:
+            raise server_error(f"reading {self._topic}", command.error.error, command.error.message)
+        if command.type == api.BaseCommand.CLOSE_CONSUMER:
+            raise TemporaryError(f"the broker closed the reader of {self._topic}; the topic is moving")
