@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import requests
@@ -13,6 +14,7 @@ from service.ledger_deletion.operations import OPERATIONS
 from service.ledger_ownership.paths import MANAGED_LEDGERS
 from service.model.ids import LedgerId
 from service.model.names import TopicName, parse_topic_name
+from tests.cluster.audits import Audits
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.sidecars import BASE, SidecarProcess
@@ -46,7 +48,7 @@ def delete_while_brokers_die(scene: Scene, url: str, namespace: str, names: Sequ
     assert delete_again(url, namespace, failed, wait, rounds=60) == []
 
 
-def test_a_plain_deletion_leaks_when_brokers_are_killed(scene: Scene) -> None:
+def test_what_a_plain_deletion_leaks_when_brokers_are_killed_is_found_by_audits(scene: Scene, tmp_path: Path) -> None:
     for attempt in range(TRIES_TO_LEAK):
         namespace = f"{scene.namespace}-plain-{attempt}"
         scene.oracles.expect_damage_in(namespace)
@@ -54,9 +56,28 @@ def test_a_plain_deletion_leaks_when_brokers_are_killed(scene: Scene) -> None:
         names = make_topics(scene.workload.client, url, namespace, TOPICS)
         delete_while_brokers_die(scene, url, namespace, names)
         orphans, dangling = scene.oracles.leaks_in(namespace)
+        if orphans:
+            demand_found_and_deleted(scene, namespace, orphans, Audits(scene.cluster.addresses, tmp_path))
         if orphans or dangling:
             return
     pytest.fail(f"{TRIES_TO_LEAK} times {TOPICS} deletions leaked nothing: then this service would not be needed")
+
+
+def demand_found_and_deleted(scene: Scene, namespace: str, orphans: frozenset[LedgerId], audits: Audits) -> None:
+    """The second of two looks condemns exactly these of the namespace; what others left is theirs."""
+    sidecar = scene.sidecar
+    audits.look()
+    wait(audits.policy.look_window_ms / 1000)
+    look = audits.look()
+    rows = [row for row in look.orphans.values() if row["namespace"] == namespace and row["kind"] in ("data", "cursor")]
+    assert {row["ledger_id"] for row in rows} == orphans <= look.condemned
+    # Of the topics that were deleted, not of the namespace's own.
+    assert {row["cause"] for row in rows if "/topic-" in row["topic"]} <= {"half-deleted-topic"}
+    assert audits.apply(look).sent == len(look.condemned), sidecar.log()
+    scene.oracles.told(orphans)
+    finals = scene.oracles.wait_for_finals(orphans)
+    assert {final.decision for final in finals.values()} == {"deleted"}
+    assert not scene.workload.existing(orphans)
 
 
 def test_a_two_phase_deletion_does_not(scene: Scene) -> None:
