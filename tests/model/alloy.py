@@ -7,12 +7,14 @@ Invariant: a command without a result is an error, never "nothing found".
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,14 +72,21 @@ def commands() -> dict[str, str]:
 
 
 def solve(wanted: Sequence[str], *, model: str | None = None) -> dict[str, Answer]:
-    """Run commands, given as Alloy text, on a model (the project's own unless told otherwise); one process for all.
+    """Run commands, given as Alloy text, on a model (the project's own unless told otherwise); one process per core.
 
     Raises:
         AlloyError: a command has no result.
     """
+    processes = min(os.cpu_count() or 1, len(wanted))
+    with ThreadPoolExecutor(processes) as pool:
+        parts = pool.map(lambda start: _solved(wanted[start::processes], model or theory()), range(processes))
+        return {name: answer for part in parts for name, answer in part.items()}
+
+
+def _solved(wanted: Sequence[str], model: str) -> dict[str, Answer]:
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "model.als"
-        source.write_text("\n".join([theory() if model is None else model, *wanted]))
+        source.write_text("\n".join([model, *wanted]))
         receipt = _executed(source, Path(scratch) / "answers")
     answers = {name: _answer(name, entry) for name, entry in receipt["commands"].items()}
     missing = {name for text in wanted for name in _COMMAND.findall(text)} - answers.keys()
