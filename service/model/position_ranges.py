@@ -42,15 +42,20 @@ class PositionRanges:
 
     def __init__(self, mark_delete: Position, ranges: Iterable[tuple[Position, Position]] = ()) -> None:
         """``ranges`` are ``(lower, upper]``, as brokers write them; one over several ledgers is cut to the last one."""
-        self.mark_delete = mark_delete
-        self._by_ledger = _merged(mark_delete, (_in_upper_ledger(lower, upper) for lower, upper in ranges))
-        self.range_count = sum(len(firsts) for firsts, _ in self._by_ledger.values())
-        """Ranges beyond the mark-delete position."""
+        self._become(mark_delete, (_in_upper_ledger(lower, upper) for lower, upper in ranges))
 
     @classmethod
     def of(cls, mark_delete: Position, ranges: Iterable[EntryRange]) -> "PositionRanges":
         """The set of these ranges, in any order, overlapping or not."""
-        return cls(mark_delete, (_as_bounds(found) for found in ranges))
+        made = cls.__new__(cls)
+        made._become(mark_delete, ranges)
+        return made
+
+    def _become(self, mark_delete: Position, ranges: Iterable[EntryRange]) -> None:
+        self.mark_delete = mark_delete
+        self._by_ledger = _merged(mark_delete, ranges)
+        self.range_count = sum(len(firsts) for firsts, _ in self._by_ledger.values())
+        """Ranges beyond the mark-delete position."""
 
     def __contains__(self, position: Position) -> bool:
         return position <= self.mark_delete or self._in_range(position.ledger_id, position.entry_id)
@@ -170,10 +175,6 @@ def within_ledgers(lower: Position, upper: Position, lengths: Mapping[LedgerId, 
 
 
 _Bounds = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-def _as_bounds(found: EntryRange) -> tuple[Position, Position]:
-    return Position(found.ledger_id, EntryId(found.first - 1)), Position(found.ledger_id, found.last)
 
 
 def _in_upper_ledger(lower: Position, upper: Position) -> EntryRange:

@@ -159,7 +159,9 @@ class AdminRest:
     def _places(self, call: _Call) -> Sequence[str]:
         """The broker that a question about this topic was redirected to last, to spare a redirect; then the others."""
         owner = None if call.change else self._owners.get(call.matter)
-        return self._bases if owner is None else (owner, *(base for base in self._bases if base != owner))
+        if owner is None or not self._known.knows(owner):
+            return self._bases
+        return owner, *(base for base in self._bases if base != owner)
 
     def _learn_owner(self, call: _Call, url: str) -> None:
         if not call.change and call.matter:

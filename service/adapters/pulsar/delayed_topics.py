@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final, Generic, TypeVar
 
+import orjson
+
 from service.adapters.pulsar.admin_rest import AdminRest, topic_path
 from service.adapters.pulsar.cursor_positions import cursor_progress, ledger_lengths, position_of_text
 from service.delayed_delivery.facts import (
@@ -154,8 +156,7 @@ class BrokerTopics:
 
     def _asked_policy(self, topic: TopicName) -> DelayPolicy:
         broker = self._runtime.get(_RUNTIME, self._asked_runtime)
-        delayed = self._policy(topic, "delayedDelivery")
-        ttl = self._policy(topic, "messageTTL")
+        delayed, ttl = self._policies_of_v1(topic) if topic.cluster else self._policies_of(topic)
         policy = delayed if isinstance(delayed, dict) else {}
         ttl_seconds = ttl if isinstance(ttl, int) else broker.ttl_seconds
         return DelayPolicy(
@@ -165,6 +166,18 @@ class BrokerTopics:
             ttl_seconds=ttl_seconds or None,
             batch_index_ack=broker.batch_index_ack,
         )
+
+    def _policies_of(self, topic: TopicName) -> tuple[object, object]:
+        return self._policy(topic, "delayedDelivery"), self._policy(topic, "messageTTL")
+
+    def _policies_of_v1(self, topic: TopicName) -> tuple[object, object]:
+        """Brokers have no routes to policies of V1 topics; what holds is the namespace's (``Policies``)."""
+        node = self._store.read(f"/admin/policies/{topic.namespace}")
+        try:
+            document = {} if node is None else orjson.loads(node.data)
+            return document.get("delayed_delivery_policies"), document.get("message_ttl_in_seconds")
+        except (ValueError, AttributeError) as error:
+            raise TemporaryError(f"the policies of {topic.namespace} cannot be read; try again") from error
 
     def _policy(self, topic: TopicName, name: str) -> object:
         try:

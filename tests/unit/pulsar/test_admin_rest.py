@@ -198,6 +198,34 @@ def test_a_redirect_to_a_broker_that_the_cluster_lists_is_followed(brokers: list
     assert rest(first.url).get("/x") == {"ok": True}
 
 
+STATS = "/admin/v2/persistent/public/default/orders/stats"
+
+
+def test_a_question_about_a_topic_goes_to_its_owner_first(brokers: list[HttpBroker]) -> None:
+    first, second = brokers
+    asked = rest(first.url, second.url)
+    first.answer = lambda arrived: redirect_to(f"{second.url}{arrived.target}")
+    for path in (STATS, STATS.replace("stats", "internalStats")):
+        assert asked.get(path) == {"ok": True}
+    assert [len(broker.arrived) for broker in brokers] == [1, 2]
+    asked.get(STATS.replace("orders", "others"))
+    asked.change("POST", STATS)
+    assert [len(broker.arrived) for broker in brokers] == [3, 4], "another topic, and changes, begin at the beginning"
+
+
+@pytest.mark.parametrize("status", [0, 503])
+def test_an_owner_that_does_not_answer_any_more_is_forgotten(brokers: list[HttpBroker], status: int) -> None:
+    first, second = brokers
+    asked = rest(first.url, second.url)
+    first.answer = lambda arrived: redirect_to(f"{second.url}{arrived.target}")
+    asked.get(STATS)
+    first.answer = lambda arrived: Answer(200, b"[]")
+    second.answer = lambda arrived: Answer(status)
+    assert asked.get(STATS) == []
+    assert asked.get(STATS) == []
+    assert len(second.arrived) == 2
+
+
 @pytest.mark.parametrize("scheme", ["http", "ftp", "file", "gopher"])
 def test_credentials_go_to_no_unknown_host(brokers: list[HttpBroker], scheme: str) -> None:
     first, second = brokers

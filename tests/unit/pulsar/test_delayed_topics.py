@@ -11,6 +11,7 @@ from service.adapters.pulsar.native_cancelling import BrokerNativeCancelling
 from service.delayed_delivery.facts import SubscriptionType
 from service.model.clocks import SystemClock
 from service.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
+from service.model.names import parse_topic_name
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC, at
 from tests.fakes.metadata import FakeMetadataStore
@@ -73,7 +74,8 @@ class World:
         }
         broker.answer = self.answer
         self.rest = AdminRest([broker.url])
-        self.topics = BrokerTopics(self.rest, FakeMetadataStore(), self.clock)
+        self.store = FakeMetadataStore()
+        self.topics = BrokerTopics(self.rest, self.store, self.clock)
 
     def answer(self, arrived: Arrived) -> Answer:
         path = arrived.target.partition("?")[0]
@@ -106,6 +108,41 @@ def test_cursors_and_ledgers(world: World) -> None:
     assert (cursor.cursor_ledger, cursor.cursor_ledger_last_entry) == (9, 4)
     assert state.cursors["closed"].cursor_ledger is None
     assert state.last_confirmed == at(3, 8)
+
+
+def test_subscriptions_may_be_some_seconds_old_for_those_who_say_so(world: World) -> None:
+    first = world.topics.subscriptions(TOPIC)
+    world.answers["/stats"] = _json({"subscriptions": {}})
+    assert world.topics.subscriptions(TOPIC, max_age_seconds=2) == first
+    assert world.topics.subscriptions(TOPIC) == {}
+    assert world.topics.subscriptions(TOPIC, max_age_seconds=2) == {}, "the newest answer is the one remembered"
+    world.answers["/stats"] = _json(STATS)
+    world.clock.advance_ms(2_001)
+    assert world.topics.subscriptions(TOPIC, max_age_seconds=2) == first
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [
+        (None, (True, 500, None)),
+        ({"message_ttl_in_seconds": 7}, (True, 500, 7)),
+        ({"delayed_delivery_policies": {"active": False, "tickTime": 3000}}, (False, 3000, None)),
+    ],
+)
+def test_a_v1_topics_policy_is_its_namespaces(
+    world: World, stored: object, expected: tuple[bool, int, int | None]
+) -> None:
+    topic = parse_topic_name("persistent://tenant/cluster/namespace/orders")
+    if stored is not None:
+        world.store.create("/admin/policies/tenant/cluster/namespace", json.dumps(stored).encode())
+    policy = world.topics.delay_policy(topic)
+    assert (policy.enabled, policy.tick_ms, policy.ttl_seconds) == expected
+
+
+def test_a_v1_namespaces_policies_that_cannot_be_read_are_no_policy(world: World) -> None:
+    world.store.create("/admin/policies/tenant/cluster/namespace", b"[]")
+    with pytest.raises(TemporaryError):
+        world.topics.delay_policy(parse_topic_name("persistent://tenant/cluster/namespace/orders"))
 
 
 @pytest.mark.parametrize(
