@@ -1,0 +1,275 @@
+"""Audits while everything changes and brokers are killed: nothing referenced is condemned, all that leaked is found.
+
+What is referenced, and so what leaked, is told by brokers and bookies themselves (`tests.cluster.broker_view`).
+"""
+
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from service.audit.tables import LedgerKind, OrphanCause
+from service.demo.workload import delete_again, delete_topics, make_topics
+from service.local_cluster.cluster import find_software
+from service.local_cluster.spec import ClusterSpec
+from service.model.names import parse_topic_name
+from tests.cluster.audits import Audits, Look, demand_unused
+from tests.cluster.broker_view import BrokerView
+from tests.cluster.deletion import BOOKIE_CONF, BROKER_CONF
+from tests.cluster.every_kind import EVERY_KIND_CONF, Churn, EveryKind
+from tests.cluster.java_programs import java_program
+from tests.cluster.patience import until
+from tests.cluster.plugin import ClusterFactory
+from tests.cluster.running import ClusterUnderTest
+from tests.cluster.sidecars import Sidecars
+from tests.cluster.topics import Workload
+from tests.faults.harness import line_of
+from tests.faults.load import pause
+from tests.faults.tally import Line
+
+pytestmark = pytest.mark.timeout(900)
+
+CONF = {
+    **BROKER_CONF,
+    **EVERY_KIND_CONF,
+    "transactionCoordinatorEnabled": "true",
+    # Buckets are merged, so that old ones go.
+    "delayedDeliveryMaxNumBuckets": "6",
+}
+BROKERS = ("broker-1", "broker-2")
+LOOKS = 6
+CHURNING_THREADS = 3
+DOOMED_TOPICS = 30
+_SETTLE_SECONDS = 120
+_GONE_SECONDS = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A cluster of this module's own, with a sidecar, and who looks at it."""
+
+    cluster: ClusterUnderTest
+    workload: Workload
+    sidecars: Sidecars
+    view: BrokerView
+
+    @property
+    def url(self) -> str:
+        return self.cluster.addresses.web_service_urls[0]
+
+    def audits(self, directory: Path) -> Audits:
+        return Audits(self.cluster.addresses, directory)
+
+    def apply(self, audits: Audits, look: Look, line: Line) -> None:
+        """Approve the plan, and wait until all of it is gone."""
+        self.sidecars.shared()
+        self._unload_owners_of_buckets(look)
+        applied = audits.apply(look)
+        assert applied.sent + applied.sent_earlier == len(look.condemned)
+        until(
+            lambda: not look.condemned & self.view.existing(),
+            f"what was condemned is gone\n{self.sidecars.shared().log()}",
+            _GONE_SECONDS,
+        )
+        line.accepted += applied.sent
+        line.outcomes["deleted: unreferenced"] += len(look.condemned)
+
+    def settled(self) -> frozenset[int]:
+        """What nobody references, once two looks of the brokers agree."""
+
+        def agreeing() -> list[frozenset[int]] | None:
+            first, second = self.view.unreferenced(), self.view.unreferenced()
+            return [first] if first == second else None
+
+        return until(agreeing, "the cluster has come to rest", _SETTLE_SECONDS)[0]
+
+    def _unload_owners_of_buckets(self, look: Look) -> None:
+        """A bucket whose pointer was lost is deleted once no broker can have it in memory."""
+        for row in look.orphans.values():
+            if row["kind"] == LedgerKind.DELAYED_INDEX_BUCKET.value:
+                topic = parse_topic_name(row["topic"])
+                self.workload.request("PUT", self.workload.of_topic(topic, "unload"))
+
+
+@pytest.fixture(scope="module")
+def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory, full_run: None) -> Iterator[Stage]:
+    with special_cluster(brokers=2, bookies=2, broker_conf=CONF, bookie_conf=BOOKIE_CONF) as cluster:
+        sidecars = Sidecars(cluster.addresses, tmp_path_factory.mktemp("sidecars"))
+        with (
+            contextlib.closing(Workload(cluster)) as workload,
+            contextlib.closing(BrokerView(cluster.addresses)) as view,
+            contextlib.closing(sidecars),
+        ):
+            sidecars.shared()
+            yield Stage(cluster, workload, sidecars, view)
+
+
+def test_nothing_that_is_referenced_is_condemned_while_everything_changes(
+    stage: Stage, dice: random.Random, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    line, audits = line_of(request), stage.audits(tmp_path)
+    number = dice.getrandbits(32)
+    world = EveryKind(stage.workload, stage.cluster.addresses, f"public/every-{number:x}")
+    world.fill()
+    run_transactions(stage, world, tmp_path)
+    upload_to_function_worker(stage, f"fn-{number:x}")
+    condemned: set[int] = set()
+    churn = Churn(stage.workload, stage.cluster.addresses, f"public/churn-{number:x}", dice)
+    audits.look()
+    with churn.running(CHURNING_THREADS):
+        for _ in range(LOOKS):
+            # Seen by brokers between two dumps: what is in use now must not be condemned by the second.
+            in_use = stage.view.references()
+            look = audits.look()
+            demand_unused(look, look.condemned, in_use)
+            condemned |= look.condemned
+            demand_unused(look, frozenset(condemned), stage.view.references())
+            line.fault("audited under load")
+            line.outcomes["ledgers compared under load"] += look.summary.existing.ledgers
+    for act, count in churn.done.items():
+        line.fault(f"load of audits: {act.strip('_').replace('_', ' ')}", count)
+    unused = stage.settled()
+    audits.look()
+    pause(3)
+    last = audits.look()
+    demand_unused(last, last.condemned, stage.view.references())
+    demand_exactly(last, unused)
+    stage.apply(audits, last, line)
+    world.check()
+    assert not (audits.look().orphans.keys() & unused)
+
+
+def demand_exactly(look: Look, unused: frozenset[int]) -> None:
+    """What is condemned is what no broker knows: all of it, and nothing else."""
+    assert look.condemned == unused, [look.orphans.get(each, each) for each in look.condemned ^ unused]
+
+
+def run_transactions(stage: Stage, world: EveryKind, directory: Path) -> None:
+    """Transactions' logs, buffers' snapshots and stores of pending acknowledgements have ledgers then."""
+    program = Path(__file__).with_name("Transactions.java")
+    topic, addresses = world.topic("transacted"), stage.cluster.addresses
+    log = directory / "transactions.log"
+    with java_program(program, addresses.version, ["-Xmx128m"], [addresses.broker_service_url], log) as java:
+        java.tell(f"{topic} in-transactions")
+        assert java.read() == "done"
+    used = stage.view.references()
+    places = {path.rpartition("/")[2] for paths in used.values() for path in paths}
+    assert any(place.startswith("__transaction_log_") for place in places), sorted(places)
+    assert any(place.endswith("__transaction_pending_ack") for place in places), sorted(places)
+
+
+def upload_to_function_worker(stage: Stage, name: str) -> None:
+    """A function's code, which the worker inside of a broker keeps on DistributedLog; the broker gets one first."""
+    start_function_worker(stage.cluster)
+
+    def uploaded() -> bool:
+        # It answers 503 until it has become its own leader.
+        answer = requests.post(
+            f"{stage.url}/admin/v3/functions/upload",
+            files={"data": ("tool.jar", b"no jar" * 100, "application/octet-stream"), "path": (None, f"a/b/{name}")},
+            timeout=120,
+        )
+        assert answer.ok or answer.status_code == 503, f"{answer.status_code} {answer.text[:300]}"
+        return bool(answer.ok)
+
+    until(uploaded, "the worker took the function's code", 120)
+    segments = [ledger_id for ledger_id, paths in stage.view.references().items() if "/pulsar" in paths]
+    assert len(segments) >= 2
+
+
+def start_function_worker(cluster: ClusterUnderTest) -> None:
+    """Switch it on in the first broker, with a runtime that asks for no jars of ``bin/pulsar``."""
+    assert cluster.addresses.directory is not None
+    directory = cluster.addresses.directory / BROKERS[0]
+    if (directory / "conf").exists():
+        return
+    (directory / "conf").mkdir()
+    original = find_software(ClusterSpec(directory)).distribution / "conf" / "functions_worker.yml"
+    runtime = "org.apache.pulsar.functions.runtime"
+    changed = original.read_text().replace(
+        f"\nfunctionRuntimeFactoryClassName: {runtime}.process.ProcessRuntimeFactory",
+        f"\nfunctionRuntimeFactoryClassName: {runtime}.thread.ThreadRuntimeFactory",
+    )
+    (directory / "conf" / "functions_worker.yml").write_text(changed)
+    conf = directory / "broker.conf"
+    conf.write_text(conf.read_text().replace("functionsWorkerEnabled=false", "functionsWorkerEnabled=true"))
+    cluster.restart(BROKERS[0])
+
+
+# --- what kills leave ----------------------------------------------------------------------------------------------
+
+
+def test_what_killed_brokers_leave_is_found_with_its_owner_and_cause_and_deleted(
+    stage: Stage, dice: random.Random, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    line, audits = line_of(request), stage.audits(tmp_path)
+    number = dice.getrandbits(32)
+    doomed, churned = f"public/doomed-{number:x}", f"public/killed-{number:x}"
+    names = make_topics(stage.workload.client, stage.url, doomed, DOOMED_TOPICS)
+    churn = Churn(stage.workload, stage.cluster.addresses, churned, dice)
+    with churn.running(2 * CHURNING_THREADS):
+        pause(dice.uniform(4, 8))
+        brokers = dice.sample(BROKERS, dice.randint(1, 2))
+        delete_and_kill(stage, doomed, names, brokers, dice)
+    line.fault("brokers killed under audit", len(brokers))
+    unused = stage.settled()
+    audits.look()
+    pause(3)
+    look = audits.look()
+    demand_unused(look, look.condemned, stage.view.references())
+    demand_exactly(look, unused)
+    left = [look.orphans[ledger_id] for ledger_id in sorted(unused)]
+    for row in left:
+        demand_owner_and_cause(stage, row, doomed)
+    line.faults += Counter(f"left behind: {row['kind']}, {row['cause']}" for row in left)
+    demand_missing(stage, look)
+    stage.apply(audits, look, line)
+    assert not (audits.look().orphans.keys() & unused)
+
+
+def delete_and_kill(
+    stage: Stage, namespace: str, names: Sequence[str], brokers: Sequence[str], dice: random.Random
+) -> None:
+    """Delete all topics at once, kill brokers in the middle, start them again, delete again what was not answered."""
+    with ThreadPoolExecutor(len(brokers) + 1) as pool:
+        run = pool.submit(delete_topics, stage.url, namespace, names, _unheard)
+        pause(dice.uniform(0.1, 1.0))
+        for broker in brokers:
+            stage.cluster.kill(broker)
+        pause(dice.uniform(0, 2))
+        list(pool.map(stage.cluster.restart, brokers))
+        failed = run.result().failed
+    assert delete_again(stage.url, namespace, failed, pause, rounds=90) == []
+
+
+def _unheard() -> None:
+    """An answer that nobody waits for."""
+
+
+def demand_owner_and_cause(stage: Stage, row: dict[str, Any], doomed: str) -> None:
+    """Both as the ledger's own bytes and the brokers say."""
+    kind, cause = LedgerKind(row["kind"]), OrphanCause(row["cause"])
+    (stamp,) = stage.view.custom_metadata([row["ledger_id"]]).values()
+    named = {
+        LedgerKind.SCHEMA: row["schema_id"],
+        LedgerKind.DATA: row["managed_ledger"],
+        LedgerKind.CURSOR: row["managed_ledger"],
+    }.get(kind, row["topic"])
+    assert str(named).encode() in stamp, row
+    assert cause in stage.view.causes(kind, row), row
+    if row["namespace"] == doomed and kind is not LedgerKind.SCHEMA:
+        assert cause is OrphanCause.HALF_DELETED_TOPIC, row
+
+
+def demand_missing(stage: Stage, look: Look) -> None:
+    """Exactly the references that brokers have to ledgers that BookKeeper has not."""
+    used, existing = stage.view.references(), stage.view.existing()
+    told = {row["ledger_id"] for row in look.missing}
+    assert told == used.keys() - existing, (look.missing, {each: used[each] for each in used.keys() - existing})
