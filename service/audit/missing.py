@@ -60,7 +60,8 @@ def _affected(kind: LedgerKind, whose: str, cursor: str | None, reference: Mappi
         case LedgerKind.SCHEMA:
             return f"producers and consumers of {whose} cannot get one version of its schema"
         case LedgerKind.COMPACTED:
-            return f"readers of the compacted view of {whose} fail until it is compacted again"
+            lost = f"readers of the compacted view of {whose} fail until it is compacted again"
+            return f"{lost}, unless a broker has just replaced it and not yet written that down (within a minute)"
         case LedgerKind.DELAYED_INDEX_BUCKET:
             return f"the subscription {cursor} of {whose} lost a part of its index of delayed messages"
         case LedgerKind.LOG_SEGMENT:
