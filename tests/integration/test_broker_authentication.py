@@ -1,11 +1,9 @@
 """The sidecar's identity in front of brokers that ask for one."""
 
-import base64
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import jwt
 import pytest
 
 from service.adapters.metadata.zookeeper import open_metadata_store
@@ -20,29 +18,14 @@ from service.model.clocks import SystemClock
 from service.model.errors import NotAuthorizedError, TemporaryError
 from service.model.names import parse_topic_name
 from tests.cluster.plugin import ClusterFactory
+from tests.cluster.tokens import TOKEN_CONF, token
 
-KEY = b"a key of at least 32 bytes for HS256"
 CLOCK = SystemClock()
-
-
-def token(role: str) -> str:
-    return jwt.encode({"sub": role}, KEY, algorithm="HS256")
 
 
 @pytest.fixture(scope="module")
 def guarded(special_cluster: ClusterFactory) -> Iterator[ClusterAddresses]:
-    conf = {
-        "authenticationEnabled": "true",
-        "authorizationEnabled": "true",
-        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
-        "tokenSecretKey": "data:;base64," + base64.b64encode(KEY).decode(),
-        # The cluster's own readiness probe shows no identity; everybody who shows one is judged by it.
-        "anonymousUserRole": "anonymous",
-        "superUserRoles": "admin,anonymous",
-        "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
-        "brokerClientAuthenticationParameters": f"token:{token('admin')}",
-    }
-    with special_cluster(broker_conf=conf) as cluster:
+    with special_cluster(broker_conf=TOKEN_CONF) as cluster:
         yield cluster.addresses
 
 

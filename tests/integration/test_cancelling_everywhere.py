@@ -1,13 +1,11 @@
 """Cancelling where it is less usual: everybody dies at once, messages in chunks, names of the old form, brokers that
 ask who somebody is."""
 
-import base64
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import _pulsar
-import jwt
 import pulsar
 import pytest
 import requests
@@ -16,10 +14,9 @@ from tests.cluster.cancelling import FAST_SESSIONS, Stage, check, staged
 from tests.cluster.delays import KEY_SHARED, SHARED, DelayedTopic, Sent, await_rest, now_ms
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
+from tests.cluster.tokens import TOKEN_CONF, token
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.usefixtures("full_run")]
-
-_KEY = b"a key of at least 32 bytes for HS256"
 
 
 @pytest.fixture(scope="module")
@@ -100,20 +97,9 @@ def test_a_topic_with_a_name_of_the_old_form(two: Stage) -> None:
 def test_brokers_that_ask_for_a_token(
     special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    conf = {
-        "authenticationEnabled": "true",
-        "authorizationEnabled": "true",
-        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
-        "tokenSecretKey": "data:;base64," + base64.b64encode(_KEY).decode(),
-        # The test's own clients show no identity; the sidecar is judged by the one that it shows.
-        "anonymousUserRole": "anonymous",
-        "superUserRoles": "admin,anonymous",
-        "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
-        "brokerClientAuthenticationParameters": f"token:{_token('admin')}",
-    }
-    shown = {"auth_plugin": "token", "auth_params": f"token:{_token('admin')}"}
+    shown = {"auth_plugin": "token", "auth_params": f"token:{token('admin')}"}
     with (
-        special_cluster(broker_conf=conf) as cluster,
+        special_cluster(broker_conf=TOKEN_CONF) as cluster,
         staged(cluster, tmp_path_factory.mktemp("sidecars"), **shown) as stage,
         stage.topic() as topic,
     ):
@@ -126,8 +112,4 @@ def test_brokers_that_ask_for_a_token(
             await_rest(deliveries, set(range(5, 10)), due)
             check(deliveries, set(range(10)), set(range(5)))
         time.sleep(1)
-        assert _token("admin") not in stage.sidecar.whole_log
-
-
-def _token(role: str) -> str:
-    return jwt.encode({"sub": role}, _KEY, algorithm="HS256")
+        assert token("admin") not in stage.sidecar.whole_log
