@@ -17,7 +17,7 @@ from service.delayed_delivery.checking import (
     nothing_dispatched,
     with_known_type,
 )
-from service.delayed_delivery.facts import DelayPolicy, EntryAnswer, EntryFacts, SubscriptionFacts, TopicState
+from service.delayed_delivery.facts import EntryAnswer, EntryFacts, SubscriptionFacts, TopicState
 from service.delayed_delivery.gathering import chunk_candidates, chunks_of
 from service.delayed_delivery.merging import fitting, runs
 from service.delayed_delivery.planning import KnownCancellation, Looked, Plan, Wanted, plan
@@ -26,7 +26,7 @@ from service.model.errors import NotFoundError, OutcomeUnknownError, PermanentEr
 from service.model.names import TopicName
 from service.model.positions import Position
 
-_SOON_MS = 30_000
+_SOON_MS = 60_000
 _TYPES_SECONDS = 2.0
 """How old the subscriptions' types may be, far from the due time; whether they exist is asked each time."""
 _RACED = "the broker may have dispatched it before the acknowledgement came; it is not delivered again"
@@ -76,23 +76,21 @@ class Canceller:
     # --- looking ---------------------------------------------------------------------------------------------------
 
     def _look(self, topic: TopicName, targets: Sequence[Target]) -> Looked:
-        """All reads at once."""
+        """All that is to be known; the counters of subscriptions always from before their cursors.
+
+        Only then do they prove anything near the due time: what is not acknowledged was not out then.
+        """
         topics = self._world.topics
-        is_near = _may_be_near(targets, self._world.brokers_now_ms())
-        age_seconds = 0.0 if is_near else _TYPES_SECONDS
-        subscriptions = self._looks.submit(topics.subscriptions, topic, max_age_seconds=age_seconds)
+        age_seconds = 0.0 if _may_be_near(targets, self._world.brokers_now_ms()) else _TYPES_SECONDS
+        subscriptions = topics.subscriptions(topic, max_age_seconds=age_seconds)
         states = self._looks.submit(topics.state, topic)
-        entries = self._looks.submit(self._world.entries.read, topic, {target.position for target in targets})
         policy = topics.delay_policy(topic)
-        found_subscriptions, state, found = subscriptions.result(), states.result(), entries.result()
-        if not is_near and not _names_the_same(found_subscriptions, state):
-            found_subscriptions = topics.subscriptions(topic)
-        if is_near or _is_near(found, policy, self._world.brokers_now_ms()):
-            # Only counters that were read before the cursors prove anything: what is not acknowledged was not out then.
-            found_subscriptions = found_subscriptions if is_near else topics.subscriptions(topic)
-            state = topics.state(topic)
+        found = self._world.entries.read(topic, {target.position for target in targets})
+        state = states.result()
+        if age_seconds and not _names_the_same(subscriptions, state):
+            subscriptions, state = topics.subscriptions(topic), topics.state(topic)
         chunks = self._chunks(topic, found)
-        return Looked(topic, found_subscriptions, state, policy, found, chunks, self._world.brokers_now_ms())
+        return Looked(topic, subscriptions, state, policy, found, chunks, self._world.brokers_now_ms())
 
     def _chunks(
         self, topic: TopicName, entries: Mapping[Position, EntryAnswer]
@@ -204,7 +202,7 @@ class Canceller:
 
 def _may_be_near(targets: Sequence[Target], now_ms: int) -> bool:
     """Whether a message may be due soon, by what the caller says."""
-    soon_ms = now_ms + 2 * _SOON_MS
+    soon_ms = now_ms + _SOON_MS
     return any(target.deliver_at_ms is None or target.deliver_at_ms < soon_ms for target in targets)
 
 
@@ -213,15 +211,6 @@ def _names_the_same(subscriptions: Mapping[str, SubscriptionFacts], state: Topic
     durable = {name for name, found in subscriptions.items() if found.durable}
     others = (subscriptions.keys() - durable) | INTERNAL_SUBSCRIPTIONS
     return durable - INTERNAL_SUBSCRIPTIONS == state.cursors.keys() - others
-
-
-def _is_near(entries: Mapping[Position, EntryAnswer], policy: DelayPolicy, now_ms: int) -> bool:
-    """Whether a message may be dispatched before it can be acknowledged."""
-    soon_ms = now_ms + policy.earliest_lead_ms + _SOON_MS
-    return any(
-        isinstance(facts, EntryFacts) and facts.deliver_at_ms is not None and facts.deliver_at_ms < soon_ms
-        for facts in entries.values()
-    )
 
 
 def _tell(
