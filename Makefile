@@ -40,6 +40,7 @@ test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and
 test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours); the counts go into docs/reliability.md
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/unit/ledger_deletion/test_crash_replay.py \
 	  tests/unit/ledger_deletion/test_replay_of_schedules.py
+	$(BIN)/python -m pytest -q --fault-rounds 2 tests/integration/test_cancelling.py tests/integration/test_cancelling_everywhere.py
 	$(BIN)/python -m pytest $(FAULTS) --fault-rounds $(FAULT_ROUNDS) --fault-report docs/reliability.json
 	$(BIN)/python -m tests.faults.report docs/reliability.json docs/reliability.md
 
