@@ -1,0 +1,107 @@
+"""What is written to the log, what comes back from it, and what another sidecar knows from it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
+from service.delayed_delivery.ports import LogRecords
+from service.delayed_delivery.records import encode, key_of
+from service.delayed_delivery.workflow.world import Memory
+from service.model.errors import TemporaryError
+from tests.fakes.delayed_messages import TOPIC, at
+
+NOW = 1_700_000_000_000
+PLACE = (TOPIC, "s")
+
+
+def cancellation(entry: int, proof: Proof = Proof.ACCEPTED) -> Cancellation:
+    return Cancellation(TOPIC, "s", at(entry), NOW, NOW - 1000, proof)
+
+
+class Log:
+    """A log that a test reads back itself; ``before`` is called with what is appended, and may raise."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[str, bytes | None]] = []
+        self.before: Callable[[LogRecords], None] = lambda records: None
+
+    def ensure(self) -> None:
+        """It is there."""
+
+    def append(self, records: LogRecords) -> None:
+        self.before(records)
+        self.records += records
+
+    def follow(
+        self, apply: Callable[[LogRecords], None], caught_up: Callable[[], None], stopped: Callable[[], bool]
+    ) -> None:
+        apply(self.records)
+        caught_up()
+
+
+def proofs(memory: Memory) -> dict[int, Proof]:
+    return {one.position.entry_id: one.proof for one in memory.at(PLACE)}
+
+
+def test_own_records_that_come_back_late_lower_nothing() -> None:
+    log = Log()
+    memory = Memory(log)
+    memory.record([cancellation(1), cancellation(2)])
+    memory.learn([cancellation(1, Proof.ACKED)])
+    memory.record([cancellation(1, Proof.PERSISTED)])
+    memory.apply(log.records)
+    memory.apply(log.records)
+    assert proofs(memory) == {1: Proof.PERSISTED, 2: Proof.ACCEPTED}
+
+
+def test_of_records_whose_fate_is_unknown_those_that_came_back_are_known() -> None:
+    log = Log()
+    memory = Memory(log)
+
+    def half(records: LogRecords) -> None:
+        memory.apply(records[:1])
+        raise TemporaryError("for this test")
+
+    log.before = half
+    with pytest.raises(TemporaryError):
+        memory.record([cancellation(1), cancellation(2)])
+    assert proofs(memory) == {1: Proof.ACCEPTED}
+    memory.apply([encode(cancellation(2))])
+    assert proofs(memory) == {1: Proof.ACCEPTED, 2: Proof.ACCEPTED}, "it had been stored after all"
+
+
+def test_what_was_logged_as_persisted_ends_by_being_forgotten() -> None:
+    log = Log()
+    memory, other = Memory(log), Memory(log)
+    memory.record([cancellation(1), cancellation(2)])
+    memory.record([cancellation(1, Proof.PERSISTED)])
+    memory.learn([cancellation(2, Proof.ACKED)])
+    written = len(log.records)
+    memory.finish([cancellation(1, Proof.EXPIRED), cancellation(2, Proof.EXPIRED)])
+    assert [(key, value is None) for key, value in log.records[written:]] == [
+        (key_of(TOPIC, at(2), "s"), False),
+        (key_of(TOPIC, at(1), "s"), True),
+        (key_of(TOPIC, at(2), "s"), True),
+    ]
+    other.apply(log.records)
+    for knowing in (memory, other):
+        assert knowing.open_count == 0
+        assert [knowing.find(TOPIC, at(entry))[0].proof for entry in (1, 2)] == [Proof.EXPIRED, Proof.EXPIRED]
+
+
+def test_a_failed_end_is_told() -> None:
+    log = Log()
+    memory, other = Memory(log), Memory(log)
+    memory.record([cancellation(1)])
+    memory.record([cancellation(1, Proof.PERSISTED)])
+    memory.finish([cancellation(1).at(Proof.RACED, Cause.LOST, "for this test")])
+    other.apply(log.records)
+    (told,) = other.find(TOPIC, at(1))
+    assert (told.proof, told.cause) == (Proof.RACED, Cause.LOST)
+
+
+def test_records_that_nobody_here_can_read_are_left_alone() -> None:
+    memory = Memory(Log())
+    memory.apply([("?", b"{}"), ("?", None), encode(cancellation(1)), (key_of(TOPIC, at(2), "s"), b"[]")])
+    assert proofs(memory) == {1: Proof.ACCEPTED}
