@@ -11,20 +11,19 @@ from typing import Any
 
 import numpy as np
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 from pyspark.sql.types import StructType
 
-from pyspark_jobs.orphan_ledgers import tasks
+from pyspark_jobs.orphan_ledgers import first_pass, tasks
 from pyspark_jobs.orphan_ledgers.files import Directory
 from pyspark_jobs.orphan_ledgers.id_sets import union
 from pyspark_jobs.orphan_ledgers.schemas import spark_schema
-from service.audit.decoding import LIST_USAGE, NODE_COLUMNS, REFERENCES, unread_compaction_cursors
+from service.audit.decoding import NODE_COLUMNS, unread_compaction_cursors
 from service.audit.dumping import LEDGERS_LEFT_OUT
 from service.audit.findings import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS
 from service.audit.guards import demand_few_missing
 from service.audit.judging import Judge
-from service.audit.ledger_lists import Numbers
 from service.audit.manifests import Manifest
 from service.audit.policies import Policy
 from service.audit.shields import Damage, Reach, Shields
@@ -41,7 +40,7 @@ from service.audit.tables import (
     Subtree,
     Table,
 )
-from service.audit.usage import NAMED_USAGE
+from service.audit.varints import Numbers
 from service.ledger_ownership.paths import ledger_path
 from service.model.ids import LedgerId
 
@@ -126,28 +125,29 @@ class Finding:
     def find(self) -> Findings:
         facts = self._keep(self._facts())
         compared = self._keep(self._compared(facts))
-        counts = compared.agg(*(F.sum(name) for name in ("listed", "in_dump", "referenced"))).first()
-        assert counts is not None
-        listed, in_dump, referenced = (count or 0 for count in counts)
-        missing = self._keep(self._missing(facts, compared))
-        others = self._others(facts, missing)
+        counts = _compared_counts(compared)
+        reported = self._reported(facts)
+        gone = self._missing_ids(compared, counts["missing_ledgers"], reported)
+        missing = self._keep(self._missing(facts, gone))
+        others = self._others(facts, gone)
+        few = counts["candidate_ledgers"] <= _BROADCAST_ROWS
         ledgers = self._keep(self._wanted_ledgers(compared, others))
-        shields = self._shields(facts)
-        judged = self._keep(self._judged(ledgers.where("is_candidate"), shields))
+        shields = _shields(reported)
+        judged = self._keep(self._judged(ledgers.where("is_candidate"), shields, few))
         usage = self._keep(self._usage(facts, others, ledgers, missing))
-        by_kind, by_tenant = (_usage_counts(usage, name) for name in ("kind", "tenant"))
-        orphans = judged.where("is_orphan")
+        by_usage = _counts(usage, ("kind", "tenant"), F.sum("ledgers"), F.sum("bytes"))
+        by_column = _counts(judged, ("is_orphan", *_COUNTED), F.count("*"), F.sum("length_bytes"))
         found = Found(
-            listed=listed,
-            in_dump=in_dump,
-            referenced=referenced,
-            usage_by_kind=by_kind,
-            usage_by_tenant=by_tenant,
-            orphans_by={name: _row_counts(orphans, name) for name in _COUNTED},
-            unattributed=_count(judged.where("not is_orphan")),
-            missing=missing.count(),
+            listed=counts["listed"],
+            in_dump=counts["in_dump"],
+            referenced=counts["referenced"],
+            usage_by_kind=by_usage["kind"],
+            usage_by_tenant=by_usage["tenant"],
+            orphans_by={name: by_column[name] for name in _COUNTED},
+            unattributed=by_column["is_orphan"].get("false", Count()),
+            missing=0 if not len(gone) else missing.count(),
         )
-        return Findings(judged, self._missing_rows(missing), usage, found, shields, self._unread(facts))
+        return Findings(judged, missing, usage, found, shields, _log_segments_unread(reported))
 
     def release(self) -> None:
         """Give back what was kept between steps."""
@@ -167,48 +167,54 @@ class Finding:
     def _facts(self) -> DataFrame:
         nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), NODE_COLUMNS)
         parts = [
-            nodes.mapInArrow(tasks.decode_nodes_task, tasks.FACTS),
-            self._inputs.table(Table.CURSOR_LEDGERS).mapInArrow(tasks.decode_cursor_ledgers_task, tasks.FACTS),
-            self._inputs.table(Table.LOG_SEGMENTS).mapInArrow(tasks.decode_log_segments_task, tasks.FACTS),
-            self._inputs.ledgers(["ledger_id"]).mapInArrow(tasks.listed_ids_task(_LISTED), tasks.FACTS),
+            nodes.mapInArrow(first_pass.decode_nodes_task, first_pass.FACTS),
+            self._inputs.table(Table.CURSOR_LEDGERS).mapInArrow(
+                first_pass.decode_cursor_ledgers_task, first_pass.FACTS
+            ),
+            self._inputs.table(Table.LOG_SEGMENTS).mapInArrow(first_pass.decode_log_segments_task, first_pass.FACTS),
+            self._inputs.ledgers(["ledger_id"]).mapInArrow(first_pass.listed_ids_task(_LISTED), first_pass.FACTS),
         ]
         if self._inputs.own_ledgers:
             ledgers = self._inputs.nodes((Subtree.LEDGERS,), ("path", "unreadable"))
-            parts.append(ledgers.mapInArrow(tasks.dumped_ids_task(_DUMPED, self._root), tasks.FACTS))
+            parts.append(ledgers.mapInArrow(first_pass.dumped_ids_task(_DUMPED, self._root), first_pass.FACTS))
         return reduce(DataFrame.union, parts)
 
     def _compared(self, facts: DataFrame) -> DataFrame:
-        sets = facts.where(F.col("tag").isin(_LISTED, _DUMPED, tasks.IDS)).select("tag", "range_id", "ids")
+        sets = facts.where(F.col("tag").isin(_LISTED, _DUMPED, first_pass.IDS)).select("tag", "range_id", "ids")
         task = tasks.compare_task(_LISTED, _DUMPED, self._inputs.own_ledgers)
         return sets.groupBy("range_id").applyInArrow(task, tasks.COMPARED)
 
-    def _missing(self, facts: DataFrame, compared: DataFrame) -> DataFrame:
-        gone = self._missing_ids(facts, compared)
+    def _missing(self, facts: DataFrame, gone: Numbers) -> DataFrame:
+        """Rows of the table of missing ledgers."""
+        schema = spark_schema(MISSING_LEDGERS)
         if not len(gone):
-            return self._spark.createDataFrame([], spark_schema(REFERENCES))
-        listed = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), NODE_COLUMNS)
-        wanted = self._spark.createDataFrame([(ledger_id,) for ledger_id in gone.tolist()], "ledger_id bigint")
-        single = facts.where(F.col("tag") == tasks.OTHER).join(F.broadcast(wanted), "ledger_id", "left_semi")
-        null = F.lit(None).cast("bigint")
-        return listed.mapInArrow(tasks.lists_naming_task(gone), spark_schema(REFERENCES)).union(
-            single.select("ledger_id", "kind", "path", null.alias("entries"), null.alias("size_bytes")).distinct()
-        )
+            return self._spark.createDataFrame([], schema)
+        nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), NODE_COLUMNS)
+        single = _singles(facts).join(F.broadcast(self._ids(gone)), "ledger_id", "left_semi")
+        rows = single.select("ledger_id", "kind", "path").mapInArrow(tasks.missing_rows_task, schema)
+        return nodes.mapInArrow(tasks.lists_naming_task(gone), schema).union(rows)
 
-    def _missing_ids(self, facts: DataFrame, compared: DataFrame) -> Numbers:
-        sets = compared.where(F.length("missing") > 1).select("range_id", "missing")
+    def _missing_ids(self, compared: DataFrame, count: int, reported: Sequence[Row]) -> Numbers:
         found: Numbers = np.zeros(0, np.int64)
-        for row in sets.toLocalIterator():
+        demand_few_missing(count)
+        if not count:
+            return found
+        for row in compared.where("missing_ledgers > 0").select("range_id", "missing").collect():
             found = np.concatenate([found, union(row["range_id"], [bytes(row["missing"])])])
-            demand_few_missing(len(found))
-        unread = facts.where((F.col("tag") == tasks.UNREAD) & F.col("path").isNotNull()).select("path").collect()
-        below = tuple(f"{row['path']}/" for row in unread)
+        below = tuple(
+            f"{row['path']}/" for row in reported if row["tag"] == first_pass.UNREAD and row["path"] is not None
+        )
         seen = [not ledger_path(LedgerId(ledger_id), self._root).startswith(below) for ledger_id in found.tolist()]
         return found[np.array(seen, np.bool_)]
 
-    def _others(self, facts: DataFrame, missing: DataFrame) -> DataFrame:
-        """Existing ledgers that single references name, once for each reference."""
-        single = facts.where(F.col("tag") == tasks.OTHER).select("ledger_id", "kind", "path").distinct()
-        return single.join(F.broadcast(missing.select("ledger_id").distinct()), "ledger_id", "left_anti")
+    def _ids(self, ids: Numbers) -> DataFrame:
+        return self._spark.createDataFrame([(ledger_id,) for ledger_id in ids.tolist()], "ledger_id bigint")
+
+    def _others(self, facts: DataFrame, gone: Numbers) -> DataFrame:
+        """Single references to ledgers that exist."""
+        if not len(gone):
+            return _singles(facts)
+        return _singles(facts).join(F.broadcast(self._ids(gone)), "ledger_id", "left_anti")
 
     def _wanted_ledgers(self, compared: DataFrame, others: DataFrame) -> DataFrame:
         """`tasks.READ_LEDGERS` of the candidates and of what single references name, each ledger once."""
@@ -233,19 +239,23 @@ class Finding:
 
     # --- judging -----------------------------------------------------------------------------------------------
 
-    def _shields(self, facts: DataFrame) -> Shields:
-        rows = facts.where(F.col("tag") == tasks.DAMAGE).select("path", "kind", "reason").distinct().collect()
-        damages = [Damage(row["path"], Reach(row["kind"]), row["reason"]) for row in rows]
-        cursors = facts.where(F.col("tag") == tasks.COMPACTION).select("path")
-        read = facts.where(F.col("tag") == tasks.READ).select("path")
-        unread = [row["path"] for row in cursors.join(read, "path", "left_anti").collect()]
-        return Shields([*damages, *unread_compaction_cursors(unread, ())])
+    def _reported(self, facts: DataFrame) -> list[Row]:
+        """What was not read: damages, directories, log segments, and compaction cursors without a reading."""
+        tags = (first_pass.DAMAGE, first_pass.UNREAD, first_pass.COMPACTION, first_pass.READ)
+        rows = facts.where(F.col("tag").isin(*tags))
+        # A cursor and the reading of its ledger fall into one group.
+        is_cursor = F.col("tag").isin(first_pass.COMPACTION, first_pass.READ)
+        group = F.when(is_cursor, first_pass.COMPACTION).otherwise(F.col("tag")).alias("tag")
+        summed = rows.groupBy(group, "path", "kind", "reason").agg(
+            F.max(F.col("tag") == first_pass.READ).alias("was_read"), F.sum("ledgers").alias("ledgers")
+        )
+        return summed.where(f"tag != '{first_pass.COMPACTION}' or not was_read").collect()
 
-    def _judged(self, candidates: DataFrame, shields: Shields) -> DataFrame:
+    def _judged(self, candidates: DataFrame, shields: Shields, few: bool) -> DataFrame:
         paths = candidates.select(F.explode(F.array("owner_path", "topic_path")).alias("path")).dropna().distinct()
         nodes = self._inputs.nodes(
             (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), ("path", "value", "version", "mzxid")
-        ).join(self._small(paths), "path", "left_semi")
+        ).join(F.broadcast(paths) if few else paths, "path", "left_semi")
         owners = self._keep(nodes.mapInArrow(tasks.owner_nodes_task, tasks.OWNERS))
         rows = candidates
         for prefix in ("owner", "topic"):
@@ -262,48 +272,49 @@ class Finding:
             return self._spark.createDataFrame([], ", ".join(f"{name} bigint" for name in names))
         return self._earlier.select(*(F.col(name).alias(f"earlier_{name}") for name in EARLIER_COLUMNS))
 
-    def _small(self, frame: DataFrame) -> DataFrame:
-        kept = self._keep(frame)
-        return F.broadcast(kept) if kept.count() <= _BROADCAST_ROWS else kept
-
     # --- the other tables --------------------------------------------------------------------------------------
 
     def _usage(self, facts: DataFrame, others: DataFrame, ledgers: DataFrame, missing: DataFrame) -> DataFrame:
-        listed = facts.where(F.col("tag") == tasks.USAGE).select(*LIST_USAGE.names)
+        listed = facts.where(F.col("tag") == first_pass.USAGE).select(*_USAGE_KEYS, *_USAGE_SUMS)
         lengths = ledgers.where("not is_candidate").select("ledger_id", "length")
-        single = (
-            others.join(lengths, "ledger_id", "left")
-            .groupBy("path", "kind")
-            .agg(
-                F.count("*").alias("ledgers"),
-                F.coalesce(F.sum("length"), F.lit(0)).alias("bytes"),
-                F.sum(F.isnull("length").cast("bigint")).alias("unknown_size_ledgers"),
-            )
-        )
-        off = missing.where(F.col("kind") == LedgerKind.DATA.value).select(
-            "path",
-            "kind",
-            F.lit(-1).cast("bigint").alias("ledgers"),
-            (-F.coalesce("size_bytes", F.lit(0))).cast("bigint").alias("bytes"),
-            (-F.isnull("size_bytes").cast("bigint")).alias("unknown_size_ledgers"),
-        )
-        named = listed.union(single).union(off).mapInArrow(tasks.named_usage_task, spark_schema(NAMED_USAGE))
+        single = others.join(lengths, "ledger_id", "left").select(*_USAGE_KEYS, *_one_ledger("length", 1))
+        off = missing.where(F.col("kind") == LedgerKind.DATA.value).select(*_USAGE_KEYS, *_one_ledger("size_bytes", -1))
+        named = listed.union(single).union(off)
         summed = named.groupBy(*_USAGE_KEYS).agg(*(F.sum(name).alias(name) for name in _USAGE_SUMS))
-        usage = summed.where("ledgers > 0").join(self._loaded(facts), "topic", "left")
+        topics = facts.where(F.col("tag") == first_pass.LOADED).groupBy("topic").agg(F.max("flag").alias("loaded"))
+        usage = summed.where("ledgers > 0").join(topics, "topic", "left")
         loaded = F.when(F.col("kind") != LedgerKind.SCHEMA.value, F.col("loaded")).alias("loaded")
         return usage.select(*_USAGE_KEYS, loaded, *_USAGE_SUMS)
 
-    def _loaded(self, facts: DataFrame) -> DataFrame:
-        cursors = facts.where(F.col("tag") == tasks.CURSOR).select("path", "flag")
-        topics = cursors.mapInArrow(tasks.loaded_task, "topic string, flag boolean").where("topic is not null")
-        return topics.groupBy("topic").agg(F.max("flag").alias("loaded"))
 
-    def _missing_rows(self, missing: DataFrame) -> DataFrame:
-        return missing.mapInArrow(tasks.missing_rows_task, spark_schema(MISSING_LEDGERS))
+def _singles(facts: DataFrame) -> DataFrame:
+    """Each single reference once, and whom it belongs to."""
+    columns = ("ledger_id", "kind", "path", "tenant", "namespace", "topic")
+    return facts.where(F.col("tag") == first_pass.OTHER).select(*columns).distinct()
 
-    def _unread(self, facts: DataFrame) -> int:
-        row = facts.where((F.col("tag") == tasks.UNREAD) & F.col("path").isNull()).agg(F.sum("ledgers")).first()
-        return 0 if row is None else row[0] or 0
+
+def _one_ledger(size: str, sign: int) -> list[Column]:
+    sums = (F.lit(1), F.coalesce(size, F.lit(0)), F.isnull(size))
+    return [(column.cast("bigint") * sign).alias(name) for column, name in zip(sums, _USAGE_SUMS, strict=True)]
+
+
+def _compared_counts(compared: DataFrame) -> dict[str, int]:
+    names = ("listed", "in_dump", "referenced", "candidate_ledgers", "missing_ledgers")
+    row = compared.agg(*(F.sum(name).alias(name) for name in names)).first()
+    assert row is not None
+    return {name: row[name] or 0 for name in names}
+
+
+def _shields(reported: Sequence[Row]) -> Shields:
+    damages = [
+        Damage(row["path"], Reach(row["kind"]), row["reason"]) for row in reported if row["tag"] == first_pass.DAMAGE
+    ]
+    unread = [row["path"] for row in reported if row["tag"] == first_pass.COMPACTION]
+    return Shields([*damages, *unread_compaction_cursors(unread, ())])
+
+
+def _log_segments_unread(reported: Sequence[Row]) -> int:
+    return sum(row["ledgers"] or 0 for row in reported if row["tag"] == first_pass.UNREAD and row["path"] is None)
 
 
 def _newest_first() -> Any:
@@ -313,20 +324,25 @@ def _newest_first() -> Any:
     return Window.partitionBy("ledger_id").orderBy(*order)
 
 
-def _usage_counts(usage: DataFrame, column: str) -> dict[str, Count]:
-    rows = usage.groupBy(column).agg(F.sum("ledgers").alias("ledgers"), F.sum("bytes").alias("bytes")).collect()
-    return {row[column] or "": Count(row["ledgers"], row["bytes"]) for row in rows}
+def _counts(rows: DataFrame, columns: Sequence[str], ledgers: Column, size: Column) -> dict[str, dict[str, Count]]:
+    """Ledgers and bytes by the values of each column, all in one pass; the empty text stands for none.
 
-
-def _row_counts(rows: DataFrame, column: str) -> dict[str, Count]:
-    counted = rows.groupBy(column).agg(F.count("*").alias("ledgers"), F.sum("length_bytes").alias("bytes")).collect()
-    return {row[column] or "": Count(row["ledgers"], row["bytes"] or 0) for row in counted}
-
-
-def _count(rows: DataFrame) -> Count:
-    counted = rows.agg(F.count("*"), F.sum("length_bytes")).first()
-    assert counted is not None
-    return Count(counted[0], counted[1] or 0)
+    All columns after ``is_orphan`` count orphans only.
+    """
+    orphans = F.col("is_orphan") if "is_orphan" in columns else F.lit(True)
+    labels = [
+        F.when(
+            F.lit(name == "is_orphan") | orphans,
+            F.struct(F.lit(name).alias("name"), F.col(name).cast("string").alias("value")),
+        )
+        for name in columns
+    ]
+    labelled = rows.withColumn("label", F.explode(F.array_compact(F.array(*labels))))
+    counted = labelled.groupBy("label").agg(ledgers.alias("ledgers"), size.alias("bytes")).collect()
+    found: dict[str, dict[str, Count]] = {name: {} for name in columns}
+    for row in counted:
+        found[row["label"]["name"]][row["label"]["value"] or ""] = Count(row["ledgers"], row["bytes"] or 0)
+    return found
 
 
 def names_of(files: Iterable[str], table: Table) -> list[str]:

@@ -163,7 +163,7 @@ def _audit(inputs: Inputs, about: About, finding: Finding, directory: Directory,
     orphans = writing.orphans(findings, no)
     writing.others(findings)
     assert about.dump.instance_id is not None
-    plan = None if no else writing.plan(orphans, about.dump.instance_id)
+    plan = None if no else writing.plan(orphans, found.measured().condemned, about.dump.instance_id)
     if no:
         found = replace(found, orphans_by={**found.orphans_by, "standing": _withheld(found.orphans_by["standing"])})
     not_seen = unseen(

@@ -1,7 +1,6 @@
-"""What Spark's Python workers do with their rows: functions from Arrow batches to Arrow batches.
+"""What Spark's Python workers do with rows after the first pass: functions from Arrow batches to Arrow batches.
 
-Invariant: every value comes from `service.audit`, which the embedded engine calls too; here rows only change form. Many
-kinds of answers leave one pass over the nodes, told apart by ``tag``.
+Invariant: every value comes from `service.audit`, which the embedded engine calls too; here rows only change form.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,61 +8,29 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from pyspark_jobs.orphan_ledgers.id_sets import IdRanges, union, write_ids
+from pyspark_jobs.orphan_ledgers.first_pass import IDS, Batches, Task
+from pyspark_jobs.orphan_ledgers.id_sets import union, write_ids
 from service.audit.ages import age_label
-from service.audit.batch_work import as_listed, decode_part, dumped_ids, lists_naming
+from service.audit.batch_work import LISTED, as_listed, lists_naming, owner_nodes
 from service.audit.candidates import Claimed, read_candidate
-from service.audit.causes import OwnerNode, owner_node
-from service.audit.decoding import REFERENCES, Reference, decode_cursor_ledgers, decode_log_segments
-from service.audit.findings import earlier_looks, judge_cases, ledger_length, number_condemned, read_cases, withheld
+from service.audit.causes import OwnerNode
+from service.audit.findings import earlier_looks, judge_cases, number_condemned, read_cases, withheld
 from service.audit.judging import Judge
-from service.audit.ledger_lists import Numbers
+from service.audit.ledger_lengths import ledger_lengths
 from service.audit.missing import missing_row
-from service.audit.places import owner_of_managed_ledger
 from service.audit.plans import block_digest
-from service.audit.shields import Damage
 from service.audit.tables import MISSING_LEDGERS, ORPHAN_LEDGERS
-from service.audit.usage import named_usage
+from service.audit.varints import Numbers
 from service.ledger_ownership.paths import ledger_path
 from service.model.ids import LedgerId
 
-Batches = Iterable[pa.RecordBatch]
-Task = Callable[[Batches], Iterator[pa.RecordBatch]]
-
-IDS, USAGE, OTHER, DAMAGE, CURSOR, COMPACTION, READ, UNREAD = (
-    "ids",
-    "usage",
-    "other",
-    "damage",
-    "cursor",
-    "compaction",
-    "read",
-    "unread",
+COMPARED = (
+    "candidates binary, missing binary, candidate_ledgers bigint, missing_ledgers bigint, range_id bigint, "
+    "listed bigint, in_dump bigint, referenced bigint"
 )
-_FACTS = pa.schema(
-    [
-        pa.field("tag", pa.string()),
-        pa.field("range_id", pa.int64()),
-        pa.field("ids", pa.binary()),
-        pa.field("path", pa.string()),
-        pa.field("kind", pa.string()),
-        pa.field("ledger_id", pa.int64()),
-        pa.field("ledgers", pa.int64()),
-        pa.field("bytes", pa.int64()),
-        pa.field("unknown_size_ledgers", pa.int64()),
-        pa.field("flag", pa.bool_()),
-        pa.field("reason", pa.string()),
-    ]
-)
-FACTS = (
-    "tag string, range_id bigint, ids binary, path string, kind string, ledger_id bigint, ledgers bigint, "
-    "bytes bigint, unknown_size_ledgers bigint, flag boolean, reason string"
-)
-"""What one pass over nodes tells; columns that a tag does not need are null."""
-
-COMPARED = "candidates binary, missing binary, range_id bigint, listed bigint, in_dump bigint, referenced bigint"
 READ_LEDGERS = (
     "ledger_id bigint, metadata binary, version bigint, ctime_ms bigint, czxid bigint, mzxid bigint, "
     "unreadable string, is_candidate boolean, length bigint, owner_path string, topic_path string"
@@ -92,73 +59,6 @@ JUDGED = "age string, is_orphan boolean"
 """Beside the columns of the orphans' table."""
 
 
-# --- one pass over nodes, ledgers and the listing ------------------------------------------------------------------
-
-
-def decode_nodes_task(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Nodes to `FACTS`."""
-    ranges = IdRanges()
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        part = decode_part(batch)
-        ranges.add(part.ids)
-        yield _usage_facts(part.usage)
-        yield _facts(_other_facts(part.others, ranges))
-        yield _facts(_damage_facts(part.damages))
-        yield _facts({"tag": CURSOR, "path": name, "flag": flag} for name, flag in part.cursors.items())
-        yield _facts({"tag": COMPACTION, "path": path} for path in part.compaction_cursors)
-    yield _facts(_range_facts(ranges))
-
-
-def decode_cursor_ledgers_task(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Readings of compaction cursors' ledgers to `FACTS`."""
-    ranges = IdRanges()
-    for batch in batches:
-        rows = batch.to_pylist()
-        references, damages = decode_cursor_ledgers(rows)
-        yield _facts(_other_facts(references, ranges))
-        yield _facts(_damage_facts(damages))
-        yield _facts({"tag": READ, "path": row["cursor_path"]} for row in rows)
-    yield _facts(_range_facts(ranges))
-
-
-def decode_log_segments_task(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """DistributedLog's records to `FACTS`."""
-    ranges = IdRanges()
-    for batch in batches:
-        references, unread = decode_log_segments(batch.to_pylist())
-        yield _facts(_other_facts(references, ranges))
-        yield _facts([{"tag": UNREAD, "ledgers": unread}] if unread else [])
-    yield _facts(_range_facts(ranges))
-
-
-def listed_ids_task(tag: str) -> Task:
-    """The listing's ids to `FACTS`."""
-
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        ranges = IdRanges()
-        for batch in batches:
-            ranges.add(batch.column(0).to_numpy())
-        yield _facts(_range_facts(ranges, tag))
-
-    return task
-
-
-def dumped_ids_task(tag: str, root: str) -> Task:
-    """The ids of the dump's own ledgers, and directories that could not be read, to `FACTS`."""
-
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        ranges = IdRanges()
-        for batch in batches:
-            ids, unread = dumped_ids(root, batch)
-            ranges.add(ids[ids >= 0])
-            yield _facts({"tag": UNREAD, "path": path} for path in unread)
-        yield _facts(_range_facts(ranges, tag))
-
-    return task
-
-
 def compare_task(listed_tag: str, dumped_tag: str, own_ledgers: bool) -> Callable[[pa.Table], pa.Table]:
     """One range of ids: which are candidates, which are missing, and how many there are."""
 
@@ -172,9 +72,12 @@ def compare_task(listed_tag: str, dumped_tag: str, own_ledgers: bool) -> Callabl
         is_referenced = np.isin(listed, referenced)
         in_dump = np.isin(listed, dumped)
         missing = referenced[~(np.isin(referenced, listed) | np.isin(referenced, dumped))]
+        candidates = listed[in_dump & ~is_referenced]
         row = {
-            "candidates": write_ids(listed[in_dump & ~is_referenced]),
+            "candidates": write_ids(candidates),
             "missing": write_ids(missing),
+            "candidate_ledgers": len(candidates),
+            "missing_ledgers": len(missing),
             "range_id": number,
             "listed": len(listed),
             "in_dump": int(in_dump.sum()),
@@ -216,11 +119,9 @@ def read_ledgers_task(root: str) -> Task:
         for batch in batches:
             chosen = batch.column("is_candidate")
             listed = as_listed(batch, root) if "path" in batch.schema.names else batch
-            rows = [
-                _candidate(row) if is_candidate else _sized(row)
-                for row, is_candidate in zip(listed.to_pylist(), chosen.to_pylist(), strict=True)
-            ]
-            yield pa.RecordBatch.from_pylist(rows, schema=_READ)
+            yield _sized(listed.filter(pc.invert(chosen)))
+            candidates = listed.filter(chosen).select(LISTED.names).to_pylist()
+            yield pa.RecordBatch.from_pylist([_candidate(row) for row in candidates], schema=_READ)
 
     return task
 
@@ -228,7 +129,7 @@ def read_ledgers_task(root: str) -> Task:
 def owner_nodes_task(batches: Batches) -> Iterator[pa.RecordBatch]:
     """Nodes to `OWNERS`."""
     for batch in batches:
-        yield pa.RecordBatch.from_pylist([owner_node(node).row() for node in batch.to_pylist()], schema=_OWNERS)
+        yield pa.RecordBatch.from_pylist([node.row() for node in owner_nodes(batch)], schema=_OWNERS)
 
 
 def judge_task(judge: Judge) -> Task:
@@ -317,61 +218,27 @@ def block_task(block: pa.Table) -> pa.Table:
 
 
 def lists_naming_task(wanted: Numbers) -> Task:
-    """Nodes to references of their lists to these ledgers."""
+    """Nodes to rows of missing ledgers, of which their lists name some."""
 
     def task(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield lists_naming(wanted, batch) if batch.num_rows else REFERENCES.empty_table().to_batches()[0]
+            if batch.num_rows:
+                yield _missing(lists_naming(wanted, batch).to_pylist())
 
     return task
 
 
 def missing_rows_task(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """References to missing ledgers to rows of their table."""
+    """Single references to missing ledgers to rows of their table."""
     for batch in batches:
-        yield pa.RecordBatch.from_pylist([missing_row(row) for row in batch.to_pylist()], schema=MISSING_LEDGERS)
+        yield _missing([{**row, "entries": None, "size_bytes": None} for row in batch.to_pylist()])
 
 
-def named_usage_task(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Usage by node to usage by owner."""
-    for batch in batches:
-        yield named_usage(batch)
-
-
-def loaded_task(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Managed ledgers' names to topics."""
-    for batch in batches:
-        topics = [owner_of_managed_ledger(name).topic for name in batch.column("path").to_pylist()]
-        yield pa.RecordBatch.from_arrays([pa.array(topics, pa.string()), batch.column("flag")], names=["topic", "flag"])
+def _missing(references: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([missing_row(row) for row in references], schema=MISSING_LEDGERS)
 
 
 # --- forms ---------------------------------------------------------------------------------------------------------
-
-
-def _facts(rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(list(rows), schema=_FACTS)
-
-
-def _usage_facts(usage: pa.RecordBatch) -> pa.RecordBatch:
-    count = usage.num_rows
-    columns = {name: usage.column(name) for name in usage.schema.names} | {"tag": pa.repeat(USAGE, count)}
-    return pa.RecordBatch.from_arrays(
-        [columns[each.name] if each.name in columns else pa.nulls(count, each.type) for each in _FACTS], schema=_FACTS
-    )
-
-
-def _other_facts(others: Iterable[Reference], ranges: IdRanges) -> list[dict[str, Any]]:
-    rows = [{"tag": OTHER, "ledger_id": each.ledger_id, "kind": each.kind.value, "path": each.path} for each in others]
-    ranges.add(np.array([row["ledger_id"] for row in rows], np.int64))
-    return rows
-
-
-def _damage_facts(damages: Iterable[Damage]) -> Iterator[dict[str, Any]]:
-    return ({"tag": DAMAGE, "path": each.path, "kind": each.reach.value, "reason": each.reason} for each in damages)
-
-
-def _range_facts(ranges: IdRanges, tag: str = IDS) -> Iterator[dict[str, Any]]:
-    return ({"tag": tag, "range_id": number, "ids": ids} for number, ids in ranges.sets())
 
 
 def _wanted(ledger_ids: list[int], root: str) -> pa.RecordBatch:
@@ -386,11 +253,10 @@ def _candidate(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "is_candidate": True, "owner_path": reading.owner_path, "topic_path": reading.topic_path}
 
 
-def _sized(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **row,
-        "metadata": None,
-        "unreadable": None,
-        "is_candidate": False,
-        "length": ledger_length(row["metadata"]),
-    }
+def _sized(ledgers: pa.RecordBatch) -> pa.RecordBatch:
+    count = ledgers.num_rows
+    lengths = ledger_lengths(ledgers.column("metadata"))
+    columns = {name: ledgers.column(name) for name in ("ledger_id", "version", "ctime_ms", "czxid", "mzxid")}
+    columns |= {"is_candidate": pa.repeat(False, count), "length": lengths}
+    arrays = [columns[each.name] if each.name in columns else pa.nulls(count, each.type) for each in _READ]
+    return pa.RecordBatch.from_arrays(arrays, schema=_READ)

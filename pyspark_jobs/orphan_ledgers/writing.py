@@ -11,7 +11,7 @@ from pyspark_jobs.orphan_ledgers.finding import Finding, Findings
 from pyspark_jobs.orphan_ledgers.schemas import spark_schema
 from service.audit.plans import PLAN_BLOCK_ROWS, plan_digest
 from service.audit.reporting import EXTRACT_ROWS, Extract, Row
-from service.audit.summaries import Plan
+from service.audit.summaries import Count, Plan
 from service.audit.tables import LEDGER_USAGE, MISSING_LEDGERS, ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Table
 
 _ROWS_PER_FILE = 1_000_000
@@ -33,7 +33,9 @@ class Writing:
         if failed_guards:
             rows = rows.mapInArrow(tasks.withhold_task(failed_guards), schema)
         ordered = self._finding.keep(self._ordered(rows, ("ledger_id",), findings.found.orphans.ledgers))
-        numbered = self._finding.keep(ordered.mapInArrow(tasks.number_task(_first_rows(ordered)), schema))
+        condemned = 0 if failed_guards else findings.found.measured().condemned.ledgers
+        first_rows = _first_rows(ordered) if condemned else {}
+        numbered = self._finding.keep(ordered.mapInArrow(tasks.number_task(first_rows), schema))
         self._write(numbered, Table.ORPHAN_LEDGERS)
         return numbered
 
@@ -47,16 +49,15 @@ class Writing:
         usage = self._ordered(findings.usage, _USAGE_ORDER, findings.usage.count())
         self._write(usage.select(*LEDGER_USAGE.names), Table.LEDGER_USAGE)
 
-    def plan(self, orphans: DataFrame, instance_id: str) -> Plan:
+    def plan(self, orphans: DataFrame, condemned: Count, instance_id: str) -> Plan:
         """The plan of orphans that were numbered; its blocks are hashed where they are."""
-        condemned = orphans.where("row is not null")
-        totals = condemned.agg(F.count("*"), F.sum("length_bytes")).first()
-        assert totals is not None
-        blocks = condemned.withColumn("block", F.floor(F.col("row") / PLAN_BLOCK_ROWS))
-        hashed = blocks.groupBy("block").applyInArrow(tasks.block_task, "block bigint, digest binary")
-        digests = [bytes(row["digest"]) for row in hashed.orderBy("block").toLocalIterator()]
-        rows, size = totals[0], totals[1] or 0
-        return Plan(rows, size, plan_digest(self._audit_id, instance_id, rows, digests))
+        digests: list[bytes] = []
+        if condemned.ledgers:
+            blocks = orphans.where("row is not null").withColumn("block", F.floor(F.col("row") / PLAN_BLOCK_ROWS))
+            hashed = blocks.groupBy("block").applyInArrow(tasks.block_task, "block bigint, digest binary")
+            digests = [bytes(row["digest"]) for row in hashed.orderBy("block").toLocalIterator()]
+        digest = plan_digest(self._audit_id, instance_id, condemned.ledgers, digests)
+        return Plan(condemned.ledgers, condemned.bytes, digest)
 
     def _write(self, rows: DataFrame, table: Table) -> None:
         place = self._directory.below(f"{table.value}/audit_id={self._audit_id}")
@@ -72,13 +73,14 @@ class Writing:
 
 def extract(findings: Findings, orphans: DataFrame) -> Extract:
     """The rows that a report shows."""
+    found = findings.found
     longest = (F.desc_nulls_last("length_bytes"), F.asc("ledger_id"))
+    unattributed = findings.unattributed.select(*(name for name in UNATTRIBUTED_LEDGERS.names if name != "metadata"))
+    by_id = (F.asc("ledger_id"), F.asc("referenced_by"))
     return Extract(
-        orphans=_first(orphans.drop("metadata"), longest),
-        missing=_first(findings.missing, (F.asc("ledger_id"), F.asc("referenced_by"))),
-        unattributed=_first(
-            findings.unattributed.select(*(name for name in UNATTRIBUTED_LEDGERS.names if name != "metadata")), longest
-        ),
+        orphans=_first(orphans.drop("metadata"), longest) if found.orphans.ledgers else (),
+        missing=_first(findings.missing, by_id) if found.missing else (),
+        unattributed=_first(unattributed, longest) if found.unattributed.ledgers else (),
         owners=_first(findings.usage, (F.desc("bytes"), F.asc_nulls_last("topic"), F.asc("kind"))),
     )
 

@@ -8,34 +8,56 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.audit.decoding import Reference, decode_nodes, is_compaction_cursor
-from service.audit.findings import LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS, ledger_length
+from service.audit.causes import OwnerNode, owner_node
+from service.audit.decoding import decode_nodes, is_compaction_cursor
+from service.audit.findings import LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS, Cases, read_cases
 from service.audit.ledger_ids import ledger_ids
-from service.audit.ledger_lists import Numbers
+from service.audit.ledger_lengths import ledger_lengths
+from service.audit.ledger_lists import read_ledger_lists
+from service.audit.owner_columns import are_plain_managed_ledgers
 from service.audit.places import locate
 from service.audit.shields import Damage
 from service.audit.tables import LEDGERS
+from service.audit.usage import loaded_topics, named_usage
+from service.audit.varints import Numbers
+from service.ledger_ownership.compaction import COMPACTION_CURSOR
 
 NO_LEDGER = -1
 LISTED = pa.schema([LEDGERS.field(name) for name in LISTED_LEDGER_COLUMNS])
 """Ledgers as they are judged."""
 
-Sized = tuple[int, int, int, int | None]
-"""A ledger, its row's order (czxid, mzxid) and its length."""
-
-_COMPACTION_CURSOR = "/__compaction$"
+SIZES = pa.schema([pa.field(name, pa.int64()) for name in ("ledger_id", "czxid", "mzxid", "length")])
+"""Ledgers, their rows' order and their lengths."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedPart:
-    """What is kept of decoded nodes, small enough to travel between processes; ``ids`` are those of lists."""
+    """What is kept of decoded nodes, small enough to travel between processes.
 
+    Attributes:
+        rows: how many nodes there were.
+        ids: the ledgers of managed ledgers' lists, list by list.
+        list_nodes: which nodes these lists are, by their places among the rows.
+        list_lengths: how many ledgers each has.
+        usage: of the lists (`service.audit.usage.NAMED_USAGE`).
+        singles: all other references (`service.audit.decoding.SINGLES`).
+        loaded: of the cursors (`service.audit.usage.LOADED`).
+    """
+
+    rows: int
     ids: Numbers
+    list_nodes: Numbers
+    list_lengths: Numbers
     usage: pa.RecordBatch
-    others: list[Reference]
+    singles: pa.RecordBatch
     damages: list[Damage]
-    cursors: dict[str, bool]
+    loaded: pa.RecordBatch
     compaction_cursors: list[str]
+
+    def naming(self, chosen: Numbers) -> Numbers:
+        """The places of the nodes whose lists have some of ``ids``, told by their places."""
+        ends = np.cumsum(self.list_lengths)
+        return self.list_nodes[np.unique(np.searchsorted(ends, chosen, side="right"))]
 
 
 def listed_ids(batch: pa.RecordBatch) -> Numbers:
@@ -54,31 +76,33 @@ def dumped_ids(root: str, batch: pa.RecordBatch) -> tuple[Numbers, list[str]]:
 def decode_part(batch: pa.RecordBatch) -> DecodedPart:
     """Decode a batch of nodes."""
     decoded = decode_nodes(batch)
-    ends = pc.match_substring_regex(batch.column("path"), _COMPACTION_CURSOR)
-    paths = batch.column("path").filter(ends).to_pylist()
+    lists = decoded.lists
+    starts = np.flatnonzero(np.diff(lists.node, prepend=-1))
+    paths = decoded.paths.filter(pc.ends_with(decoded.paths, f"/{COMPACTION_CURSOR}")).to_pylist()
     return DecodedPart(
-        decoded.lists.ledger_id,
-        decoded.usage(),
-        decoded.others,
+        batch.num_rows,
+        lists.ledger_id,
+        lists.node[starts],
+        np.diff(starts, append=len(lists.node)),
+        named_usage(decoded.usage()),
+        decoded.singles,
         decoded.damages,
-        decoded.cursors,
+        loaded_topics(decoded.cursors),
         [path for path in paths if is_compaction_cursor(locate(path))],
     )
 
 
 def lists_naming(wanted: Numbers, batch: pa.RecordBatch) -> pa.RecordBatch:
     """References to some ledgers from managed ledgers' lists (`service.audit.decoding.REFERENCES`)."""
-    decoded = decode_nodes(batch)
-    decoded.others.clear()
-    return decoded.references_to(wanted)
+    return decode_nodes(batch).lists_naming(wanted)
 
 
-def read_ledgers(root: str, candidates: Numbers, batch: pa.RecordBatch) -> tuple[list[Sized], pa.RecordBatch]:
-    """Lengths of the ledgers that are no candidates, and the candidates' rows."""
+def read_ledgers(root: str, candidates: Numbers, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Cases]:
+    """`SIZES` of the ledgers that are no candidates, and the candidates."""
     if "path" in batch.schema.names:
         batch = as_listed(batch, root)
     is_candidate = np.isin(batch.column("ledger_id").to_numpy(), candidates)
-    return sizes_of(batch.filter(pa.array(~is_candidate))), batch.filter(pa.array(is_candidate))
+    return sizes_of(batch.filter(pa.array(~is_candidate))), read_cases(batch.filter(pa.array(is_candidate)))
 
 
 def as_listed(nodes: pa.RecordBatch, root: str) -> pa.RecordBatch:
@@ -87,10 +111,19 @@ def as_listed(nodes: pa.RecordBatch, root: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([ledger_ids(nodes.column("path"), root), *rest], schema=LISTED)
 
 
-def sizes_of(ledgers: pa.RecordBatch) -> list[Sized]:
+def sizes_of(ledgers: pa.RecordBatch) -> pa.RecordBatch:
     """The size of each."""
-    rows = ledgers.select(["ledger_id", "metadata", "czxid", "mzxid"]).to_pylist()
-    return [(row["ledger_id"], *age_order(row), ledger_length(row["metadata"])) for row in rows]
+    order = (ledgers.column(name).fill_null(0) for name in ("czxid", "mzxid"))
+    lengths = ledger_lengths(ledgers.column("metadata"))
+    return pa.RecordBatch.from_arrays([ledgers.column("ledger_id"), *order, lengths], schema=SIZES)
+
+
+def newest_sizes(sizes: pa.Table) -> pa.Table:
+    """A ledger that was deleted and made again while the dump was made is in it twice: the newer one counts."""
+    ids, czxids, mzxids = (sizes.column(name).to_numpy() for name in ("ledger_id", "czxid", "mzxid"))
+    order = np.lexsort((mzxids, czxids, ids))
+    last = np.diff(ids[order], append=NO_LEDGER) != 0
+    return sizes.take(pa.array(order[last]))
 
 
 def age_order(row: Mapping[str, Any]) -> tuple[int, int]:
@@ -98,6 +131,24 @@ def age_order(row: Mapping[str, Any]) -> tuple[int, int]:
     return row["czxid"] or 0, row["mzxid"] or 0
 
 
-def nodes_named(paths: pa.Array, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The nodes at some paths."""
-    return batch.filter(pc.is_in(batch.column("path"), value_set=paths))
+def owner_nodes_at(paths: pa.Array, batch: pa.RecordBatch) -> list[OwnerNode]:
+    """What the nodes at some paths hold."""
+    return owner_nodes(batch.filter(pc.is_in(batch.column("path"), value_set=paths)))
+
+
+def owner_nodes(nodes: pa.RecordBatch) -> list[OwnerNode]:
+    """`service.audit.causes.owner_node` of each; plain lists are read together."""
+    lists = read_ledger_lists(nodes.column("value"))
+    starts = np.flatnonzero(np.diff(lists.node, prepend=NO_LEDGER))
+    counts = np.diff(starts, append=len(lists.node))
+    ends = starts + counts - 1
+    plain = are_plain_managed_ledgers(nodes.column("path")).to_numpy(zero_copy_only=False)
+    summed = zip(lists.node[starts], counts, lists.ledger_id[starts], lists.ledger_id[ends], strict=True)
+    read = {int(node): (int(count), int(first), int(last)) for node, count, first, last in summed if plain[node]}
+    about = nodes.select(["path", "version", "mzxid"]).to_pylist()
+    return [
+        OwnerNode(row["path"], row["version"], row["mzxid"], *read[number])
+        if number in read
+        else owner_node({**row, "value": nodes.column("value")[number].as_py()})
+        for number, row in enumerate(about)
+    ]

@@ -5,17 +5,20 @@ it comes out as a `Damage`; a node that was not understood never counts as one w
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.audit.ledger_lists import LedgerLists, Numbers, read_ledger_lists
+from service.audit.ledger_lists import LedgerLists, read_ledger_lists
+from service.audit.owner_columns import are_plain_managed_ledgers, owners_of_plain_cursors
 from service.audit.places import Located, Place, locate
+from service.audit.plain_cursors import NO_LEDGER, read_plain_cursors
 from service.audit.shields import Damage, Reach, damage_of_undecodable, damage_of_unreadable
 from service.audit.tables import CursorLedgerState, LedgerKind
+from service.audit.varints import Mask, Numbers
 from service.ledger_ownership.compaction import COMPACTION_CURSOR
 from service.ledger_ownership.references import (
     CursorReferences,
@@ -55,6 +58,13 @@ LIST_USAGE = pa.schema(
 """How many ledgers each node references, by kind."""
 
 
+SINGLES = pa.schema([REFERENCES.field(name) for name in ("ledger_id", "kind", "path")])
+"""References that are no elements of a managed ledger's list."""
+
+CURSORS = pa.schema([pa.field("managed_ledger", pa.string()), pa.field("in_ledger", pa.bool_())])
+"""Cursors by their managed ledgers' names, and whether the position is in a ledger."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """One reference that is no element of a managed ledger's list; ``path`` is the node's, whoever read it."""
@@ -71,35 +81,37 @@ class DecodedNodes:
     Attributes:
         paths: of all nodes of the batch.
         lists: data ledgers of managed ledgers; ``node`` is the position in ``paths``.
-        others: all other references.
+        singles: all other references (`SINGLES`).
         damages: what was not read.
-        cursors: for each managed ledger with a cursor, whether one's position is in a ledger.
+        cursors: each cursor that was read (`CURSORS`).
     """
 
     paths: pa.Array
     lists: LedgerLists
-    others: list[Reference] = field(default_factory=list)
-    damages: list[Damage] = field(default_factory=list)
-    cursors: dict[str, bool] = field(default_factory=dict)
+    singles: pa.RecordBatch
+    damages: list[Damage]
+    cursors: pa.RecordBatch
 
     def usage(self) -> pa.RecordBatch:
         """`LIST_USAGE` of the managed ledgers' lists."""
-        lists, count = self.lists, len(self.paths)
-        ledgers = np.bincount(lists.node, minlength=count)
-        unknown = np.bincount(lists.node, ~lists.closed, minlength=count).astype(np.int64)
-        sizes = _sums(lists.node, np.where(lists.closed, lists.size_bytes, 0), count)
-        named = np.flatnonzero(ledgers)
+        lists = self.lists
+        starts = np.flatnonzero(np.diff(lists.node, prepend=-1))
+        named = pa.array(lists.node[starts])
+        sums = (
+            np.diff(starts, append=len(lists.node)),
+            _sums(np.where(lists.closed, lists.size_bytes, 0), starts),
+            _sums(~lists.closed, starts),
+        )
         kinds = pa.repeat(LedgerKind.DATA.value, len(named))
-        columns = [self.paths.take(pa.array(named)), kinds, *(pa.array(c[named]) for c in (ledgers, sizes, unknown))]
-        return pa.RecordBatch.from_arrays(columns, schema=LIST_USAGE)
+        return pa.RecordBatch.from_arrays([self.paths.take(named), kinds, *map(pa.array, sums)], schema=LIST_USAGE)
 
-    def references_to(self, ledger_ids: Numbers) -> pa.RecordBatch:
-        """`REFERENCES` to these ledgers."""
+    def lists_naming(self, ledger_ids: Numbers) -> pa.RecordBatch:
+        """`REFERENCES` of the managed ledgers' lists to these ledgers."""
         lists = self.lists
         chosen = np.flatnonzero(np.isin(lists.ledger_id, ledger_ids))
         known = pa.array(lists.closed[chosen])
         none = pa.scalar(None, pa.int64())
-        listed = pa.RecordBatch.from_arrays(
+        return pa.RecordBatch.from_arrays(
             [
                 pa.array(lists.ledger_id[chosen]),
                 pa.repeat(LedgerKind.DATA.value, len(chosen)),
@@ -109,39 +121,65 @@ class DecodedNodes:
             ],
             schema=REFERENCES,
         )
-        wanted = set(ledger_ids.tolist())
-        more = references_batch(each for each in self.others if each.ledger_id in wanted)
-        return pa.concat_batches([listed, more])
 
 
-def references_batch(references: Iterable[Reference]) -> pa.RecordBatch:
-    """`REFERENCES` without sizes."""
+def singles_batch(references: Iterable[Reference]) -> pa.RecordBatch:
+    """`SINGLES`."""
     rows = [{"ledger_id": each.ledger_id, "kind": each.kind.value, "path": each.path} for each in references]
-    return pa.RecordBatch.from_pylist(rows, schema=REFERENCES)
+    return pa.RecordBatch.from_pylist(rows, schema=SINGLES)
+
+
+def single_references(singles: pa.Table) -> pa.RecordBatch:
+    """`REFERENCES` of `SINGLES`; nodes do not tell their sizes."""
+    none = pa.nulls(singles.num_rows, pa.int64())
+    columns = (column.combine_chunks() for column in singles.columns)
+    return pa.RecordBatch.from_arrays([*columns, none, none], schema=REFERENCES)
 
 
 def decode_nodes(nodes: pa.RecordBatch) -> DecodedNodes:
     """Decode nodes of the subtrees ``managed-ledgers`` and ``schemas``; columns `NODE_COLUMNS` at least."""
     values, paths = nodes.column("value"), nodes.column("path")
     lists = read_ledger_lists(values)
+    plain, left = _plain_cursors(lists.left, paths, values)
     reader = _Reader()
     reader.read_unreadable(nodes)
     reader.read_empty(nodes)
-    reader.read_left(lists.left, paths, values)
+    reader.read_left(left, paths, values)
     reader.demand_lists_at_their_place(lists, paths)
-    return DecodedNodes(
-        paths, _joined(lists, reader.list_rows), _distinct(reader.others), reader.damages, reader.cursors
-    )
+    singles = pa.concat_batches([plain.singles, singles_batch(_distinct(reader.others))])
+    cursors = pa.concat_batches([plain.cursors, _cursors_batch(reader.cursors)])
+    return DecodedNodes(paths, _joined(lists, reader.list_rows), singles, reader.damages, cursors)
+
+
+class _Plain(NamedTuple):
+    singles: pa.RecordBatch
+    cursors: pa.RecordBatch
+
+
+def _plain_cursors(left: Numbers, paths: pa.Array, values: pa.Array) -> tuple[_Plain, Numbers]:
+    """What cursors of the plain shape reference, and the positions of all other nodes among these."""
+    positions = pa.array(left)
+    there, owners = paths.take(positions), owners_of_plain_cursors(paths.take(positions))
+    cursors = read_plain_cursors(values.take(positions))
+    read = cursors.read & owners.is_valid().to_numpy(zero_copy_only=False)
+    in_ledger = cursors.ledger_id != NO_LEDGER
+    named = read & in_ledger
+    kinds = pa.repeat(LedgerKind.CURSOR.value, int(named.sum()))
+    singles = [pa.array(cursors.ledger_id[named]), kinds, there.filter(pa.array(named))]
+    states = [owners.filter(pa.array(read)), pa.array(in_ledger[read])]
+    return _Plain(
+        pa.RecordBatch.from_arrays(singles, schema=SINGLES), pa.RecordBatch.from_arrays(states, schema=CURSORS)
+    ), left[~read]
 
 
 class _Reader:
-    """Reads, node by node, what `read_ledger_lists` left."""
+    """Reads, node by node, what was not of a plain shape."""
 
     def __init__(self) -> None:
         self.list_rows: list[tuple[int, int, int, int, bool]] = []
         self.others: list[Reference] = []
         self.damages: list[Damage] = []
-        self.cursors: dict[str, bool] = {}
+        self.cursors: list[tuple[str, bool]] = []
 
     def read_unreadable(self, nodes: pa.RecordBatch) -> None:
         unread = nodes.filter(pc.is_null(nodes.column("value")))
@@ -166,7 +204,8 @@ class _Reader:
 
     def demand_lists_at_their_place(self, lists: LedgerLists, paths: pa.Array) -> None:
         """A list where a cursor or a schema should be is not what Pulsar writes there; its references count anyhow."""
-        for path in paths.take(pa.array(np.unique(lists.node))).to_pylist():
+        listing = paths.take(pa.array(lists.node[np.flatnonzero(np.diff(lists.node, prepend=-1))]))
+        for path in listing.filter(pc.invert(are_plain_managed_ledgers(listing))).to_pylist():
             place = locate(path).place
             if place in (Place.CURSOR, Place.SCHEMA):
                 self.damages.append(damage_of_undecodable(path, place, "it holds a managed ledger's list"))
@@ -199,8 +238,7 @@ class _Reader:
         cursor = cursor_references(value)
         self.others += cursor_node_references(path, cursor)
         if located.place in (Place.CURSOR, Place.EITHER):
-            in_ledger = cursor.cursor_ledger is not None
-            self.cursors[located.owner] = self.cursors.get(located.owner, False) or in_ledger
+            self.cursors.append((located.owner, cursor.cursor_ledger is not None))
 
     def _read_schema(self, number: int, path: str, located: Located, value: bytes) -> None:
         self.others += [Reference(each, LedgerKind.SCHEMA, path) for each in schema_references(value)]
@@ -272,22 +310,25 @@ def _distinct(references: Sequence[Reference]) -> list[Reference]:
     return list(dict.fromkeys(references))
 
 
+def _cursors_batch(cursors: Sequence[tuple[str, bool]]) -> pa.RecordBatch:
+    names, flags = [name for name, _ in cursors], [flag for _, flag in cursors]
+    return pa.RecordBatch.from_arrays([pa.array(names, pa.string()), pa.array(flags, pa.bool_())], schema=CURSORS)
+
+
 def _joined(lists: LedgerLists, rows: Sequence[tuple[int, int, int, int, bool]]) -> LedgerLists:
     if not rows:
         return lists
-    node, ledger_id, entries, size, closed = (np.array(column) for column in zip(*rows, strict=True))
-    return LedgerLists(
-        np.concatenate([lists.node, node.astype(np.int64)]),
-        np.concatenate([lists.ledger_id, ledger_id.astype(np.int64)]),
-        np.concatenate([lists.entries, entries.astype(np.int64)]),
-        np.concatenate([lists.size_bytes, size.astype(np.int64)]),
-        np.concatenate([lists.closed, closed.astype(np.bool_)]),
-        lists.left,
-    )
+    more = [np.array(column, np.int64) for column in zip(*rows, strict=True)]
+    old = (lists.node, lists.ledger_id, lists.entries, lists.size_bytes, lists.closed)
+    columns = [np.concatenate([column, added]) for column, added in zip(old, more, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    node, ledger_id, entries, size, closed = (column[order] for column in columns)
+    return LedgerLists(node, ledger_id, entries, size, closed != 0, lists.left)
 
 
-def _sums(node: Numbers, values: Numbers, count: int) -> Numbers:
-    """Exact sums by node: `numpy.bincount` would add as floating-point numbers."""
-    totals = np.zeros(count, np.int64)
-    np.add.at(totals, node, values)
+def _sums(values: Numbers | Mask, starts: Numbers) -> Numbers:
+    """Exact sums of what lies between some places and the next of them."""
+    if not len(starts):
+        return np.zeros(0, np.int64)
+    totals: Numbers = np.add.reduceat(values.astype(np.int64), starts)
     return totals

@@ -5,9 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from service.audit.owner_columns import owner_at
 from service.audit.places import Owner, locate
 from service.audit.tables import MISSING_LEDGERS, LedgerKind
-from service.audit.usage import owner_at
 from service.model.names import java_url_decode
 
 

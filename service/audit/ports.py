@@ -11,10 +11,10 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from service.audit.ledger_lists import Numbers
 from service.audit.manifests import FileDigest, Manifest, OrderRange, Proof, Source
 from service.audit.summaries import Input
 from service.audit.tables import Subtree, Table
+from service.audit.varints import Numbers
 
 Worked = TypeVar("Worked")
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from service.audit.decoding import NODE_COLUMNS, decode_cursor_ledgers, decode_log_segments, decode_nodes
 
@@ -32,4 +33,7 @@ def referring_paths(
 def _in_nodes(ledger_id: int, nodes: Iterable[pa.RecordBatch]) -> Iterator[str]:
     wanted = np.array([ledger_id])
     for batch in nodes:
-        yield from decode_nodes(batch.select(list(NODE_COLUMNS))).references_to(wanted).column("path").to_pylist()
+        decoded = decode_nodes(batch.select(list(NODE_COLUMNS)))
+        yield from decoded.lists_naming(wanted).column("path").to_pylist()
+        singles = decoded.singles
+        yield from singles.filter(pc.equal(singles.column("ledger_id"), ledger_id)).column("path").to_pylist()

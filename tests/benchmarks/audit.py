@@ -68,10 +68,8 @@ _ENGINES = {
 
 
 def _write_ids(cluster: MadeUpCluster, place: Path) -> None:
-    ids = cluster.ids()
-    referenced = ids[: cluster.referenced]
-    pq.write_table(pa.table({"ledger_id": pa.array(ids)}), place / "ids.parquet")
-    pq.write_table(pa.table({"ledger_id": pa.array(referenced)}), place / "references.parquet")
+    for name, ids in (("ids", cluster.ids()), ("references", cluster.references())):
+        pq.write_table(pa.table({"ledger_id": pa.array(ids)}), place / f"{name}.parquet")
 
 
 def _in_a_process(name: str, place: Path) -> dict[str, float]:

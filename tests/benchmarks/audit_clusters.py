@@ -1,8 +1,10 @@
 """Large made-up clusters as dumps and listings, fast enough to make a hundred million ledgers.
 
-Each topic has `LEDGERS_OF_A_TOPIC` data ledgers, whose ids lie as far apart as those of topics that roll at the same
-time, and one cursor. One ledger in a thousand is an orphan of some topic; a few references lead nowhere. Every number
-has a fixed width, so that all nodes of a batch are one array.
+Topics come in groups of five, with lists of 4 to 150 ledgers, the last of each still written to. Each topic has a
+cursor with a ledger; one of five has another cursor that is not loaded, and a schema. Ids are given out as on a cluster
+where all topics roll at the same time, so a list's are far apart, and two of three have been deleted since. One ledger
+in a thousand is an orphan of some topic; a few references lead nowhere. Every number has a fixed width, so that nodes
+of one kind are one array.
 """
 
 from collections.abc import Iterator
@@ -32,66 +34,110 @@ from tests.fakes.bookkeeper import (
     cursor_custom_metadata,
     data_custom_metadata,
     ledger_metadata_bytes,
+    schema_custom_metadata,
+    schema_locator_bytes,
 )
 
-LEDGERS_OF_A_TOPIC = 50
+LISTS = (4, 10, 30, 56, 150)
+"""How many ledgers the lists of five neighbouring topics have."""
 FIRST_LEDGER = 2**21
 """From here to 2**28, an id is 4 bytes long in protobuf."""
+_TOPICS_OF_A_GROUP = len(LISTS)
+_DATA = sum(LISTS)
+_SCHEMA = _DATA + _TOPICS_OF_A_GROUP
+LEDGERS_OF_A_GROUP = _SCHEMA + 1
+_STARTS = np.cumsum([0, *LISTS])
+_WIDEST_GAP = 3
+_SCATTER = 15_485_863
+"""A prime: with it, neighbouring slots get ids far apart."""
 _LOST = 40
 _BATCH = 131_072
-_TOPICS_AT_ONCE = 4_096
+_GROUPS_AT_ONCE = 1_024
 _DAY_MS = 86_400_000
 _NOW_MS = 1_790_000_000_000
 _DIGITS = 9
 _NAME = "t/n/persistent/topic-" + "#" * _DIGITS
+_SCHEMA_ID = "t/n/topic-" + "#" * _DIGITS
+_STAMPS = (
+    data_custom_metadata(_NAME),
+    cursor_custom_metadata(_NAME, "sub"),
+    schema_custom_metadata(_SCHEMA_ID),
+)
 _INSTANCE_ID = "made-up"
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
 class MadeUpCluster:
-    """So many topics, and what is wrong with them."""
+    """So many groups of topics, and what is wrong with them.
 
-    topics: int
+    A ledger's *slot* is its place in its group, after the slots of earlier groups: first the data ledgers of each
+    topic, then the cursors' ledgers, then the schema's. Behind all groups are the slots of orphans, and ids follow from
+    slots.
+    """
+
+    groups: int
     day: int = 0
 
     @classmethod
     def of(cls, ledgers: int, day: int = 0) -> "MadeUpCluster":
         """One with about so many ledgers; ``day`` is when it is looked at."""
-        return cls(max(1, round(ledgers / (LEDGERS_OF_A_TOPIC + 1) / 1.001)), day)
+        return cls(max(1, round(ledgers / LEDGERS_OF_A_GROUP / 1.001)), day)
 
     @property
     def orphans(self) -> int:
-        return max(1, self.topics * (LEDGERS_OF_A_TOPIC + 1) // 1000)
+        return max(1, self._slots // 1000)
 
     @property
     def referenced(self) -> int:
         """Ledgers that are referenced and exist."""
-        return self.topics * (LEDGERS_OF_A_TOPIC + 1) - self.lost
+        return self._slots - self.lost
 
     @property
     def lost(self) -> int:
         """References to ledgers that do not exist."""
-        return min(_LOST, self.topics)
+        return min(_LOST, self.groups)
 
     @property
     def ledgers(self) -> int:
         return self.referenced + self.orphans
 
+    @property
+    def _slots(self) -> int:
+        return self.groups * LEDGERS_OF_A_GROUP
+
+    @property
+    def _all_slots(self) -> int:
+        return self._slots + self.orphans
+
+    @property
+    def _gap(self) -> int:
+        return min(_WIDEST_GAP, (2**28 - FIRST_LEDGER) // self._all_slots)
+
     def ids(self) -> Numbers:
-        """Every ledger that exists, ascending: the first ledgers of all topics, then their second ones, and so on."""
-        count = self.topics * (LEDGERS_OF_A_TOPIC + 1) + self.orphans
-        return np.arange(FIRST_LEDGER + self.lost, FIRST_LEDGER + count)
+        """Every ledger that exists, ascending."""
+        everything = FIRST_LEDGER + self._gap * np.arange(self._all_slots)
+        return everything[~self._is_lost(self.slots(everything))]
 
-    def owner(self, ids: Numbers) -> Numbers:
-        """The topic of each ledger."""
-        return (ids - FIRST_LEDGER) % self.topics
+    def references(self) -> Numbers:
+        """Every ledger that is referenced, as the groups have them."""
+        return self.ids_of(np.arange(self._slots))
 
-    def is_cursors(self, ids: Numbers) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether a cursor's."""
-        return (ids - FIRST_LEDGER) // self.topics == LEDGERS_OF_A_TOPIC
+    def ids_of(self, slots: Numbers) -> Numbers:
+        """The ids of slots."""
+        return FIRST_LEDGER + self._gap * (slots * _SCATTER % self._all_slots)
+
+    def slots(self, ids: Numbers) -> Numbers:
+        """The slots of ids."""
+        back = pow(_SCATTER, -1, self._all_slots)
+        return (ids - FIRST_LEDGER) // self._gap * back % self._all_slots
+
+    def _is_lost(self, slots: Numbers) -> Mask:
+        # The last ledger but one of the longest list.
+        return (slots % LEDGERS_OF_A_GROUP == _DATA - 2) & (slots < self.lost * LEDGERS_OF_A_GROUP)
 
     def write(self, directory: Path) -> tuple[Path, Path]:
         """Make the dump and the listing below a directory."""
@@ -112,6 +158,8 @@ class MadeUpCluster:
         with parquet_output(directory, (Table.NODES, Table.CURSOR_LEDGERS, Table.LOG_SEGMENTS)) as output:
             for batch in self._managed_ledgers():
                 output.write(Table.NODES, batch, Subtree.MANAGED_LEDGERS)
+            for batch in self._schemas():
+                output.write(Table.NODES, batch, Subtree.SCHEMAS)
             for batch in self._ledgers():
                 output.write(Table.NODES, batch, Subtree.LEDGERS)
             zxids = OrderRange(20 + self.day, 30 + self.day)
@@ -138,46 +186,97 @@ class MadeUpCluster:
         )
 
     def _managed_ledgers(self) -> Iterator[pa.RecordBatch]:
-        for start in range(0, self.topics, _TOPICS_AT_ONCE):
-            topics = np.arange(start, min(start + _TOPICS_AT_ONCE, self.topics))
-            path = _text(f"/managed-ledgers/{_NAME}", topics)
-            yield _nodes(path, self._lists(topics))
-            yield _nodes(_text(f"/managed-ledgers/{_NAME}/sub", topics), self._cursors(topics))
+        order = np.random.default_rng(self.groups)
+        for start in range(0, self.groups, _GROUPS_AT_ONCE):
+            groups = np.arange(start, min(start + _GROUPS_AT_ONCE, self.groups))
+            made = pa.concat_batches(
+                [batch for place in range(_TOPICS_OF_A_GROUP) for batch in self._topics(groups, place)]
+            )
+            yield made.take(pa.array(order.permutation(made.num_rows)))
 
-    def _lists(self, topics: Numbers) -> Bytes:
-        info = ml.ManagedLedgerInfo()
-        info.ledgerInfo.add(ledgerId=FIRST_LEDGER, entries=10_000, size=FIRST_LEDGER, timestamp=_NOW_MS)
-        template = np.frombuffer(info.SerializeToString(), np.uint8)
-        values = np.empty((len(topics), LEDGERS_OF_A_TOPIC, len(template)), np.uint8)
-        values[:] = template
-        ids = FIRST_LEDGER + topics[:, None] + np.arange(LEDGERS_OF_A_TOPIC) * self.topics
-        values[:, :, 3:7] = _varint4(ids)
-        size_at = template.tobytes().rindex(_varint4(np.array([FIRST_LEDGER])).tobytes())
-        values[:, :, size_at : size_at + 4] = _varint4(_sizes(ids))
-        return values.reshape(len(topics), -1)
+    def _topics(self, groups: Numbers, place: int) -> Iterator[pa.RecordBatch]:
+        """The nodes of one topic of each group: the list, a cursor, and for one of them a cursor that is not loaded."""
+        topics = groups * _TOPICS_OF_A_GROUP + place
+        path = _text(f"/managed-ledgers/{_NAME}", topics)
+        yield _nodes(path, self._lists(groups, place))
+        yield _nodes(_text(f"/managed-ledgers/{_NAME}/sub", topics), self._cursors(groups, place))
+        if not place:
+            idle = np.tile(np.frombuffer(_idle_cursor(), np.uint8), (len(groups), 1))
+            yield _nodes(_text(f"/managed-ledgers/{_NAME}/idle", topics), idle)
 
-    def _cursors(self, topics: Numbers) -> Bytes:
-        template = np.frombuffer(cursor_bytes(FIRST_LEDGER), np.uint8)
-        values = np.tile(template, (len(topics), 1))
-        values[:, 1:5] = _varint4(FIRST_LEDGER + topics + LEDGERS_OF_A_TOPIC * self.topics)
-        return values
+    def _lists(self, groups: Numbers, place: int) -> Bytes:
+        slots = groups[:, None] * LEDGERS_OF_A_GROUP + np.arange(_STARTS[place], _STARTS[place + 1])
+        ids = np.sort(self.ids_of(slots), axis=1)
+        closed = ml.ManagedLedgerInfo()
+        closed.ledgerInfo.add(ledgerId=FIRST_LEDGER, entries=10_000, size=FIRST_LEDGER, timestamp=_NOW_MS)
+        written = ml.ManagedLedgerInfo()
+        written.ledgerInfo.add(ledgerId=FIRST_LEDGER, timestamp=0)
+        lists = _with_numbers(closed.SerializeToString(), ids[:, :-1], _sizes(ids[:, :-1]))
+        last = _with_numbers(written.SerializeToString(), ids[:, -1:])
+        return np.concatenate([lists.reshape(len(groups), -1), last.reshape(len(groups), -1)], axis=1)
+
+    def _cursors(self, groups: Numbers, place: int) -> Bytes:
+        ids = self.ids_of(groups * LEDGERS_OF_A_GROUP + _DATA + place)
+        return _with_numbers(cursor_bytes(FIRST_LEDGER), ids)
+
+    def _schemas(self) -> Iterator[pa.RecordBatch]:
+        for start in range(0, self.groups, _BATCH):
+            groups = np.arange(start, min(start + _BATCH, self.groups))
+            template = schema_locator_bytes([FIRST_LEDGER])
+            ids = self.ids_of(groups * LEDGERS_OF_A_GROUP + _SCHEMA)
+            marks = template.count(_varint4(np.array([FIRST_LEDGER])).tobytes())
+            values = _with_numbers(template, *([ids] * marks))
+            yield _nodes(_text(f"/schemas/{_SCHEMA_ID}", groups * _TOPICS_OF_A_GROUP), values)
 
     def _ledgers(self) -> Iterator[pa.RecordBatch]:
         ids = self.ids()
         for start in range(0, len(ids), _BATCH):
             some = ids[start : start + _BATCH]
-            for cursors in (False, True):
-                chosen = some[self.is_cursors(some) == cursors]
-                if len(chosen):
-                    yield _nodes(_ledger_paths(chosen), self._metadata(chosen, cursors))
+            slots = self.slots(some)
+            in_group = slots % LEDGERS_OF_A_GROUP
+            kinds = np.where(slots >= self._slots, 0, np.searchsorted([_DATA, _SCHEMA], in_group, side="right"))
+            made = [
+                _nodes(_ledger_paths(some[kinds == kind]), self._metadata(some[kinds == kind], custom))
+                for kind, custom in enumerate(_STAMPS)
+                if (kinds == kind).any()
+            ]
+            yield pa.concat_batches(made).take(pa.array(np.argsort(np.argsort(kinds, kind="stable"))))
 
-    def _metadata(self, ids: Numbers, cursors: bool) -> Bytes:
-        custom = cursor_custom_metadata(_NAME, "sub") if cursors else data_custom_metadata(_NAME)
+    def _metadata(self, ids: Numbers, custom: dict[str, bytes]) -> Bytes:
         template = ledger_metadata_bytes(custom_metadata=custom, length_bytes=FIRST_LEDGER)
-        rows = _fill(template, self.owner(ids))
+        rows = _fill(template, self._topics_of(self.slots(ids)))
         at = template.index(_varint4(np.array([FIRST_LEDGER])).tobytes())
         rows[:, at : at + 4] = _varint4(_sizes(ids))
         return rows
+
+    def _topics_of(self, slots: Numbers) -> Numbers:
+        """The topic of each; an orphan's is any."""
+        group, place = slots // LEDGERS_OF_A_GROUP, slots % LEDGERS_OF_A_GROUP
+        of_cursor = np.where(place == _SCHEMA, 0, place - _DATA)
+        topic = np.where(place < _DATA, np.searchsorted(_STARTS, place, side="right") - 1, of_cursor)
+        return (group % self.groups) * _TOPICS_OF_A_GROUP + topic
+
+
+def _idle_cursor() -> bytes:
+    """A cursor whose position is in its node, with messages acknowledged singly."""
+    info = ml.ManagedCursorInfo.FromString(cursor_bytes(mark_delete=(FIRST_LEDGER, 4)))
+    deleted = info.individualDeletedMessages.add()
+    deleted.lowerEndpoint.ledgerId = deleted.upperEndpoint.ledgerId = FIRST_LEDGER
+    deleted.lowerEndpoint.entryId, deleted.upperEndpoint.entryId = 6, 8
+    return info.SerializeToString()
+
+
+def _with_numbers(template: bytes, *numbers: Numbers) -> Bytes:
+    """The template once for each place of the arrays, with their numbers where it has `FIRST_LEDGER`, in this order."""
+    mark = _varint4(np.array([FIRST_LEDGER])).tobytes()
+    values = np.empty((*numbers[0].shape, len(template)), np.uint8)
+    values[:] = np.frombuffer(template, np.uint8)
+    at = 0
+    for some in numbers:
+        at = template.index(mark, at)
+        values[..., at : at + 4] = _varint4(some)
+        at += 4
+    return values
 
 
 def _nodes(paths: Bytes, values: Bytes) -> pa.RecordBatch:

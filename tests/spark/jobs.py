@@ -15,12 +15,27 @@ from pyspark_jobs.orphan_ledgers.job import run, session
 from service.model.errors import InvalidInputError
 from tests.unit.audit.audit_worlds import NO_WAITING
 
+_SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    # For a few rows, compiling costs more than it saves.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+
 
 def main(orders: Path, answers: Path) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.memory", "1g").config("spark.driver.host", "127.0.0.1")
-    spark = session(builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.log.level", "ERROR"))
+    builder = SparkSession.builder.master("local[1]")
+    for name, value in _SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = session(builder)
     with answers.open("w") as told:
         for line in orders.read_text().splitlines():
             told.write(json.dumps(_answer(spark, json.loads(line))) + "\n")

@@ -1,5 +1,9 @@
 """Random small clusters in which anything may be missing, left over, damaged or shared."""
 
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
 from hypothesis import strategies as st
 
 from service.audit.policies import HOUR_MS
@@ -14,74 +18,91 @@ from tests.fakes.bookkeeper import (
     schema_custom_metadata,
     schema_locator_bytes,
 )
-from tests.unit.audit.audit_worlds import AS_OF_MS, BUCKET_KEY, World, compaction_row, full_world, segment_row
+from tests.unit.audit.audit_worlds import AS_OF_MS, BUCKET_KEY, World, compaction_row, segment_row
 
-NAMES = ("t/n/persistent/a", "t/n/persistent/b%2Fc-partition-3", "u/c/m/persistent/old", "u/m/persistent/a.b")
+NAMES = ("t{}/n/persistent/a", "t{}/n/persistent/b%2Fc-partition-3", "u{}/c/m/persistent/old", "u{}/m/persistent/a.b")
 CURSORS = ("sub", "s%2Fub", "__compaction")
-TOPICS = ("persistent://t/n/a", "persistent://u/m/a.b", "persistent://t/n/gone")
-SCHEMAS = ("t/n/a", "u/m/a.b")
-IDS = st.one_of(st.integers(11, 40), st.sampled_from([2**20 - 1, 2**20, 2**31, 2**40 + 5]))
+TOPICS = ("persistent://t{}/n/a", "persistent://u{}/m/a.b", "persistent://t{}/n/gone")
+SCHEMAS = ("t{}/n/a", "u{}/m/a.b")
+ODD = ("/managed-ledgers/odd", "/schemas/t/n/a", "/managed-ledgers/u")
+_IDS = st.one_of(st.integers(11, 40), st.sampled_from([2**20 - 1, 2**20, 2**31, 2**40 + 5]))
+_IDS_OF_A_CLUSTER = 64
 
 
-@st.composite
-def worlds(draw: st.DrawFn) -> World:
-    """One."""
-    world = full_world()
-    for name in draw(st.sets(st.sampled_from(NAMES))):
-        _topic(draw, world, f"/managed-ledgers/{name}")
-    for schema in draw(st.sets(st.sampled_from(SCHEMAS))):
-        world.nodes[f"/schemas/{schema}"] = schema_locator_bytes(draw(st.lists(IDS, min_size=1, max_size=3)))
-    for path in draw(st.sets(st.sampled_from(["/managed-ledgers/odd", "/schemas/t/n/a", "/managed-ledgers/u"]))):
-        if draw(st.integers(0, 3)) == 0:
-            world.nodes[path] = draw(st.sampled_from([b"garbage", None, b"", managed_ledger_bytes([12, 13])]))
-    world.log_segments.append(segment_row(draw(st.one_of(st.none(), IDS))))
-    for ledger_id in draw(st.sets(IDS, max_size=15)):
-        _ledger(draw, world, ledger_id)
-    everything = sorted(world.ledgers)
-    world.unlisted = draw(st.sets(st.sampled_from(everything), max_size=1))
-    world.listed_too = draw(st.sets(IDS, max_size=1)) - world.ledgers.keys()
-    return world
+class RandomCluster:
+    """One that shares its world with others: its names and its ledgers are its own."""
+
+    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any], world: World, number: int) -> None:
+        self._draw = draw
+        self._world = world
+        self._number = number
+        self._ids = _IDS.map(lambda ledger_id: ledger_id + number * _IDS_OF_A_CLUSTER)
+        self._names, self._topics, self._schemas = (
+            [each.format(number) for each in some] for some in (NAMES, TOPICS, SCHEMAS)
+        )
+
+    def add(self) -> None:
+        """Add it to its world."""
+        draw, world = self._draw, self._world
+        for name in draw(st.sets(st.sampled_from(self._names))):
+            self._topic(f"/managed-ledgers/{name}")
+        for schema in draw(st.sets(st.sampled_from(self._schemas))):
+            world.nodes[f"/schemas/{schema}"] = schema_locator_bytes(draw(st.lists(self._ids, min_size=1, max_size=3)))
+        world.log_segments.append(segment_row(draw(st.one_of(st.none(), self._ids))))
+        own = draw(st.sets(self._ids, max_size=15))
+        for ledger_id in own:
+            self._ledger(ledger_id)
+        world.unlisted |= draw(st.sets(st.sampled_from(sorted(own)), max_size=1)) if own else set()
+        world.listed_too |= draw(st.sets(self._ids, max_size=1)) - own
+
+    def _topic(self, path: str) -> None:
+        draw, world = self._draw, self._world
+        ids = draw(st.lists(self._ids, unique=True, max_size=5))
+        gone = OffloadContext(1, 2, "s3", {}, complete=True, bookkeeper_deleted=True)
+        offloaded = {ledger_id: gone for ledger_id in ids if draw(st.integers(0, 4)) == 0}
+        world.nodes[path] = managed_ledger_bytes(ids, offloaded=offloaded, terminated=draw(st.booleans()))
+        for cursor in draw(st.sets(st.sampled_from(CURSORS))):
+            ledger, compacted, bucket = (draw(st.one_of(st.none(), self._ids)) for _ in range(3))
+            buckets = {} if bucket is None else {BUCKET_KEY: bucket}
+            value = cursor_bytes(ledger, compacted_ledger=compacted, buckets=buckets)
+            world.nodes[f"{path}/{cursor}"] = value
+            if cursor == "__compaction" and draw(st.booleans()):
+                state = draw(st.sampled_from(["read", "no-ledger", "no-cursor", "ledger-gone", "unreadable"]))
+                entry = {} if state == "read" else {"entry": None}
+                world.cursor_ledgers.append(
+                    compaction_row(draw(self._ids), f"{path}/{cursor}", state=state, cursor_value=value, **entry)
+                )
+
+    def _ledger(self, ledger_id: int) -> None:
+        draw, world = self._draw, self._world
+        name, topic = draw(st.sampled_from([*self._names, "no/topic"])), draw(st.sampled_from(self._topics))
+        custom = draw(
+            st.sampled_from([
+                {},
+                data_custom_metadata(name),
+                cursor_custom_metadata(name, "sub"),
+                schema_custom_metadata(draw(st.sampled_from(self._schemas))),
+                compacted_custom_metadata(topic),
+                bucket_custom_metadata(topic, "sub", BUCKET_KEY),
+            ])
+        )  # fmt: skip
+        age_ms = draw(st.sampled_from([1, 71, 500])) * HOUR_MS
+        world.ledger(ledger_id, custom, state=draw(st.sampled_from(list(LedgerState))), ctime_ms=AS_OF_MS - age_ms)
+        if draw(st.integers(0, 9)) == 0:
+            damages = [{"value": b"garbage"}, {"value": None, "unreadable": "no"}]
+            world.ledgers[ledger_id] |= draw(st.sampled_from(damages))
 
 
-def _topic(draw: st.DrawFn, world: World, path: str) -> None:
-    ids = draw(st.lists(IDS, unique=True, max_size=5))
-    gone = OffloadContext(1, 2, "s3", {}, complete=True, bookkeeper_deleted=True)
-    offloaded = {ledger_id: gone for ledger_id in ids if draw(st.integers(0, 4)) == 0}
-    world.nodes[path] = managed_ledger_bytes(ids, offloaded=offloaded, terminated=draw(st.booleans()))
-    for cursor in draw(st.sets(st.sampled_from(CURSORS))):
-        ledger, compacted, bucket = (draw(st.one_of(st.none(), IDS)) for _ in range(3))
-        buckets = {} if bucket is None else {BUCKET_KEY: bucket}
-        value = cursor_bytes(ledger, compacted_ledger=compacted, buckets=buckets)
-        world.nodes[f"{path}/{cursor}"] = value
-        if cursor == "__compaction" and draw(st.booleans()):
-            state = draw(st.sampled_from(["read", "no-ledger", "no-cursor", "ledger-gone", "unreadable"]))
-            entry = {} if state == "read" else {"entry": None}
-            world.cursor_ledgers.append(
-                compaction_row(draw(IDS), f"{path}/{cursor}", state=state, cursor_value=value, **entry)
-            )
+def damaged(random: Random, world: World) -> None:
+    """Maybe something at a place or of a kind that nobody knows, which protects ledgers of all its clusters."""
+    for path in ODD:
+        if random.random() < 0.12:
+            world.nodes[path] = random.choice([b"garbage", None, b"", managed_ledger_bytes([12, 13])])
 
 
-def _ledger(draw: st.DrawFn, world: World, ledger_id: int) -> None:
-    name, topic = draw(st.sampled_from([*NAMES, "no/topic"])), draw(st.sampled_from(TOPICS))
-    custom = draw(
-        st.sampled_from([
-            {},
-            data_custom_metadata(name),
-            cursor_custom_metadata(name, "sub"),
-            schema_custom_metadata(draw(st.sampled_from(SCHEMAS))),
-            compacted_custom_metadata(topic),
-            bucket_custom_metadata(topic, "sub", BUCKET_KEY),
-        ])
-    )  # fmt: skip
-    age_ms = draw(st.sampled_from([1, 71, 500])) * HOUR_MS
-    world.ledger(ledger_id, custom, state=draw(st.sampled_from(list(LedgerState))), ctime_ms=AS_OF_MS - age_ms)
-    if draw(st.integers(0, 9)) == 0:
-        world.ledgers[ledger_id] |= draw(st.sampled_from([{"value": b"garbage"}, {"value": None, "unreadable": "no"}]))
-
-
-def changed(draw_from: st.DataObject, world: World) -> None:
-    """The same cluster a day later."""
+def changed(random: Random, world: World) -> None:
+    """The same clusters a day later."""
     world.as_of_ms += 24 * HOUR_MS
     for ledger_id in sorted(world.ledgers):
-        if draw_from.draw(st.integers(0, 5)) == 0:
+        if random.random() < 1 / 6:
             world.ledgers[ledger_id]["mzxid"] = 900

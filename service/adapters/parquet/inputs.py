@@ -22,14 +22,14 @@ import pyarrow.parquet as pq
 
 from service.adapters.parquet.audits import AuditTables, open_audit
 from service.adapters.parquet.reading import open_tables, read_table
+from service.audit.comparing import EarlierAudit
 from service.audit.findings import EARLIER_COLUMNS
-from service.audit.ledger_lists import Numbers
 from service.audit.manifests import MANIFEST_NAME, Kind, Manifest
-from service.audit.running import EarlierAudit
 from service.audit.summaries import SUMMARY_NAME, Input
 from service.audit.summing_up import input_of, input_of_audit
 from service.audit.tables import Subtree, Table
 from service.audit.usage import counts_of_usage
+from service.audit.varints import Numbers
 from service.model.errors import TemporaryError
 
 Worked = TypeVar("Worked")
@@ -46,7 +46,8 @@ def open_inputs(dump: Path, listing: Path) -> Iterator["ParquetInputs"]:
         InvalidInputError: one of them is not what it says.
     """
     dumped, listed = open_tables(dump, Kind.DUMP), open_tables(listing, Kind.LISTING)
-    with _Workers() as workers:
+    rows = sum(file.rows for manifest in (dumped, listed) for file in manifest.files)
+    with _Workers(rows >= _WORTH_PROCESSES_ROWS) as workers:
         yield ParquetInputs(dump, listing, dumped, listed, workers)
 
 
@@ -166,6 +167,7 @@ def _work_on(columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked], g
 class _Workers:
     """Processes of our own for large inputs, started when the first one is there."""
 
+    _worth_it: bool
     _pool: ProcessPoolExecutor | None = field(default=None)
 
     def __enter__(self) -> "_Workers":
@@ -178,10 +180,10 @@ class _Workers:
     def go_through(
         self, groups: Sequence[_RowGroup], columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]
     ) -> Iterator[Worked]:
-        """The work's answers, in order."""
+        """The work's answers, in order; processes begin with it at once."""
         one = partial(_work_on, columns, work)
         processors = len(os.sched_getaffinity(0))
-        if processors == 1 or sum(group.rows for group in groups) < _WORTH_PROCESSES_ROWS:
+        if processors == 1 or not self._worth_it:
             return map(one, groups)
         if self._pool is None:
             # Never forked: this process has threads of Arrow's.

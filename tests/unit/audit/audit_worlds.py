@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,7 @@ class AuditedWorld:
     directory: Path
     audited: Audited
 
-    @property
+    @cached_property
     def summary(self) -> AuditSummary:
         return open_audit(self.directory)
 

@@ -69,34 +69,43 @@ def test_a_cluster_without_findings_is_clean(auditor: Auditor, world: World) -> 
 SCHEMA_NODE = "/schemas/t/n/topic"
 
 
-@pytest.mark.parametrize(("custom", "listed", "kind", "cause"), [
-    (data_custom_metadata(MANAGED_LEDGER), None, "data", "failed-rollover"),
-    (data_custom_metadata("t/n/persistent/gone"), None, "data", "half-deleted-topic"),
-    (data_custom_metadata(MANAGED_LEDGER), [60], "data", "interrupted-trim"),
-    (data_custom_metadata(MANAGED_LEDGER), [1, 60], "data", "hand-edit"),
-    (cursor_custom_metadata(MANAGED_LEDGER, "sub"), None, "cursor", "failed-cursor-switch"),
-    (cursor_custom_metadata(MANAGED_LEDGER, "a%2Fb"), None, "cursor", "half-deleted-cursor"),
-    (cursor_custom_metadata("t/n/persistent/gone", "sub"), None, "cursor", "half-deleted-topic"),
-    (schema_custom_metadata("t/n/topic"), None, "schema", "schema-race"),
-    (schema_custom_metadata("t/n/gone"), None, "schema", "half-deleted-topic"),
-    (compacted_custom_metadata(TOPIC), None, "compacted", "failed-compaction"),
-    (compacted_custom_metadata("persistent://t/n/gone"), None, "compacted", "half-deleted-topic"),
-    (bucket_custom_metadata(TOPIC, "sub", BUCKET_KEY), None, "delayed-index-bucket", "lost-bucket-pointer"),
-    (bucket_custom_metadata(TOPIC, "gone", BUCKET_KEY), None, "delayed-index-bucket", "half-deleted-cursor"),
-])  # fmt: skip
-def test_an_orphan_has_its_owner_and_its_cause(
-    auditor: Auditor,
-    world: World,
-    custom: dict[str, bytes],
-    listed: list[int] | None,
-    kind: str,
-    cause: str,
+CAUSES = [
+    (data_custom_metadata(MANAGED_LEDGER), "data", "failed-rollover"),
+    (data_custom_metadata("t/n/persistent/gone"), "data", "half-deleted-topic"),
+    (cursor_custom_metadata(MANAGED_LEDGER, "sub"), "cursor", "failed-cursor-switch"),
+    (cursor_custom_metadata(MANAGED_LEDGER, "a%2Fb"), "cursor", "half-deleted-cursor"),
+    (cursor_custom_metadata("t/n/persistent/gone", "sub"), "cursor", "half-deleted-topic"),
+    (schema_custom_metadata("t/n/topic"), "schema", "schema-race"),
+    (schema_custom_metadata("t/n/gone"), "schema", "half-deleted-topic"),
+    (compacted_custom_metadata(TOPIC), "compacted", "failed-compaction"),
+    (compacted_custom_metadata("persistent://t/n/gone"), "compacted", "half-deleted-topic"),
+    (bucket_custom_metadata(TOPIC, "sub", BUCKET_KEY), "delayed-index-bucket", "lost-bucket-pointer"),
+    (bucket_custom_metadata(TOPIC, "gone", BUCKET_KEY), "delayed-index-bucket", "half-deleted-cursor"),
+]
+
+
+def test_each_orphan_has_its_owner_and_its_cause(auditor: Auditor, world: World) -> None:
+    for ledger_id, (custom, _, _) in enumerate(CAUSES, ORPHAN):
+        world.ledger(ledger_id, custom)
+    living = [world.ledger(ledger_id) for ledger_id in range(300, 320)]
+    world.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
+    orphans = auditor.twice(world).orphans
+    assert len(orphans) == len(CAUSES)
+    for ledger_id, (_, kind, cause) in enumerate(CAUSES, ORPHAN):
+        demand_condemned(orphans[ledger_id], kind, cause)
+
+
+@pytest.mark.parametrize(("listed", "cause"), [([60], "interrupted-trim"), ([1, 60], "hand-edit")])
+def test_the_list_tells_how_a_data_ledger_went_out_of_it(
+    auditor: Auditor, world: World, listed: list[int], cause: str
 ) -> None:
-    world.ledger(ORPHAN, custom)
-    if listed is not None:
-        world.ledger(60)
-        world.nodes[TOPIC_NODE] = managed_ledger_bytes(listed)
-    row = auditor.twice(world).orphans[ORPHAN]
+    world.ledger(ORPHAN)
+    world.ledger(60)
+    world.nodes[TOPIC_NODE] = managed_ledger_bytes(listed)
+    demand_condemned(auditor.twice(world).orphans[ORPHAN], "data", cause)
+
+
+def demand_condemned(row: dict[str, Any], kind: str, cause: str) -> None:
     assert (row["standing"], row["kind"], row["cause"]) == ("condemned", kind, cause)
     assert row["topic"].startswith("persistent://t/n/")
     assert (row["namespace"], row["tenant"], row["row"] is not None) == ("t/n", "t", True)
@@ -121,7 +130,7 @@ def test_names_as_users_write_them(auditor: Auditor, world: World) -> None:
 # --- nobody's ledgers ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("custom", [
+NOBODYS = [
     {},
     {"application": b"somebody"},
     {**data_custom_metadata(MANAGED_LEDGER), "component": b"of-the-future"},
@@ -130,22 +139,17 @@ def test_names_as_users_write_them(auditor: Auditor, world: World) -> None:
     data_custom_metadata("t/n/persistent/not~encoded"),
     cursor_custom_metadata(MANAGED_LEDGER, "not~encoded"),
     schema_custom_metadata("t/n/with/too/many"),
-], ids=str)  # fmt: skip
-def test_a_ledger_of_nobody_we_know_is_reported_and_never_condemned(
-    auditor: Auditor, world: World, custom: dict[str, bytes]
-) -> None:
-    world.ledger(ORPHAN, custom)
+]
+
+
+def test_ledgers_of_nobody_we_know_are_reported_and_never_condemned(auditor: Auditor, world: World) -> None:
+    ledger_ids = [world.ledger(ledger_id, custom) for ledger_id, custom in enumerate(NOBODYS, ORPHAN)]
+    # Nor is one whose metadata is not understood.
+    ledger_ids += [world.ledger(70), world.ledger(71)]
+    world.ledgers[70] |= {"value": b"garbage"}
+    world.ledgers[71] |= {"value": None, "unreadable": "no right to"}
     found = auditor.twice(world)
-    assert (found.orphans, list(found.unattributed), found.audited.exit_code) == ({}, [ORPHAN], 2)
-
-
-@pytest.mark.parametrize("change", [{"value": b"garbage"}, {"value": None, "unreadable": "no right to"}])
-def test_a_ledger_whose_metadata_is_not_understood_is_nobodys(
-    auditor: Auditor, world: World, change: dict[str, Any]
-) -> None:
-    world.ledger(ORPHAN)
-    world.ledgers[ORPHAN] |= change
-    assert list(auditor.twice(world).unattributed) == [ORPHAN]
+    assert (found.orphans, list(found.unattributed), found.audited.exit_code) == ({}, ledger_ids, 2)
 
 
 # --- two looks, age, change ----------------------------------------------------------------------------------------
@@ -312,6 +316,14 @@ def orphans_of_every_kind(world: World) -> dict[int, str]:
     return dict.fromkeys(range(50, 57), "condemned")
 
 
+@pytest.fixture(scope="module")
+def first_look(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a cluster with these orphans, undamaged."""
+    world = full_world()
+    orphans_of_every_kind(world)
+    return Auditor(tmp_path_factory.mktemp("first-look")).audit(world).directory
+
+
 @pytest.mark.parametrize(("damage", "protected"), [
     ({"/managed-ledgers/t/n/persistent/third": b"garbage"}, {50, 55}),
     ({"/managed-ledgers/t/n/persistent/third": None}, {50, 55}),
@@ -333,11 +345,12 @@ def orphans_of_every_kind(world: World) -> dict[int, str]:
     ({"/schemas": None}, {52, 56}),
 ])  # fmt: skip
 def test_what_was_not_understood_protects_what_it_may_reference(
-    auditor: Auditor, world: World, damage: dict[str, bytes | None], protected: set[int]
+    auditor: Auditor, world: World, first_look: Path, damage: dict[str, bytes | None], protected: set[int]
 ) -> None:
     expected = orphans_of_every_kind(world)
     world.nodes.update(damage)
-    found = auditor.twice(world)
+    world.as_of_ms += DAY_MS
+    found = auditor.audit(world, first_look)
     standings = {ledger_id: found.standings[ledger_id] for ledger_id in expected}
     assert standings == expected | dict.fromkeys(protected, "unproven")
     assert found.summary.unseen or not protected

@@ -151,7 +151,7 @@ def decoded(path: str, value: bytes) -> tuple[set[int], list[tuple[int, LedgerKi
     found = decode_nodes(nodes)
     return (
         set(found.lists.ledger_id.tolist()),
-        [(each.ledger_id, each.kind) for each in found.others],
+        [(each["ledger_id"], LedgerKind(each["kind"])) for each in found.singles.to_pylist()],
         len(found.damages),
     )
 

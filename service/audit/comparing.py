@@ -1,0 +1,352 @@
+"""One audit's way from the inputs to the tables, on one machine.
+
+Ledger ids are arrays of numbers and the comparison is between arrays; only ledgers that nothing references are decoded
+and judged one at a time. Invariant: a ledger is a candidate only if it is in the listing and among the dump's own
+ledgers.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from service.audit.ages import age_label
+from service.audit.batch_work import (
+    SIZES,
+    DecodedPart,
+    age_order,
+    decode_part,
+    dumped_ids,
+    listed_ids,
+    lists_naming,
+    newest_sizes,
+    owner_nodes_at,
+    read_ledgers,
+)
+from service.audit.causes import OwnerNode
+from service.audit.decoding import (
+    NODE_COLUMNS,
+    REFERENCES,
+    SINGLES,
+    Reference,
+    decode_cursor_ledgers,
+    decode_log_segments,
+    single_references,
+    singles_batch,
+    unread_compaction_cursors,
+)
+from service.audit.dumping import LEDGERS_LEFT_OUT
+from service.audit.findings import (
+    LEDGER_NODE_COLUMNS,
+    LISTED_LEDGER_COLUMNS,
+    Cases,
+    earlier_looks,
+    judge_cases,
+    numbered,
+    withheld,
+)
+from service.audit.guards import demand_plausible, guards, trusted
+from service.audit.id_tables import IdTable
+from service.audit.judging import EarlierLook, Judge
+from service.audit.missing import missing_table
+from service.audit.ports import AuditInputs, Say
+from service.audit.shields import Damage, Shields
+from service.audit.summaries import AuditSummary, Count, Guard, Input
+from service.audit.summing_up import About, Found, as_of_ms, failed
+from service.audit.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Subtree, Table
+from service.audit.usage import (
+    counts_of_rows,
+    counts_of_usage,
+    named_usage,
+    single_usage,
+    usage_table,
+    usage_taken_off,
+)
+from service.audit.varints import Mask, Numbers
+from service.ledger_ownership.paths import ledger_path
+from service.model.ids import LedgerId
+
+_OWNER_COLUMNS = ("path", "value", "version", "mzxid")
+_NODES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
+_NONE: Numbers = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierAudit:
+    """The audit before: its summary, and what of its tables a later one looks at.
+
+    Attributes:
+        orphans: answers its orphans' rows of these ledgers.
+    """
+
+    summary: AuditSummary
+    references: Mapping[str, int]
+    named: Input
+    orphans: Callable[[pa.Array], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The tables, and what was counted."""
+
+    orphans: pa.Table
+    missing: pa.Table
+    unattributed: pa.Table
+    usage: pa.Table
+    found: Found
+    guards: tuple[Guard, ...]
+    shields: Shields
+    log_segments_unread: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the dump references.
+
+    Attributes:
+        decoded: the nodes, part by part, by subtree.
+        singles: every reference that is no element of a managed ledger's list, once (`SINGLES`).
+        log_segments_unread: DistributedLog's records that name no ledger.
+    """
+
+    decoded: Mapping[Subtree, Sequence[DecodedPart]]
+    singles: pa.Table
+    shields: Shields
+    log_segments_unread: int
+
+    def parts(self) -> list[DecodedPart]:
+        return [part for parts in self.decoded.values() for part in parts]
+
+    def referenced(self) -> Numbers:
+        """Every referenced ledger, with repetitions."""
+        return np.concatenate([*(part.ids for part in self.parts()), self.singles.column("ledger_id").to_numpy()])
+
+
+class Comparing:
+    """Compares what a dump references with what it and the listing have."""
+
+    def __init__(self, inputs: AuditInputs, about: About, earlier: EarlierAudit | None, say: Say) -> None:
+        self._inputs = inputs
+        self._about = about
+        self._earlier = earlier
+        self._say = say
+        self._root = inputs.dump.ledgers_root
+        self._own_ledgers = LEDGERS_LEFT_OUT not in inputs.dump.left_out
+
+    def find(self) -> Findings:
+        """Do it."""
+        # All of this work is handed out before the first answer is waited for; the longest comes first.
+        nodes = {subtree: self._inputs.nodes(subtree, NODE_COLUMNS, decode_part) for subtree in _NODES}
+        dumped_parts = self._dumped_parts()
+        listed = np.concatenate([_NONE, *self._inputs.ledgers(["ledger_id"], listed_ids)])
+        dumped, unread_directories = _dumped(dumped_parts) if self._own_ledgers else (listed, [])
+        self._say(f"{len(listed):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
+        seen = self._seen({subtree: list(parts) for subtree, parts in nodes.items()})
+        sets = _Sets(listed, dumped, seen.referenced())
+        self._say(f"{len(sets.referenced):,} references")
+        gone = self._gone(sets, unread_directories)
+        missing = self._missing(gone, seen)
+        singles = seen.singles.filter(_not_among(gone, seen.singles.column("ledger_id")))
+        sizes, cases = self._read_wanted(sets, singles.column("ledger_id").to_numpy())
+        usage = _usage(seen, singles, sizes, missing)
+        orphans, unattributed = self._judge(cases, seen.shields)
+        found = _found(sets, usage, orphans, unattributed, missing)
+        demand_plausible(found.measured(), self._inputs.dump)
+        passed = self._guards(found)
+        orphans = numbered(withheld(orphans, failed(passed)) if failed(passed) else orphans)
+        found = replace(found, orphans_by=_orphans_by(orphans))
+        return Findings(
+            orphans,
+            missing_table(missing),
+            unattributed,
+            usage,
+            found,
+            passed,
+            seen.shields,
+            seen.log_segments_unread,
+        )
+
+    def _guards(self, found: Found) -> tuple[Guard, ...]:
+        manifests = (self._inputs.dump, self._inputs.listing)
+        return guards(*manifests, found.measured(), self._about.earlier, self._about.policy)
+
+    def _seen(self, decoded: Mapping[Subtree, Sequence[DecodedPart]]) -> _Seen:
+        """Everything in the dump that references a ledger, or may."""
+        parts = [part for some in decoded.values() for part in some]
+        from_ledgers, damages = self._cursor_ledgers(parts)
+        segments, unread = decode_log_segments(self._inputs.table(Table.LOG_SEGMENTS).to_pylist())
+        more = singles_batch([*from_ledgers, *segments])
+        singles = pa.Table.from_batches([*(part.singles for part in parts), more], SINGLES)
+        once = singles.group_by(SINGLES.names).aggregate([])
+        shields = Shields([*(each for part in parts for each in part.damages), *damages])
+        return _Seen(decoded, once.combine_chunks(), shields, unread)
+
+    def _dumped_parts(self) -> Iterable[tuple[Numbers, list[str]]]:
+        if not self._own_ledgers:
+            return ()
+        return self._inputs.nodes(Subtree.LEDGERS, ["path", "unreadable"], partial(dumped_ids, self._root))
+
+    def _cursor_ledgers(self, parts: Sequence[DecodedPart]) -> tuple[list[Reference], list[Damage]]:
+        rows = self._inputs.table(Table.CURSOR_LEDGERS).to_pylist()
+        references, damages = decode_cursor_ledgers(rows)
+        compaction = [path for part in parts for path in part.compaction_cursors]
+        return references, [*damages, *unread_compaction_cursors(compaction, (row["cursor_path"] for row in rows))]
+
+    def _gone(self, sets: "_Sets", unread: Sequence[str]) -> Numbers:
+        """Referenced ledgers that are nowhere, ascending."""
+        gone = sets.gone()
+        if not unread:
+            return gone
+        # A ledger below a directory that could not be read may be there.
+        below = tuple(f"{path}/" for path in unread)
+        seen = [not ledger_path(LedgerId(ledger_id), self._root).startswith(below) for ledger_id in gone.tolist()]
+        return gone[np.array(seen, np.bool_)]
+
+    def _missing(self, gone: Numbers, seen: _Seen) -> pa.Table:
+        """`REFERENCES` to these ledgers."""
+        if not len(gone):
+            return REFERENCES.empty_table()
+        single = single_references(seen.singles.filter(pc.is_in(seen.singles.column("ledger_id"), pa.array(gone))))
+        table = IdTable(gone)
+        listed = [
+            self._inputs.nodes_at(subtree, NODE_COLUMNS, _nodes_naming(table, parts), partial(lists_naming, gone))
+            for subtree, parts in seen.decoded.items()
+        ]
+        return pa.Table.from_batches([single, *(batch for some in listed for batch in some)], REFERENCES)
+
+    def _read_wanted(self, sets: "_Sets", single_ids: Numbers) -> tuple[pa.Table, list[Cases]]:
+        """The sizes of singly referenced ledgers, and the candidates."""
+        candidates = sets.candidates()
+        positions = np.flatnonzero(candidates | IdTable(single_ids).holds(sets.dumped))
+        work = partial(read_ledgers, self._root, np.unique(sets.dumped[candidates]))
+        if self._own_ledgers:
+            answers = self._inputs.nodes_at(Subtree.LEDGERS, LEDGER_NODE_COLUMNS, positions, work)
+        else:
+            answers = self._inputs.ledgers_at(LISTED_LEDGER_COLUMNS, positions, work)
+        sizes: list[pa.RecordBatch] = []
+        cases = []
+        for sized, some in answers:
+            sizes.append(sized)
+            if some.rows:
+                cases.append(some)
+        return newest_sizes(pa.Table.from_batches(sizes, SIZES)), _without_repetitions(cases)
+
+    def _judge(self, cases: Sequence[Cases], shields: Shields) -> tuple[pa.Table, pa.Table]:
+        nodes = self._owner_nodes(set().union(*(each.owner_paths() for each in cases)))
+        judge = Judge(as_of_ms(self._inputs.dump), self._about.policy, shields)
+        answers = [judge_cases(judge, each, nodes, self._earlier_looks(each)) for each in cases]
+        self._say(f"{sum(len(each.rows) for each in cases):,} ledgers that nothing references were judged")
+        return (
+            pa.Table.from_batches([orphans for orphans, _ in answers], ORPHAN_LEDGERS),
+            pa.Table.from_batches([others for _, others in answers], UNATTRIBUTED_LEDGERS).sort_by("ledger_id"),
+        )
+
+    def _owner_nodes(self, paths: set[str]) -> dict[str, OwnerNode]:
+        if not paths:
+            return {}
+        work = partial(owner_nodes_at, pa.array(sorted(paths), pa.string()))
+        answers = [self._inputs.nodes(subtree, _OWNER_COLUMNS, work) for subtree in _NODES]
+        return {node.path: node for some in answers for nodes in some for node in nodes}
+
+    def _earlier_looks(self, cases: Cases) -> dict[int, EarlierLook]:
+        if self._earlier is None or not trusted(self._earlier.summary):
+            return {}
+        ids = pa.array([row["ledger_id"] for row in cases.rows], pa.int64())
+        return earlier_looks(self._earlier.orphans(ids))
+
+
+class _Sets:
+    """Ledgers that are listed, dumped (in the order of the dump's rows, -1 for a row that is none) and referenced."""
+
+    def __init__(self, listed: Numbers, dumped: Numbers, referenced: Numbers) -> None:
+        self.listed = listed
+        self.dumped = dumped
+        self.referenced = referenced
+        self._listed, self._dumped, self._referenced = map(IdTable, (listed, dumped, referenced))
+
+    def candidates(self) -> Mask:
+        """Which of the dump's rows exist for certain and are not referenced."""
+        return self._listed.holds(self.dumped) & ~self._referenced.holds(self.dumped)
+
+    def gone(self) -> Numbers:
+        """Referenced and nowhere, ascending."""
+        there = self._listed.holds(self.referenced)
+        rest = self.referenced[~there]
+        return np.unique(rest[~self._dumped.holds(rest)])
+
+    def in_dump(self) -> int:
+        """How many listed ledgers the dump has."""
+        return int(self._dumped.holds(self.listed).sum())
+
+    def referenced_and_listed(self) -> int:
+        """How many listed ledgers are referenced."""
+        return int(self._referenced.holds(self.listed).sum())
+
+
+# --- small steps ---------------------------------------------------------------------------------------------------
+
+
+def _dumped(parts: Iterable[tuple[Numbers, list[str]]]) -> tuple[Numbers, list[str]]:
+    """The dump's own ledgers in the order of its rows, -1 for a row that is none, and directories not read."""
+    found = list(parts)
+    return np.concatenate([_NONE, *(ids for ids, _ in found)]), [path for _, paths in found for path in paths]
+
+
+def _not_among(gone: Numbers, ids: pa.ChunkedArray) -> pa.Array:
+    return pc.invert(pc.is_in(ids, value_set=pa.array(gone)))
+
+
+def _nodes_naming(gone: IdTable, parts: Sequence[DecodedPart]) -> Numbers:
+    """The places of nodes whose lists have some of these ledgers, counted through all parts."""
+    first, found = 0, [_NONE]
+    for part in parts:
+        found.append(part.naming(np.flatnonzero(gone.holds(part.ids))) + first)
+        first += part.rows
+    return np.concatenate(found)
+
+
+def _without_repetitions(cases: Sequence[Cases]) -> list[Cases]:
+    """The same for candidates."""
+    newest: dict[int, tuple[tuple[int, int], int, int]] = {}
+    for part, each in enumerate(cases):
+        for number, row in enumerate(each.rows):
+            key = (age_order(row), part, number)
+            newest[row["ledger_id"]] = max(newest.get(row["ledger_id"], key), key)
+    chosen = {key[1:] for key in newest.values()}
+    if len(chosen) == sum(len(each.rows) for each in cases):
+        return list(cases)
+    kept = []
+    for part, each in enumerate(cases):
+        numbers = [number for number in range(len(each.rows)) if (part, number) in chosen]
+        kept.append(Cases([each.rows[n] for n in numbers], [each.readings[n] for n in numbers]))
+    return kept
+
+
+def _usage(seen: _Seen, singles: pa.Table, sizes: pa.Table, missing: pa.Table) -> pa.Table:
+    taken_off = [named_usage(usage_taken_off(batch)) for batch in missing.to_batches()]
+    parts = seen.parts()
+    named = [*(part.usage for part in parts), named_usage(single_usage(singles, sizes)), *taken_off]
+    return usage_table(named, [part.loaded for part in parts])
+
+
+def _found(sets: _Sets, usage: pa.Table, orphans: pa.Table, unattributed: pa.Table, missing: pa.Table) -> Found:
+    return Found(
+        listed=len(sets.listed),
+        in_dump=sets.in_dump(),
+        referenced=sets.referenced_and_listed(),
+        usage_by_kind=counts_of_usage(usage, "kind"),
+        usage_by_tenant=counts_of_usage(usage, "tenant"),
+        orphans_by=_orphans_by(orphans),
+        unattributed=Count(unattributed.num_rows, pc.sum(unattributed.column("length_bytes")).as_py() or 0),
+        missing=missing.num_rows,
+    )
+
+
+def _orphans_by(orphans: pa.Table) -> dict[str, dict[str, Count]]:
+    labels = pa.array([age_label(age_ms) for age_ms in orphans.column("age_ms").to_pylist()], pa.string())
+    aged = pa.table({"age": labels, "length_bytes": orphans.column("length_bytes")})
+    by_column = {name: counts_of_rows(orphans, name) for name in ("standing", "kind", "cause", "tenant")}
+    return {**by_column, "age": counts_of_rows(aged, "age")}

@@ -1,0 +1,148 @@
+"""What is read for a whole column is what is read for each of its values."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.audit.batch_work import DecodedPart, decode_part, newest_sizes, owner_nodes
+from service.audit.causes import owner_node
+from service.audit.id_tables import IdTable
+from service.audit.owner_columns import (
+    are_plain_managed_ledgers,
+    owner_at,
+    owners_at,
+    owners_of_plain_cursors,
+    topics_of_managed_ledgers,
+)
+from service.audit.places import Place, locate, owner_of_managed_ledger
+from service.audit.plain_cursors import NO_LEDGER, read_plain_cursors
+from service.audit.tables import NODES
+from service.ledger_ownership.references import cursor_references
+from service.wire import MLDataFormats_pb2 as ml
+from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes, schema_locator_bytes
+from tests.unit.audit.sources import node
+
+# --- owners --------------------------------------------------------------------------------------------------------
+
+PARTS = st.sampled_from(["t", "n", "", "persistent", "non-persistent", "a%2Fb", "x+y", "~", "é", "a.b-partition-3"])
+NAMES = st.lists(PARTS, min_size=1, max_size=7).map("/".join)
+PATHS = st.one_of(NAMES.map("/managed-ledgers/{}".format), NAMES.map("/schemas/{}".format), NAMES.map("/{}".format))
+
+
+@given(st.lists(PATHS, max_size=8))
+def test_owners_of_a_column_are_the_owners_of_its_paths(paths: list[str]) -> None:
+    column = pa.array(paths, pa.string())
+    found = zip(*(names.to_pylist() for names in owners_at(column)), strict=True)
+    assert list(found) == [(each.tenant, each.namespace, each.topic) for each in map(owner_at, paths)]
+
+
+@given(st.lists(NAMES, max_size=8))
+def test_topics_of_a_column_are_the_topics_of_its_names(names: list[str]) -> None:
+    found = topics_of_managed_ledgers(pa.array(names, pa.string())).to_pylist()
+    assert found == [owner_of_managed_ledger(name).topic for name in names]
+
+
+@given(st.lists(PATHS, max_size=8))
+def test_what_surely_is_at_a_place_is_there(paths: list[str]) -> None:
+    column = pa.array(paths, pa.string())
+    for path, is_list, owner in zip(
+        paths, are_plain_managed_ledgers(column).to_pylist(), owners_of_plain_cursors(column).to_pylist(), strict=True
+    ):
+        located = locate(path)
+        assert not is_list or located.place is Place.MANAGED_LEDGER
+        assert owner is None or (located.place, located.owner) == (Place.CURSOR, owner)
+
+
+# --- cursors -------------------------------------------------------------------------------------------------------
+
+numbers = st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from([-1, 0, 127, 128, 2**42, 2**49 - 1, 2**49]))
+
+
+@st.composite
+def cursor_values(draw: st.DrawFn) -> bytes:
+    """A cursor's node: as Pulsar writes it, in odd shapes, or damaged."""
+    info = ml.ManagedCursorInfo(cursorsLedgerId=draw(numbers))
+    for name in ("markDeleteLedgerId", "markDeleteEntryId", "lastActive"):
+        if draw(st.booleans()):
+            setattr(info, name, draw(numbers))
+    if draw(st.integers(0, 5)) == 0:
+        info.properties.add(name="CompactedTopicLedger", value=5)
+    value = bytearray(info.SerializeToString())
+    if draw(st.integers(0, 3)) == 0:
+        value[draw(st.integers(0, len(value) - 1))] = draw(st.integers(0, 255))
+    return bytes(value[: draw(st.integers(0, len(value)))] if draw(st.integers(0, 5)) == 0 else value)
+
+
+@given(st.lists(st.one_of(cursor_values(), st.binary(max_size=14), st.none()), max_size=10), st.integers(0, 2))
+def test_many_cursors_at_once_are_read_as_each_alone(values: Sequence[bytes | None], skipped: int) -> None:
+    found = read_plain_cursors(pa.array([*([b"x"] * skipped), *values], pa.binary()).slice(skipped))
+    for value, read, ledger_id in zip(values, found.read.tolist(), found.ledger_id.tolist(), strict=True):
+        if read:
+            assert value is not None
+            exact = cursor_references(value)
+            assert exact.cursor_ledger == (None if ledger_id == NO_LEDGER else ledger_id)
+            assert (exact.compacted_ledger, dict(exact.buckets)) == (None, {})
+
+
+def test_the_plain_shape_of_a_cursor_is_not_left_to_the_slow_reader() -> None:
+    values = [cursor_bytes(5), cursor_bytes(2**40, mark_delete=(2**40, 1000)), cursor_bytes(), b"", None]
+    found = read_plain_cursors(pa.array(values, pa.binary()))
+    assert found.read.tolist() == [True, True, True, False, False]
+    assert found.ledger_id.tolist()[:3] == [5, 2**40, NO_LEDGER]
+
+
+# --- sets of ids ---------------------------------------------------------------------------------------------------
+
+ids = st.one_of(st.integers(-1, 50), st.sampled_from([2**28, 2**31, 2**62]))
+
+
+@given(st.lists(ids, max_size=12), st.lists(ids, max_size=12))
+def test_a_table_holds_its_ids(members: list[int], asked: list[int]) -> None:
+    found = IdTable(np.array(members, np.int64)).holds(np.array(asked, np.int64))
+    assert found.tolist() == [each >= 0 and each in members for each in asked]
+
+
+# --- parts ---------------------------------------------------------------------------------------------------------
+
+
+def part_of(*nodes: tuple[str, bytes]) -> DecodedPart:
+    return decode_part(pa.RecordBatch.from_pylist([node(path, value) for path, value in nodes], schema=NODES))
+
+
+def test_a_part_tells_which_nodes_name_a_ledger() -> None:
+    name = "/managed-ledgers/t/n/persistent/{}"
+    unordered = managed_ledger_bytes([9, 8])  # which only the exact reader accepts
+    part = part_of(
+        (name.format("a"), managed_ledger_bytes([1, 2])),
+        (name.format("a/sub"), cursor_bytes(3)),
+        (name.format("b"), unordered),
+        (name.format("c"), managed_ledger_bytes([4, 5, 6])),
+    )
+    assert (part.rows, part.ids.tolist()) == (4, [1, 2, 9, 8, 4, 5, 6])
+    wanted = {2: [0], 8: [2], 4: [3], 6: [3]}
+    for ledger_id, places in wanted.items():
+        assert part.naming(np.flatnonzero(part.ids == ledger_id)).tolist() == places
+    assert part.naming(np.zeros(0, np.int64)).tolist() == []
+
+
+def test_of_two_rows_of_a_ledger_the_newer_size_counts() -> None:
+    rows = [(1, 5, 5, 10), (2, 1, 1, None), (1, 5, 6, 20), (1, 4, 9, 30)]
+    columns = zip(*rows, strict=True)
+    sizes = pa.table(dict(zip(("ledger_id", "czxid", "mzxid", "length"), map(list, columns), strict=True)))
+    assert newest_sizes(sizes).select(["ledger_id", "length"]).to_pylist() == [
+        {"ledger_id": 1, "length": 20},
+        {"ledger_id": 2, "length": None},
+    ]
+
+
+def test_owners_nodes_read_together_are_those_read_alone() -> None:
+    values = [managed_ledger_bytes([1, 2, 7]), managed_ledger_bytes([9, 8]), cursor_bytes(3), b"", b"garbage", None]
+    paths = ["/managed-ledgers/t/n/persistent/a", "/managed-ledgers/t/n/persistent/a/sub", "/managed-ledgers/odd"]
+    rows = [node(path, value) for path in paths for value in values]
+    rows.append(node("/schemas/t/n/a", schema_locator_bytes([4, 5])))
+    columns = ["path", "value", "version", "mzxid"]
+    nodes = pa.RecordBatch.from_pylist(rows, schema=NODES).select(columns)
+    assert owner_nodes(nodes) == [owner_node(row) for row in nodes.to_pylist()]
