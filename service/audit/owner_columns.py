@@ -4,13 +4,15 @@ Invariant: a path is answered here only if it has the plain form that nearly all
 functions one by one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.audit.places import Owner, Place, locate, owner_of_managed_ledger, owner_of_schema
-from service.ledger_ownership.paths import MANAGED_LEDGERS
+from service.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS
+
+_PERSISTENT = "persistent"
 
 Owners = tuple[pa.Array, pa.Array, pa.Array]
 """Tenants, namespaces, topics."""
@@ -19,6 +21,9 @@ _DOMAIN = "(?P<domain>persistent|non-persistent)"
 _PLAIN = f"(?P<tenant>[^/]*)/(?P<namespace>[^/]*)/{_DOMAIN}/(?P<local>[A-Za-z0-9_.*-]+)"
 _PLAIN_NAME = f"^{_PLAIN}$"
 _PLAIN_PATH = f"^{MANAGED_LEDGERS}/{_PLAIN}(?:/[^/]*)?$"
+# In the place of its domain stands nothing; every topic with a schema is persistent.
+_PLAIN_SCHEMA = f"^{SCHEMAS}/(?P<tenant>[^/]+)/(?P<namespace>[^/]+)/(?P<domain>)(?P<local>[A-Za-z0-9_.*-]+)$"
+_PARTITION = "-partition-"
 _MANAGED_LEDGER = f"^{MANAGED_LEDGERS}/[^/]*/[^/]*/(?:persistent|non-persistent)/[^/]*$"
 _CURSOR = f"^{MANAGED_LEDGERS}/(?P<owner>[^/]*/[^/]*/(?:persistent|non-persistent)/[^/]*)/[^/]*$"
 # A topic called so makes the path one of V1 as well.
@@ -39,13 +44,19 @@ def owner_at(path: str) -> Owner:
 
 def owners_at(paths: pa.Array) -> Owners:
     """`owner_at` for a column."""
-    return _owners(pc.extract_regex(paths, _PLAIN_PATH), lambda rest: [owner_at(path) for path in rest], paths)
+    listed, schemas = _fields(paths, _PLAIN_PATH), _fields(paths, _PLAIN_SCHEMA)
+    # The schema of partitions is their base topic's.
+    is_plain = pc.invert(pc.match_substring_regex(paths, _PARTITION))
+    tenants, namespaces, domains, local_names = (pc.if_else(is_plain, field, None) for field in schemas)
+    domains = pc.if_else(pc.is_valid(domains), _PERSISTENT, None)
+    schemas = [tenants, namespaces, domains, local_names]
+    fields = [pc.coalesce(one, other) for one, other in zip(listed, schemas, strict=True)]
+    return _owners(fields, lambda rest: [owner_at(path) for path in rest], paths)
 
 
 def topics_of_managed_ledgers(names: pa.Array) -> pa.Array:
     """`service.audit.places.owner_of_managed_ledger` for a column, the topics alone."""
-    plain = pc.extract_regex(names, _PLAIN_NAME)
-    return _owners(plain, lambda rest: [owner_of_managed_ledger(name) for name in rest], names)[2]
+    return _owners(_fields(names, _PLAIN_NAME), lambda rest: [owner_of_managed_ledger(name) for name in rest], names)[2]
 
 
 def are_plain_managed_ledgers(paths: pa.Array) -> pa.Array:
@@ -59,15 +70,20 @@ def owners_of_plain_cursors(paths: pa.Array) -> pa.Array:
     return pc.if_else(pc.match_substring_regex(paths, _EITHER), pa.scalar(None, pa.string()), owners)
 
 
-def _owners(plain: pa.Array, exactly, values: pa.Array) -> Owners:  # type: ignore[no-untyped-def]
-    tenants = pc.struct_field(plain, "tenant")
-    namespaces = pc.binary_join_element_wise(tenants, pc.struct_field(plain, "namespace"), "/")
-    beginnings = pc.binary_join_element_wise(pc.struct_field(plain, "domain"), namespaces, "://")
-    topics = pc.binary_join_element_wise(beginnings, pc.struct_field(plain, "local"), "/")
+def _fields(values: pa.Array, pattern: str) -> list[pa.Array]:
+    """Tenant, namespace, domain and local name, null where the pattern does not fit."""
+    found = pc.extract_regex(values, pattern)
+    return [pc.struct_field(found, name) for name in ("tenant", "namespace", "domain", "local")]
+
+
+def _owners(fields: Sequence[pa.Array], exactly: Callable[[list[str]], Sequence[Owner]], values: pa.Array) -> Owners:
+    tenants, namespaces, domains, local_names = fields
+    namespaces = pc.binary_join_element_wise(tenants, namespaces, "/")
+    topics = pc.binary_join_element_wise(pc.binary_join_element_wise(domains, namespaces, "://"), local_names, "/")
     if not tenants.null_count:
         return tenants, namespaces, topics
     rest = pc.is_null(tenants)
-    owners: Sequence[Owner] = exactly(values.filter(rest).to_pylist())
+    owners = exactly(values.filter(rest).to_pylist())
     columns = ([getattr(owner, name) for owner in owners] for name in Owner.__slots__)
     tenants, namespaces, topics = (
         pc.replace_with_mask(column, rest, pa.array(exact, pa.string()))

@@ -29,7 +29,13 @@ from tests.unit.audit.sources import node
 
 PARTS = st.sampled_from(["t", "n", "", "persistent", "non-persistent", "a%2Fb", "x+y", "~", "é", "a.b-partition-3"])
 NAMES = st.lists(PARTS, min_size=1, max_size=7).map("/".join)
-PATHS = st.one_of(NAMES.map("/managed-ledgers/{}".format), NAMES.map("/schemas/{}".format), NAMES.map("/{}".format))
+SCHEMA_IDS = st.lists(PARTS, min_size=3, max_size=3).map("/".join)
+PATHS = st.one_of(
+    NAMES.map("/managed-ledgers/{}".format),
+    NAMES.map("/schemas/{}".format),
+    SCHEMA_IDS.map("/schemas/{}".format),
+    NAMES.map("/{}".format),
+)
 
 
 @given(st.lists(PATHS, max_size=8))
