@@ -1,12 +1,16 @@
 """Dumps: nodes read a second from a living ZooKeeper and from a snapshot's file, and written as Parquet.
 
 Beside the walk of a living ZooKeeper runs kazoo's ``get_async`` over the same nodes, whose paths it is given: a walk
-finds them itself. The snapshot is written here in ZooKeeper's format; figures for it are per second of processor time
-of this one process, which is what a core does.
+finds them itself. As whole commands, from an empty process to its end, ``ledgers list`` and BookKeeper's own shell read
+the metadata of the same ledgers. The snapshot is written here in ZooKeeper's format; figures for it are per second of
+processor time of this one process, which is what a core does.
 """
 
 import argparse
+import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections import deque
@@ -20,18 +24,29 @@ from service.adapters.metadata.live_nodes import LiveZooKeeper
 from service.adapters.metadata.url import parse_metadata_store_url
 from service.adapters.metadata.zookeeper_snapshot import SnapshotReader
 from service.adapters.metadata.zookeeper_walk import WalkOrder, ZooKeeperWalk
+from service.audit.manifests import MANIFEST_NAME, parse_manifest
 from service.audit.requests import DumpRequest
+from service.audit.tables import Table as AuditTable
 from service.audit_bootstrap import make_dump
 from service.ledger_ownership.paths import ledger_path
-from service.local_cluster.cluster import LocalCluster
+from service.local_cluster.cluster import LocalCluster, find_software
+from service.local_cluster.java import class_path
 from service.local_cluster.spec import ClusterSpec, Lifetime
 from service.model.clocks import SystemClock
 from service.model.ids import LedgerId
 from tests.benchmarks.reporting import Table
+from tests.cluster.choosing import PROJECT
+from tests.fakes.bookkeeper import ledger_metadata_bytes
 from tests.fakes.zookeeper_snapshots import SnapshotNode, SnapshotWriter
 
 NAME = "dumps"
-_METADATA = bytes(range(220))
+_METADATA = ledger_metadata_bytes(
+    custom_metadata={
+        "application": b"pulsar",
+        "component": b"managed-ledger",
+        "pulsar/managed-ledger": b"public/default/persistent/a-topic-partition-0",
+    }
+)
 _WINDOW = 1000
 _CREATES = 500
 _CLOCK = SystemClock()
@@ -45,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
     with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-dumps-") as scratch:
-        return [_snapshots(arguments, Path(scratch)), _living(arguments, Path(scratch))]
+        return [_snapshots(arguments, Path(scratch)), *_living(arguments, Path(scratch))]
 
 
 def _snapshots(arguments: argparse.Namespace, scratch: Path) -> Table:
@@ -93,8 +108,10 @@ def _dump(source: str, output: Path) -> int:
     return sum(rows.rows for rows in make_dump(DumpRequest(source, output), lambda text: None).counts.values())
 
 
-def _living(arguments: argparse.Namespace, scratch: Path) -> Table:
-    spec = ClusterSpec(scratch / "cluster", brokers=0, bookies=1, lifetime=Lifetime.STARTING_PROCESS)
+def _living(arguments: argparse.Namespace, scratch: Path) -> list[Table]:
+    # ZooKeeper's usual heap here ends before a hundred thousand ledgers do.
+    heap = ("-Xmx512m",)
+    spec = ClusterSpec(scratch / "cluster", brokers=0, bookies=1, java_options=heap, lifetime=Lifetime.STARTING_PROCESS)
     with LocalCluster.up(spec) as cluster:
         url = cluster.addresses().metadata_store_url
         kazoo = KazooClient(parse_metadata_store_url(url).hosts)
@@ -104,6 +121,7 @@ def _living(arguments: argparse.Namespace, scratch: Path) -> Table:
             _fill(kazoo, paths)
             walked = [_rate(len(paths), lambda: _walk(url)) for _ in range(arguments.rounds)]
             asked = [_rate(len(paths), lambda: _get_async(kazoo, paths)) for _ in range(arguments.rounds)]
+            commands = _commands(url, scratch, len(paths), arguments.rounds)
         finally:
             kazoo.stop()
             kazoo.close()
@@ -112,7 +130,59 @@ def _living(arguments: argparse.Namespace, scratch: Path) -> Table:
         (f"kazoo `get_async`, window {_WINDOW}, paths given", f"{statistics.median(asked):,.0f}", _range(asked)),
         ("ratio", f"{statistics.median(walked) / statistics.median(asked):.1f}", ""),
     ]
-    return Table(f"A living ZooKeeper, {len(paths):,} ledgers", ("", "nodes/s", "range"), rows)
+    return [Table(f"A living ZooKeeper, {len(paths):,} ledgers", ("", "nodes/s", "range"), rows), commands]
+
+
+def _commands(url: str, scratch: Path, count: int, rounds: int) -> Table:
+    """Both commands take turns; what they print and write is counted."""
+    contenders: dict[str, Callable[[int], int]] = {
+        "`pulsar-sidecar ledgers list --with-metadata`, Parquet written": lambda n: _list(
+            url, scratch / f"listing-{n}"
+        ),
+        "`bookkeeper shell listledgers -meta`, printed to a file": lambda n: _shell(url, scratch / f"shell-{n}"),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds):
+        for name, work in contenders.items():
+            started = _CLOCK.monotonic_seconds()
+            if (found := work(number)) != count:
+                raise RuntimeError(f"{name} found {found} of {count} ledgers; the figures are worthless")
+            seconds[name].append(_CLOCK.monotonic_seconds() - started)
+    rows = [
+        (name, f"{statistics.median(took):.2f}", f"{min(took):.2f} to {max(took):.2f}")
+        for name, took in seconds.items()
+    ]
+    return Table(f"Whole commands, metadata of {count:,} ledgers", ("", "seconds", "range"), rows)
+
+
+def _list(url: str, output: Path) -> int:
+    command = [sys.executable, "-m", "service", "ledgers", "list", "--source", "metadata", "--metadata-store-url", url]
+    subprocess.run([*command, "--with-metadata", "--output", str(output)], check=True, capture_output=True, cwd=PROJECT)
+    manifest = parse_manifest(json.loads((output / MANIFEST_NAME).read_text()))
+    return manifest.counts[AuditTable.LEDGERS.value].rows
+
+
+def _shell(url: str, directory: Path) -> int:
+    """As ``bin/bookkeeper shell`` runs it, with the driver of ``zk+hierarchical``."""
+    directory.mkdir()
+    conf = directory / "bookkeeper.conf"
+    conf.write_text(f"metadataServiceUri=zk+hierarchical://{';'.join(parse_metadata_store_url(url).servers)}/ledgers\n")
+    software = find_software(ClusterSpec(directory))
+    logging = {
+        "log4j2.configurationFile": software.distribution / "conf" / "log4j2.yaml",
+        "pulsar.log.appender": "Console",
+        "bk.log.appender": "Console",
+        "bk.log.level": "error",
+        "pulsar.log.dir": directory,
+    }
+    command = [
+        str(software.java.executable), *(f"-D{name}={value}" for name, value in logging.items()),
+        "-cp", class_path(software.distribution), "org.apache.bookkeeper.bookie.BookieShell", "-conf", str(conf),
+        "listledgers", "-meta",
+    ]  # fmt: skip
+    with (directory / "answer").open("wb") as answer:
+        subprocess.run(command, check=True, stdout=answer, stderr=subprocess.STDOUT, cwd=directory)
+    return (directory / "answer").read_bytes().count(b"LedgerMetadata{")
 
 
 def _range(rates: Sequence[float]) -> str:
