@@ -209,16 +209,6 @@ def not_before_dispatch(facts: EntryFacts, policy: DelayPolicy, confirmed_ms: in
     return confirmed_ms >= facts.deliver_at_ms - policy.earliest_lead_ms
 
 
-def nothing_dispatched(before: SubscriptionFacts, after: SubscriptionFacts | None) -> bool:
-    """Whether a subscription certainly handed out nothing between two looks, and had nothing out at the first.
-
-    It is what proves a cancellation close to the due time: the message was not out, and nothing went out.
-    """
-    if after is None or before.unacked:
-        return False
-    return after.messages_out == before.messages_out
-
-
 def missing_chunks(facts: EntryFacts, found: Mapping[int, Position]) -> Verdict | None:
     """Why a chunked message cannot be cancelled as a whole, or None when all of its chunks were found."""
     assert facts.chunk is not None

@@ -14,7 +14,6 @@ from service.delayed_delivery.cancelling import CancelOptions, Cause, Outcome, P
 from service.delayed_delivery.checking import (
     INTERNAL_SUBSCRIPTIONS,
     not_before_dispatch,
-    nothing_dispatched,
     with_known_type,
 )
 from service.delayed_delivery.facts import EntryAnswer, EntryFacts, SubscriptionFacts, TopicState
@@ -22,7 +21,7 @@ from service.delayed_delivery.gathering import chunk_candidates, chunks_of
 from service.delayed_delivery.merging import fitting, runs
 from service.delayed_delivery.planning import KnownCancellation, Looked, Plan, Wanted, plan
 from service.delayed_delivery.workflow.world import CancelMetrics, Configuration, Memory, World
-from service.model.errors import NotFoundError, OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from service.model.errors import NotFoundError, OutcomeUnknownError, PermanentError, TemporaryError
 from service.model.names import TopicName
 from service.model.positions import Position
 
@@ -172,22 +171,14 @@ class Canceller:
         _tell(name, wanted, proof, cause, reason)
 
     def _prove(self, looked: Looked, name: str, wanted: Sequence[Wanted], confirmed_ms: int) -> None:
-        late = [one for one in wanted if not_before_dispatch(one.facts, looked.policy, confirmed_ms)]
-        raced = late if late and not self._is_proven(looked, name) else []
+        # Counters that stand still prove nothing here: a broker may have read a message that it has yet to send.
+        raced = [one for one in wanted if not_before_dispatch(one.facts, looked.policy, confirmed_ms)]
         beaten = {id(one) for one in raced}
         in_time = [one for one in wanted if id(one) not in beaten] if raced else wanted
         self._memory.finish([one.cancellation.at(Proof.RACED, Cause.DISPATCHED, _RACED) for one in raced])
         self._memory.learn(one.cancellation.at(Proof.ACKED) for one in in_time)
         _tell(name, raced, Proof.RACED, Cause.DISPATCHED, _RACED)
         _tell(name, in_time, Proof.ACKED)
-
-    def _is_proven(self, looked: Looked, name: str) -> bool:
-        """Whether nothing at all went out on the subscription since the first look."""
-        try:
-            after = self._world.topics.subscriptions(looked.topic).get(name)
-        except SidecarError:
-            return False
-        return nothing_dispatched(looked.subscriptions[name], after)
 
     def _count(self, planned: Plan, began_ms: int) -> None:
         self._metrics.requested(len(planned.drafts))
