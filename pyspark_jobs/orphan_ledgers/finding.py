@@ -128,13 +128,15 @@ class Finding:
         counts = _compared_counts(compared)
         reported = self._reported(facts)
         gone = self._missing_ids(compared, counts["missing_ledgers"], reported)
-        missing = self._keep(self._missing(facts, gone))
+        named_in_vain = self._keep(self._missing(facts, gone))
+        # As `service.audit.missing.made_before`: what is younger was made while the inputs were taken.
+        missing = named_in_vain.where(F.col("ledger_id") <= counts["newest"])
         others = self._others(facts, gone)
         few = counts["candidate_ledgers"] <= _BROADCAST_ROWS
         ledgers = self._keep(self._wanted_ledgers(compared, others))
         shields = _shields(reported)
         judged = self._keep(self._judged(ledgers.where("is_candidate"), shields, few))
-        usage = self._keep(self._usage(facts, others, ledgers, missing))
+        usage = self._keep(self._usage(facts, others, ledgers, named_in_vain))
         by_usage = _counts(usage, ("kind", "tenant"), F.sum("ledgers"), F.sum("bytes"))
         by_column = _counts(judged, ("is_orphan", *_COUNTED), F.count("*"), F.sum("length_bytes"))
         found = Found(
@@ -190,7 +192,7 @@ class Finding:
         if not len(gone):
             return self._spark.createDataFrame([], schema)
         nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), NODE_COLUMNS)
-        single = _singles(facts).join(F.broadcast(self._ids(gone)), "ledger_id", "left_semi")
+        single = _not_replaced(_singles(facts)).join(F.broadcast(self._ids(gone)), "ledger_id", "left_semi")
         rows = single.select("ledger_id", "kind", "path").mapInArrow(tasks.missing_rows_task, schema)
         return nodes.mapInArrow(tasks.lists_naming_task(gone), schema).union(rows)
 
@@ -274,11 +276,12 @@ class Finding:
 
     # --- the other tables --------------------------------------------------------------------------------------
 
-    def _usage(self, facts: DataFrame, others: DataFrame, ledgers: DataFrame, missing: DataFrame) -> DataFrame:
+    def _usage(self, facts: DataFrame, others: DataFrame, ledgers: DataFrame, named_in_vain: DataFrame) -> DataFrame:
         listed = facts.where(F.col("tag") == first_pass.USAGE).select(*_USAGE_KEYS, *_USAGE_SUMS)
         lengths = ledgers.where("not is_candidate").select("ledger_id", "length")
         single = others.join(lengths, "ledger_id", "left").select(*_USAGE_KEYS, *_one_ledger("length", 1))
-        off = missing.where(F.col("kind") == LedgerKind.DATA.value).select(*_USAGE_KEYS, *_one_ledger("size_bytes", -1))
+        gone = named_in_vain.where(F.col("kind") == LedgerKind.DATA.value)
+        off = gone.select(*_USAGE_KEYS, *_one_ledger("size_bytes", -1))
         named = listed.union(single).union(off)
         summed = named.groupBy(*_USAGE_KEYS).agg(*(F.sum(name).alias(name) for name in _USAGE_SUMS))
         topics = facts.where(F.col("tag") == first_pass.LOADED).groupBy("topic").agg(F.max("flag").alias("loaded"))
@@ -293,6 +296,13 @@ def _singles(facts: DataFrame) -> DataFrame:
     return facts.where(F.col("tag") == first_pass.OTHER).select(*columns).distinct()
 
 
+def _not_replaced(singles: DataFrame) -> DataFrame:
+    """As `service.audit.missing.not_replaced`."""
+    is_compacted = F.col("kind") == LedgerKind.COMPACTED.value
+    youngest = singles.where(is_compacted).groupBy("path").agg(F.max("ledger_id").alias("youngest"))
+    return singles.join(youngest, "path", "left").where(~is_compacted | (F.col("ledger_id") == F.col("youngest")))
+
+
 def _one_ledger(size: str, sign: int) -> list[Column]:
     sums = (F.lit(1), F.coalesce(size, F.lit(0)), F.isnull(size))
     return [(column.cast("bigint") * sign).alias(name) for column, name in zip(sums, _USAGE_SUMS, strict=True)]
@@ -300,9 +310,9 @@ def _one_ledger(size: str, sign: int) -> list[Column]:
 
 def _compared_counts(compared: DataFrame) -> dict[str, int]:
     names = ("listed", "in_dump", "referenced", "candidate_ledgers", "missing_ledgers")
-    row = compared.agg(*(F.sum(name).alias(name) for name in names)).first()
+    row = compared.agg(*(F.sum(name).alias(name) for name in names), F.max("newest").alias("newest")).first()
     assert row is not None
-    return {name: row[name] or 0 for name in names}
+    return {"newest": -1 if row["newest"] is None else row["newest"], **{name: row[name] or 0 for name in names}}
 
 
 def _shields(reported: Sequence[Row]) -> Shields:

@@ -29,7 +29,7 @@ from service.model.ids import LedgerId
 
 COMPARED = (
     "candidates binary, missing binary, candidate_ledgers bigint, missing_ledgers bigint, range_id bigint, "
-    "listed bigint, in_dump bigint, referenced bigint"
+    "listed bigint, in_dump bigint, referenced bigint, newest bigint"
 )
 READ_LEDGERS = (
     "ledger_id bigint, metadata binary, version bigint, ctime_ms bigint, czxid bigint, mzxid bigint, "
@@ -82,6 +82,7 @@ def compare_task(listed_tag: str, dumped_tag: str, own_ledgers: bool) -> Callabl
             "listed": len(listed),
             "in_dump": int(in_dump.sum()),
             "referenced": int(is_referenced.sum()),
+            "newest": int(max(listed.max(initial=-1), dumped.max(initial=-1))),
         }
         return pa.Table.from_pylist([row])
 

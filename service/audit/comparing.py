@@ -51,7 +51,7 @@ from service.audit.findings import (
 from service.audit.guards import demand_plausible, guards, trusted
 from service.audit.id_tables import IdTable
 from service.audit.judging import EarlierLook, Judge
-from service.audit.missing import missing_table
+from service.audit.missing import made_before, missing_table, not_replaced
 from service.audit.ports import AuditInputs, Say
 from service.audit.shields import Damage, Shields
 from service.audit.summaries import AuditSummary, Count, Guard, Input
@@ -148,10 +148,11 @@ class Comparing:
         sets = _Sets(listed, dumped, seen.referenced())
         self._say(f"{len(sets.referenced):,} references")
         gone = self._gone(sets, unread_directories)
-        missing = self._missing(gone, seen)
+        named_in_vain = self._missing(gone, seen)
+        missing = made_before(named_in_vain, sets.newest())
         singles = seen.singles.filter(_not_among(gone, seen.singles.column("ledger_id")))
         sizes, cases = self._read_wanted(sets, singles.column("ledger_id").to_numpy())
-        usage = _usage(seen, singles, sizes, missing)
+        usage = _usage(seen, singles, sizes, named_in_vain)
         orphans, unattributed = self._judge(cases, seen.shields)
         found = _found(sets, usage, orphans, unattributed, missing)
         demand_plausible(found.measured(), self._inputs.dump)
@@ -209,7 +210,8 @@ class Comparing:
         """`REFERENCES` to these ledgers."""
         if not len(gone):
             return REFERENCES.empty_table()
-        single = single_references(seen.singles.filter(pc.is_in(seen.singles.column("ledger_id"), pa.array(gone))))
+        named = seen.singles.filter(pc.is_in(seen.singles.column("ledger_id"), pa.array(gone)))
+        single = single_references(not_replaced(named, seen.singles))
         table = IdTable(gone)
         listed = [
             self._inputs.nodes_at(subtree, NODE_COLUMNS, _nodes_naming(table, parts), partial(lists_naming, gone))
@@ -277,6 +279,10 @@ class _Sets:
         rest = self.referenced[~there]
         return np.unique(rest[~self._dumped.holds(rest)])
 
+    def newest(self) -> int:
+        """The highest id of a ledger that exists, -1 when there is none."""
+        return int(max(self.listed.max(initial=-1), self.dumped.max(initial=-1)))
+
     def in_dump(self) -> int:
         """How many listed ledgers the dump has."""
         return int(self._dumped.holds(self.listed).sum())
@@ -325,8 +331,8 @@ def _without_repetitions(cases: Sequence[Cases]) -> list[Cases]:
     return kept
 
 
-def _usage(seen: _Seen, singles: pa.Table, sizes: pa.Table, missing: pa.Table) -> pa.Table:
-    taken_off = [named_usage(usage_taken_off(batch)) for batch in missing.to_batches()]
+def _usage(seen: _Seen, singles: pa.Table, sizes: pa.Table, named_in_vain: pa.Table) -> pa.Table:
+    taken_off = [named_usage(usage_taken_off(batch)) for batch in named_in_vain.to_batches()]
     parts = seen.parts()
     named = [*(part.usage for part in parts), named_usage(single_usage(singles, sizes)), *taken_off]
     return usage_table(named, [part.loaded for part in parts])

@@ -1,9 +1,17 @@
-"""References to ledgers that do not exist, and who is affected."""
+"""References to ledgers that do not exist, and who is affected.
+
+BookKeeper gives out ids in ascending order. So a reference to a ledger that is younger than every ledger that was seen
+was made while the inputs were taken, and says nothing: such a one is called missing by the next audit or by none.
+
+A compaction cursor's node goes on naming the compacted ledger that it named when its cursor ledger was begun. Where the
+same cursor names a younger one, compaction has replaced the older and deleted it: the older is not missing.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from service.audit.owner_columns import owner_at
 from service.audit.places import Owner, locate
@@ -17,6 +25,24 @@ def missing_table(references: pa.Table) -> pa.Table:
     return pa.Table.from_batches(
         [pa.RecordBatch.from_pylist([missing_row(row) for row in rows], schema=MISSING_LEDGERS)], MISSING_LEDGERS
     )
+
+
+def made_before(references: pa.Table, newest: int) -> pa.Table:
+    """The `service.audit.decoding.REFERENCES` to ledgers that are not younger than ``newest``."""
+    return references.filter(pc.less_equal(references.column("ledger_id"), newest))
+
+
+def not_replaced(gone: pa.Table, singles: pa.Table) -> pa.Table:
+    """The `service.audit.decoding.SINGLES` in ``gone`` without compacted ledgers whose cursor names a younger one."""
+    compacted = singles.filter(pc.equal(singles.column("kind"), LedgerKind.COMPACTED.value))
+    youngest: dict[str, int] = {}
+    for path, ledger_id in zip(*(compacted.column(name).to_pylist() for name in ("path", "ledger_id")), strict=True):
+        youngest[path] = max(ledger_id, youngest.get(path, -1))
+    stays = [
+        row["kind"] != LedgerKind.COMPACTED.value or row["ledger_id"] == youngest[row["path"]]
+        for row in gone.to_pylist()
+    ]
+    return gone.filter(pa.array(stays, pa.bool_()))
 
 
 def missing_row(reference: Mapping[str, Any]) -> dict[str, Any]:

@@ -256,8 +256,12 @@ def test_a_dump_without_ledgers_only_nominates(auditor: Auditor, world: World) -
 # --- missing -------------------------------------------------------------------------------------------------------
 
 
+NEWEST = 10**6
+"""A ledger that exists, so that lower ids are none of ledgers that were made while the inputs were taken."""
+
+
 def test_missing_ledgers_say_who_is_affected(auditor: Auditor, world: World) -> None:
-    world.nodes[TOPIC_NODE] = managed_ledger_bytes([101, 1, 2, 3])
+    world.nodes[TOPIC_NODE] = managed_ledger_bytes([101, 1, 2, 3, world.ledger(NEWEST)])
     world.nodes[f"{TOPIC_NODE}/s%2Fub"] = cursor_bytes(cursor_ledger=102, buckets={BUCKET_KEY: 103})
     world.cursor_ledgers.append(compaction_row(104))
     world.log_segments.append(segment_row(105))
@@ -272,8 +276,32 @@ def test_missing_ledgers_say_who_is_affected(auditor: Auditor, world: World) -> 
     assert (found.audited.exit_code, found.summary.missing) == (2, 5)
     usage = {row["kind"]: row["ledgers"] for row in found.rows(Table.LEDGER_USAGE)}
     assert usage == {
-        "data": 3, "cursor": 2, "delayed-index-bucket": 1, "compacted": 1, "schema": 2, "log-segment": 1,
+        "data": 4, "cursor": 2, "delayed-index-bucket": 1, "compacted": 1, "schema": 2, "log-segment": 1,
     }  # fmt: skip
+
+
+def test_what_was_made_while_the_inputs_were_taken_is_not_missing(auditor: Auditor, world: World) -> None:
+    world.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, 99, world.ledger(100), 101])
+    world.nodes[f"{TOPIC_NODE}/s%2Fub"] = cursor_bytes(cursor_ledger=102)
+    found = auditor.audit(world)
+    assert [row["ledger_id"] for row in found.missing] == [99]
+    assert found.summary.missing == 1
+    usage = {row["kind"]: row["ledgers"] for row in found.rows(Table.LEDGER_USAGE)}
+    assert (usage["data"], usage["cursor"]) == (4, 2)
+
+
+def test_a_compacted_ledger_that_compaction_has_replaced_is_not_missing(auditor: Auditor, world: World) -> None:
+    """The cursor's node still names 90; its ledger names 9, which exists, or 91, which is gone."""
+    world.nodes[COMPACTION] = cursor_bytes(cursor_ledger=6, compacted_ledger=90)
+    world.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, world.ledger(NEWEST)])
+    world.cursor_ledgers = [compaction_row(9), compaction_row(91)]
+    assert [row["ledger_id"] for row in auditor.audit(world).missing] == [91]
+    world.cursor_ledgers = [compaction_row(9)]
+    assert [row["ledger_id"] for row in auditor.audit(world).missing] == [90]
+    world.cursor_ledgers = [compaction_row(92)]
+    world.ledger(92, compacted_custom_metadata(TOPIC))
+    found = auditor.audit(world)
+    assert (found.missing, list(found.orphans)) == ([], [9])
 
 
 def offload(*, deleted: bool) -> OffloadContext:
@@ -291,7 +319,7 @@ def test_what_tiered_storage_replaced_is_not_missing(auditor: Auditor, world: Wo
 
 
 def test_a_ledger_below_a_directory_that_could_not_be_read_is_not_missing(auditor: Auditor, world: World) -> None:
-    world.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, 123456])
+    world.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, 123456, world.ledger(NEWEST)])
     assert [row["ledger_id"] for row in auditor.audit(world).missing] == [123456]
     directory = ledger_path(LedgerId(123456)).rpartition("/")[0]
     world.ledgers[-1] = node(directory, unreadable="no right to")

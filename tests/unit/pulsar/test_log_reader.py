@@ -74,7 +74,7 @@ class Log:
 
     def follow(self) -> None:
         """Until it has caught up."""
-        self.reader.follow(lambda records: self.read.extend(records), self._caught_up, self._is_over)
+        self.reader.follow(self.read.extend, self._caught_up, self._is_over)
 
     def _caught_up(self) -> None:
         assert self.read_when_caught_up is None
