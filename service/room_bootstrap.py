@@ -6,7 +6,6 @@ Invariant: settings stop at `bootstrap`; here they arrive in the rooms' own word
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
@@ -34,6 +33,7 @@ from service.adapters.pulsar.republisher import BrokerRepublisher
 from service.adapters.pulsar.subscription_cursors import BrokerSubscriptions
 from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
 from service.adapters.pulsar.topic_owners import TopicOwners
+from service.closing import Closable
 from service.delayed_delivery.workflow.serving import DelayedDelivery
 from service.delayed_delivery.workflow.waiting import WaitingReader
 from service.delayed_delivery.workflow.world import Configuration, World
@@ -41,14 +41,6 @@ from service.model.clocks import Clock
 from service.model.metadata import MetadataStore
 from service.model.names import TopicName
 from service.observability.metrics import AckStateGauges, AckStateReading, CancellationMetrics
-
-
-class Closable(Protocol):
-    """What is closed when the process ends."""
-
-    def close(self) -> None:
-        """Let go."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
