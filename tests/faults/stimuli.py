@@ -33,7 +33,8 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 _KEPT_LEDGERS = 12
-_RECORDS = 3
+_RECORDS = 1
+"""With each call: any of the sidecars may get it, so one that is led to a deletion needs many calls."""
 _TRIES = int(str(QUICK["two_phase_deletion_max_retry_delete_count"]))
 _NEVER_SHRUNK = 1_000_000
 _THREADS = 6
