@@ -6,7 +6,6 @@ Invariant: every value comes from `service.audit`, which the embedded engine cal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -20,6 +19,7 @@ from service.audit.causes import OwnerNode
 from service.audit.findings import earlier_looks, judge_cases, number_condemned, read_cases, withheld
 from service.audit.judging import Judge
 from service.audit.ledger_lengths import ledger_lengths
+from service.audit.ledger_sets import LedgerSets
 from service.audit.missing import missing_row
 from service.audit.plans import block_digest
 from service.audit.tables import MISSING_LEDGERS, ORPHAN_LEDGERS
@@ -55,8 +55,6 @@ _READ = pa.schema(
 )
 _WANTED = pa.schema([pa.field("ledger_id", pa.int64()), pa.field("path", pa.string())])
 WANTED = "ledger_id bigint, path string"
-JUDGED = "age string, is_orphan boolean"
-"""Beside the columns of the orphans' table."""
 
 
 def compare_task(listed_tag: str, dumped_tag: str, own_ledgers: bool) -> Callable[[pa.Table], pa.Table]:
@@ -64,25 +62,22 @@ def compare_task(listed_tag: str, dumped_tag: str, own_ledgers: bool) -> Callabl
 
     def task(facts: pa.Table) -> pa.Table:
         number = facts.column("range_id")[0].as_py()
-        sets: dict[str, list[bytes]] = {listed_tag: [], dumped_tag: [], IDS: []}
+        written: dict[str, list[bytes]] = {listed_tag: [], dumped_tag: [], IDS: []}
         for row in facts.select(["tag", "ids"]).to_pylist():
-            sets[row["tag"]].append(row["ids"])
-        listed, referenced = union(number, sets[listed_tag]), union(number, sets[IDS])
-        dumped = union(number, sets[dumped_tag]) if own_ledgers else listed
-        is_referenced = np.isin(listed, referenced)
-        in_dump = np.isin(listed, dumped)
-        missing = referenced[~(np.isin(referenced, listed) | np.isin(referenced, dumped))]
-        candidates = listed[in_dump & ~is_referenced]
+            written[row["tag"]].append(row["ids"])
+        listed, referenced = union(number, written[listed_tag]), union(number, written[IDS])
+        sets = LedgerSets(listed, union(number, written[dumped_tag]) if own_ledgers else listed, referenced)
+        candidates, missing = sets.dumped[sets.candidates()], sets.gone()
         row = {
             "candidates": write_ids(candidates),
             "missing": write_ids(missing),
             "candidate_ledgers": len(candidates),
             "missing_ledgers": len(missing),
             "range_id": number,
-            "listed": len(listed),
-            "in_dump": int(in_dump.sum()),
-            "referenced": int(is_referenced.sum()),
-            "newest": int(max(listed.max(initial=-1), dumped.max(initial=-1))),
+            "listed": len(sets.listed),
+            "in_dump": sets.in_dump(),
+            "referenced": sets.referenced_and_listed(),
+            "newest": sets.newest(),
         }
         return pa.Table.from_pylist([row])
 

@@ -51,6 +51,7 @@ from service.audit.findings import (
 from service.audit.guards import demand_plausible, guards, trusted
 from service.audit.id_tables import IdTable
 from service.audit.judging import EarlierLook, Judge
+from service.audit.ledger_sets import LedgerSets
 from service.audit.missing import made_before, missing_table, not_replaced
 from service.audit.ports import AuditInputs, Say
 from service.audit.shields import Damage, Shields
@@ -65,7 +66,7 @@ from service.audit.usage import (
     usage_table,
     usage_taken_off,
 )
-from service.audit.varints import Mask, Numbers
+from service.audit.varints import Numbers
 from service.ledger_ownership.paths import ledger_path
 from service.model.ids import LedgerId
 
@@ -145,7 +146,7 @@ class Comparing:
         dumped, unread_directories = _dumped(dumped_parts) if self._own_ledgers else (listed, [])
         self._say(f"{len(listed):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
         seen = self._seen({subtree: list(parts) for subtree, parts in nodes.items()})
-        sets = _Sets(listed, dumped, seen.referenced())
+        sets = LedgerSets(listed, dumped, seen.referenced())
         self._say(f"{len(sets.referenced):,} references")
         gone = self._gone(sets, unread_directories)
         named_in_vain = self._missing(gone, seen)
@@ -196,7 +197,7 @@ class Comparing:
         compaction = [path for part in parts for path in part.compaction_cursors]
         return references, [*damages, *unread_compaction_cursors(compaction, (row["cursor_path"] for row in rows))]
 
-    def _gone(self, sets: "_Sets", unread: Sequence[str]) -> Numbers:
+    def _gone(self, sets: LedgerSets, unread: Sequence[str]) -> Numbers:
         """Referenced ledgers that are nowhere, ascending."""
         gone = sets.gone()
         if not unread:
@@ -219,7 +220,7 @@ class Comparing:
         ]
         return pa.Table.from_batches([single, *(batch for some in listed for batch in some)], REFERENCES)
 
-    def _read_wanted(self, sets: "_Sets", single_ids: Numbers) -> tuple[pa.Table, list[Cases]]:
+    def _read_wanted(self, sets: LedgerSets, single_ids: Numbers) -> tuple[pa.Table, list[Cases]]:
         """The sizes of singly referenced ledgers, and the candidates."""
         candidates = sets.candidates()
         positions = np.flatnonzero(candidates | IdTable(single_ids).holds(sets.dumped))
@@ -258,38 +259,6 @@ class Comparing:
             return {}
         ids = pa.array([row["ledger_id"] for row in cases.rows], pa.int64())
         return earlier_looks(self._earlier.orphans(ids))
-
-
-class _Sets:
-    """Ledgers that are listed, dumped (in the order of the dump's rows, -1 for a row that is none) and referenced."""
-
-    def __init__(self, listed: Numbers, dumped: Numbers, referenced: Numbers) -> None:
-        self.listed = listed
-        self.dumped = dumped
-        self.referenced = referenced
-        self._listed, self._dumped, self._referenced = map(IdTable, (listed, dumped, referenced))
-
-    def candidates(self) -> Mask:
-        """Which of the dump's rows exist for certain and are not referenced."""
-        return self._listed.holds(self.dumped) & ~self._referenced.holds(self.dumped)
-
-    def gone(self) -> Numbers:
-        """Referenced and nowhere, ascending."""
-        there = self._listed.holds(self.referenced)
-        rest = self.referenced[~there]
-        return np.unique(rest[~self._dumped.holds(rest)])
-
-    def newest(self) -> int:
-        """The highest id of a ledger that exists, -1 when there is none."""
-        return int(max(self.listed.max(initial=-1), self.dumped.max(initial=-1)))
-
-    def in_dump(self) -> int:
-        """How many listed ledgers the dump has."""
-        return int(self._dumped.holds(self.listed).sum())
-
-    def referenced_and_listed(self) -> int:
-        """How many listed ledgers are referenced."""
-        return int(self._referenced.holds(self.listed).sum())
 
 
 # --- small steps ---------------------------------------------------------------------------------------------------
@@ -338,7 +307,7 @@ def _usage(seen: _Seen, singles: pa.Table, sizes: pa.Table, named_in_vain: pa.Ta
     return usage_table(named, [part.loaded for part in parts])
 
 
-def _found(sets: _Sets, usage: pa.Table, orphans: pa.Table, unattributed: pa.Table, missing: pa.Table) -> Found:
+def _found(sets: LedgerSets, usage: pa.Table, orphans: pa.Table, unattributed: pa.Table, missing: pa.Table) -> Found:
     return Found(
         listed=len(sets.listed),
         in_dump=sets.in_dump(),

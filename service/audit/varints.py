@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Numbers = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
 _PADDING = 64
