@@ -10,8 +10,6 @@ everything that was opened over it on the broker.
 import itertools
 import socket
 import ssl
-import threading
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from urllib.parse import urlsplit
 
 from service.adapters.pulsar.binary_frames import FrameReader, encode
 from service.adapters.pulsar.credentials import AuthPlugin, ClientCredentials, TlsOptions
+from service.adapters.pulsar.idle_pool import IdlePool
 from service.model.clocks import Clock
 from service.model.errors import (
     ConflictError,
@@ -36,9 +35,9 @@ from service.wire import PulsarApi_pb2 as api
 PROTOCOL_VERSION: Final = 19
 CLIENT_VERSION: Final = "pulsar-sidecar"
 _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
-_IDLE_SECONDS: Final = 15.0
+IDLE_SECONDS: Final = 15.0
 """Shorter than the interval of a broker's pings (``keepAliveIntervalSeconds``, 30), which an idle socket would miss."""
-_IDLE_PER_BROKER: Final = 8
+MOST_IDLE: Final = 8
 
 SERVER_ERRORS: Final[dict[int, type[SidecarError]]] = {
     api.AuthenticationError: NotAuthenticatedError,
@@ -164,9 +163,7 @@ class BinaryConnections:
         self._tls = tls
         self._clock = clock
         self._timeouts = timeouts or BinaryTimeouts()
-        self._lock = threading.Lock()
-        self._idle: defaultdict[BrokerPlace, list[tuple[float, BinaryConnection]]] = defaultdict(list)
-        self._closed = False
+        self._idle: IdlePool[BrokerPlace, BinaryConnection] = IdlePool(clock, seconds=IDLE_SECONDS, most=MOST_IDLE)
 
     @contextmanager
     def using(self, place: BrokerPlace) -> Iterator[BinaryConnection]:
@@ -175,42 +172,17 @@ class BinaryConnections:
         Raises:
             TemporaryError: the broker cannot be reached.
         """
-        connection = self._take(place) or self.open(place)
+        connection = self._idle.take(place) or self.open(place)
         try:
             yield connection
         except BaseException:
             connection.close()
             raise
-        self._keep(place, connection)
+        self._idle.keep(place, connection)
 
     def close(self) -> None:
         """Close what is idle; idempotent."""
-        with self._lock:
-            self._closed = True
-            idle = [connection for kept in self._idle.values() for _, connection in kept]
-            self._idle.clear()
-        for connection in idle:
-            connection.close()
-
-    def _take(self, place: BrokerPlace) -> BinaryConnection | None:
-        youngest = self._clock.monotonic_seconds() - _IDLE_SECONDS
-        with self._lock:
-            kept = self._idle[place]
-            fresh = [(since, connection) for since, connection in kept if since > youngest]
-            stale = [connection for since, connection in kept if since <= youngest]
-            taken = fresh.pop()[1] if fresh else None
-            self._idle[place] = fresh
-        for connection in stale:
-            connection.close()
-        return taken
-
-    def _keep(self, place: BrokerPlace, connection: BinaryConnection) -> None:
-        with self._lock:
-            kept = self._idle[place]
-            if not self._closed and len(kept) < _IDLE_PER_BROKER:
-                kept.append((self._clock.monotonic_seconds(), connection))
-                return
-        connection.close()
+        self._idle.close()
 
     def open(self, place: BrokerPlace) -> BinaryConnection:
         """A new connection, which the caller closes.
@@ -218,7 +190,7 @@ class BinaryConnections:
         Raises:
             TemporaryError: the broker cannot be reached.
         """
-        if self._closed:
+        if self._idle.closed:
             raise TemporaryError("connections to brokers are closed; the process is stopping")
         address = place.via or place.url
         try:

@@ -8,14 +8,20 @@ published again, so a record may be stored twice; of a compacted log's records t
 """
 
 import secrets
-import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from service.adapters.pulsar.binary_connections import BinaryConnection, BinaryConnections, server_error
+from service.adapters.pulsar.binary_connections import (
+    IDLE_SECONDS,
+    MOST_IDLE,
+    BinaryConnection,
+    BinaryConnections,
+    server_error,
+)
 from service.adapters.pulsar.binary_frames import encode_message
+from service.adapters.pulsar.idle_pool import IdlePool
 from service.adapters.pulsar.keyed_batches import KeyedBatch, keyed_batches
 from service.adapters.pulsar.topic_owners import TopicOwners
 from service.model.clocks import Clock
@@ -28,9 +34,6 @@ _BATCH_BYTES: Final = 256 * 1024
 _BATCHES_IN_FLIGHT: Final = 8
 _ATTEMPTS: Final = 3
 _PATIENCE_SECONDS: Final = 20.0
-_IDLE_SECONDS: Final = 15.0
-"""As for idle connections: shorter than the interval of a broker's pings, which nobody would answer."""
-_MOST_IDLE: Final = 8
 
 
 class LogProducers:
@@ -41,8 +44,7 @@ class LogProducers:
         self._connections = connections
         self._clock = clock
         self._topic = topic
-        self._lock = threading.Lock()
-        self._idle: list[tuple[float, _LogProducer]] = []
+        self._idle: IdlePool[TopicName, _LogProducer] = IdlePool(clock, seconds=IDLE_SECONDS, most=MOST_IDLE)
 
     def publish(self, records: Sequence[tuple[str, bytes | None]]) -> None:
         """Store all, in order.
@@ -71,20 +73,17 @@ class LogProducers:
 
     def close(self) -> None:
         """Close what is idle; idempotent."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for _, producer in idle:
-            producer.close()
+        self._idle.close()
 
     @contextmanager
     def _producing(self) -> Iterator["_LogProducer"]:
-        producer = self._take() or self._open()
+        producer = self._idle.take(self._topic) or self._open()
         try:
             yield producer
         except BaseException:
             producer.close()
             raise
-        self._keep(producer)
+        self._idle.keep(self._topic, producer)
 
     def _open(self) -> "_LogProducer":
         connection = self._connections.open(self._owners.of(self._topic))
@@ -93,24 +92,6 @@ class LogProducers:
         except BaseException:
             connection.close()
             raise
-
-    def _take(self) -> "_LogProducer | None":
-        youngest = self._clock.monotonic_seconds() - _IDLE_SECONDS
-        with self._lock:
-            stale = [producer for since, producer in self._idle if since <= youngest]
-            fresh = [(since, producer) for since, producer in self._idle if since > youngest]
-            taken = fresh.pop()[1] if fresh else None
-            self._idle = fresh
-        for producer in stale:
-            producer.close()
-        return taken
-
-    def _keep(self, producer: "_LogProducer") -> None:
-        with self._lock:
-            if len(self._idle) < _MOST_IDLE:
-                self._idle.append((self._clock.monotonic_seconds(), producer))
-                return
-        producer.close()
 
 
 class _LogProducer:
