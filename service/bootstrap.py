@@ -114,7 +114,7 @@ def _run(
     draining = threading.Event()
     cancelling = _open_cancelling(settings, access, stack)
     acknowledged = _open_ack_states(settings, access, stack)
-    reading = open_waiting_messages(access, lambda opened: close_at_the_end(stack, opened))
+    reading = open_waiting_messages(access, stack)
     routers = [delayed_delivery.router(cancelling), ack_state.router(acknowledged.states), waiting.router(reading)]
     app = _app(settings, service, metrics, authentication, clock, draining, routers)
     close_at_the_end(stack, service)
@@ -183,7 +183,6 @@ def open_service(
     access = ClusterAccess(
         store=store,
         rest=rest,
-        client=client,
         bookies=bookies,
         entries=entries,
         broker_service_url=settings.broker_service_url,
@@ -200,15 +199,13 @@ def open_service(
 
 
 def _open_cancelling(settings: Settings, access: ClusterAccess, stack: ExitStack) -> DelayedDelivery:
-    return open_delayed_delivery(
-        access, cancelling_configuration_of(settings), lambda opened: close_at_the_end(stack, opened)
-    )
+    return open_delayed_delivery(access, cancelling_configuration_of(settings), stack)
 
 
 def _open_ack_states(settings: Settings, access: ClusterAccess, stack: ExitStack) -> AckStateRoom:
     watched = [parse_topic_name(name) for name in settings.ack_state_watched_topics]
     every_seconds = settings.ack_state_watch_interval_in_seconds
-    return open_ack_states(access, watched, every_seconds, lambda opened: close_at_the_end(stack, opened))
+    return open_ack_states(access, watched, every_seconds, stack)
 
 
 def _app(

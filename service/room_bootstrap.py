@@ -3,7 +3,8 @@
 Invariant: settings stop at `bootstrap`; here they arrive in the rooms' own words.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,7 +24,6 @@ from service.adapters.pulsar.acknowledger import ConsumerAcknowledger
 from service.adapters.pulsar.admin_rest import AdminRest
 from service.adapters.pulsar.binary_connections import BinaryConnections
 from service.adapters.pulsar.cancellation_topic import PulsarCancellationTopic
-from service.adapters.pulsar.clients import Client
 from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from service.adapters.pulsar.delayed_entries import BulkDelayedEntries
 from service.adapters.pulsar.delayed_topics import BrokerTopics
@@ -33,7 +33,7 @@ from service.adapters.pulsar.republisher import BrokerRepublisher
 from service.adapters.pulsar.subscription_cursors import BrokerSubscriptions
 from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
 from service.adapters.pulsar.topic_owners import TopicOwners
-from service.closing import Closable
+from service.closing import close_at_the_end
 from service.delayed_delivery.workflow.serving import DelayedDelivery
 from service.delayed_delivery.workflow.waiting import WaitingReader
 from service.delayed_delivery.workflow.world import Configuration, World
@@ -49,7 +49,6 @@ class ClusterAccess:
 
     store: MetadataStore
     rest: AdminRest
-    client: Client
     bookies: BookieConnections
     entries: BookieEntries
     broker_service_url: str
@@ -74,7 +73,7 @@ def open_ack_states(
     access: ClusterAccess,
     watched: Sequence[TopicName],
     every_seconds: float,
-    closing: Callable[[Closable], None],
+    stack: ExitStack,
 ) -> AckStateRoom:
     """The room of acknowledgement states with its adapters, not started yet."""
     subscriptions = BrokerSubscriptions(access.rest, access.store, access.clock)
@@ -83,8 +82,8 @@ def open_ack_states(
     remembered = Remembered(access.clock)
     states = AckStates(AckStateWorld(subscriptions, stored, policies), remembered)
     watch = AckStateWatch(states, watched, every_seconds, access.clock)
-    closing(states)
-    closing(watch)
+    close_at_the_end(stack, states)
+    close_at_the_end(stack, watch)
     access.registry.register(AckStateGauges(access.cluster_name, partial(_readings, remembered)))
     return AckStateRoom(states, watch)
 
@@ -104,10 +103,10 @@ def _reading(state: AckState) -> AckStateReading:
     )
 
 
-def open_waiting_messages(access: ClusterAccess, closing: Callable[[Closable], None]) -> WaitingReader:
+def open_waiting_messages(access: ClusterAccess, stack: ExitStack) -> WaitingReader:
     """Reading what waits, which needs no log and changes nothing."""
     bulk = BulkEntries(access.bookies)
-    closing(bulk)
+    close_at_the_end(stack, bulk)
     entries = BulkDelayedEntries(access.store, bulk, access.rest, access.ledgers_root)
     return WaitingReader(BrokerTopics(access.rest, access.store, access.clock), entries, access.clock)
 
@@ -115,15 +114,15 @@ def open_waiting_messages(access: ClusterAccess, closing: Callable[[Closable], N
 def open_delayed_delivery(
     access: ClusterAccess,
     configuration: Configuration,
-    closing: Callable[[Closable], None],
+    stack: ExitStack,
 ) -> DelayedDelivery:
-    """The room of cancelling with its adapters, not started yet; ``closing`` takes what was opened for it."""
+    """The room of cancelling with its adapters, not started yet; ``stack`` closes what was opened for it."""
     bulk = BulkEntries(access.bookies)
-    closing(bulk)
+    close_at_the_end(stack, bulk)
     connections = BinaryConnections(access.credentials, access.tls, access.clock)
     owners = TopicOwners(access.broker_service_url, connections)
     log = PulsarCancellationTopic(owners, connections, BrokerTopicAdmin(access.rest), access.clock)
-    closing(log)
+    close_at_the_end(stack, log)
     subscriptions = BrokerSubscriptions(access.rest, access.store, access.clock)
     policies = BrokerPausePolicies(access.rest, access.store, subscriptions)
     world = World(
