@@ -67,15 +67,18 @@ class _Attempt:
         return self.log.read_bytes()[self.log_start :].decode(errors="replace")
 
     def lost_a_port(self) -> bool:
-        output = self.output()
-        return any(sign in output for sign in _LOST_RACES)
+        return _lost_a_port(self.output())
 
     def refusal(self) -> str | None:
         """Why another try may succeed; None when nothing says so."""
-        if self.lost_a_port():
-            return f"found a port taken: {dict(self.member.ports)}; see who listens there"
         output = self.output()
+        if _lost_a_port(output):
+            return f"found a port taken: {dict(self.member.ports)}; see who listens there"
         return next((meaning for sign, meaning in _PASSING_REFUSALS.items() if sign in output), None)
+
+
+def _lost_a_port(output: str) -> bool:
+    return any(sign in output for sign in _LOST_RACES)
 
 
 def start_members(
