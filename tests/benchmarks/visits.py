@@ -12,7 +12,6 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,7 +73,8 @@ def _phases(
 ) -> Iterator[list[str]]:
     left = iter(delayed)
     for visits_a_second in (0, 1, 10):
-        with _consuming(topic, kind) as seen:
+        seen = _Seen()
+        with topic.noting(_SUBSCRIPTION, kind, seen.note, _CONSUMERS):
             _publish(topic, arguments, 1)
             seen.clear()
             visiting = threading.Thread(
@@ -148,30 +148,3 @@ class _Seen:
         times = (statistics.median(ordered), ordered[int(len(ordered) * 0.99)], ordered[-1])
         shown = [f"{value * 1000:.1f} ms" for value in times]
         return [f"{len(set(given)):,}", *shown, str(late), str(len(given) - len(set(given)))]
-
-
-@contextmanager
-def _consuming(topic: DelayedTopic, kind: pulsar.ConsumerType) -> Iterator[_Seen]:
-    seen, stop = _Seen(), threading.Event()
-    opened = [topic.client.subscribe(str(topic.topic), _SUBSCRIPTION, consumer_type=kind) for _ in range(_CONSUMERS)]
-    threads = [threading.Thread(target=_consume, args=(one, seen, stop), daemon=True) for one in opened]
-    for thread in threads:
-        thread.start()
-    try:
-        yield seen
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-        for consumer in opened:
-            consumer.close()
-
-
-def _consume(consumer: pulsar.Consumer, seen: _Seen, stop: threading.Event) -> None:
-    while not stop.is_set():
-        try:
-            message = consumer.receive(timeout_millis=300)
-        except pulsar.exceptions.Timeout:
-            continue
-        seen.note(message)
-        consumer.acknowledge(message)

@@ -2,21 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from kazoo.client import KazooClient
 
-from service.adapters.parquet.audits import AuditTables, open_audit
 from service.audit.audit_requests import Applied, ApplyRequest
 from service.audit.policies import Policy
 from service.audit.requests import AuditRequest, DumpRequest, ListingRequest
-from service.audit.summaries import AuditSummary
-from service.audit.tables import OrphanStanding, Table
+from service.audit.tables import OrphanStanding
 from service.audit_bootstrap import make_audit, make_dump, make_listing
 from service.audit_review_bootstrap import apply_audit
 from service.local_cluster.addresses import ClusterAddresses
+from tests.made_audits import MadeAudit
 
 IMPATIENT = Policy(min_age_ms=3_000, look_window_ms=2_000, max_share=1.0, max_shrink=1.0, allow_young=True)
 """Days and hours of the defaults, cut down to seconds; a test's leaks are a large share of its cluster."""
@@ -24,38 +21,14 @@ IMPATIENT = Policy(min_age_ms=3_000, look_window_ms=2_000, max_share=1.0, max_sh
 _TICK = "/tick-of-tests"
 
 
-@dataclass(frozen=True)
-class Look:
-    """One audit."""
-
-    directory: Path
-
-    @cached_property
-    def summary(self) -> AuditSummary:
-        return open_audit(self.directory)
-
-    def rows(self, table: Table) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = AuditTables(self.directory, self.summary).table(table).to_pylist()
-        return rows
-
-    @cached_property
-    def orphans(self) -> dict[int, dict[str, Any]]:
-        """Rows by ledger."""
-        return {row["ledger_id"]: row for row in self.rows(Table.ORPHAN_LEDGERS)}
+class Look(MadeAudit):
+    """One audit of a chain."""
 
     @property
     def condemned(self) -> frozenset[int]:
         return frozenset(
-            ledger_id for ledger_id, row in self.orphans.items() if row["standing"] == OrphanStanding.CONDEMNED.value
+            ledger_id for ledger_id, standing in self.standings.items() if standing == OrphanStanding.CONDEMNED.value
         )
-
-    @property
-    def missing(self) -> list[dict[str, Any]]:
-        return self.rows(Table.MISSING_LEDGERS)
-
-    @property
-    def unattributed(self) -> list[dict[str, Any]]:
-        return self.rows(Table.UNATTRIBUTED_LEDGERS)
 
 
 @dataclass

@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -124,13 +124,22 @@ class DelayedTopic:
     @contextmanager
     def consuming(self, name: str, kind: pulsar.ConsumerType, consumers: int = 2) -> Iterator[Deliveries]:
         """Live consumers that acknowledge everything they are given."""
-        deliveries, stop = Deliveries(), threading.Event()
+        deliveries = Deliveries()
+        with self.noting(name, kind, lambda message: deliveries.note(int(message.data())), consumers):
+            yield deliveries
+
+    @contextmanager
+    def noting(
+        self, name: str, kind: pulsar.ConsumerType, note: Callable[[pulsar.Message], None], consumers: int
+    ) -> Iterator[None]:
+        """The same, with something else to be done with each message."""
+        stop = threading.Event()
         opened = [self._subscribed(name, kind) for _ in range(consumers)]
-        threads = [threading.Thread(target=_consume, args=(one, deliveries, stop), daemon=True) for one in opened]
+        threads = [threading.Thread(target=_consume, args=(one, note, stop), daemon=True) for one in opened]
         for thread in threads:
             thread.start()
         try:
-            yield deliveries
+            yield
         finally:
             stop.set()
             for thread in threads:
@@ -198,13 +207,13 @@ def now_ms() -> int:
     return SystemClock().now_ms()
 
 
-def _consume(consumer: pulsar.Consumer, deliveries: Deliveries, stop: threading.Event) -> None:
+def _consume(consumer: pulsar.Consumer, note: Callable[[pulsar.Message], None], stop: threading.Event) -> None:
     while not stop.is_set():
         try:
             message = consumer.receive(timeout_millis=500)
         except pulsar.exceptions.Timeout:
             continue
-        deliveries.note(int(message.data()))
+        note(message)
         try:
             consumer.acknowledge(message.message_id())
         except pulsar.PulsarException:

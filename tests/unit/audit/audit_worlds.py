@@ -3,13 +3,11 @@
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from service.adapters.parquet.audits import AuditTables, open_audit
 from service.adapters.parquet.output import parquet_output
 from service.audit.manifests import (
     MANIFEST_NAME,
@@ -25,7 +23,6 @@ from service.audit.manifests import (
 from service.audit.policies import HOUR_MS, Policy
 from service.audit.requests import Audited, AuditRequest
 from service.audit.subtrees import Subtrees
-from service.audit.summaries import AuditSummary
 from service.audit.tables import SCHEMAS, CursorLedgerState, Table
 from service.audit_bootstrap import make_audit
 from service.ledger_ownership.paths import ledger_path
@@ -43,6 +40,7 @@ from tests.fakes.bookkeeper import (
     schema_locator_bytes,
 )
 from tests.fakes.clock import START_MS
+from tests.made_audits import MadeAudit
 from tests.unit.audit.sources import INSTANCE_ID, node
 
 TOPIC = "persistent://t/n/topic"
@@ -219,30 +217,7 @@ class Auditor:
 
 
 @dataclass
-class AuditedWorld:
-    directory: Path
+class AuditedWorld(MadeAudit):
+    """With what the engine answered."""
+
     audited: Audited
-
-    @cached_property
-    def summary(self) -> AuditSummary:
-        return open_audit(self.directory)
-
-    def rows(self, table: Table) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = AuditTables(self.directory, self.summary).table(table).to_pylist()
-        return rows
-
-    @property
-    def orphans(self) -> dict[int, dict[str, Any]]:
-        return {row["ledger_id"]: row for row in self.rows(Table.ORPHAN_LEDGERS)}
-
-    @property
-    def standings(self) -> dict[int, str]:
-        return {ledger_id: row["standing"] for ledger_id, row in self.orphans.items()}
-
-    @property
-    def missing(self) -> list[dict[str, Any]]:
-        return self.rows(Table.MISSING_LEDGERS)
-
-    @property
-    def unattributed(self) -> dict[int, str]:
-        return {row["ledger_id"]: row["reason"] for row in self.rows(Table.UNATTRIBUTED_LEDGERS)}

@@ -1,0 +1,43 @@
+"""An audit's directory, read back."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from service.adapters.parquet.audits import AuditTables, open_audit
+from service.audit.summaries import AuditSummary
+from service.audit.tables import Table
+
+
+@dataclass
+class MadeAudit:
+    """One audit, whoever made it."""
+
+    directory: Path
+
+    @cached_property
+    def summary(self) -> AuditSummary:
+        return open_audit(self.directory)
+
+    def rows(self, table: Table) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = AuditTables(self.directory, self.summary).table(table).to_pylist()
+        return rows
+
+    @property
+    def orphans(self) -> dict[int, dict[str, Any]]:
+        """Rows by ledger."""
+        return {row["ledger_id"]: row for row in self.rows(Table.ORPHAN_LEDGERS)}
+
+    @property
+    def standings(self) -> dict[int, str]:
+        return {ledger_id: row["standing"] for ledger_id, row in self.orphans.items()}
+
+    @property
+    def missing(self) -> list[dict[str, Any]]:
+        return self.rows(Table.MISSING_LEDGERS)
+
+    @property
+    def unattributed(self) -> dict[int, str]:
+        """Reasons by ledger."""
+        return {row["ledger_id"]: row["reason"] for row in self.rows(Table.UNATTRIBUTED_LEDGERS)}
