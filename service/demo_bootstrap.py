@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from service.adapters.bookkeeper.bookie_connections import BookieConnections
 from service.adapters.bookkeeper.bookie_wire import BookieEntries
+from service.adapters.metadata.live_nodes import LiveTree, LiveZooKeeper
 from service.adapters.metadata.zookeeper import open_metadata_store
 from service.adapters.pulsar.clients import SHARED, open_client
+from service.audit.census import take_census
 from service.closing import close_at_the_end
 from service.demo.playing import Eyes, Report, play
 from service.demo.stage import Stage, demo_directory
@@ -40,4 +43,8 @@ def _eyes(addresses: ClusterAddresses, clock: Clock) -> Iterator[Eyes]:
         close_at_the_end(stack, entries)
         client = open_client(addresses.broker_service_url)
         close_at_the_end(stack, client)
-        yield Eyes(store, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT), client, SHARED)
+        zookeeper = LiveZooKeeper(addresses.metadata_store_url)
+        tree = LiveTree(zookeeper, store, clock, DEFAULT_LEDGERS_ROOT)
+        yield Eyes(
+            store, partial(take_census, tree, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT)), client, SHARED
+        )

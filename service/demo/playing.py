@@ -5,11 +5,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from service.audit.census import Census
 from service.demo.auditing import AuditAct, AuditStory
 from service.demo.cancelling import CancelAct, CancelStory
 from service.demo.stage import Stage
 from service.demo.story import Act, Drain, Story
-from service.ledger_ownership.compaction import CompactedLedgers
 from service.local_cluster.addresses import ClusterAddresses
 from service.model.clocks import Clock
 from service.model.metadata import MetadataStore
@@ -21,11 +21,12 @@ TOPICS = 100
 class Eyes:
     """The demo's own look at the cluster, independent of the sidecar.
 
-    ``client`` is a ``pulsar.Client``, ``shared`` the ``pulsar.ConsumerType`` of consumers that share a subscription.
+    ``count`` takes a census of the whole cluster, ``client`` is a ``pulsar.Client``, ``shared`` the
+    ``pulsar.ConsumerType`` of consumers that share a subscription.
     """
 
     store: MetadataStore
-    compacted: CompactedLedgers
+    count: Callable[[], Census]
     client: Any
     shared: Any
 
@@ -65,7 +66,7 @@ def play(stage: Stage, open_eyes: OpenEyes, clock: Clock, say: Callable[[str], N
     say("1. A real cluster: ZooKeeper, two bookies, two brokers")
     addresses = stage.set_up()
     with open_eyes(addresses) as eyes:
-        story = Story(stage, eyes.store, eyes.compacted, eyes.client, addresses.web_service_urls, clock, say, topics)
+        story = Story(stage, eyes.store, eyes.count, eyes.client, addresses.web_service_urls, clock, say, topics)
         say("2. Without the sidecar")
         plain = story.without_sidecar()
         say(f"   {len(plain.orphans)} ledgers leaked, {len(plain.dangling)} references dangle, and no broker mends it")

@@ -11,13 +11,12 @@ from typing import Any
 
 import requests
 
-from service.audit.census import Census, demand_complete, take_census
+from service.audit.census import Census, demand_complete
 from service.demo.stage import Stage
 from service.demo.workload import LEDGERS_PER_TOPIC, DeletionRun, delete_again, delete_topics, make_topics
 from service.ledger_ownership.claims import CursorClaim, DataClaim, read_claim
-from service.ledger_ownership.compaction import CompactedLedgers
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, MANAGED_LEDGERS, ledger_path
+from service.ledger_ownership.paths import MANAGED_LEDGERS, ledger_path
 from service.model.clocks import Clock
 from service.model.errors import TemporaryError
 from service.model.ids import LedgerId
@@ -73,7 +72,7 @@ class Story:
         self,
         stage: Stage,
         store: MetadataStore,
-        compacted: CompactedLedgers,
+        count: Callable[[], Census],
         client: Any,
         web_service_urls: Sequence[str],
         clock: Clock,
@@ -82,7 +81,7 @@ class Story:
     ) -> None:
         self._stage = stage
         self._store = store
-        self._compacted = compacted
+        self._count_all = count
         self._client = client
         self._urls = web_service_urls
         self._clock = clock
@@ -171,7 +170,7 @@ class Story:
         )
 
     def _census(self) -> Census:
-        census = take_census(self._store, self._compacted, DEFAULT_LEDGERS_ROOT)
+        census = self._count_all()
         demand_complete(census)
         return census
 

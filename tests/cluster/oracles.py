@@ -137,7 +137,7 @@ class Oracles:
 
         def count() -> Census | None:
             try:
-                return take_census(self._workload.store, self._workload.compacted)
+                return take_census(self._workload.tree, self._workload.compacted)
             except TemporaryError:
                 return None
 
@@ -168,16 +168,22 @@ class Oracles:
 
     def finals(self, ledger_id: int) -> list[Outcome]:
         """How records of a ledger have ended so far in this test."""
-        settled = [outcome for outcome in self.outcomes if outcome.step == "settled"]
-        return [outcome for outcome in settled if outcome.ledger_id == ledger_id and outcome.decision in FINAL]
+        return self._finals_by_ledger().get(LedgerId(ledger_id), [])
+
+    def _finals_by_ledger(self) -> dict[LedgerId, list[Outcome]]:
+        found: dict[LedgerId, list[Outcome]] = {}
+        for outcome in self.outcomes:
+            if outcome.step == "settled" and outcome.decision in FINAL and outcome.ledger_id is not None:
+                found.setdefault(outcome.ledger_id, []).append(outcome)
+        return found
 
     def wait_for_finals(self, ledger_ids: Iterable[int], seconds: float = _DRAIN_SECONDS) -> dict[int, Outcome]:
         """The newest final outcome of each ledger, once all have one."""
         wanted = set(ledger_ids)
 
         def look() -> dict[int, Outcome] | None:
-            found = {ledger_id: self.finals(ledger_id) for ledger_id in wanted}
-            return {ledger_id: ended[-1] for ledger_id, ended in found.items()} if all(found.values()) else None
+            ended = self._finals_by_ledger()
+            return {id_: ended[LedgerId(id_)][-1] for id_ in wanted} if wanted <= ended.keys() else None
 
         return until(look, f"every one of {len(wanted)} ledgers has an outcome", seconds) if wanted else {}
 
@@ -246,7 +252,8 @@ class Oracles:
         return all(path.startswith(tuple(roots)) for path in paths)
 
     def _check_no_orphan_we_know_of(self) -> None:
-        excused = {ledger_id for ledger_id in self._told if self.finals(ledger_id)[-1].reason in NOT_OURS_TO_DELETE}
+        ended = self._finals_by_ledger()
+        excused = {ledger_id for ledger_id in self._told if ended[ledger_id][-1].reason in NOT_OURS_TO_DELETE}
         orphans = (self._told - excused) & self.census().orphans
         if orphans:
             orphans &= self.census().orphans

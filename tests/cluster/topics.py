@@ -17,6 +17,7 @@ import requests
 from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from service.adapters.bookkeeper.bookie_connections import BookieConnections
 from service.adapters.bookkeeper.bookie_wire import BookieEntries
+from service.adapters.metadata.live_nodes import LiveTree, LiveZooKeeper
 from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
 from service.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
@@ -101,6 +102,9 @@ class Workload:
         self._urls = addresses.web_service_urls
         self.client = pulsar.Client(addresses.broker_service_url, logger=pulsar.ConsoleLogger(_QUIET))
         self.store: ZooKeeperMetadataStore = open_metadata_store(addresses.metadata_store_url, SystemClock())
+        self.tree = LiveTree(
+            LiveZooKeeper(addresses.metadata_store_url), self.store, SystemClock(), DEFAULT_LEDGERS_ROOT
+        )
         self.entries = BookieEntries(BookieConnections(RegisteredBookies(self.store).address))
         self.compacted = CompactedLedgers(self.store, self.entries, DEFAULT_LEDGERS_ROOT)
 

@@ -14,9 +14,10 @@ from service.audit.listing import ledgers_among
 from service.audit.manifests import OrderRange, Proof, Source, SourceKind
 from service.audit.ports import Ending
 from service.ledger_ownership.instances import instance_id_of
-from service.ledger_ownership.paths import instance_id_path
+from service.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, instance_id_path
 from service.model.clocks import Clock
 from service.model.errors import TemporaryError
+from service.model.ids import LedgerId
 from service.model.metadata import MetadataStore
 
 _SESSION_TIMEOUT_MS = 30_000
@@ -104,3 +105,30 @@ class LedgerNodes:
     def ending(self) -> Ending:
         """See `WalkedNodes.ending`."""
         return self._nodes.ending()
+
+
+class LiveTree:
+    """`service.audit.census.CountedTree` by walking."""
+
+    def __init__(self, zookeeper: LiveZooKeeper, store: MetadataStore, clock: Clock, ledgers_root: str) -> None:
+        self._zookeeper = zookeeper
+        self._store = store
+        self._clock = clock
+        self._root = ledgers_root
+
+    def ledger_ids(self) -> frozenset[LedgerId]:
+        """See `CountedTree.ledger_ids`."""
+        nodes = LedgerNodes(
+            self._zookeeper, self._store, self._clock, self._root, with_metadata=False, nodes_per_second=None
+        )
+        return frozenset(LedgerId(id_) for batch in nodes.batches() for id_ in batch.column("ledger_id").to_pylist())
+
+    def referring_nodes(self) -> Iterator[tuple[str, bytes]]:
+        """See `CountedTree.referring_nodes`."""
+        is_other = re.compile(rf"/(?!({MANAGED_LEDGERS[1:]}|{SCHEMAS[1:]})(/|$)).*").fullmatch
+        for batch in WalkedNodes(self._zookeeper, self._clock, WalkOrder(is_skipped=is_other)).batches():
+            paths, values, refusals = (batch.column(name).to_pylist() for name in ("path", "value", "unreadable"))
+            for path, value, refusal in zip(paths, values, refusals, strict=True):
+                if refusal is not None:
+                    raise TemporaryError(f"{path} cannot be read ({refusal}); give a credential that may")
+                yield path, value
