@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urljoin, urlsplit
 
+import orjson
 import requests
 
 from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
@@ -285,6 +286,15 @@ def _reason(answer: requests.Response) -> str | None:
 def _document(answer: requests.Response) -> object:
     if not answer.content:
         return None
+    try:
+        document: object = orjson.loads(answer.content)
+    except orjson.JSONDecodeError:
+        return _loosely(answer)
+    return document
+
+
+def _loosely(answer: requests.Response) -> object:
+    # What Jackson may write and JSON has no words for, such as NaN, or no JSON at all.
     try:
         document: object = answer.json()
     except requests.exceptions.JSONDecodeError:
