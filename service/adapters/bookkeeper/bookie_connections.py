@@ -15,6 +15,7 @@ from typing import TypeVar
 from service.adapters.bookkeeper.bookie_addresses import BookieAddress
 from service.adapters.bookkeeper.bookie_pipelines import (
     EOK,
+    FIRST_GUESS_BYTES,
     MAX_FRAME_BYTES,
     READ_ENTRY,
     header_of,
@@ -27,6 +28,7 @@ from service.model.ids import BookieId, EntryId, LedgerId
 LAST_STORED = EntryId(-1)
 """Asks for the last entry of the ledger that the bookie holds (``BookieProtocol.LAST_ADD_CONFIRMED``)."""
 
+_MOST_REMEMBERED = 10_000
 _REQUEST = struct.Struct(">iiqq")
 _LENGTH = struct.Struct(">i")
 _RESPONSE = struct.Struct(">iiqq")
@@ -56,6 +58,7 @@ class BookieConnections:
         self._lock = threading.Lock()
         self._idle: dict[BookieId, list[socket.socket]] = defaultdict(list)
         self._without_batches: set[BookieId] = set()
+        self._entry_bytes: dict[LedgerId, float] = {}
         self._closed = False
 
     def read(self, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
@@ -74,7 +77,15 @@ class BookieConnections:
         """
         if not wanted:
             return {}
-        pipeline = partial(read_entries, ledger_id=ledger_id, wanted=wanted)
+        expected = self._entry_bytes.get(ledger_id, FIRST_GUESS_BYTES)
+        found = self._read_many(bookie, partial(read_entries, ledger_id=ledger_id, wanted=wanted, entry_bytes=expected))
+        if found:
+            if len(self._entry_bytes) >= _MOST_REMEMBERED:
+                self._entry_bytes.clear()
+            self._entry_bytes[ledger_id] = sum(map(len, found.values())) / len(found)
+        return found
+
+    def _read_many(self, bookie: BookieId, pipeline: "partial[dict[EntryId, bytes]]") -> dict[EntryId, bytes]:
         if bookie in self._without_batches:
             return self._asked(bookie, partial(pipeline, batches=False))
         try:

@@ -37,9 +37,10 @@ _LONGEST_RUN = 512
 _RUN_BYTES = 512 * 1024
 _MOST_IN_FLIGHT_BYTES = 2 * 1024 * 1024
 _MOST_IN_FLIGHT = 256
-_FIRST_GUESS_BYTES = 1024
-_WIDEST_GAP = 3
-"""So many entries that nobody wants are read along with their neighbours, because one request costs as much as some."""
+FIRST_GUESS_BYTES: Final = 1024
+"""How large entries are taken to be while nobody knows."""
+_GAP_BYTES = 4096
+"""So much that nobody wants is read along with its neighbours, because a request costs bookies more than that."""
 
 
 class EntryRun(NamedTuple):
@@ -61,17 +62,24 @@ def runs_of(wanted: Sequence[EntryId], *, longest: int, widest_gap: int) -> Iter
 
 
 def read_entries(
-    connection: socket.socket, ledger_id: LedgerId, wanted: Sequence[EntryId], *, batches: bool
+    connection: socket.socket,
+    ledger_id: LedgerId,
+    wanted: Sequence[EntryId],
+    *,
+    batches: bool,
+    entry_bytes: float = FIRST_GUESS_BYTES,
 ) -> dict[EntryId, bytes]:
     """The wanted entries that the bookie has, as stored; ``wanted`` is ascending, each once, and not empty.
+
+    ``entry_bytes`` is how large the ledger's entries are taken to be.
 
     Raises:
         OSError: the connection broke, or no answer came in time.
         TemporaryError: the bookie refuses, or answers something else.
     """
-    longest, widest_gap = (_LONGEST_RUN, _WIDEST_GAP) if batches else (1, 0)
+    longest, widest_gap = (_LONGEST_RUN, int(_GAP_BYTES / max(1.0, entry_bytes))) if batches else (1, 0)
     waiting = deque(runs_of(wanted, longest=longest, widest_gap=widest_gap))
-    return _Pipeline(connection, ledger_id, frozenset(wanted), waiting, batches).read()
+    return _Pipeline(connection, ledger_id, frozenset(wanted), waiting, batches, entry_bytes).read()
 
 
 @dataclass(slots=True)
@@ -81,9 +89,9 @@ class _Pipeline:
     wanted: frozenset[EntryId]
     waiting: deque[EntryRun]
     batches: bool
+    entry_bytes: float
     in_flight: dict[int, EntryRun] = field(default_factory=dict)
     found: dict[EntryId, bytes] = field(default_factory=dict)
-    entry_bytes: float = _FIRST_GUESS_BYTES
 
     def read(self) -> dict[EntryId, bytes]:
         received = bytearray()
