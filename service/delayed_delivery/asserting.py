@@ -63,9 +63,7 @@ def settled_late(cancellation: Cancellation, policy: DelayPolicy, now_ms: int) -
 
 
 def next_look_ms(cancellations: Sequence[Cancellation], policy: DelayPolicy, now_ms: int, reassert_ms: int) -> int:
-    """When to look at the subscription again."""
-    if any(one.proof is not Proof.PERSISTED for one in cancellations):
-        return now_ms + BROKER_STORES_EVERY_MS
+    """When to look at all of them again; what is not PERSISTED yet is looked at in between."""
     regular = now_ms + reassert_ms
     dues = {one.deliver_at_ms for one in cancellations}
     urgent = [

@@ -34,7 +34,7 @@ class Book:
     """The cancellations by place and position; not thread-safe by itself."""
 
     _open: dict[Place, dict[Position, Cancellation]] = field(default_factory=dict)
-    _unproven: defaultdict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    _unproven: defaultdict[Place, set[Position]] = field(default_factory=lambda: defaultdict(set))
     _ended: OrderedDict[tuple[TopicName, Position], dict[str, Cancellation]] = field(default_factory=OrderedDict)
 
     def learn(self, cancellation: Cancellation) -> bool:
@@ -102,7 +102,12 @@ class Book:
 
     def has_unproven(self, place: Place) -> bool:
         """Whether something there is not PERSISTED yet."""
-        return self._unproven.get(place, 0) > 0
+        return bool(self._unproven.get(place))
+
+    def unproven_at(self, place: Place) -> list[Cancellation]:
+        """What there is not PERSISTED yet."""
+        at_place = self._open.get(place, {})
+        return [at_place[position] for position in self._unproven.get(place, ())]
 
     @property
     def open_count(self) -> int:
@@ -138,16 +143,17 @@ class Book:
         return found if found is not None else self._ended.get((place[0], position), {}).get(place[1])
 
     def _put(self, place: Place, at_place: dict[Position, Cancellation], cancellation: Cancellation) -> None:
-        before = at_place.get(cancellation.position)
-        was_unproven = before is not None and before.proof is not Proof.PERSISTED
-        self._unproven[place] += (cancellation.proof is not Proof.PERSISTED) - was_unproven
+        if cancellation.proof is Proof.PERSISTED:
+            self._unproven[place].discard(cancellation.position)
+        else:
+            self._unproven[place].add(cancellation.position)
         at_place[cancellation.position] = cancellation
 
     def _forget_open(self, place: Place, position: Position) -> Cancellation | None:
         at_place = self._open.get(place, {})
         known = at_place.pop(position, None)
         if known is not None:
-            self._unproven[place] -= known.proof is not Proof.PERSISTED
+            self._unproven[place].discard(position)
         if not at_place:
             self._open.pop(place, None)
             self._unproven.pop(place, None)

@@ -18,11 +18,16 @@ from service.model.positions import Position
 class DelayedEntries(Protocol):
     """Entries' metadata, read in bulk without a consumer and without moving any cursor."""
 
-    def read(self, topic: TopicName, positions: Collection[Position]) -> Mapping[Position, EntryAnswer]:
+    def read(
+        self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
+    ) -> Mapping[Position, EntryAnswer]:
         """One answer per position of the topic (a partition, or a topic without partitions); all positions are there.
 
         `Absent` only when it was read that the topic's managed ledger does not list the ledger, or that the ledger
         ends before the entry. Raises `NotFoundError` when the topic does not exist.
+
+        With ``max_age_seconds`` the topic may have dropped the ledger of an entry that is found, or be gone itself,
+        for so long; what is said of an entry is true, and nothing else is answered from memory.
         """
         ...
 
@@ -115,9 +120,16 @@ class Acknowledger(Protocol):
     """A consumer that takes no message: it joins a subscription, acknowledges positions, and leaves."""
 
     def acknowledge(
-        self, topic: TopicName, subscription: SubscriptionFacts, positions: Sequence[Position]
+        self,
+        topic: TopicName,
+        subscription: SubscriptionFacts,
+        positions: Sequence[Position],
+        meanwhile: Callable[[], None] | None = None,
     ) -> Acknowledged:
         """Have the broker acknowledge every position, each for itself, and confirm it.
+
+        ``meanwhile`` is called at most once, when the broker has been asked to join and may be answering: nothing is
+        acknowledged before it returns, or when it raises. It was not called when the broker could not be asked.
 
         Raises:
             ConflictError: the subscription does not admit this consumer (another type is in use).

@@ -85,6 +85,8 @@ class FakeCluster:
         self.before: Callable[[str], None] = lambda call: None
         self.after: Callable[[str], None] = lambda call: None
         self.topic_exists = True
+        self.dropped = False
+        """The topic has dropped its ledger, and the bookies still have it."""
         self.ahead_ms = 0
         self.is_native = False
         self.native_calls: list[tuple[Position, int]] = []
@@ -192,7 +194,7 @@ class FakeCluster:
                 name: CursorFacts(_ranges(found.acked), LedgerId(99), len(found.stored))
                 for name, found in self.subscriptions_.items()
             }
-            return TopicState((LedgerSpan(LEDGER, last.entry_id),), last, cursors)
+            return TopicState(() if self.dropped else (LedgerSpan(LEDGER, last.entry_id),), last, cursors)
 
     def delay_policy(self, topic: TopicName) -> DelayPolicy:
         return self.policy
@@ -202,18 +204,28 @@ class FakeCluster:
 
     # --- the other ports -------------------------------------------------------------------------------------------
 
-    def read(self, topic: TopicName, positions: Collection[Position]) -> Mapping[Position, EntryAnswer]:
+    def read(
+        self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
+    ) -> Mapping[Position, EntryAnswer]:
         with self._call("entries"):
             self._existing()
+            if self.dropped and not max_age_seconds:
+                return dict.fromkeys(positions, Absent())
             return {position: self.entries.get(position, Absent()) for position in positions}
 
     def room(self, topic: TopicName, subscription: str, *, ranges: int | None = None) -> AckStateRoom:
         return AckStateRoom(ranges or 0, self.max_ranges)
 
     def acknowledge(
-        self, topic: TopicName, subscription: SubscriptionFacts, positions: Sequence[Position]
+        self,
+        topic: TopicName,
+        subscription: SubscriptionFacts,
+        positions: Sequence[Position],
+        meanwhile: Callable[[], None] | None = None,
     ) -> Acknowledged:
         with self._call("acknowledge"):
+            if meanwhile:
+                meanwhile()
             self._existing()
             found = self.subscriptions_.get(subscription.name)
             if found is None:

@@ -2,13 +2,15 @@
 
 It never grants a permit (``CommandFlow``), so a broker never sends it a message. It joins with the type that is in
 use, asks for receipts, and leaves as soon as they are in hand: on a Key_Shared subscription every consumer takes over
-a share of the keys, so the shorter the visit, the smaller the disturbance.
+a share of the keys, so the shorter the visit, the smaller the disturbance. Where that does not matter the caller may do
+something else while the broker lets the consumer in (``meanwhile``).
 
 Why not the Pulsar client: it has no receipts, it acknowledges after a delay of its own, and its consumers come back by
 themselves after a lost connection, which would create again a subscription that was deleted meanwhile.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from service.adapters.pulsar.binary_connections import BinaryConnection, BinaryConnections, server_error
@@ -41,12 +43,17 @@ class ConsumerAcknowledger:
         self._clock = clock
 
     def acknowledge(
-        self, topic: TopicName, subscription: SubscriptionFacts, positions: Sequence[Position]
+        self,
+        topic: TopicName,
+        subscription: SubscriptionFacts,
+        positions: Sequence[Position],
+        meanwhile: Callable[[], None] | None = None,
     ) -> Acknowledged:
         failure: TemporaryError | None = None
+        left = [meanwhile] if meanwhile else []
         for _ in range(_ATTEMPTS):
             try:
-                return self._visit(topic, subscription, positions)
+                return self._visit(topic, subscription, positions, left)
             except _NotJoinedError as error:
                 # Nothing was acknowledged. The topic may have moved to another broker, or the connection was stale.
                 self._owners.forget(topic)
@@ -56,10 +63,19 @@ class ConsumerAcknowledger:
     def close(self) -> None:
         self._connections.close()
 
-    def _visit(self, topic: TopicName, subscription: SubscriptionFacts, positions: Sequence[Position]) -> Acknowledged:
+    def _visit(
+        self,
+        topic: TopicName,
+        subscription: SubscriptionFacts,
+        positions: Sequence[Position],
+        meanwhile: list[Callable[[], None]],
+    ) -> Acknowledged:
         with self._connections.using(self._owners.of(topic)) as connection:
             consumer = _Visit(connection, topic, subscription)
-            consumer.join()
+            consumer.ask_to_join()
+            while meanwhile:
+                meanwhile.pop()()
+            consumer.await_joined()
             consumer.acknowledge(positions)
             confirmed_ms = self._clock.now_ms()
             consumer.leave()
@@ -81,14 +97,21 @@ class _Visit:
         self._topic = topic
         self._subscription = subscription
         self._consumer_id = connection.next_id()
+        self._join_id = connection.next_id()
 
-    def join(self) -> None:
-        request_id = self._connection.next_id()
+    def ask_to_join(self) -> None:
+        command = api.BaseCommand(type=api.BaseCommand.SUBSCRIBE, subscribe=self._subscribe(self._join_id))
+        with self._joining():
+            self._connection.send(command)
+
+    def await_joined(self) -> None:
+        with self._joining():
+            self._await_success(self._join_id)
+
+    @contextmanager
+    def _joining(self) -> Iterator[None]:
         try:
-            self._connection.send(
-                api.BaseCommand(type=api.BaseCommand.SUBSCRIBE, subscribe=self._subscribe(request_id))
-            )
-            self._await_success(request_id)
+            yield
         except OSError as error:
             raise _NotJoinedError(TemporaryError(f"joining {self._place()}: {error}; try again")) from error
         except TemporaryError as error:

@@ -18,6 +18,7 @@ from service.delayed_delivery.facts import Absent, EntryAnswer, Unreadable
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.paths import ledger_path, managed_ledger_path
 from service.ledger_ownership.references import ManagedLedgerReferences, managed_ledger_references
+from service.model.clocks import Clock, SystemClock
 from service.model.errors import NotFoundError, SidecarError, TemporaryError, UndecodableError
 from service.model.ids import EntryId, LedgerId
 from service.model.ledgers import LedgerMetadata, LedgerState
@@ -25,6 +26,7 @@ from service.model.metadata import MetadataStore, Node
 from service.model.names import TopicName
 from service.model.positions import Position
 
+_MOST_KNOWN: Final = 10_000
 SHADOW_SOURCE: Final = "PULSAR.SHADOW_SOURCE"
 """Property of a managed ledger whose ledgers are another topic's (PIP-180)."""
 
@@ -32,17 +34,58 @@ SHADOW_SOURCE: Final = "PULSAR.SHADOW_SOURCE"
 class BulkDelayedEntries:
     """`service.delayed_delivery.ports.DelayedEntries`, over the metadata store, the bookies and a broker."""
 
-    def __init__(self, store: MetadataStore, entries: BulkEntries, rest: AdminRest, ledgers_root: str) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        entries: BulkEntries,
+        rest: AdminRest,
+        ledgers_root: str,
+        clock: Clock | None = None,
+    ) -> None:
         self._store = store
+        self._clock = clock or SystemClock()
         self._entries = entries
         self._rest = rest
         self._root = ledgers_root
+        self._known: dict[tuple[TopicName, LedgerId], tuple[float, LedgerMetadata]] = {}
 
-    def read(self, topic: TopicName, positions: Collection[Position]) -> Mapping[Position, EntryAnswer]:
-        """See `DelayedEntries.read`."""
+    def read(
+        self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
+    ) -> Mapping[Position, EntryAnswer]:
+        """See `DelayedEntries.read`.
+
+        What is remembered of ledgers is only where their entries are: an entry's digest and its own position say that
+        it is the one, no entry ever changes, and no ledger's number is given out twice. Whatever is not found so is
+        looked for with fresh metadata.
+        """
         wanted: dict[LedgerId, list[EntryId]] = defaultdict(list)
         for position in positions:
             wanted[position.ledger_id].append(position.entry_id)
+        if max_age_seconds > 0:
+            remembered = self._where_they_were(topic, wanted, max_age_seconds)
+            if remembered is not None:
+                return remembered
+        return self._read_freshly(topic, wanted)
+
+    def _where_they_were(
+        self, topic: TopicName, wanted: Mapping[LedgerId, Sequence[EntryId]], max_age_seconds: float
+    ) -> dict[Position, EntryAnswer] | None:
+        """All of them, from where they were a moment ago; None when one of them is not there."""
+        youngest = self._clock.monotonic_seconds() - max_age_seconds
+        answers: dict[Position, EntryAnswer] = {}
+        for ledger_id, entry_ids in wanted.items():
+            read_at, metadata = self._known.get((topic, ledger_id), (float("-inf"), None))
+            if metadata is None or read_at <= youngest or min(entry_ids) < 0:
+                return None
+            found = self._entries.read(ledger_id, metadata, entry_ids, _kept).found
+            if len(found) < len(set(entry_ids)):
+                return None
+            answers.update((Position(ledger_id, entry_id), answer) for entry_id, answer in found.items())
+        return answers
+
+    def _read_freshly(
+        self, topic: TopicName, wanted: Mapping[LedgerId, Sequence[EntryId]]
+    ) -> dict[Position, EntryAnswer]:
         listed, nodes = self._metadata(topic, sorted(wanted))
         answers: dict[Position, EntryAnswer] = {}
         for ledger_id, entry_ids in wanted.items():
@@ -73,6 +116,9 @@ class BulkDelayedEntries:
             reason = f"ledger {ledger_id} of {topic} is listed and has no metadata; it may be going, or be lost"
             return lambda wanted: dict.fromkeys(wanted, Unreadable(reason))
         metadata = decode_ledger_metadata(node.data)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[topic, ledger_id] = self._clock.monotonic_seconds(), metadata
         return lambda wanted: self._from_bookies(topic, ledger_id, metadata, wanted)
 
     def _from_bookies(

@@ -4,8 +4,10 @@ Invariant: asking creates nothing; what is remembered for some seconds (partitio
 those who say how old they may be) is never what decides whether a topic or a subscription exists.
 """
 
+import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final, Generic, TypeVar
@@ -13,7 +15,7 @@ from typing import Final, Generic, TypeVar
 import orjson
 
 from service.adapters.pulsar.admin_rest import AdminRest, topic_path
-from service.adapters.pulsar.cursor_positions import cursor_progress, ledger_lengths, position_of_text
+from service.adapters.pulsar.cursor_positions import cursor_progress, cursor_stats, ledger_lengths, position_of_text
 from service.delayed_delivery.facts import (
     CursorFacts,
     DelayPolicy,
@@ -25,7 +27,7 @@ from service.delayed_delivery.facts import (
 from service.ledger_ownership.paths import managed_ledger_path
 from service.ledger_ownership.references import managed_ledger_references
 from service.model.clocks import Clock
-from service.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
+from service.model.errors import BrokerRefusedError, NotFoundError, SidecarError, TemporaryError
 from service.model.ids import EntryId, LedgerId
 from service.model.metadata import MetadataStore
 from service.model.names import TopicName, java_url_decode
@@ -38,31 +40,59 @@ _CLOCK_SECONDS: Final = 600.0
 _MOST_REMEMBERED: Final = 10_000
 _NO_TOPIC_POLICIES: Final = 405
 
+_LOGGER = logging.getLogger(__name__)
+
 _Value = TypeVar("_Value")
 
 
 class _Remembered(Generic[_Value]):
-    """Values by key, each for a while; safe for use by several threads."""
+    """Values by key, each for a while; safe for use by several threads.
 
-    def __init__(self, clock: Clock, seconds: float) -> None:
+    One that is asked for when it is more than half as old as it may be is asked for anew behind the caller's back, so
+    that those who ask often never wait.
+    """
+
+    def __init__(self, clock: Clock, seconds: float, renewer: Executor) -> None:
         self._clock = clock
+        self._renewer = renewer
         self._seconds = seconds
         self._values: dict[object, tuple[float, _Value]] = {}
+        self._renewing: set[object] = set()
         self._lock = threading.Lock()
 
     def get(self, key: object, ask: Callable[[], _Value], *, seconds: float | None = None) -> _Value:
         """The value, at most so old: ``seconds``, or what is usual here."""
-        now = self._clock.monotonic_seconds()
+        oldest = self._seconds if seconds is None else seconds
         with self._lock:
-            kept = self._values.get(key)
-        if kept is not None and now - kept[0] < (self._seconds if seconds is None else seconds):
-            return kept[1]
+            read, kept = self._values.get(key, (float("-inf"), None))
+            age = self._clock.monotonic_seconds() - read
+            ahead = oldest / 2 < age < oldest and key not in self._renewing
+            if ahead:
+                self._renewing.add(key)
+        if ahead:
+            self._renewer.submit(self._renew, key, ask)
+        return self._asked(key, ask) if kept is None or age >= oldest else kept
+
+    def _asked(self, key: object, ask: Callable[[], _Value]) -> _Value:
+        # The time is taken first: a value is as old as the question.
+        now = self._clock.monotonic_seconds()
         value = ask()
         with self._lock:
             if len(self._values) >= _MOST_REMEMBERED:
                 self._values.clear()
-            self._values[key] = (now, value)
+            if now >= self._values.get(key, (now, value))[0]:
+                self._values[key] = (now, value)
         return value
+
+    def _renew(self, key: object, ask: Callable[[], _Value]) -> None:
+        try:
+            self._asked(key, ask)
+        except SidecarError as error:
+            # Whoever asks when the value is too old asks for himself, and hears of it.
+            _LOGGER.debug("not renewed: %s", error)
+        finally:
+            with self._lock:
+                self._renewing.discard(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +111,12 @@ class BrokerTopics:
         self._rest = rest
         self._store = store
         self._clock = clock
-        self._partitions: _Remembered[int] = _Remembered(clock, _PARTITIONS_SECONDS)
-        self._policies: _Remembered[DelayPolicy] = _Remembered(clock, _POLICY_SECONDS)
-        self._runtime: _Remembered[_BrokerDelays] = _Remembered(clock, _RUNTIME_SECONDS)
-        self._subscriptions: _Remembered[Mapping[str, SubscriptionFacts]] = _Remembered(clock, 0.0)
+        # One thread of its own, which keeps its connections.
+        renewer = ThreadPoolExecutor(1, thread_name_prefix="renewing")
+        self._partitions: _Remembered[int] = _Remembered(clock, _PARTITIONS_SECONDS, renewer)
+        self._policies: _Remembered[DelayPolicy] = _Remembered(clock, _POLICY_SECONDS, renewer)
+        self._runtime: _Remembered[_BrokerDelays] = _Remembered(clock, _RUNTIME_SECONDS, renewer)
+        self._subscriptions: _Remembered[Mapping[str, SubscriptionFacts]] = _Remembered(clock, 0.0, renewer)
         self._ahead = (0, 0.0)
 
     def partitions(self, topic: TopicName) -> int | None:
@@ -112,7 +144,7 @@ class BrokerTopics:
         return TopicState(
             ledgers=tuple(LedgerSpan(ledger_id, EntryId(lengths[ledger_id] - 1)) for ledger_id in sorted(lengths)),
             last_confirmed=position_of_text(document.get("lastConfirmedEntry")),
-            cursors={java_url_decode(name): _cursor(document, name, stats) for name, stats in cursors.items()},
+            cursors=_Cursors(document, {java_url_decode(name): name for name in cursors}),
         )
 
     def delay_policy(self, topic: TopicName) -> DelayPolicy:
@@ -232,8 +264,28 @@ def _count(stats: Mapping[str, object], name: str) -> int:
     return value
 
 
-def _cursor(document: Mapping[str, object], name: str, stats: object) -> CursorFacts:
-    found = stats if isinstance(stats, dict) else {}
+class _Cursors(Mapping[str, CursorFacts]):
+    """Each is read when it is asked for: most callers want one of many, and one may have ten thousand ranges."""
+
+    def __init__(self, document: Mapping[str, object], names: Mapping[str, str]) -> None:
+        self._document = document
+        self._names = names
+        self._read: dict[str, CursorFacts] = {}
+
+    def __getitem__(self, subscription: str) -> CursorFacts:
+        if subscription not in self._read:
+            self._read[subscription] = _cursor(self._document, self._names[subscription])
+        return self._read[subscription]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _cursor(document: Mapping[str, object], name: str) -> CursorFacts:
+    found = cursor_stats(document, name)
     ledger, last = found.get("cursorLedger"), found.get("cursorLedgerLastEntry")
     return CursorFacts(
         acked=cursor_progress(document, name),

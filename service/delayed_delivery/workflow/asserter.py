@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import structlog
 
-from service.delayed_delivery.asserting import Duties, duties, next_look_ms, settled_late
+from service.delayed_delivery.asserting import BROKER_STORES_EVERY_MS, Duties, duties, next_look_ms, settled_late
 from service.delayed_delivery.book import Place
 from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
 from service.delayed_delivery.checking import check_subscription, with_known_type
@@ -22,6 +22,9 @@ from service.model.names import TopicName
 log = structlog.get_logger("delayed-delivery")
 
 _RETRY_MS = 2000
+_FIRST_LOOK_MS = 200
+_FIRST_PROOF_MS = 1000
+_TYPES_SECONDS = 2.0
 
 
 class Asserter:
@@ -41,36 +44,51 @@ class Asserter:
         self._metrics = metrics
         self._stop = stop
         self._due_ms: dict[Place, int] = {}
+        self._soon_ms: dict[Place, int] = {}
 
     def round(self) -> None:
         """Visit every place that is due."""
         places = self._memory.places()
         self._due_ms = {place: due for place, due in self._due_ms.items() if place in set(places)}
+        self._soon_ms = {place: due for place, due in self._soon_ms.items() if place in set(places)}
         for place in places:
             if self._stop.is_set():
                 return
             if self._is_due(place):
                 self._visit_or_postpone(place)
+            elif self._is_due_soon(place):
+                self._prove_or_postpone(place)
 
     def _is_due(self, place: Place) -> bool:
-        # What is not yet stored is due again soon after it became known, whatever was planned before.
         now_ms = self._world.clock.now_ms()
-        due_ms = self._due_ms.get(place)
-        if due_ms is None:
-            self._due_ms[place] = now_ms + 200
+        return self._due_ms.setdefault(place, now_ms + _FIRST_LOOK_MS) <= now_ms
+
+    def _is_due_soon(self, place: Place) -> bool:
+        # What is not yet stored is looked at soon after it became known, whatever was planned for the others.
+        if not self._memory.has_unproven(place):
+            self._soon_ms.pop(place, None)
             return False
-        if due_ms > now_ms + 1500 and self._memory.has_unproven(place):
-            self._due_ms[place] = now_ms + 1000
-        return due_ms <= now_ms
+        now_ms = self._world.clock.now_ms()
+        return self._soon_ms.setdefault(place, now_ms + _FIRST_PROOF_MS) <= now_ms
 
     def _visit_or_postpone(self, place: Place) -> None:
         now_ms = self._world.clock.now_ms()
+        self._soon_ms[place] = now_ms + BROKER_STORES_EVERY_MS
         try:
             policy = self.visit(place)
             self._due_ms[place] = next_look_ms(self._memory.at(place), policy, now_ms, self._configuration.reassert_ms)
         except SidecarError as error:
             log.warning("cancellations are looked at again later", topic=str(place[0]), error=str(error))
             self._due_ms[place] = now_ms + _RETRY_MS
+
+    def _prove_or_postpone(self, place: Place) -> None:
+        now_ms = self._world.clock.now_ms()
+        self._soon_ms[place] = now_ms + BROKER_STORES_EVERY_MS
+        try:
+            self.prove(place)
+        except SidecarError as error:
+            log.warning("cancellations are looked at again later", topic=str(place[0]), error=str(error))
+            self._soon_ms[place] = now_ms + _RETRY_MS
 
     def visit(self, place: Place) -> DelayPolicy:
         """Do what is to be done at one place now; the topic's policy.
@@ -92,6 +110,26 @@ class Asserter:
             return policy
         self._see_to(topic, found, cursor, policy, cancellations)
         return policy
+
+    def prove(self, place: Place) -> None:
+        """Do what is to be done for what is not PERSISTED yet; the others, however many, are not looked at.
+
+        Raises:
+            TemporaryError: something could not be asked; nothing was concluded.
+        """
+        topic, name = place
+        policy, found, cursor = DelayPolicy(), None, None
+        try:
+            policy = self._world.topics.delay_policy(topic)
+            found = self._world.topics.subscriptions(topic, max_age_seconds=_TYPES_SECONDS).get(name)
+            cursor = self._world.topics.state(topic).cursors.get(name) if found else None
+        except NotFoundError:
+            log.info("a topic with cancelled messages may be gone", topic=str(topic))
+        if found is None or cursor is None:
+            # What is remembered of subscriptions ends nothing.
+            self.visit(place)
+            return
+        self._see_to(topic, found, cursor, policy, self._memory.unproven_at(place))
 
     def _see_to(
         self,

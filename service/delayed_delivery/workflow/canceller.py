@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from service.delayed_delivery.cancelling import CancelOptions, Cause, Outcome, Proof, Target, Verdict
+from service.delayed_delivery.cancelling import Cancellation, CancelOptions, Cause, Outcome, Proof, Target, Verdict
 from service.delayed_delivery.checking import (
     INTERNAL_SUBSCRIPTIONS,
     not_before_dispatch,
     with_known_type,
 )
-from service.delayed_delivery.facts import EntryAnswer, EntryFacts, SubscriptionFacts, TopicState
+from service.delayed_delivery.facts import EntryAnswer, EntryFacts, SubscriptionFacts, SubscriptionType, TopicState
 from service.delayed_delivery.gathering import chunk_candidates, chunks_of
 from service.delayed_delivery.merging import fitting, runs
 from service.delayed_delivery.planning import KnownCancellation, Looked, Plan, Wanted, plan
@@ -28,6 +28,11 @@ from service.model.positions import Position
 _SOON_MS = 60_000
 _TYPES_SECONDS = 2.0
 """How old the subscriptions' types may be, far from the due time; whether they exist is asked each time."""
+_WHERE_SECONDS = 10.0
+"""How old it may be, far from the due time, where a topic's entries lie; the entries are read each time."""
+_FEW = 100
+"""So few cancellations on a Shared subscription are recorded while the broker lets us in; it is a visit of
+milliseconds, and of a consumer that shares no keys with others."""
 _RACED = "the broker may have dispatched it before the acknowledgement came; it is not delivered again"
 _EXPLAIN_TRIES = 10
 _EXPLAIN_WAIT_SECONDS = 0.05
@@ -84,10 +89,15 @@ class Canceller:
         subscriptions = topics.subscriptions(topic, max_age_seconds=age_seconds)
         states = self._looks.submit(topics.state, topic)
         policy = topics.delay_policy(topic)
-        found = self._world.entries.read(topic, {target.position for target in targets})
+        where_seconds = _WHERE_SECONDS if age_seconds else 0.0
+        found = self._world.entries.read(topic, {target.position for target in targets}, max_age_seconds=where_seconds)
         state = states.result()
         if age_seconds and not _names_the_same(subscriptions, state):
             subscriptions, state = topics.subscriptions(topic), topics.state(topic)
+        dropped = {position.ledger_id for position in found} - {span.ledger_id for span in state.ledgers}
+        if where_seconds and dropped:
+            again = {position for position in found if position.ledger_id in dropped}
+            found = {**found, **self._world.entries.read(topic, again)}
         chunks = self._chunks(topic, found)
         return Looked(topic, subscriptions, state, policy, found, chunks, self._world.brokers_now_ms())
 
@@ -126,13 +136,16 @@ class Canceller:
         accepted = [one.cancellation for one in (*now, *later)]
         if not accepted:
             return
-        self._memory.record(accepted)
+        recording = _Recording(self._memory, accepted)
+        if len(accepted) > _FEW or with_known_type(looked.subscriptions[name]) is not SubscriptionType.SHARED:
+            recording()
         for one in later:
             one.draft.verdicts[name] = Verdict(
                 name, Proof.ACCEPTED, Cause.ACK_STATE_FULL, "in the log; acknowledged as soon as there is room"
             )
         if now:
-            self._acknowledge(looked, name, now)
+            self._acknowledge(looked, name, now, recording)
+        recording.ensure()
 
     def _by_room(
         self, looked: Looked, name: str, wanted: Sequence[Wanted]
@@ -148,27 +161,28 @@ class Canceller:
         now = [one for one in wanted if outside.isdisjoint(one.cancellation.entries)]
         return now, [one for one in wanted if not outside.isdisjoint(one.cancellation.entries)]
 
-    def _acknowledge(self, looked: Looked, name: str, wanted: Sequence[Wanted]) -> None:
+    def _acknowledge(self, looked: Looked, name: str, wanted: Sequence[Wanted], recording: "_Recording") -> None:
         found = looked.subscriptions[name]
         joining = replace(found, type=with_known_type(found))
         entries = {entry for one in wanted for entry in one.cancellation.entries}
         positions = sorted(entries)
         try:
-            confirmed = self._world.acknowledger.acknowledge(looked.topic, joining, positions)
+            meanwhile = None if recording.done else recording
+            confirmed = self._world.acknowledger.acknowledge(looked.topic, joining, positions, meanwhile)
         except (OutcomeUnknownError, TemporaryError) as error:
+            if recording.failed:
+                raise
             _tell(
                 name, wanted, Proof.ACCEPTED, Cause.BROKER, f"in the log, and acknowledged as soon as possible: {error}"
             )
         except NotFoundError as error:
-            self._withdraw(name, wanted, Proof.NOT_FOUND, Cause.NO_SUBSCRIPTION, str(error))
+            recording.withdraw([one.cancellation for one in wanted])
+            _tell(name, wanted, Proof.NOT_FOUND, Cause.NO_SUBSCRIPTION, str(error))
         except PermanentError as error:
-            self._withdraw(name, wanted, Proof.REFUSED, Cause.SUBSCRIPTION_TYPE, str(error))
+            recording.withdraw([one.cancellation for one in wanted])
+            _tell(name, wanted, Proof.REFUSED, Cause.SUBSCRIPTION_TYPE, str(error))
         else:
             self._prove(looked, name, wanted, confirmed.confirmed_ms + self._world.topics.broker_ahead_ms())
-
-    def _withdraw(self, name: str, wanted: Sequence[Wanted], proof: Proof, cause: Cause, reason: str) -> None:
-        self._memory.withdraw([one.cancellation for one in wanted])
-        _tell(name, wanted, proof, cause, reason)
 
     def _prove(self, looked: Looked, name: str, wanted: Sequence[Wanted], confirmed_ms: int) -> None:
         # Counters that stand still prove nothing here: a broker may have read a message that it has yet to send.
@@ -189,6 +203,34 @@ class Canceller:
                 self._metrics.reached(proof.value, seconds, count)
             elif proof is not Proof.EXPIRED:
                 self._metrics.refused((cause or Cause.INVALID).value, count)
+
+
+class _Recording:
+    """Makes cancellations durable, once, before any of them is acknowledged."""
+
+    def __init__(self, memory: Memory, cancellations: Sequence[Cancellation]) -> None:
+        self._memory = memory
+        self._left = list(cancellations)
+        self.done = False
+        self.failed = False
+
+    def __call__(self) -> None:
+        """Raises TemporaryError: the log cannot be written."""
+        self.failed = True
+        self._memory.record(self._left)
+        self.failed, self.done = False, True
+
+    def ensure(self) -> None:
+        """Do it if it has not been done; raises as a call does."""
+        if not self.done and self._left:
+            self()
+
+    def withdraw(self, cancellations: Sequence[Cancellation]) -> None:
+        """Drop what is not to be carried out after all, from the log if it is there already."""
+        if self.done:
+            self._memory.withdraw(cancellations)
+        dropped = {id(one) for one in cancellations}
+        self._left = [one for one in self._left if id(one) not in dropped]
 
 
 def _may_be_near(targets: Sequence[Target], now_ms: int) -> bool:

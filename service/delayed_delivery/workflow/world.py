@@ -241,6 +241,11 @@ class Memory:
         with self._lock:
             return self._book.has_unproven(place)
 
+    def unproven_at(self, place: Place) -> list[Cancellation]:
+        """`Book.unproven_at`."""
+        with self._lock:
+            return self._book.unproven_at(place)
+
     def at(self, place: Place) -> list[Cancellation]:
         """`Book.at`."""
         with self._lock:

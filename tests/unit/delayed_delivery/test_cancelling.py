@@ -115,6 +115,16 @@ def test_an_unreadable_entry_is_not_an_absent_one(cluster: FakeCluster) -> None:
     assert (verdict.proof, verdict.cause) == (Proof.REFUSED, Cause.UNREADABLE)
 
 
+def test_an_entry_that_is_remembered_of_a_dropped_ledger_is_looked_for_again(cluster: FakeCluster) -> None:
+    cluster.subscribe()
+    cluster.publish(1)
+    sidecar = FakeSidecar(cluster)
+    assert only(sidecar.cancel(0)).proof is Proof.ACKED
+    cluster.dropped = True
+    outcomes = sidecar.cancel(0)
+    assert (only(outcomes).proof, only(outcomes).cause) == (Proof.NOT_FOUND, Cause.NO_ENTRY)
+
+
 def test_all_chunks_of_a_message_go_together(cluster: FakeCluster) -> None:
     subscription = cluster.subscribe()
     for index in (0, 1):

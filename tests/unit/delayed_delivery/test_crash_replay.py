@@ -159,10 +159,10 @@ def test_another_sidecar_goes_on_where_the_first_one_died() -> None:
     story = Story()
 
     def die(call: str) -> None:
-        if call == "acknowledge":
+        if call == "append":
             raise CrashError
 
-    story.cluster.before = die
+    story.cluster.after = die
     story.request()
     story.disarm()
     assert story.cluster.compacted(), "it died after the log and before the acknowledgement"

@@ -65,6 +65,34 @@ def _check_visit(broker: BinaryBroker) -> None:
     assert not joined.force_topic_creation
 
 
+def test_what_is_done_meanwhile_is_done_once_before_anything_is_acknowledged(broker: BinaryBroker) -> None:
+    seen: list[list[str]] = []
+    refused = [True]
+
+    def not_at_first(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+        if came.type == api.BaseCommand.SUBSCRIBE and refused:
+            refused.clear()
+            return [refusal(came.subscribe.request_id, api.ServiceNotReady)]
+        return usual(of, came)
+
+    broker.answer = not_at_first
+    with acknowledger(broker) as helper:
+        helper.acknowledge(TOPIC, SHARED, [at(1)], lambda: seen.append(broker.kinds()))
+    assert len(seen) == 1
+    assert "ACK" not in seen[0]
+    assert broker.acked == [(7, 1)]
+
+
+def test_what_fails_meanwhile_leaves_everything_as_it_was(broker: BinaryBroker) -> None:
+    def fail() -> None:
+        raise TemporaryError("the log cannot be written")
+
+    with acknowledger(broker) as helper, pytest.raises(TemporaryError, match="the log"):
+        helper.acknowledge(TOPIC, SHARED, [at(1)], fail)
+    until(lambda: "SUBSCRIBE" in broker.kinds(), "it had asked to join")
+    assert broker.acked == []
+
+
 def test_it_joins_key_shared_with_the_mode_in_use(broker: BinaryBroker) -> None:
     found = SubscriptionFacts("s", SubscriptionType.KEY_SHARED, allow_out_of_order=True)
     with acknowledger(broker) as helper:

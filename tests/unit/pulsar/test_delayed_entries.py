@@ -16,6 +16,7 @@ from service.wire import MLDataFormats_pb2 as ml
 from tests.fakes.admin_answers import FakeAdminRest
 from tests.fakes.bookie_servers import FakeBookies, stored_entry
 from tests.fakes.bookkeeper import ledger_metadata_bytes
+from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.pulsar.test_message_metadata import message, stored
 
@@ -116,6 +117,25 @@ def test_a_bookie_that_does_not_answer_is_no_absence(world: World) -> None:
     assert isinstance(answer, Unreadable)
     assert "does not answer" in answer.reason
     assert world.rest.asked == []
+
+
+def test_where_entries_lie_may_be_remembered_and_absences_may_not(world: World) -> None:
+    clock = FakeClock()
+    entries = BulkDelayedEntries(world.store, world.bulk, world.rest, "/ledgers", clock)  # type: ignore[arg-type]
+    world.hold(at(CLOSED, 1))
+    world.hold(at(OPEN, 0))
+    both = [at(CLOSED, 1), at(OPEN, 0)]
+    told = entries.read(TOPIC, both, max_age_seconds=10)
+    world.store.remove(managed_ledger_path(TOPIC.managed_ledger_name))
+    assert entries.read(TOPIC, both, max_age_seconds=10) == told, "the entries themselves were read"
+    for not_from_memory in ([at(OPEN, 2)], [at(CLOSED, -1)], [at(99, 1)], [*both, at(CLOSED, 10)]):
+        with pytest.raises(NotFoundError):
+            entries.read(TOPIC, not_from_memory, max_age_seconds=10)
+    with pytest.raises(NotFoundError):
+        entries.read(TOPIC, both)
+    clock.advance_ms(10_000)
+    with pytest.raises(NotFoundError):
+        entries.read(TOPIC, both, max_age_seconds=10)
 
 
 def test_an_offloaded_ledger_is_read_by_the_broker(world: World) -> None:

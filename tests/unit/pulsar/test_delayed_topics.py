@@ -12,6 +12,7 @@ from service.delayed_delivery.facts import SubscriptionType
 from service.model.clocks import SystemClock
 from service.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
 from service.model.names import parse_topic_name
+from tests.cluster.patience import until
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC, at
 from tests.fakes.metadata import FakeMetadataStore
@@ -119,6 +120,20 @@ def test_subscriptions_may_be_some_seconds_old_for_those_who_say_so(world: World
     world.answers["/stats"] = _json(STATS)
     world.clock.advance_ms(2_001)
     assert world.topics.subscriptions(TOPIC, max_age_seconds=2) == first
+
+
+def test_what_is_half_as_old_as_it_may_be_is_renewed_behind_the_callers_back(world: World) -> None:
+    first = world.topics.subscriptions(TOPIC)
+    world.answers["/stats"] = _json({"subscriptions": {}})
+    world.clock.advance_ms(1_001)
+    assert world.topics.subscriptions(TOPIC, max_age_seconds=2) == first
+    until(lambda: world.topics.subscriptions(TOPIC, max_age_seconds=2) == {}, "the new answer is known")
+    world.answers["/stats"] = Answer(503)
+    world.clock.advance_ms(1_001)
+    assert world.topics.subscriptions(TOPIC, max_age_seconds=2) == {}, "a failure behind the back is no news"
+    world.clock.advance_ms(1_000)
+    with pytest.raises(TemporaryError):
+        world.topics.subscriptions(TOPIC, max_age_seconds=2)
 
 
 @pytest.mark.parametrize(
