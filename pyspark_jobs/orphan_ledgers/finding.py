@@ -19,6 +19,7 @@ from pyspark_jobs.orphan_ledgers import first_pass, tasks
 from pyspark_jobs.orphan_ledgers.files import Directory
 from pyspark_jobs.orphan_ledgers.id_sets import union
 from pyspark_jobs.orphan_ledgers.schemas import spark_schema
+from pyspark_jobs.orphan_ledgers.workers import in_worker
 from service.audit.decoding import NODE_COLUMNS, unread_compaction_cursors
 from service.audit.dumping import LEDGERS_LEFT_OUT
 from service.audit.findings import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS
@@ -132,8 +133,8 @@ class Finding:
         # As `service.audit.missing.made_before`: what is younger was made while the inputs were taken.
         missing = named_in_vain.where(F.col("ledger_id") <= counts["newest"])
         others = self._others(facts, gone)
-        few = counts["candidate_ledgers"] <= _BROADCAST_ROWS
-        ledgers = self._keep(self._wanted_ledgers(compared, others))
+        few = counts["candidate_ledgers"] + _single_references(reported) <= _BROADCAST_ROWS
+        ledgers = self._keep(self._wanted_ledgers(compared, others, few))
         shields = _shields(reported)
         judged = self._keep(self._judged(ledgers.where("is_candidate"), shields, few))
         usage = self._keep(self._usage(facts, others, ledgers, named_in_vain))
@@ -169,22 +170,28 @@ class Finding:
     def _facts(self) -> DataFrame:
         nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), NODE_COLUMNS)
         parts = [
-            nodes.mapInArrow(first_pass.decode_nodes_task, first_pass.FACTS),
+            nodes.mapInArrow(in_worker(first_pass.decode_nodes_task), first_pass.FACTS),
             self._inputs.table(Table.CURSOR_LEDGERS).mapInArrow(
-                first_pass.decode_cursor_ledgers_task, first_pass.FACTS
+                in_worker(first_pass.decode_cursor_ledgers_task), first_pass.FACTS
             ),
-            self._inputs.table(Table.LOG_SEGMENTS).mapInArrow(first_pass.decode_log_segments_task, first_pass.FACTS),
-            self._inputs.ledgers(["ledger_id"]).mapInArrow(first_pass.listed_ids_task(_LISTED), first_pass.FACTS),
+            self._inputs.table(Table.LOG_SEGMENTS).mapInArrow(
+                in_worker(first_pass.decode_log_segments_task), first_pass.FACTS
+            ),
+            self._inputs.ledgers(["ledger_id"]).mapInArrow(
+                in_worker(first_pass.listed_ids_task(_LISTED)), first_pass.FACTS
+            ),
         ]
         if self._inputs.own_ledgers:
             ledgers = self._inputs.nodes((Subtree.LEDGERS,), ("path", "unreadable"))
-            parts.append(ledgers.mapInArrow(first_pass.dumped_ids_task(_DUMPED, self._root), first_pass.FACTS))
+            parts.append(
+                ledgers.mapInArrow(in_worker(first_pass.dumped_ids_task(_DUMPED, self._root)), first_pass.FACTS)
+            )
         return reduce(DataFrame.union, parts)
 
     def _compared(self, facts: DataFrame) -> DataFrame:
         sets = facts.where(F.col("tag").isin(_LISTED, _DUMPED, first_pass.IDS)).select("tag", "range_id", "ids")
         task = tasks.compare_task(_LISTED, _DUMPED, self._inputs.own_ledgers)
-        return sets.groupBy("range_id").applyInArrow(task, tasks.COMPARED)
+        return sets.groupBy("range_id").applyInArrow(in_worker(task), tasks.COMPARED)
 
     def _missing(self, facts: DataFrame, gone: Numbers) -> DataFrame:
         """Rows of the table of missing ledgers."""
@@ -193,8 +200,8 @@ class Finding:
             return self._spark.createDataFrame([], schema)
         nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), NODE_COLUMNS)
         single = _not_replaced(_singles(facts)).join(F.broadcast(self._ids(gone)), "ledger_id", "left_semi")
-        rows = single.select("ledger_id", "kind", "path").mapInArrow(tasks.missing_rows_task, schema)
-        return nodes.mapInArrow(tasks.lists_naming_task(gone), schema).union(rows)
+        rows = single.select("ledger_id", "kind", "path").mapInArrow(in_worker(tasks.missing_rows_task), schema)
+        return nodes.mapInArrow(in_worker(tasks.lists_naming_task(gone)), schema).union(rows)
 
     def _missing_ids(self, compared: DataFrame, count: int, reported: Sequence[Row]) -> Numbers:
         found: Numbers = np.zeros(0, np.int64)
@@ -218,16 +225,16 @@ class Finding:
             return _singles(facts)
         return _singles(facts).join(F.broadcast(self._ids(gone)), "ledger_id", "left_anti")
 
-    def _wanted_ledgers(self, compared: DataFrame, others: DataFrame) -> DataFrame:
+    def _wanted_ledgers(self, compared: DataFrame, others: DataFrame, few: bool) -> DataFrame:
         """`tasks.READ_LEDGERS` of the candidates and of what single references name, each ledger once."""
         candidates = compared.where(F.length("candidates") > 1).mapInArrow(
-            tasks.ids_task("candidates", self._root), tasks.WANTED
+            in_worker(tasks.ids_task("candidates", self._root)), tasks.WANTED
         )
-        named = others.select("ledger_id").distinct().mapInArrow(tasks.paths_task(self._root), tasks.WANTED)
-        wanted = self._keep(
-            candidates.withColumn("is_candidate", F.lit(True)).union(named.withColumn("is_candidate", F.lit(False)))
+        named = others.select("ledger_id").distinct().mapInArrow(in_worker(tasks.paths_task(self._root)), tasks.WANTED)
+        wanted = candidates.withColumn("is_candidate", F.lit(True)).union(
+            named.withColumn("is_candidate", F.lit(False))
         )
-        if wanted.count() <= _BROADCAST_ROWS:
+        if few:
             wanted = F.broadcast(wanted)
         if self._inputs.own_ledgers:
             ledgers = self._inputs.nodes((Subtree.LEDGERS,), LEDGER_NODE_COLUMNS).join(wanted, "path")
@@ -235,21 +242,30 @@ class Finding:
             ledgers = self._inputs.ledgers(LISTED_LEDGER_COLUMNS).join(wanted.drop("path"), "ledger_id")
         read = ledgers.drop("ledger_id") if self._inputs.own_ledgers else ledgers
         columns = LEDGER_NODE_COLUMNS if self._inputs.own_ledgers else LISTED_LEDGER_COLUMNS
-        rows = read.select(*columns, "is_candidate").mapInArrow(tasks.read_ledgers_task(self._root), tasks.READ_LEDGERS)
+        rows = read.select(*columns, "is_candidate").mapInArrow(
+            in_worker(tasks.read_ledgers_task(self._root)), tasks.READ_LEDGERS
+        )
         newest = F.row_number().over(_newest_first())
         return rows.withColumn("newest", newest).where("newest = 1").drop("newest")
 
     # --- judging -----------------------------------------------------------------------------------------------
 
     def _reported(self, facts: DataFrame) -> list[Row]:
-        """What was not read: damages, directories, log segments, and compaction cursors without a reading."""
-        tags = (first_pass.DAMAGE, first_pass.UNREAD, first_pass.COMPACTION, first_pass.READ)
+        """What was not read: damages, directories, log segments, and compaction cursors without a reading.
+
+        Beside them one row of `first_pass.OTHER` tells how many single references there are.
+        """
+        tags = (first_pass.DAMAGE, first_pass.UNREAD, first_pass.COMPACTION, first_pass.READ, first_pass.OTHER)
         rows = facts.where(F.col("tag").isin(*tags))
-        # A cursor and the reading of its ledger fall into one group.
+        # A cursor and the reading of its ledger fall into one group, and so do all single references.
         is_cursor = F.col("tag").isin(first_pass.COMPACTION, first_pass.READ)
         group = F.when(is_cursor, first_pass.COMPACTION).otherwise(F.col("tag")).alias("tag")
-        summed = rows.groupBy(group, "path", "kind", "reason").agg(
-            F.max(F.col("tag") == first_pass.READ).alias("was_read"), F.sum("ledgers").alias("ledgers")
+        no_reference = F.col("tag") != first_pass.OTHER
+        about = (F.when(no_reference, F.col(name)).alias(name) for name in ("path", "kind", "reason"))
+        summed = rows.groupBy(group, *about).agg(
+            F.max(F.col("tag") == first_pass.READ).alias("was_read"),
+            F.sum("ledgers").alias("ledgers"),
+            F.count("*").alias("rows"),
         )
         return summed.where(f"tag != '{first_pass.COMPACTION}' or not was_read").collect()
 
@@ -258,15 +274,16 @@ class Finding:
         nodes = self._inputs.nodes(
             (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), ("path", "value", "version", "mzxid")
         ).join(F.broadcast(paths) if few else paths, "path", "left_semi")
-        owners = self._keep(nodes.mapInArrow(tasks.owner_nodes_task, tasks.OWNERS))
+        owners = self._keep(nodes.mapInArrow(in_worker(tasks.owner_nodes_task), tasks.OWNERS))
         rows = candidates
         for prefix in ("owner", "topic"):
             renamed = owners.select(*(F.col(name).alias(f"{prefix}_node_{name}") for name in owners.columns))
-            rows = rows.join(renamed, F.col(f"{prefix}_path") == F.col(f"{prefix}_node_path"), "left")
+            beside = F.broadcast(renamed) if few else renamed
+            rows = rows.join(beside, F.col(f"{prefix}_path") == F.col(f"{prefix}_node_path"), "left")
         rows = rows.join(self._earlier_looks(), F.col("ledger_id") == F.col("earlier_ledger_id"), "left")
         judge = Judge(as_of_ms(self._inputs.dump_manifest), self._policy, shields)
         schema = spark_schema(ORPHAN_LEDGERS).add("age", "string").add("is_orphan", "boolean")
-        return rows.mapInArrow(tasks.judge_task(judge), schema)
+        return rows.mapInArrow(in_worker(tasks.judge_task(judge)), schema)
 
     def _earlier_looks(self) -> DataFrame:
         names = [f"earlier_{name}" for name in EARLIER_COLUMNS]
@@ -321,6 +338,11 @@ def _shields(reported: Sequence[Row]) -> Shields:
     ]
     unread = [row["path"] for row in reported if row["tag"] == first_pass.COMPACTION]
     return Shields([*damages, *unread_compaction_cursors(unread, ())])
+
+
+def _single_references(reported: Sequence[Row]) -> int:
+    """How many there are, with repetitions."""
+    return sum(row["rows"] for row in reported if row["tag"] == first_pass.OTHER)
 
 
 def _log_segments_unread(reported: Sequence[Row]) -> int:

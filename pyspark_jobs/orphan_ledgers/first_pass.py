@@ -61,6 +61,7 @@ def decode_nodes_task(batches: Batches) -> Iterator[pa.RecordBatch]:
             continue
         part = decode_part(batch)
         ranges.add(part.ids)
+        yield _full_ranges(ranges)
         yield _columns(USAGE, part.usage)
         yield _columns(LOADED, part.loaded.rename_columns(["topic", "flag"]))
         yield _single_facts(part.singles, ranges)
@@ -98,6 +99,7 @@ def listed_ids_task(tag: str) -> Task:
         ranges = IdRanges()
         for batch in batches:
             ranges.add(batch.column(0).to_numpy())
+            yield _full_ranges(ranges, tag)
         yield _facts(_range_facts(ranges, tag))
 
     return task
@@ -111,6 +113,7 @@ def dumped_ids_task(tag: str, root: str) -> Task:
         for batch in batches:
             ids, unread = dumped_ids(root, batch)
             ranges.add(ids[ids >= 0])
+            yield _full_ranges(ranges, tag)
             yield _facts({"tag": UNREAD, "path": path} for path in unread)
         yield _facts(_range_facts(ranges, tag))
 
@@ -144,6 +147,11 @@ def _single_facts(singles: pa.RecordBatch, ranges: IdRanges) -> pa.RecordBatch:
 
 def _damage_facts(damages: Iterable[Damage]) -> Iterator[dict[str, Any]]:
     return ({"tag": DAMAGE, "path": each.path, "kind": each.reach.value, "reason": each.reason} for each in damages)
+
+
+def _full_ranges(ranges: IdRanges, tag: str = IDS) -> pa.RecordBatch:
+    """So that memory does not grow with a task's rows."""
+    return _facts(_range_facts(ranges, tag) if ranges.full() else ())
 
 
 def _range_facts(ranges: IdRanges, tag: str = IDS) -> Iterator[dict[str, Any]]:

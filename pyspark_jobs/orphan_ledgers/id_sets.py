@@ -5,6 +5,7 @@ back as the same ids.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -16,31 +17,39 @@ _RANGE = 1 << RANGE_BITS
 _OFFSETS, _BITMAP = b"o", b"b"
 _DENSE = _RANGE // 32
 """From so many ids on, a bitmap is smaller than 4 bytes for each."""
+_MOST_HELD = 1 << 22
 
 
 class IdRanges:
-    """Collects ids by range."""
+    """Collects ids and cuts them into sets by range."""
 
     def __init__(self) -> None:
-        self._parts: dict[int, list[Ids]] = {}
+        self._parts: list[Ids] = []
+        self._held = 0
 
     def add(self, ids: Ids) -> None:
         """Add some, in any order, repeated or not."""
-        if not len(ids):
-            return
-        ordered = np.unique(ids)
-        ranges = ordered >> RANGE_BITS
-        starts = np.flatnonzero(np.diff(ranges, prepend=ranges[0] - 1))
-        for first, last in zip(starts, [*starts[1:], len(ordered)], strict=True):
-            parts = self._parts.setdefault(int(ranges[first]), [])
-            parts.append(ordered[first:last])
-            if sum(map(len, parts)) > _RANGE:
-                parts[:] = [np.unique(np.concatenate(parts))]
+        self._parts.append(ids)
+        self._held += len(ids)
+
+    def full(self) -> bool:
+        """Whether so many are held that `sets` should be taken now."""
+        return self._held >= _MOST_HELD
 
     def sets(self) -> Iterator[tuple[int, bytes]]:
-        """Every range and its set."""
-        for number, parts in sorted(self._parts.items()):
-            yield number, write_ids(np.unique(np.concatenate(parts)))
+        """Every range and its set; nothing is held any more."""
+        ordered = np.sort(np.concatenate([np.zeros(0, np.int64), *self._parts]))
+        self._parts, self._held = [], 0
+        ordered = ordered[_begins(ordered)]
+        cuts = np.flatnonzero(_begins(ordered >> RANGE_BITS))
+        for first, last in pairwise([*cuts.tolist(), len(ordered)]):
+            yield int(ordered[first]) >> RANGE_BITS, write_ids(ordered[first:last])
+
+
+def _begins(ordered: Ids) -> npt.NDArray[np.bool_]:
+    """Where a value is that the one before is not."""
+    begins: npt.NDArray[np.bool_] = np.diff(ordered, prepend=ordered[:1] - 1) != 0
+    return begins
 
 
 def write_ids(ids: Ids) -> bytes:

@@ -9,6 +9,7 @@ from pyspark_jobs.orphan_ledgers import tasks
 from pyspark_jobs.orphan_ledgers.files import Directory
 from pyspark_jobs.orphan_ledgers.finding import Finding, Findings
 from pyspark_jobs.orphan_ledgers.schemas import spark_schema
+from pyspark_jobs.orphan_ledgers.workers import in_worker
 from service.audit.plans import PLAN_BLOCK_ROWS, plan_digest
 from service.audit.reporting import EXTRACT_ROWS, Extract, Row
 from service.audit.summaries import Count, Plan
@@ -31,11 +32,13 @@ class Writing:
         schema = spark_schema(ORPHAN_LEDGERS)
         rows = findings.orphans
         if failed_guards:
-            rows = rows.mapInArrow(tasks.withhold_task(failed_guards), schema)
-        ordered = self._finding.keep(self._ordered(rows, ("ledger_id",), findings.found.orphans.ledgers))
+            rows = rows.mapInArrow(in_worker(tasks.withhold_task(failed_guards)), schema)
+        ordered = self._ordered(rows, ("ledger_id",), findings.found.orphans.ledgers)
         condemned = 0 if failed_guards else findings.found.measured().condemned.ledgers
+        if condemned:
+            ordered = self._finding.keep(ordered)
         first_rows = _first_rows(ordered) if condemned else {}
-        numbered = self._finding.keep(ordered.mapInArrow(tasks.number_task(first_rows), schema))
+        numbered = self._finding.keep(ordered.mapInArrow(in_worker(tasks.number_task(first_rows)), schema))
         self._write(numbered, Table.ORPHAN_LEDGERS)
         return numbered
 
@@ -46,7 +49,8 @@ class Writing:
         self._write(missing.select(*MISSING_LEDGERS.names), Table.MISSING_LEDGERS)
         unattributed = self._ordered(findings.unattributed, ("ledger_id",), found.unattributed.ledgers)
         self._write(unattributed.select(*UNATTRIBUTED_LEDGERS.names), Table.UNATTRIBUTED_LEDGERS)
-        usage = self._ordered(findings.usage, _USAGE_ORDER, findings.usage.count())
+        # In its own partitions: the order of the whole table means nothing to anybody.
+        usage = findings.usage.sortWithinPartitions(*(F.col(name).asc_nulls_last() for name in _USAGE_ORDER))
         self._write(usage.select(*LEDGER_USAGE.names), Table.LEDGER_USAGE)
 
     def plan(self, orphans: DataFrame, condemned: Count, instance_id: str) -> Plan:
@@ -54,7 +58,7 @@ class Writing:
         digests: list[bytes] = []
         if condemned.ledgers:
             blocks = orphans.where("row is not null").withColumn("block", F.floor(F.col("row") / PLAN_BLOCK_ROWS))
-            hashed = blocks.groupBy("block").applyInArrow(tasks.block_task, "block bigint, digest binary")
+            hashed = blocks.groupBy("block").applyInArrow(in_worker(tasks.block_task), "block bigint, digest binary")
             digests = [bytes(row["digest"]) for row in hashed.orderBy("block").toLocalIterator()]
         digest = plan_digest(self._audit_id, instance_id, condemned.ledgers, digests)
         return Plan(condemned.ledgers, condemned.bytes, digest)
