@@ -50,6 +50,7 @@ mutants: $(INSTALLED) ## mutation testing of the judgement and the codecs, as a 
 	$(BIN)/python -m tests.mutation_score
 
 bench: $(INSTALLED) ## every benchmark, side by side with its peers, as tables (docs/benchmarks.md); leave the machine alone
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-bench.lock
 	@$(BIN)/python -m tests.benchmarks all
 
 matrix: $(INSTALLED) ## the story on Pulsar 3.3.6, 4.0.6 and 4.0.8, into README's table (VERSIONS="4.0.6" for one; half an hour)
@@ -77,6 +78,9 @@ lock: ## resolve the dependencies again (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --no-annotate --no-header --group mutants --constraint deploy/requirements-dev.lock \
 	  --output-file deploy/requirements-mutants.lock
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --no-annotate --no-header --group bench --constraint deploy/requirements-dev.lock \
+	  --output-file deploy/requirements-bench.lock
 
 clean: ## remove what the build made; the demo's processes are not touched
 	rm -rf $(VENV) mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -45,7 +45,7 @@ from service.audit.varints import Numbers
 from service.ledger_ownership.paths import ledger_path
 from service.model.ids import LedgerId
 
-_LISTED, _DUMPED = "listed", "dumped"
+LISTED, DUMPED = "listed", "dumped"
 _BROADCAST_ROWS = 500_000
 _USAGE_KEYS = ("tenant", "namespace", "topic", "kind")
 _USAGE_SUMS = ("ledgers", "bytes", "unknown_size_ledgers")
@@ -125,16 +125,16 @@ class Finding:
 
     def find(self) -> Findings:
         facts = self._keep(self._facts())
-        compared = self._keep(self._compared(facts))
-        counts = _compared_counts(compared)
+        sets = self._keep(compared(facts, self._inputs.own_ledgers))
+        counts = _compared_counts(sets)
         reported = self._reported(facts)
-        gone = self._missing_ids(compared, counts["missing_ledgers"], reported)
+        gone = self._missing_ids(sets, counts["missing_ledgers"], reported)
         named_in_vain = self._keep(self._missing(facts, gone))
         # As `service.audit.missing.made_before`: what is younger was made while the inputs were taken.
         missing = named_in_vain.where(F.col("ledger_id") <= counts["newest"])
         others = self._others(facts, gone)
         few = counts["candidate_ledgers"] + _single_references(reported) <= _BROADCAST_ROWS
-        ledgers = self._keep(self._wanted_ledgers(compared, others, few))
+        ledgers = self._keep(self._wanted_ledgers(sets, others, few))
         shields = _shields(reported)
         judged = self._keep(self._judged(ledgers.where("is_candidate"), shields, few))
         usage = self._keep(self._usage(facts, others, ledgers, named_in_vain))
@@ -178,20 +178,15 @@ class Finding:
                 in_worker(first_pass.decode_log_segments_task), first_pass.FACTS
             ),
             self._inputs.ledgers(["ledger_id"]).mapInArrow(
-                in_worker(first_pass.listed_ids_task(_LISTED)), first_pass.FACTS
+                in_worker(first_pass.listed_ids_task(LISTED)), first_pass.FACTS
             ),
         ]
         if self._inputs.own_ledgers:
             ledgers = self._inputs.nodes((Subtree.LEDGERS,), ("path", "unreadable"))
             parts.append(
-                ledgers.mapInArrow(in_worker(first_pass.dumped_ids_task(_DUMPED, self._root)), first_pass.FACTS)
+                ledgers.mapInArrow(in_worker(first_pass.dumped_ids_task(DUMPED, self._root)), first_pass.FACTS)
             )
         return reduce(DataFrame.union, parts)
-
-    def _compared(self, facts: DataFrame) -> DataFrame:
-        sets = facts.where(F.col("tag").isin(_LISTED, _DUMPED, first_pass.IDS)).select("tag", "range_id", "ids")
-        task = tasks.compare_task(_LISTED, _DUMPED, self._inputs.own_ledgers)
-        return sets.groupBy("range_id").applyInArrow(in_worker(task), tasks.COMPARED)
 
     def _missing(self, facts: DataFrame, gone: Numbers) -> DataFrame:
         """Rows of the table of missing ledgers."""
@@ -305,6 +300,13 @@ class Finding:
         usage = summed.where("ledgers > 0").join(topics, "topic", "left")
         loaded = F.when(F.col("kind") != LedgerKind.SCHEMA.value, F.col("loaded")).alias("loaded")
         return usage.select(*_USAGE_KEYS, loaded, *_USAGE_SUMS)
+
+
+def compared(facts: DataFrame, own_ledgers: bool) -> DataFrame:
+    """`tasks.COMPARED` of the sets of ids among `first_pass.FACTS`; without own ledgers the dump has what is listed."""
+    sets = facts.where(F.col("tag").isin(LISTED, DUMPED, first_pass.IDS)).select("tag", "range_id", "ids")
+    task = tasks.compare_task(LISTED, DUMPED, own_ledgers)
+    return sets.groupBy("range_id").applyInArrow(in_worker(task), tasks.COMPARED)
 
 
 def _singles(facts: DataFrame) -> DataFrame:

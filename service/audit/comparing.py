@@ -182,9 +182,8 @@ class Comparing:
         segments, unread = decode_log_segments(self._inputs.table(Table.LOG_SEGMENTS).to_pylist())
         more = singles_batch([*from_ledgers, *segments])
         singles = pa.Table.from_batches([*(part.singles for part in parts), more], SINGLES)
-        once = singles.group_by(SINGLES.names).aggregate([])
         shields = Shields([*(each for part in parts for each in part.damages), *damages])
-        return _Seen(decoded, once.combine_chunks(), shields, unread)
+        return _Seen(decoded, _once(singles), shields, unread)
 
     def _dumped_parts(self) -> Iterable[tuple[Numbers, list[str]]]:
         if not self._own_ledgers:
@@ -268,6 +267,15 @@ def _dumped(parts: Iterable[tuple[Numbers, list[str]]]) -> tuple[Numbers, list[s
     """The dump's own ledgers in the order of its rows, -1 for a row that is none, and directories not read."""
     found = list(parts)
     return np.concatenate([_NONE, *(ids for ids, _ in found)]), [path for _, paths in found for path in paths]
+
+
+def _once(singles: pa.Table) -> pa.Table:
+    """Each reference once; only a ledger that is named several times can have one that is repeated."""
+    ids = singles.column("ledger_id").to_numpy()
+    ordered = np.sort(ids)
+    several = IdTable(ordered[1:][ordered[1:] == ordered[:-1]]).holds(ids)
+    repeated = singles.filter(pa.array(several)).group_by(SINGLES.names).aggregate([])
+    return pa.concat_tables([singles.filter(pa.array(~several)), repeated]).combine_chunks()
 
 
 def _not_among(gone: Numbers, ids: pa.ChunkedArray) -> pa.Array:

@@ -1,4 +1,6 @@
-"""Which of millions of ledger ids are in a set of others: a table over the set's whole span where that fits memory."""
+"""Which of millions of ledger ids are in a set of others: tables over the whole span of ids where that fits memory."""
+
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -6,29 +8,63 @@ from service.audit.varints import Mask, Numbers
 
 _WIDEST_SPAN = 1 << 28
 """A byte for each id in it."""
+_IDS_AT_ONCE = 1 << 16
+"""So that what one step makes stays in the processor's cache."""
+
+
+class IdSpan:
+    """Gives every id of some sets a place in tables, and the place behind the last one to every other id."""
+
+    def __init__(self, *sets: Numbers) -> None:
+        some = [ids for ids in sets if len(ids)]
+        self._first = max(0, min((int(ids.min()) for ids in some), default=0))
+        self._size = max(0, max((int(ids.max()) for ids in some), default=-1) - self._first + 1)
+        self._ordered: Numbers | None = None
+        if self._size > _WIDEST_SPAN:
+            ids = np.unique(np.concatenate(some))
+            self._ordered = ids[ids >= 0]
+            self._size = len(self._ordered)
+
+    def table(self, ids: Numbers) -> Mask:
+        """The set of these ids; -1 is never in it."""
+        table = np.zeros(self._size + 1, np.bool_)
+        for piece in _pieces(len(ids)):
+            table[self._places(ids[piece])] = True
+        table[self._size] = False
+        return table
+
+    def among(self, ids: Numbers, table: Mask) -> Mask:
+        """Which of these ids are in a set."""
+        found = np.empty(len(ids), np.bool_)
+        for piece in _pieces(len(ids)):
+            found[piece] = table[self._places(ids[piece])]
+        return found
+
+    def ids(self, table: Mask) -> Numbers:
+        """The ids of a set, ascending."""
+        places = np.flatnonzero(table)
+        return places + self._first if self._ordered is None else self._ordered[places]
+
+    def _places(self, ids: Numbers) -> Numbers:
+        if self._ordered is None:
+            distances = (ids - self._first).view(np.uint64)
+            return np.minimum(distances, np.uint64(self._size)).view(np.int64)
+        at = np.searchsorted(self._ordered, ids)
+        places: Numbers = np.where(self._ordered[np.minimum(at, self._size - 1)] == ids, at, self._size)
+        return places
 
 
 class IdTable:
     """A set of ledger ids; -1 is never in it."""
 
     def __init__(self, ids: Numbers) -> None:
-        self._first = max(0, int(ids.min())) if len(ids) else 0
-        span = int(ids.max()) - self._first + 1 if len(ids) else 0
-        self._table: Mask | None = None
-        self._ordered: Numbers | None = None
-        if span <= _WIDEST_SPAN:
-            # The place behind the last id is for every id outside.
-            self._table = np.zeros(max(span, 0) + 1, np.bool_)
-            self._table[ids[ids >= 0] - self._first] = True
-        else:
-            self._ordered = np.unique(ids[ids >= 0])
+        self._span = IdSpan(ids)
+        self._table = self._span.table(ids)
 
     def holds(self, ids: Numbers) -> Mask:
         """Which of these are in the set."""
-        if self._table is not None:
-            places = (ids - self._first).view(np.uint64)
-            return self._table[np.minimum(places, np.uint64(len(self._table) - 1)).view(np.int64)]
-        assert self._ordered is not None
-        at = np.minimum(np.searchsorted(self._ordered, ids), len(self._ordered) - 1)
-        found: Mask = self._ordered[at] == ids
-        return found
+        return self._span.among(ids, self._table)
+
+
+def _pieces(count: int) -> Iterator[slice]:
+    return (slice(start, start + _IDS_AT_ONCE) for start in range(0, count, _IDS_AT_ONCE))

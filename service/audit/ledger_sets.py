@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from service.audit.id_tables import IdTable
+from service.audit.id_tables import IdSpan
 from service.audit.varints import Mask, Numbers
 
 
@@ -13,17 +13,16 @@ class LedgerSets:
         self.listed = listed
         self.dumped = dumped
         self.referenced = referenced
-        self._listed, self._dumped, self._referenced = map(IdTable, (listed, dumped, referenced))
+        self._span = IdSpan(listed, dumped, referenced)
+        self._listed, self._dumped, self._referenced = map(self._span.table, (listed, dumped, referenced))
 
     def candidates(self) -> Mask:
         """Which of the dump's rows exist for certain and are not referenced."""
-        return self._listed.holds(self.dumped) & ~self._referenced.holds(self.dumped)
+        return self._span.among(self.dumped, self._listed & ~self._referenced)
 
     def gone(self) -> Numbers:
         """Referenced and nowhere, ascending."""
-        there = self._listed.holds(self.referenced)
-        rest = self.referenced[~there]
-        return np.unique(rest[~self._dumped.holds(rest)])
+        return self._span.ids(self._referenced & ~(self._listed | self._dumped))
 
     def newest(self) -> int:
         """The highest id of a ledger that exists, -1 when there is none."""
@@ -31,8 +30,8 @@ class LedgerSets:
 
     def in_dump(self) -> int:
         """How many listed ledgers the dump has."""
-        return int(self._dumped.holds(self.listed).sum())
+        return int(np.count_nonzero(self._listed & self._dumped))
 
     def referenced_and_listed(self) -> int:
         """How many listed ledgers are referenced."""
-        return int(self._referenced.holds(self.listed).sum())
+        return int(np.count_nonzero(self._listed & self._referenced))

@@ -13,6 +13,7 @@ from service.audit.decoding import LIST_USAGE
 from service.audit.owner_columns import owners_at, topics_of_managed_ledgers
 from service.audit.summaries import Count
 from service.audit.tables import LEDGER_USAGE, LedgerKind
+from service.audit.varints import Numbers
 
 NAMED_USAGE = pa.schema(
     [
@@ -79,13 +80,19 @@ def usage_table(named: Iterable[pa.RecordBatch], loaded: Iterable[pa.RecordBatch
     sums = pa.Table.from_batches(named, NAMED_USAGE).group_by(_KEYS).aggregate([(name, "sum") for name in _SUMS])
     grouped = sums.select([*_KEYS, *(f"{name}_sum" for name in _SUMS)]).rename_columns([*_KEYS, *_SUMS])
     there = grouped.filter(pc.greater(grouped.column("ledgers"), 0))
-    # By numbers: comparing four texts at a time takes ten times as long.
-    ranks = [pc.rank(there.column(name), tiebreaker="dense").to_numpy() for name in reversed(_KEYS)]
-    there = there.take(pa.array(np.lexsort(ranks)))
+    there = there.take(pa.array(np.lexsort([_ranks(there.column(name)) for name in reversed(_KEYS)])))
     columns = {name: there.column(name).combine_chunks() for name in (*_KEYS, *_SUMS)}
     columns["loaded"] = _loaded(columns["topic"], columns["kind"], pa.Table.from_batches(loaded, LOADED))
     batch = pa.RecordBatch.from_arrays([columns[name] for name in LEDGER_USAGE.names], schema=LEDGER_USAGE)
     return pa.Table.from_batches([batch], LEDGER_USAGE)
+
+
+def _ranks(texts: pa.ChunkedArray) -> Numbers:
+    """Numbers in the order of the texts, none last: comparing four texts at a time takes ten times as long."""
+    encoded = pc.dictionary_encode(texts.combine_chunks())  # type: ignore[attr-defined]  # the stubs lack it
+    ranks = pc.rank(encoded.dictionary, tiebreaker="dense")
+    found: Numbers = ranks.take(encoded.indices).cast(pa.int64()).fill_null(len(ranks) + 1).to_numpy()
+    return found
 
 
 def _loaded(topics: pa.Array, kinds: pa.Array, loaded: pa.Table) -> pa.Array:

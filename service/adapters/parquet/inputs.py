@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from service.adapters.parquet.audits import AuditTables, open_audit
+from service.adapters.parquet.memory import keep_freed_memory
 from service.adapters.parquet.reading import open_tables, read_table
 from service.audit.comparing import EarlierAudit
 from service.audit.findings import EARLIER_COLUMNS
@@ -47,6 +48,8 @@ def open_inputs(dump: Path, listing: Path) -> Iterator["ParquetInputs"]:
     """
     dumped, listed = open_tables(dump, Kind.DUMP), open_tables(listing, Kind.LISTING)
     rows = sum(file.rows for manifest in (dumped, listed) for file in manifest.files)
+    if rows >= _WORTH_PROCESSES_ROWS:
+        keep_freed_memory()
     with _Workers(rows >= _WORTH_PROCESSES_ROWS) as workers:
         yield ParquetInputs(dump, listing, dumped, listed, workers)
 
@@ -187,7 +190,9 @@ class _Workers:
             return map(one, groups)
         if self._pool is None:
             # Never forked: this process has threads of Arrow's.
-            self._pool = ProcessPoolExecutor(min(processors, _MAX_PROCESSES), mp_context=get_context("spawn"))
+            self._pool = ProcessPoolExecutor(
+                min(processors, _MAX_PROCESSES), mp_context=get_context("spawn"), initializer=keep_freed_memory
+            )
         return _unbroken(self._pool.map(one, groups))
 
 

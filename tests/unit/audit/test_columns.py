@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from service.audit.batch_work import DecodedPart, decode_part, newest_sizes, owner_nodes
 from service.audit.causes import owner_node
 from service.audit.id_tables import IdTable
+from service.audit.ledger_sets import LedgerSets
 from service.audit.owner_columns import (
     are_plain_managed_ledgers,
     owner_at,
@@ -109,6 +110,15 @@ ids = st.one_of(st.integers(-1, 50), st.sampled_from([2**28, 2**31, 2**62]))
 def test_a_table_holds_its_ids(members: list[int], asked: list[int]) -> None:
     found = IdTable(np.array(members, np.int64)).holds(np.array(asked, np.int64))
     assert found.tolist() == [each >= 0 and each in members for each in asked]
+
+
+@given(st.lists(ids.filter(lambda each: each >= 0), max_size=12), *[st.lists(ids, max_size=12)] * 2)
+def test_the_sets_of_an_audit(listed: list[int], dumped: list[int], referenced: list[int]) -> None:
+    sets = LedgerSets(*(np.array(each, np.int64) for each in (listed, dumped, referenced)))
+    there, named = {each for each in dumped if each >= 0}, {each for each in referenced if each >= 0}
+    assert sets.candidates().tolist() == [each in listed and each not in named for each in dumped]
+    assert sets.gone().tolist() == sorted(named - there - set(listed))
+    assert (sets.in_dump(), sets.referenced_and_listed()) == (len(there & set(listed)), len(named & set(listed)))
 
 
 # --- parts ---------------------------------------------------------------------------------------------------------
