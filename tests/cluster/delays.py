@@ -20,7 +20,7 @@ import requests
 from service.local_cluster.addresses import ClusterAddresses
 from service.model.clocks import SystemClock
 from service.model.names import TopicName, java_url_encode
-from tests.cluster.patience import until
+from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.sidecars import SidecarProcess
 
 SHARED: Final = pulsar.ConsumerType.Shared
@@ -73,7 +73,9 @@ class DelayedTopic:
         self.topic = topic
         self.urls = addresses.web_service_urls
         self.client = pulsar.Client(
-            addresses.broker_service_url, operation_timeout_seconds=30, logger=pulsar.ConsoleLogger(_QUIET)
+            addresses.broker_service_url,
+            operation_timeout_seconds=OPERATION_SECONDS,
+            logger=pulsar.ConsoleLogger(_QUIET),
         )
         self.sent: list[Sent] = []
 

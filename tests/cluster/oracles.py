@@ -37,8 +37,8 @@ FINAL = frozenset({"deleted", "kept", "rejected", "dead-letter"})
 NOT_OURS_TO_DELETE = frozenset({"not-pulsars", "unknown-component"})
 """Reasons for which an orphan stays one."""
 
-_DRAIN_SECONDS = 60.0
-_READ_MS = 20_000
+_DRAIN_SECONDS = 120.0
+_READ_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,13 @@ from typing import TypeVar
 
 Found = TypeVar("Found")
 
+OPERATION_SECONDS = 120
+"""How long a client of a test waits for a broker: where a test is not about time, a slow machine must not fail it."""
+
 _PAUSE_SECONDS = 0.1
 
 
-def until(look: Callable[[], Found | None], what: str, seconds: float = 30.0) -> Found:
+def until(look: Callable[[], Found | None], what: str, seconds: float = 60.0) -> Found:
     """Look until the answer is true (or anything that counts as true); that answer."""
     deadline = time.monotonic() + seconds
     while True:

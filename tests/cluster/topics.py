@@ -35,14 +35,14 @@ from service.model.ids import LedgerId
 from service.model.ledgers import LedgerComponent, LedgerMetadata, LedgerType
 from service.model.metadata import Node
 from service.model.names import CursorName, TopicName, java_url_decode, java_url_encode, parse_topic_name
-from tests.cluster.patience import until
+from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.running import ClusterUnderTest
 
 ENTRIES_PER_LEDGER = 2
 """What the brokers of these tests are told (``managedLedgerMaxEntriesPerLedger``)."""
 
-_RECEIVE_MS = 20_000
-_REQUEST_SECONDS = 60
+_RECEIVE_MS = 60_000
+_REQUEST_SECONDS = OPERATION_SECONDS
 _QUIET = pulsar.LoggerLevel.Error
 
 
@@ -100,7 +100,11 @@ class Workload:
     def __init__(self, cluster: ClusterUnderTest) -> None:
         addresses = cluster.addresses
         self._urls = addresses.web_service_urls
-        self.client = pulsar.Client(addresses.broker_service_url, logger=pulsar.ConsoleLogger(_QUIET))
+        self.client = pulsar.Client(
+            addresses.broker_service_url,
+            operation_timeout_seconds=OPERATION_SECONDS,
+            logger=pulsar.ConsoleLogger(_QUIET),
+        )
         self.store: ZooKeeperMetadataStore = open_metadata_store(addresses.metadata_store_url, SystemClock())
         self.tree = LiveTree(
             LiveZooKeeper(addresses.metadata_store_url), self.store, SystemClock(), DEFAULT_LEDGERS_ROOT
