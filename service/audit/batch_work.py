@@ -13,8 +13,8 @@ from service.audit.decoding import decode_nodes, is_compaction_cursor
 from service.audit.findings import LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS, Cases, read_cases
 from service.audit.ledger_ids import ledger_ids
 from service.audit.ledger_lengths import ledger_lengths
-from service.audit.ledger_lists import read_ledger_lists
-from service.audit.owner_columns import are_plain_managed_ledgers
+from service.audit.ledger_lists import find_ledgers, read_ledger_lists
+from service.audit.owner_columns import are_plain_managed_ledgers, are_schemas, owners_of_plain_cursors
 from service.audit.places import locate
 from service.audit.shields import Damage
 from service.audit.tables import LEDGERS
@@ -94,7 +94,11 @@ def decode_part(batch: pa.RecordBatch) -> DecodedPart:
 
 def lists_naming(wanted: Numbers, batch: pa.RecordBatch) -> pa.RecordBatch:
     """References to some ledgers from managed ledgers' lists (`service.audit.decoding.REFERENCES`)."""
-    return decode_nodes(batch).lists_naming(wanted)
+    found, left = find_ledgers(batch.column("value"), wanted)
+    # What stands at such a place is never read as a list unless it has a list's plain shape.
+    no_list = pc.or_(pc.is_valid(owners_of_plain_cursors(batch.column("path"))), are_schemas(batch.column("path")))
+    some = found | (left & ~no_list.to_numpy(zero_copy_only=False))
+    return decode_nodes(batch.filter(pa.array(some))).lists_naming(wanted)
 
 
 def read_ledgers(root: str, candidates: Numbers, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Cases]:

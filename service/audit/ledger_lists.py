@@ -48,11 +48,33 @@ def read_ledger_lists(values: pa.Array) -> LedgerLists:
     return LedgerLists(*(np.concatenate([getattr(part, name) for part in parts]) for name in LedgerLists.__slots__))
 
 
+def find_ledgers(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
+    """Which nodes of a ``binary`` column name some of these ledgers, and which do not have the shape to be told here.
+
+    Only ids are read, so a node that names one may still be no list.
+    """
+    parts = [_find(values.slice(start, _NODES_AT_ONCE), wanted) for start in range(0, len(values), _NODES_AT_ONCE)]
+    none = np.zeros(0, np.bool_)
+    return np.concatenate([none, *(found for found, _ in parts)]), np.concatenate([none, *(left for _, left in parts)])
+
+
+def _find(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
+    data = ValueBytes(values)
+    found, left = np.zeros(len(values), np.bool_), ~values.is_valid().to_numpy(zero_copy_only=False)
+    starts = _starts(data, left)
+    node = _nodes_of(starts, data)
+    for part in _slices(len(starts)):
+        ledger_id, size, good = data.field(starts[part] + 2, _LEDGER_ID)
+        found[node[part][np.isin(ledger_id, wanted)]] = True
+        left[node[part][~good | (size == 0)]] = True
+    return found, left
+
+
 def _read(values: pa.Array, first: int) -> LedgerLists:
     data = ValueBytes(values)
     failed = ~values.is_valid().to_numpy(zero_copy_only=False)
     starts = _starts(data, failed)
-    node = np.repeat(np.arange(len(values)), np.diff(np.searchsorted(starts, [*data.start, _after(data)])))
+    node = _nodes_of(starts, data)
     columns = [_columns(data, starts[part]) for part in _slices(len(starts))]
     ledger_id, entries, size, closed, good = (np.concatenate(column) for column in zip(*columns, strict=True))
     # In ascending order no ledger is named twice, which the exact reader would refuse.
@@ -79,6 +101,11 @@ def _starts(data: ValueBytes, failed: Mask) -> Numbers:
         at = after
         found.append(at)
     return np.sort(np.concatenate(found))
+
+
+def _nodes_of(starts: Numbers, data: ValueBytes) -> Numbers:
+    """The position of the node in which each ledger starts."""
+    return np.repeat(np.arange(len(data.start)), np.diff(np.searchsorted(starts, [*data.start, _after(data)])))
 
 
 def _after(data: ValueBytes) -> int:

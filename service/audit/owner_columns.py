@@ -64,6 +64,11 @@ def are_plain_managed_ledgers(paths: pa.Array) -> pa.Array:
     return pc.match_substring_regex(paths, _MANAGED_LEDGER)
 
 
+def are_schemas(paths: pa.Array) -> pa.Array:
+    """Where `Place.SCHEMA` is."""
+    return pc.starts_with(paths, f"{SCHEMAS}/")
+
+
 def owners_of_plain_cursors(paths: pa.Array) -> pa.Array:
     """The managed ledgers' names where surely `Place.CURSOR` is, null elsewhere."""
     owners = pc.struct_field(pc.extract_regex(paths, _CURSOR), "owner")

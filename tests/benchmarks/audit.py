@@ -27,6 +27,7 @@ from tests.benchmarks.reporting import Table
 NAME = "audit"
 _DRIVER_MEMORY = "3g"
 _IDS = ("ids", "references")
+_ID = pa.schema([("ledger_id", pa.int64())])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +74,9 @@ _ENGINES = {
 
 def _write_ids(cluster: MadeUpCluster, place: Path) -> None:
     for name, ids in zip(_IDS, (cluster.ids(), cluster.references()), strict=True):
-        pq.write_table(pa.table({"ledger_id": pa.array(ids)}), place / f"{name}.parquet")
+        with pq.ParquetWriter(place / f"{name}.parquet", _ID) as file:
+            for some in ids:
+                file.write_batch(pa.RecordBatch.from_arrays([pa.array(some)], schema=_ID))
 
 
 def _in_a_process(name: str, place: Path) -> list[dict[str, float]]:
@@ -150,7 +153,7 @@ def _duckdb(place: Path) -> int:
 
     ids, references = place / "ids.parquet", place / "references.parquet"
     query = f"select count(*) from '{ids}' anti join '{references}' using (ledger_id)"
-    (found,) = duckdb.sql(query).fetchone()
+    [(found,)] = duckdb.sql(query).fetchall()
     return int(found)
 
 

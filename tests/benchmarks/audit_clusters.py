@@ -117,14 +117,15 @@ class MadeUpCluster:
     def _gap(self) -> int:
         return min(_WIDEST_GAP, (2**28 - FIRST_LEDGER) // self._all_slots)
 
-    def ids(self) -> Numbers:
-        """Every ledger that exists, ascending."""
-        everything = FIRST_LEDGER + self._gap * np.arange(self._all_slots)
-        return everything[~self._is_lost(self.slots(everything))]
+    def ids(self) -> Iterator[Numbers]:
+        """Every ledger that exists, ascending, some at a time."""
+        for numbers in _in_batches(self._all_slots):
+            some = FIRST_LEDGER + self._gap * numbers
+            yield some[~self._is_lost(self.slots(some))]
 
-    def references(self) -> Numbers:
-        """Every ledger that is referenced, as the groups have them."""
-        return self.ids_of(np.arange(self._slots))
+    def references(self) -> Iterator[Numbers]:
+        """Every ledger that is referenced, as the groups have them, some at a time."""
+        return (self.ids_of(slots) for slots in _in_batches(self._slots))
 
     def ids_of(self, slots: Numbers) -> Numbers:
         """The ids of slots."""
@@ -145,10 +146,8 @@ class MadeUpCluster:
         return self._write_dump(directory / "dump"), self._write_listing(directory / "listing")
 
     def _write_listing(self, directory: Path) -> Path:
-        ids = self.ids()
         with parquet_output(directory, (Table.LEDGERS,)) as output:
-            for start in range(0, len(ids), _BATCH):
-                some = ids[start : start + _BATCH]
+            for some in self.ids():
                 output.write(Table.LEDGERS, _batch(LEDGERS, len(some), {"ledger_id": pa.array(some)}))
             manifest = self._manifest(Kind.LISTING, OrderRange(1, 10 + self.day), output.close_tables())
             output.finish(MANIFEST_NAME, manifest.document())
@@ -220,8 +219,7 @@ class MadeUpCluster:
         return _with_numbers(cursor_bytes(FIRST_LEDGER), ids)
 
     def _schemas(self) -> Iterator[pa.RecordBatch]:
-        for start in range(0, self.groups, _BATCH):
-            groups = np.arange(start, min(start + _BATCH, self.groups))
+        for groups in _in_batches(self.groups):
             template = schema_locator_bytes([FIRST_LEDGER])
             ids = self.ids_of(groups * LEDGERS_OF_A_GROUP + _SCHEMA)
             marks = template.count(_varint4(np.array([FIRST_LEDGER])).tobytes())
@@ -229,9 +227,7 @@ class MadeUpCluster:
             yield _nodes(_text(f"/schemas/{_SCHEMA_ID}", groups * _TOPICS_OF_A_GROUP), values)
 
     def _ledgers(self) -> Iterator[pa.RecordBatch]:
-        ids = self.ids()
-        for start in range(0, len(ids), _BATCH):
-            some = ids[start : start + _BATCH]
+        for some in self.ids():
             slots = self.slots(some)
             in_group = slots % LEDGERS_OF_A_GROUP
             kinds = np.where(slots >= self._slots, 0, np.searchsorted([_DATA, _SCHEMA], in_group, side="right"))
@@ -255,6 +251,10 @@ class MadeUpCluster:
         of_cursor = np.where(place == _SCHEMA, 0, place - _DATA)
         topic = np.where(place < _DATA, np.searchsorted(_STARTS, place, side="right") - 1, of_cursor)
         return (group % self.groups) * _TOPICS_OF_A_GROUP + topic
+
+
+def _in_batches(count: int) -> Iterator[Numbers]:
+    return (np.arange(start, min(start + _BATCH, count)) for start in range(0, count, _BATCH))
 
 
 def _idle_cursor() -> bytes:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.audit.batch_work import lists_naming
 from service.audit.decoding import decode_nodes
 from service.audit.ledger_ids import ledger_ids
 from service.audit.ledger_lists import read_ledger_lists
@@ -86,6 +87,22 @@ def test_the_plain_shape_is_not_left_to_the_slow_reader() -> None:
     assert len(lists.left) == 0
     assert len(lists.ledger_id) == 60 * len(values)
     assert (np.diff(lists.node) >= 0).all()
+
+
+NODES_PATHS = st.sampled_from(
+    [f"/managed-ledgers/t/n/persistent/{rest}" for rest in ("a", "a/sub", "persistent/a")] + ["/schemas/t/n/a", "/odd"]
+)
+
+
+@given(st.lists(st.tuples(NODES_PATHS, list_values()), max_size=12), st.data())
+def test_nodes_that_name_some_ledgers_are_found_without_reading_all(
+    nodes: Sequence[tuple[str, bytes]], data: st.DataObject
+) -> None:
+    batch = pa.RecordBatch.from_pylist([node(path, value) for path, value in nodes], NODES)
+    everything = decode_nodes(batch)
+    named = st.sampled_from([0, *everything.lists.ledger_id.tolist()])
+    wanted = np.unique(np.array(data.draw(st.lists(named, max_size=4)), np.int64))
+    assert lists_naming(wanted, batch).to_pylist() == everything.lists_naming(wanted).to_pylist()
 
 
 # --- paths ---------------------------------------------------------------------------------------------------------
