@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.audit.ledger_lists import LedgerLists, read_ledger_lists
-from service.audit.owner_columns import are_plain_managed_ledgers, owners_of_plain_cursors
+from service.audit.owner_columns import are_plain_managed_ledgers, are_schemas, owners_of_plain_cursors
 from service.audit.places import Located, Place, locate
 from service.audit.plain_cursors import NO_LEDGER, read_plain_cursors
+from service.audit.plain_schemas import read_plain_schemas
 from service.audit.shields import Damage, Reach, damage_of_undecodable, damage_of_unreadable
 from service.audit.tables import CursorLedgerState, LedgerKind
 from service.audit.varints import Mask, Numbers
@@ -141,12 +142,13 @@ def decode_nodes(nodes: pa.RecordBatch) -> DecodedNodes:
     values, paths = nodes.column("value"), nodes.column("path")
     lists = read_ledger_lists(values)
     plain, left = _plain_cursors(lists.left, paths, values)
+    schemas, left = _plain_schemas(left, paths, values)
     reader = _Reader()
     reader.read_unreadable(nodes)
     reader.read_empty(nodes)
     reader.read_left(left, paths, values)
     reader.demand_lists_at_their_place(lists, paths)
-    singles = pa.concat_batches([plain.singles, singles_batch(_distinct(reader.others))])
+    singles = pa.concat_batches([plain.singles, schemas, singles_batch(_distinct(reader.others))])
     cursors = pa.concat_batches([plain.cursors, _cursors_batch(reader.cursors)])
     return DecodedNodes(paths, _joined(lists, reader.list_rows), singles, reader.damages, cursors)
 
@@ -170,6 +172,17 @@ def _plain_cursors(left: Numbers, paths: pa.Array, values: pa.Array) -> tuple[_P
     return _Plain(
         pa.RecordBatch.from_arrays(singles, schema=SINGLES), pa.RecordBatch.from_arrays(states, schema=CURSORS)
     ), left[~read]
+
+
+def _plain_schemas(left: Numbers, paths: pa.Array, values: pa.Array) -> tuple[pa.RecordBatch, Numbers]:
+    """`SINGLES` of schemas of the plain shape, and the positions of all other nodes among these."""
+    is_schema = are_schemas(paths.take(pa.array(left))).to_numpy(zero_copy_only=False)
+    there = left[is_schema]
+    schemas = read_plain_schemas(values.take(pa.array(there)))
+    kinds = pa.repeat(LedgerKind.SCHEMA.value, len(schemas.node))
+    singles = [pa.array(schemas.ledger_id), kinds, paths.take(pa.array(there[schemas.node]))]
+    rest = np.sort(np.concatenate([left[~is_schema], there[~schemas.read]]))
+    return pa.RecordBatch.from_arrays(singles, schema=SINGLES), rest
 
 
 class _Reader:

@@ -5,13 +5,12 @@ writes its fields is read for thousands of nodes at once. Invariant: a length is
 the node was understood as that exact reader understands it; all other nodes are left to it.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import pyarrow as pa
 
 from service.audit.findings import ledger_length
-from service.audit.varints import Mask, Numbers, ValueBytes
+from service.audit.varints import Numbers, ValueBytes
+from service.audit.walks import Walk, lengths_at
 
 _NODES_AT_ONCE = 4_096
 _HEADER = b"BookieMetadataFormatVersion\t3\n"
@@ -66,20 +65,20 @@ def _plain_lengths(data: ValueBytes) -> Numbers:
     return lengths
 
 
-def _below_header(data: ValueBytes) -> tuple[Numbers, "_Walk"]:
+def _below_header(data: ValueBytes) -> tuple[Numbers, Walk]:
     """The nodes that begin with the header and end where they say, and a walk through the message of each."""
     rows = np.flatnonzero(data.end - data.start > len(_HEADER) + 1)
     start, end = data.start[rows], data.end[rows]
     good = np.ones(len(rows), np.bool_)
     for offset in (0, 8, 16, len(_HEADER) - 8):
         good &= data.words(start + offset) == int.from_bytes(_HEADER[offset : offset + 8], "little")
-    length, size, ok = _length(data, start + len(_HEADER))
+    length, size, ok = lengths_at(data, start + len(_HEADER))
     at = start + len(_HEADER) + size
     good &= ok & (at + length == end)
-    return rows[good], _Walk(data, at[good], end[good])
+    return rows[good], Walk(data, at[good], end[good])
 
 
-def _read_segments(walk: "_Walk", ensemble: Numbers) -> None:
+def _read_segments(walk: Walk, ensemble: Numbers) -> None:
     """Each names so many bookies, the first begins with entry 0, and they follow each other."""
     previous: Numbers = np.full(len(ensemble), -1)
     for rows, segment in walk.messages(_SEGMENT):
@@ -95,7 +94,7 @@ def _read_segments(walk: "_Walk", ensemble: Numbers) -> None:
     walk.demand(np.arange(len(previous)), previous >= 0)
 
 
-def _read_custom_metadata(walk: "_Walk") -> None:
+def _read_custom_metadata(walk: Walk) -> None:
     """Each has a key, unlike the others, and a value."""
     earlier: list[Numbers] = []
     for rows, entry in walk.messages(_CUSTOM):
@@ -109,75 +108,3 @@ def _read_custom_metadata(walk: "_Walk") -> None:
         earlier.append(mark)
         usual = has_key & has_value & (length >= _SHORTEST_KEY) & walk.data.are_ascii(start, start + length)
         walk.demand(rows, entry.ended() & usual & unlike)
-
-
-class _Walk:
-    """Goes through one protobuf message of each of many nodes in step.
-
-    Attributes:
-        at: how far each is; never behind its end.
-    """
-
-    def __init__(self, data: ValueBytes, at: Numbers, stop: Numbers) -> None:
-        self.data = data
-        self.at = at
-        self._start = at
-        self._stop = stop
-        self._good = np.ones(len(at), np.bool_)
-
-    def number(self, tag: int) -> tuple[Numbers, Mask]:
-        """A field's values, and which messages have it."""
-        value, size, good = self.data.signed_field(self.at, tag)
-        there = (size != 0) & (self.at < self._stop)
-        after = np.where(there, self.at + size, self.at)
-        self._good &= (good | ~there) & (after <= self._stop)
-        self.at = np.minimum(after, self._stop)
-        return np.where(there, value, 0), there
-
-    def required(self, tag: int) -> Numbers:
-        """A field that each message must have."""
-        value, there = self.number(tag)
-        self._good &= there
-        return value
-
-    def piece(self, tag: int) -> tuple[Numbers, Numbers, Mask]:
-        """Where a field of bytes begins, how long it is, and which messages have it."""
-        there = ((self.data.pairs(self.at) & 0xFF) == tag) & (self.at < self._stop) & self._good
-        length, size, ok = _length(self.data, np.minimum(self.at + 1, self._stop))
-        start = self.at + 1 + size
-        whole = ok & (start + length <= self._stop)
-        self._good &= whole | ~there
-        there &= whole
-        self.at = np.where(there, start + length, self.at)
-        return np.where(there, start, self.at), np.where(there, length, 0), there
-
-    def messages(self, tag: int) -> Iterator[tuple[Numbers, "_Walk"]]:
-        """The first of a repeated message of every one that has any, then the second, until none has one left."""
-        while True:
-            start, length, there = self.piece(tag)
-            rows = np.flatnonzero(there)
-            if not len(rows):
-                return
-            yield rows, _Walk(self.data, start[rows], start[rows] + length[rows])
-
-    def demand(self, rows: Numbers, good: Mask) -> None:
-        """Give up these messages where it is not so."""
-        self._good[rows] &= good
-
-    def is_ascii(self) -> Mask:
-        """Whether the whole of each has nothing but ASCII's bytes."""
-        return self.data.are_ascii(self._start, self._stop)
-
-    def ended(self) -> Mask:
-        """Which were understood to their ends."""
-        answer: Mask = self._good & (self.at == self._stop)
-        return answer
-
-
-def _length(data: ValueBytes, at: Numbers) -> tuple[Numbers, Numbers, Mask]:
-    """A length of one or two bytes, how many it takes, and whether it is one in its shortest form."""
-    pair = data.pairs(at).astype(np.int64)
-    low, high = pair & 0xFF, pair >> 8
-    short = low < 0x80
-    length = np.where(short, low, (low & 0x7F) | (high << 7))
-    return length, np.where(short, 1, 2), short | ((high < 0x80) & (high > 0))

@@ -1,8 +1,8 @@
 """Cursors' nodes, read for a whole column at once.
 
 `service.ledger_ownership.references.cursor_references` reads one node exactly; here the plain shape of a cursor without
-properties or single acknowledged messages is read with a few array operations. Invariant: a node is read here only if
-every byte of it was understood as that exact reader understands it.
+properties is read with a few array operations. Invariant: a node is read here only if every byte of it was understood
+as that exact reader understands it.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from service.audit.varints import Mask, Numbers, ValueBytes
+from service.audit.walks import Walk
 
 NO_LEDGER = -1
-_LEDGER, _MARK_DELETE_LEDGER, _MARK_DELETE_ENTRY, _LAST_ACTIVE = 0x08, 0x10, 0x18, 0x30
+_LEDGER, _MARK_DELETE_LEDGER, _MARK_DELETE_ENTRY, _DELETED, _LAST_ACTIVE = 0x08, 0x10, 0x18, 0x22, 0x30
+_LOWER, _UPPER = 0x0A, 0x12
+_POSITION_LEDGER, _POSITION_ENTRY = 0x08, 0x10
+_EVERY = slice(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +37,23 @@ def read_plain_cursors(values: pa.Array) -> PlainCursors:
     """Read every node of a ``binary`` column that has the plain shape."""
     data = ValueBytes(values)
     there = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False) & (data.end > data.start))
-    at = data.start[there]
-    ledger_id, size, good = data.signed_field(at, _LEDGER)
-    good &= size != 0
-    at += size
-    for tag in (_MARK_DELETE_LEDGER, _MARK_DELETE_ENTRY, _LAST_ACTIVE):
-        _, size, ok = data.signed_field(at, tag)
-        good &= ok
-        at += size
-    good &= at == data.end[there]
+    walk = Walk(data, data.start[there], data.end[there])
+    ledger_id = walk.required(_LEDGER)
+    walk.number(_MARK_DELETE_LEDGER)
+    walk.number(_MARK_DELETE_ENTRY)
+    for rows, deleted in walk.messages(_DELETED):
+        for tag in (_LOWER, _UPPER):
+            _read_position(deleted, tag)
+        walk.demand(rows, deleted.ended())
+    walk.number(_LAST_ACTIVE)
     read = np.zeros(len(values), np.bool_)
     found: Numbers = np.full(len(values), NO_LEDGER)
-    read[there], found[there] = good, ledger_id
+    read[there], found[there] = walk.ended(), ledger_id
     return PlainCursors(found, read)
+
+
+def _read_position(deleted: Walk, tag: int) -> None:
+    position = deleted.message(tag)
+    position.required(_POSITION_LEDGER)
+    position.required(_POSITION_ENTRY)
+    deleted.demand(_EVERY, position.ended())

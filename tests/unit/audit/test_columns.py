@@ -20,9 +20,11 @@ from service.audit.owner_columns import (
 )
 from service.audit.places import Place, locate, owner_of_managed_ledger
 from service.audit.plain_cursors import NO_LEDGER, read_plain_cursors
+from service.audit.plain_schemas import read_plain_schemas
 from service.audit.tables import NODES
-from service.ledger_ownership.references import cursor_references
+from service.ledger_ownership.references import cursor_references, schema_references
 from service.wire import MLDataFormats_pb2 as ml
+from service.wire import SchemaStorageFormat_pb2 as schema_storage
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes, schema_locator_bytes
 from tests.unit.audit.sources import node
 
@@ -75,6 +77,10 @@ def cursor_values(draw: st.DrawFn) -> bytes:
     for name in ("markDeleteLedgerId", "markDeleteEntryId", "lastActive"):
         if draw(st.booleans()):
             setattr(info, name, draw(numbers))
+    for _ in range(draw(st.integers(0, 2))):
+        deleted = info.individualDeletedMessages.add()
+        for end in (deleted.lowerEndpoint, deleted.upperEndpoint):
+            end.ledgerId, end.entryId = draw(numbers), draw(numbers)
     if draw(st.integers(0, 5)) == 0:
         info.properties.add(name="CompactedTopicLedger", value=5)
     value = bytearray(info.SerializeToString())
@@ -95,10 +101,54 @@ def test_many_cursors_at_once_are_read_as_each_alone(values: Sequence[bytes | No
 
 
 def test_the_plain_shape_of_a_cursor_is_not_left_to_the_slow_reader() -> None:
-    values = [cursor_bytes(5), cursor_bytes(2**40, mark_delete=(2**40, 1000)), cursor_bytes(), b"", None]
-    found = read_plain_cursors(pa.array(values, pa.binary()))
-    assert found.read.tolist() == [True, True, True, False, False]
-    assert found.ledger_id.tolist()[:3] == [5, 2**40, NO_LEDGER]
+    values = [cursor_bytes(5), cursor_bytes(2**40, mark_delete=(2**40, 1000)), cursor_bytes(), with_holes(3)]
+    found = read_plain_cursors(pa.array([*values, with_holes(300), b"", None], pa.binary()))
+    assert found.read.tolist() == [True, True, True, True, False, False, False]
+    assert found.ledger_id.tolist()[:4] == [5, 2**40, NO_LEDGER, 7]
+
+
+def with_holes(count: int) -> bytes:
+    """A cursor with so many messages acknowledged singly."""
+    info = ml.ManagedCursorInfo.FromString(cursor_bytes(7))
+    for entry in range(count):
+        deleted = info.individualDeletedMessages.add()
+        for end, place in ((deleted.lowerEndpoint, -1), (deleted.upperEndpoint, 2 * entry)):
+            end.ledgerId, end.entryId = 2**30, place
+    return info.SerializeToString()
+
+
+# --- schemas -------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def schema_values(draw: st.DrawFn) -> bytes:
+    """A schema's node: as Pulsar writes it, in odd shapes, or damaged."""
+    locator = schema_storage.SchemaLocator()
+    for entry in (locator.info, *(locator.index.add() for _ in range(draw(st.integers(0, 3))))):
+        entry.version, entry.hash = draw(numbers), draw(st.binary(max_size=33))
+        entry.position.ledgerId, entry.position.entryId = draw(st.one_of(st.integers(0, 3), numbers)), draw(numbers)
+    value = bytearray(locator.SerializeToString())
+    if draw(st.integers(0, 3)) == 0:
+        value[draw(st.integers(0, len(value) - 1))] = draw(st.integers(0, 255))
+    return bytes(value[: draw(st.integers(0, len(value)))] if draw(st.integers(0, 5)) == 0 else value)
+
+
+@given(st.lists(st.one_of(schema_values(), st.binary(max_size=14), st.none()), max_size=10), st.integers(0, 2))
+def test_many_schemas_at_once_are_read_as_each_alone(values: Sequence[bytes | None], skipped: int) -> None:
+    found = read_plain_schemas(pa.array([*([b"x"] * skipped), *values], pa.binary()).slice(skipped))
+    for number, (value, read) in enumerate(zip(values, found.read.tolist(), strict=True)):
+        named = found.ledger_id[found.node == number].tolist()
+        assert read or not named
+        if read:
+            assert value is not None
+            assert named == sorted(schema_references(value))
+
+
+def test_the_plain_shape_of_a_schema_is_not_left_to_the_slow_reader() -> None:
+    values = [schema_locator_bytes([9, 5, 9]), b"", schema_locator_bytes([2**40]), None]
+    found = read_plain_schemas(pa.array(values, pa.binary()))
+    assert found.read.tolist() == [True, False, True, False]
+    assert (found.node.tolist(), found.ledger_id.tolist()) == ([0, 0, 2], [5, 9, 2**40])
 
 
 # --- sets of ids ---------------------------------------------------------------------------------------------------
