@@ -100,9 +100,9 @@ class Book:
         """What there is to see to at a place."""
         return list(self._open.get(place, {}).values())
 
-    def has_unproven(self, place: Place) -> bool:
-        """Whether something there is not PERSISTED yet."""
-        return bool(self._unproven.get(place))
+    def unproven_count(self, place: Place) -> int:
+        """How many there are not PERSISTED yet."""
+        return len(self._unproven.get(place, ()))
 
     def unproven_at(self, place: Place) -> list[Cancellation]:
         """What there is not PERSISTED yet."""

@@ -3,7 +3,7 @@
 The newest record of a key counts (compaction keeps it), and an empty one forgets the key.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -60,6 +60,23 @@ def parse_key(key: str) -> tuple[TopicName, Position, str]:
 
 def encode(cancellation: Cancellation) -> tuple[str, bytes]:
     """Key and value."""
+    return key_of(cancellation.topic, cancellation.position, cancellation.subscription), _value(cancellation)
+
+
+def encode_all(cancellations: Iterable[Cancellation]) -> list[tuple[str, bytes]]:
+    """`encode` each; what those of one place have in common is looked up once."""
+    records: list[tuple[str, bytes]] = []
+    topic, subscription, before, after = None, None, "", ""
+    for one in cancellations:
+        if one.topic is not topic or one.subscription != subscription:
+            topic, subscription = one.topic, one.subscription
+            before, after = _around(topic, subscription)
+        ledger_id, entry_id = one.position
+        records.append((f"{before}{ledger_id}:{entry_id}{after}", _value(one)))
+    return records
+
+
+def _value(cancellation: Cancellation) -> bytes:
     document: dict[str, object] = {
         "version": _VERSION,
         "deliverAt": cancellation.deliver_at_ms,
@@ -74,8 +91,7 @@ def encode(cancellation: Cancellation) -> tuple[str, bytes]:
         document["reason"] = cancellation.reason
     if cancellation.requested_by is not None:
         document["requestedBy"] = cancellation.requested_by
-    key = key_of(cancellation.topic, cancellation.position, cancellation.subscription)
-    return key, orjson.dumps(document)
+    return orjson.dumps(document)
 
 
 def decode(key: str, value: bytes) -> Cancellation:

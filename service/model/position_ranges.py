@@ -5,7 +5,8 @@ ledgers; `within_ledgers` cuts what a broker wrote so.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import le, lt
 from typing import NamedTuple
 
 from service.model.ids import EntryId, LedgerId
@@ -49,6 +50,22 @@ class PositionRanges:
         """The set of these ranges, in any order, overlapping or not."""
         made = cls.__new__(cls)
         made._become(mark_delete, ranges)
+        return made
+
+    @classmethod
+    def of_one_ledger(
+        cls, mark_delete: Position, ledger_id: LedgerId, firsts: Sequence[int], lasts: Sequence[int]
+    ) -> "PositionRanges":
+        """`of` for ranges of one ledger, one after the other; quicker for very many that ascend and do not touch."""
+        apart = all(map(le, firsts, lasts)) and all(map(lt, map((1).__add__, lasts), firsts[1:]))
+        beyond = not firsts or (mark_delete.ledger_id, mark_delete.entry_id + 1) < (ledger_id, firsts[0])
+        if not apart or not beyond:
+            ranges = zip(firsts, lasts, strict=True)
+            return cls.of(mark_delete, (EntryRange(ledger_id, EntryId(a), EntryId(b)) for a, b in ranges))
+        made = cls.__new__(cls)
+        made.mark_delete = mark_delete
+        made._by_ledger = {ledger_id: (tuple(firsts), tuple(lasts))} if firsts else {}
+        made.range_count = len(firsts)
         return made
 
     def _become(self, mark_delete: Position, ranges: Iterable[EntryRange]) -> None:

@@ -28,10 +28,15 @@ def cursor_progress(internal_stats: Mapping[str, object], cursor: str) -> Positi
     """
     found = cursor_stats(internal_stats, cursor)
     ranges_text = found.get("individuallyDeletedMessages")
-    if not isinstance(ranges_text, str) or not _ALL.fullmatch(ranges_text):
-        raise TemporaryError(f"the acknowledged ranges of the subscription {cursor} cannot be read; try again")
     mark_delete = position_of_text(found.get("markDeletePosition"))
-    return PositionRanges.of(mark_delete, _ranges(ranges_text, ledger_lengths(internal_stats)))
+    try:
+        quickly = _usual(mark_delete, str(ranges_text).encode())
+        if quickly is not None:
+            return quickly
+        return PositionRanges.of(mark_delete, _ranges(_whole(ranges_text), ledger_lengths(internal_stats)))
+    except ValueError as error:
+        message = f"the acknowledged ranges of the subscription {cursor} cannot be read; try again"
+        raise TemporaryError(message) from error
 
 
 def cursor_stats(internal_stats: Mapping[str, object], cursor: str) -> Mapping[str, object]:
@@ -66,6 +71,28 @@ def position_of_text(text: object) -> Position:
     if match is None:
         raise TemporaryError(f"a broker answered {text!r:.80} where a position was expected; try again")
     return _position(match[1], match[2])
+
+
+def _usual(mark_delete: Position, text: bytes) -> PositionRanges | None:
+    """Ranges of one ledger that all exclude their lower bound, as brokers mostly write them; None for others."""
+    numbers = text.translate(_ONLY_NUMBERS).split()
+    count = len(numbers) // 4
+    between = text.translate(None, b"-0123456789 ")
+    if not count or len(numbers) % 4 or between != b"[" + b",".join([b"(:..:]"] * count) + b"]":
+        return None
+    ledgers = {*numbers[0::4], *numbers[2::4]}
+    if len(ledgers) > 1:
+        return None
+    firsts = [lower + 1 for lower in map(int, numbers[1::4])]
+    return PositionRanges.of_one_ledger(
+        mark_delete, LedgerId(int(ledgers.pop())), firsts, list(map(int, numbers[3::4]))
+    )
+
+
+def _whole(text: object) -> str:
+    if not isinstance(text, str) or not _ALL.fullmatch(text):
+        raise ValueError("this is no list of ranges")
+    return text
 
 
 def _ranges(text: str, lengths: Mapping[LedgerId, int]) -> Iterable[EntryRange]:

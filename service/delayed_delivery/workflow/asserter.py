@@ -4,6 +4,7 @@ Every visit is idempotent and begins from what the broker says now, so it does n
 """
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ log = structlog.get_logger("delayed-delivery")
 _RETRY_MS = 2000
 _FIRST_LOOK_MS = 200
 _FIRST_PROOF_MS = 1000
+_LONGER_WHILE_MORE_COMES_MS = 4000
 _TYPES_SECONDS = 2.0
 
 
@@ -45,12 +47,14 @@ class Asserter:
         self._stop = stop
         self._due_ms: dict[Place, int] = {}
         self._soon_ms: dict[Place, int] = {}
+        self._unproven: dict[Place, int] = {}
 
     def round(self) -> None:
         """Visit every place that is due."""
         places = self._memory.places()
-        self._due_ms = {place: due for place, due in self._due_ms.items() if place in set(places)}
-        self._soon_ms = {place: due for place, due in self._soon_ms.items() if place in set(places)}
+        for noted in (self._due_ms, self._soon_ms, self._unproven):
+            for place in noted.keys() - set(places):
+                del noted[place]
         for place in places:
             if self._stop.is_set():
                 return
@@ -64,12 +68,19 @@ class Asserter:
         return self._due_ms.setdefault(place, now_ms + _FIRST_LOOK_MS) <= now_ms
 
     def _is_due_soon(self, place: Place) -> bool:
-        # What is not yet stored is looked at soon after it became known, whatever was planned for the others.
-        if not self._memory.has_unproven(place):
+        """Whether to prove what is not PERSISTED yet, whatever is planned for the others.
+
+        While more comes in, brokers store the cursor without being asked, so looking can wait a little.
+        """
+        count, before = self._memory.unproven_count(place), self._unproven.get(place, 0)
+        if not count:
             self._soon_ms.pop(place, None)
+            self._unproven.pop(place, None)
             return False
+        self._unproven[place] = count
         now_ms = self._world.clock.now_ms()
-        return self._soon_ms.setdefault(place, now_ms + _FIRST_PROOF_MS) <= now_ms
+        soon_ms = self._soon_ms.setdefault(place, now_ms + _FIRST_PROOF_MS)
+        return soon_ms + (_LONGER_WHILE_MORE_COMES_MS if count > before else 0) <= now_ms
 
     def _visit_or_postpone(self, place: Place) -> None:
         now_ms = self._world.clock.now_ms()
@@ -230,8 +241,8 @@ class Asserter:
 
     def _count(self, proof: Proof, cancellations: Sequence[Cancellation]) -> None:
         now_ms = self._world.clock.now_ms()
-        for one in cancellations:
-            self._metrics.reached(proof.value, max(0, now_ms - one.requested_ms) / 1000)
+        for requested_ms, count in Counter(one.requested_ms for one in cancellations).items():
+            self._metrics.reached(proof.value, max(0, now_ms - requested_ms) / 1000, count)
 
 
 def _cause(cancellation: Cancellation) -> Cause:

@@ -20,7 +20,7 @@ from service.delayed_delivery.ports import (
     StoredAckState,
     Topics,
 )
-from service.delayed_delivery.records import decode, encode, key_of, parse_key
+from service.delayed_delivery.records import decode, encode_all, key_of, parse_key
 from service.model.clocks import Clock
 from service.model.errors import TemporaryError, UndecodableError
 from service.model.metadata import MetadataStore
@@ -112,7 +112,7 @@ class Memory:
             TemporaryError: at least one is not known to be stored; none of them is known here.
         """
         if cancellations:
-            records = [encode(cancellation) for cancellation in cancellations]
+            records = encode_all(cancellations)
             with self._lock:
                 self._writing.update(records)
             try:
@@ -142,7 +142,7 @@ class Memory:
         if not cancellations:
             return
         records: list[tuple[str, bytes | None]] = []
-        records += (encode(one) for one in cancellations if not self._goes_without(one))
+        records += encode_all(one for one in cancellations if not self._goes_without(one))
         records += ((key_of(one.topic, one.position, one.subscription), None) for one in cancellations)
         self._topic.append(records)
         self.learn(cancellations)
@@ -236,10 +236,10 @@ class Memory:
         with self._lock:
             return self._book.places()
 
-    def has_unproven(self, place: Place) -> bool:
-        """`Book.has_unproven`."""
+    def unproven_count(self, place: Place) -> int:
+        """`Book.unproven_count`."""
         with self._lock:
-            return self._book.has_unproven(place)
+            return self._book.unproven_count(place)
 
     def unproven_at(self, place: Place) -> list[Cancellation]:
         """`Book.unproven_at`."""

@@ -117,7 +117,7 @@ def test_what_is_not_proven_yet_is_counted_right(steps: list[tuple[Proof, int, b
             book.forget(TOPIC, at(entry), "s")
         else:
             book.learn_all([one])
-        assert book.has_unproven(place) == any(known.proof is not Proof.PERSISTED for known in book.at(place))
+        assert book.unproven_count(place) == sum(known.proof is not Proof.PERSISTED for known in book.at(place))
         assert {one.position for one in book.unproven_at(place)} == {
             known.position for known in book.at(place) if known.proof is not Proof.PERSISTED
         }

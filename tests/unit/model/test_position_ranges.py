@@ -53,6 +53,18 @@ def test_ranges_are_as_few_as_can_be(mark_delete: Position, members: set[Positio
     assert ranges.range_count == len(begins) == len(list(ranges))
 
 
+@given(mark_deletes, st.lists(st.tuples(st.integers(0, 11), st.integers(0, 3)), max_size=5), st.booleans())
+def test_ranges_of_one_ledger_are_the_same_made_quickly(
+    mark_delete: Position, found: list[tuple[int, int]], ascending: bool
+) -> None:
+    chosen = sorted(found) if ascending else found
+    firsts, lasts = [first for first, _ in chosen], [first + more for first, more in chosen]
+    ranges = [EntryRange(LedgerId(5), EntryId(a), EntryId(b)) for a, b in zip(firsts, lasts, strict=True)]
+    quick = PositionRanges.of_one_ledger(mark_delete, LedgerId(5), firsts, lasts)
+    assert quick == PositionRanges.of(mark_delete, ranges)
+    assert quick.range_count == len(list(quick))
+
+
 @given(mark_deletes, contents, mark_deletes, contents)
 def test_without_is_the_difference(
     mark_delete: Position, members: set[Position], other_mark_delete: Position, other_members: set[Position]
