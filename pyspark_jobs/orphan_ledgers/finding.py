@@ -46,7 +46,8 @@ from service.ledger_ownership.paths import ledger_path
 from service.model.ids import LedgerId
 
 LISTED, DUMPED = "listed", "dumped"
-_BROADCAST_ROWS = 500_000
+_MOST_BROADCAST_IDS, _MOST_BROADCAST_ROWS = 4_000_000, 500_000
+"""What an executor may hold whole: ledgers' ids and paths, of which it is 80 bytes each; rows with owners."""
 _USAGE_KEYS = ("tenant", "namespace", "topic", "kind")
 _USAGE_SUMS = ("ledgers", "bytes", "unknown_size_ledgers")
 _COUNTED = ("standing", "kind", "cause", "tenant", "age")
@@ -133,10 +134,12 @@ class Finding:
         # As `service.audit.missing.made_before`: what is younger was made while the inputs were taken.
         missing = named_in_vain.where(F.col("ledger_id") <= counts["newest"])
         others = self._others(facts, gone)
-        few = counts["candidate_ledgers"] + _single_references(reported) <= _BROADCAST_ROWS
+        candidates = counts["candidate_ledgers"]
+        few = candidates + _single_references(reported) <= _MOST_BROADCAST_IDS
         ledgers = self._keep(self._wanted_ledgers(sets, others, few))
         shields = _shields(reported)
-        judged = self._keep(self._judged(ledgers.where("is_candidate"), shields, few))
+        few_candidates = candidates <= _MOST_BROADCAST_ROWS
+        judged = self._keep(self._judged(ledgers.where("is_candidate"), shields, few_candidates))
         usage = self._keep(self._usage(facts, others, ledgers, named_in_vain))
         by_usage = _counts(usage, ("kind", "tenant"), F.sum("ledgers"), F.sum("bytes"))
         by_column = _counts(judged, ("is_orphan", *_COUNTED), F.count("*"), F.sum("length_bytes"))

@@ -42,6 +42,8 @@ _SETTINGS = {
     # How much there is is known before: planning anew after each stage costs more than it saves.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
+    # On a busy machine what is broadcast may be long in the making; an audit is never worth giving up for that.
+    "spark.sql.broadcastTimeout": "36000",
 }
 
 
