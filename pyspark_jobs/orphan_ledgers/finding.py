@@ -140,7 +140,9 @@ class Finding:
         shields = _shields(reported)
         few_candidates = candidates <= _MOST_BROADCAST_ROWS
         judged = self._keep(self._judged(ledgers.where("is_candidate"), shields, few_candidates))
-        usage = self._keep(self._usage(facts, others, ledgers, named_in_vain))
+        lengths = ledgers.where("not is_candidate").select("ledger_id", "length")
+        named = others.join(F.broadcast(lengths) if few else lengths, "ledger_id", "left")
+        usage = self._keep(self._usage(facts, named, named_in_vain))
         by_usage = _counts(usage, ("kind", "tenant"), F.sum("ledgers"), F.sum("bytes"))
         by_column = _counts(judged, ("is_orphan", *_COUNTED), F.count("*"), F.sum("length_bytes"))
         found = Found(
@@ -291,10 +293,10 @@ class Finding:
 
     # --- the other tables --------------------------------------------------------------------------------------
 
-    def _usage(self, facts: DataFrame, others: DataFrame, ledgers: DataFrame, named_in_vain: DataFrame) -> DataFrame:
+    def _usage(self, facts: DataFrame, singles: DataFrame, named_in_vain: DataFrame) -> DataFrame:
+        """Of lists and of single references, with their lengths; without what is missing."""
         listed = facts.where(F.col("tag") == first_pass.USAGE).select(*_USAGE_KEYS, *_USAGE_SUMS)
-        lengths = ledgers.where("not is_candidate").select("ledger_id", "length")
-        single = others.join(lengths, "ledger_id", "left").select(*_USAGE_KEYS, *_one_ledger("length", 1))
+        single = singles.select(*_USAGE_KEYS, *_one_ledger("length", 1))
         gone = named_in_vain.where(F.col("kind") == LedgerKind.DATA.value)
         off = gone.select(*_USAGE_KEYS, *_one_ledger("size_bytes", -1))
         named = listed.union(single).union(off)
