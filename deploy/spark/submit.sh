@@ -15,7 +15,9 @@ Set in the environment:
   SPARK_MASTER         such as spark://HOST:7077, yarn or k8s://https://HOST:6443; local[*] by default
   SIDECAR_WHEEL        the wheel of pulsar-sidecar, for executors that have only its Python packages (numpy, pyarrow,
                        protobuf, cramjam); not needed where pulsar-sidecar itself is installed
-  SPARK_SUBMIT_OPTIONS more options for spark-submit, such as "--conf spark.executor.memory=4g"
+  SPARK_DRIVER_MEMORY  3g by default, which was measured to be enough for 10 million ledgers in local mode
+  SPARK_SUBMIT_OPTIONS more options for spark-submit, such as "--conf spark.executor.memory=4g"; what the job sets by
+                       itself (Arrow batches, partitions, no adaptive execution) can be set here too, and wins
 
 Exit codes: 0 clean; 2 there are findings; 1 an error, or a guard that said no.
 
@@ -42,4 +44,5 @@ else
 fi
 # SPARK_SUBMIT_OPTIONS are words.
 # shellcheck disable=SC2086
-exec "$submit" --master "${SPARK_MASTER:-local[*]}" --name pulsar-sidecar-audit ${SPARK_SUBMIT_OPTIONS:-} "$@"
+exec "$submit" --master "${SPARK_MASTER:-local[*]}" --name pulsar-sidecar-audit \
+    --driver-memory "${SPARK_DRIVER_MEMORY:-3g}" ${SPARK_SUBMIT_OPTIONS:-} "$@"
