@@ -42,5 +42,6 @@ def _seconds(pid: int) -> float:
 
 def _peak_mb(pid: int) -> float:
     with suppress(OSError):
-        return int(Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]) / _KIB
+        _, _, peak = Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")
+        return int(peak.split()[0]) / _KIB if peak else 0.0  # one that has ended holds nothing any more
     return 0.0
