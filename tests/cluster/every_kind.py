@@ -15,6 +15,7 @@ import requests
 
 from service.local_cluster.addresses import ClusterAddresses
 from service.model.names import TopicName, parse_topic_name
+from tests.cluster.cursor_switches import CURSOR_SWITCHES_CONF
 from tests.cluster.patience import until
 from tests.cluster.topics import Workload
 
@@ -22,7 +23,7 @@ EVERY_KIND_CONF = {
     "enablePackagesManagement": "true",
     # A new compacted ledger is named on the bookies within a second, not within a minute.
     "managedLedgerCursorPositionFlushSeconds": "1",
-    "managedLedgerCursorMaxEntriesPerLedger": "5",
+    **CURSOR_SWITCHES_CONF,
     "managedLedgerInfoCompressionType": "LZ4",
     "managedLedgerInfoCompressionThresholdInBytes": "0",
 }

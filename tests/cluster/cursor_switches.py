@@ -1,0 +1,69 @@
+"""Cursors that change their ledgers all the time, so that a broker is killed in the middle of some changes."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+import pulsar
+
+from service.model.names import TopicName, parse_topic_name
+from tests.cluster.topics import Workload
+
+CURSOR_SWITCHES_CONF = {
+    # Clients send acknowledgements together, ten times a second: nearly every such group begins another ledger.
+    "managedLedgerCursorMaxEntriesPerLedger": "1",
+    # Each is stored at once, not one a second.
+    "managedLedgerDefaultMarkDeleteRateLimit": "0",
+}
+_TOPICS = 4
+_SUBSCRIPTIONS = 6
+_MESSAGES = 200
+_BETWEEN_SECONDS = 0.12
+_RECEIVE_MS = 10_000
+
+
+class CursorSwitches:
+    """Acknowledges messages one by one, on several subscriptions of several topics."""
+
+    def __init__(self, workload: Workload, namespace: str) -> None:
+        workload.admin("PUT", f"namespaces/{namespace}", {})
+        self._workload = workload
+        self._topics = [parse_topic_name(f"persistent://{namespace}/switching-{number}") for number in range(_TOPICS)]
+        self._stop = threading.Event()
+        self._acknowledged = Counter(dict.fromkeys(self._topics, 0))
+
+    @property
+    def acknowledged(self) -> int:
+        """How many messages have been acknowledged on every subscription; about every other changed its ledger."""
+        return min(self._acknowledged.values())
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """It goes on while the body runs, until the messages are used up or a broker dies."""
+        with ThreadPoolExecutor(_TOPICS) as pool:
+            futures = [pool.submit(self._work, topic) for topic in self._topics]
+            try:
+                yield
+            finally:
+                self._stop.set()
+                for future in futures:
+                    future.result()
+
+    def _work(self, topic: TopicName) -> None:
+        names = [f"sub-{number}" for number in range(_SUBSCRIPTIONS)]
+        subscribe = self._workload.client.subscribe
+        consumers = [subscribe(str(topic), name, pulsar.ConsumerType.Shared) for name in names]
+        # All are published first: a topic that is written to waits for ledgers of its own.
+        self._workload.produce(topic, [b"%d" % number for number in range(_MESSAGES)])
+        with suppress(pulsar.PulsarException):
+            for _ in range(_MESSAGES):
+                for consumer in consumers:
+                    consumer.acknowledge(consumer.receive(_RECEIVE_MS))
+                self._acknowledged[topic] += 1
+                if self._stop.wait(_BETWEEN_SECONDS):
+                    break
+        for consumer in consumers:
+            with suppress(pulsar.PulsarException):
+                consumer.close()
