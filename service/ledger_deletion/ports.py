@@ -249,8 +249,11 @@ class DeletionTopics(Protocol):
         """Exclusive access to the dead letters."""
         ...
 
-    def outcomes_since(self, since_ms: int) -> Iterator[bytes]:
-        """Payloads of ``__ledger_deletion-OUTCOME`` published since then, oldest first, up to now."""
+    def outcomes_since(self, since_ms: int, *, quickly: bool = False) -> Iterator[bytes]:
+        """Payloads of ``__ledger_deletion-OUTCOME`` published since then, oldest first, up to now.
+
+        Read ``quickly``, some may be lacking; otherwise the topic is gone through from its beginning.
+        """
         ...
 
     def backlog(self) -> Backlog:

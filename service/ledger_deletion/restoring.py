@@ -60,15 +60,19 @@ def _readable(entries: LedgerEntries, kept: KeptLedger) -> bool:
 
 
 def _last_kept(topics: DeletionTopics, ledger_id: LedgerId, since_ms: int) -> KeptLedger | None:
-    last = None
-    for kept in _all_kept(topics, since_ms):
-        if kept.ledger_id == ledger_id:
-            last = kept
-    return last
+    # Only a thorough reading can say that there is none.
+    for quickly in (True, False):
+        last = None
+        for kept in _all_kept(topics, since_ms, quickly=quickly):
+            if kept.ledger_id == ledger_id:
+                last = kept
+        if last is not None:
+            return last
+    return None
 
 
-def _all_kept(topics: DeletionTopics, since_ms: int) -> Iterator[KeptLedger]:
-    for payload in topics.outcomes_since(since_ms):
+def _all_kept(topics: DeletionTopics, since_ms: int, *, quickly: bool) -> Iterator[KeptLedger]:
+    for payload in topics.outcomes_since(since_ms, quickly=quickly):
         try:
             yield from kept_ledgers(payload)
         except UndecodableError:

@@ -42,7 +42,7 @@ QUICK: Mapping[str, object] = {
     "two_phase_deletion_in_use_settle_in_seconds": 3,
     "two_phase_deletion_open_ledger_min_age_in_seconds": 3,
     "two_phase_deletion_unlinked_ledger_min_age_in_seconds": 3,
-    "two_phase_deletion_max_retry_delete_count": 60,
+    "two_phase_deletion_max_retry_delete_count": 240,
     "two_phase_deletion_topic_deletion_wait_in_seconds": 20,
     "metadata_store_session_timeout_millis": 4000,
     "log_format": "text",

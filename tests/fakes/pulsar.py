@@ -40,7 +40,8 @@ __all__ = [
 class FakeDeletionTopics:
     """The four topics, shared by every sidecar of a test; hooks and inspection stand beside the port's methods.
 
-    ``nack_delay_ms`` is what `PendingDeletions.postpone` waits, on ``clock``.
+    ``nack_delay_ms`` is what `PendingDeletions.postpone` waits, on ``clock``; ``not_seen_quickly`` is how many of the
+    first outcomes a quick reading lacks.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class FakeDeletionTopics:
         self.max_messages = max_messages
         self.nack_delay_ms = nack_delay_ms
         self.ensured = False
+        self.not_seen_quickly = 0
         self.delayed_tracker_stalled = False
         self.lock = threading.RLock()
         self.logs = {topic: message_logs(topic, number, partitions) for number, topic in enumerate(DeletionTopic)}
@@ -134,9 +136,9 @@ class FakeDeletionTopics:
             self._consumers.append(consumer)
             return consumer
 
-    def outcomes_since(self, since_ms: int) -> Iterator[bytes]:
+    def outcomes_since(self, since_ms: int, *, quickly: bool = False) -> Iterator[bytes]:
         self.hooks.arrive("outcomes_since")
-        stored = self.messages(DeletionTopic.OUTCOME)
+        stored = self.messages(DeletionTopic.OUTCOME)[self.not_seen_quickly if quickly else 0 :]
         yield from (message.payload for message in stored if message.publish_time_ms >= since_ms)
 
     def backlog(self) -> Backlog:

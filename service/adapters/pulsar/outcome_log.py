@@ -9,12 +9,12 @@ from service.adapters.pulsar.seeking import messages_since
 from service.model.names import TopicName
 
 
-def read_outcomes(client: pulsar.Client, topic: TopicName, since_ms: int) -> Iterator[bytes]:
+def read_outcomes(client: pulsar.Client, topic: TopicName, since_ms: int, *, quickly: bool) -> Iterator[bytes]:
     """The payloads published at ``since_ms`` or later, oldest first.
 
     Raises:
         TemporaryError: the topic could not be read to its end.
     """
     with translated(f"reading {topic}"):
-        for message in messages_since(client, str(topic), since_ms):
+        for message in messages_since(client, str(topic), since_ms, seeking=quickly):
             yield message.data()

@@ -85,8 +85,8 @@ class PulsarDeletionTopics:
     def dead_letters(self) -> ExclusiveDeadLetters:
         return ExclusiveDeadLetters(self._client, self._admin, topic_name(DeletionTopic.DEAD_LETTER), self._clock)
 
-    def outcomes_since(self, since_ms: int) -> Iterator[bytes]:
-        return read_outcomes(self._client, topic_name(DeletionTopic.OUTCOME), since_ms)
+    def outcomes_since(self, since_ms: int, *, quickly: bool = False) -> Iterator[bytes]:
+        return read_outcomes(self._client, topic_name(DeletionTopic.OUTCOME), since_ms, quickly=quickly)
 
     def backlog(self) -> Backlog:
         return self._gauge.measure()

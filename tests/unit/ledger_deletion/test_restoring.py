@@ -120,6 +120,15 @@ def test_one_that_comes_back_in_this_moment_is_a_conflict(world: World, topic: T
         restore(world, ledger_id)
 
 
+def test_what_a_quick_reading_lacks_is_found_all_the_same(world: World, topic: TopicName) -> None:
+    ledger_id, data = deleted(world, topic)
+    world.topics.not_seen_quickly = 100
+    restore(world, ledger_id)
+    node = world.store.peek(ledger_path(ledger_id))
+    assert node is not None
+    assert node.data == data
+
+
 def test_one_that_was_never_deleted_is_not_found(world: World, topic: TopicName) -> None:
     with pytest.raises(NotFoundError):
         restore(world, 99_999)

@@ -72,22 +72,25 @@ class Reading:
 class Topic:
     """Stands in for ``pulsar.Client``: its readers find what is stored, and what comes while they read."""
 
-    def __init__(self, *published_ms: int, late: int = 0, lost: bool = False) -> None:
+    def __init__(self, *published_ms: int, late: int = 0, lost: bool = False, newest_unseen: int = 0) -> None:
         self.stored = [Stored(entry, each) for entry, each in enumerate(published_ms)]
         self.later: list[Stored] = []
         self.late = late
         self.lost = lost
+        self.newest_unseen = newest_unseen
         self.readers: list[Reading] = []
 
     def create_reader(self, topic: str, start: object, *, start_message_id_inclusive: bool = False) -> Reading:
         if start_message_id_inclusive:
-            self.readers.append(Reading(self.stored[-1:], 0))
+            self.newest_unseen -= 1
+            self.readers.append(Reading([] if self.newest_unseen >= 0 else self.stored[-1:], 0))
         else:
             self.readers.append(Reading([] if self.lost else self.stored + self.later, self.late))
         return self.readers[-1]
 
-    def since(self, since_ms: int) -> list[int]:
-        found = [message.message_id().entry_id() for message in messages_since(self, "topic", since_ms)]  # type: ignore[arg-type]
+    def since(self, since_ms: int, *, seeking: bool = True) -> list[int]:
+        messages = messages_since(self, "topic", since_ms, seeking=seeking)  # type: ignore[arg-type]
+        found = [message.message_id().entry_id() for message in messages]
         assert all(reader.closed for reader in self.readers)
         return found
 
@@ -109,6 +112,18 @@ def test_a_message_that_is_older_than_its_successor_hides_none() -> None:
 
 def test_a_reader_that_sees_no_message_yet_does_not_end_the_reading() -> None:
     assert Topic(10, 20, 30, late=1).since(20) == [1, 2]
+
+
+def test_one_reader_that_sees_nothing_does_not_make_a_topic_empty() -> None:
+    assert Topic(10, 20, 30, newest_unseen=2).since(20) == [1, 2]
+    with pytest.raises(pulsar.exceptions.Timeout):
+        Topic(10, 20, 30, newest_unseen=1_000).since(20)
+
+
+@pytest.mark.parametrize("seeking", [True, False])
+def test_only_a_reading_that_seeks_may_begin_too_late(seeking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reading, "seek", lambda reader, since_ms: reader._waiting.__delitem__(slice(0, 2)))
+    assert Topic(10, 20, 30).since(20, seeking=seeking) == ([2] if seeking else [1, 2])
 
 
 def test_a_reading_that_cannot_get_to_the_newest_message_fails() -> None:
