@@ -35,7 +35,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts, generated files, u
 
 test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
 	$(BIN)/python -m pytest -q -n auto $(FAST_TESTS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(CLUSTER_TESTS)
+	$(BIN)/python -m pytest $(CLUSTER_TESTS)
 
 test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours); the counts go into docs/reliability.md
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/unit/ledger_deletion/test_crash_replay.py \
