@@ -5,7 +5,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FAST_TESTS := tests/unit tests/model
-CLUSTER_TESTS := tests/contract tests/integration tests/spark tests/interop tests/e2e tests/faults
 FAULT_ROUNDS ?= 20
 FAULTS ?= tests/faults
 SOURCES := service pyspark_jobs tests docs/generate.py proto/generate.py
@@ -33,9 +32,12 @@ check: $(INSTALLED) ## format, lint, types, import contracts, generated files, u
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m pytest -q -n auto $(FAST_TESTS)
 
+# Clusters live as long as the process that runs their tests: several processes, so that fewer run at a time.
 test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
 	$(BIN)/python -m pytest -q -n auto $(FAST_TESTS)
-	$(BIN)/python -m pytest $(CLUSTER_TESTS)
+	$(BIN)/python -m pytest tests/contract tests/integration
+	$(BIN)/python -m pytest tests/spark
+	$(BIN)/python -m pytest tests/interop tests/e2e tests/faults
 
 test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours); the counts go into docs/reliability.md
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/unit/ledger_deletion/test_crash_replay.py \
