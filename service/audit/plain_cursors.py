@@ -10,14 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from service.audit.varints import Mask, Numbers, ValueBytes
-from service.audit.walks import Walk
+from service.audit.varints import Mask, Numbers
+from service.audit.walks import walk_of_nodes
 
 NO_LEDGER = -1
 _LEDGER, _MARK_DELETE_LEDGER, _MARK_DELETE_ENTRY, _DELETED, _LAST_ACTIVE = 0x08, 0x10, 0x18, 0x22, 0x30
 _LOWER, _UPPER = 0x0A, 0x12
-_POSITION_LEDGER, _POSITION_ENTRY = 0x08, 0x10
-_EVERY = slice(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +33,16 @@ class PlainCursors:
 
 def read_plain_cursors(values: pa.Array) -> PlainCursors:
     """Read every node of a ``binary`` column that has the plain shape."""
-    data = ValueBytes(values)
-    there = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False) & (data.end > data.start))
-    walk = Walk(data, data.start[there], data.end[there])
+    there, walk = walk_of_nodes(values)
     ledger_id = walk.required(_LEDGER)
     walk.number(_MARK_DELETE_LEDGER)
     walk.number(_MARK_DELETE_ENTRY)
     for rows, deleted in walk.messages(_DELETED):
-        for tag in (_LOWER, _UPPER):
-            _read_position(deleted, tag)
+        deleted.position(_LOWER)
+        deleted.position(_UPPER)
         walk.demand(rows, deleted.ended())
     walk.number(_LAST_ACTIVE)
     read = np.zeros(len(values), np.bool_)
     found: Numbers = np.full(len(values), NO_LEDGER)
     read[there], found[there] = walk.ended(), ledger_id
     return PlainCursors(found, read)
-
-
-def _read_position(deleted: Walk, tag: int) -> None:
-    position = deleted.message(tag)
-    position.required(_POSITION_LEDGER)
-    position.required(_POSITION_ENTRY)
-    deleted.demand(_EVERY, position.ended())

@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from service.audit.plain_cursors import NO_LEDGER
-from service.audit.varints import Mask, Numbers, ValueBytes
-from service.audit.walks import Walk
+from service.audit.varints import Mask, Numbers
+from service.audit.walks import Walk, walk_of_nodes
 
 _INFO, _INDEX = 0x0A, 0x12
 _VERSION, _POSITION, _HASH = 0x08, 0x12, 0x1A
-_POSITION_LEDGER, _POSITION_ENTRY = 0x08, 0x10
 _EVERY = slice(None)
 
 
@@ -35,9 +34,7 @@ class PlainSchemas:
 
 def read_plain_schemas(values: pa.Array) -> PlainSchemas:
     """Read every node of a ``binary`` column that has the plain shape."""
-    data = ValueBytes(values)
-    there = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False) & (data.end > data.start))
-    walk = Walk(data, data.start[there], data.end[there])
+    there, walk = walk_of_nodes(values)
     newest = walk.message(_INFO)
     named = [(np.arange(len(there)), _read_entry(newest))]
     walk.demand(_EVERY, newest.ended())
@@ -53,11 +50,9 @@ def read_plain_schemas(values: pa.Array) -> PlainSchemas:
 def _read_entry(entry: Walk) -> Numbers:
     """The ledgers of entries of the index."""
     entry.required(_VERSION)
-    position = entry.message(_POSITION)
-    ledger_id = position.required(_POSITION_LEDGER)
-    position.required(_POSITION_ENTRY)
+    ledger_id = entry.position(_POSITION)
     _, _, has_hash = entry.piece(_HASH)
-    entry.demand(_EVERY, position.ended() & has_hash)
+    entry.demand(_EVERY, has_hash)
     return ledger_id
 
 

@@ -7,9 +7,11 @@ its shortest form.
 from collections.abc import Iterator
 
 import numpy as np
+import pyarrow as pa
 
 from service.audit.varints import Mask, Numbers, ValueBytes
 
+_POSITION_LEDGER, _POSITION_ENTRY = 0x08, 0x10
 _MOST_REPEATED = 100
 """What a few nodes have so often is read faster one by one."""
 
@@ -60,6 +62,14 @@ class Walk:
         self._good &= there
         return Walk(self.data, start, start + length)
 
+    def position(self, tag: int) -> Numbers:
+        """The ledgers of positions that each must have (``NestedPositionInfo``, a schema's ``PositionInfo``)."""
+        position = self.message(tag)
+        ledger_id = position.required(_POSITION_LEDGER)
+        position.required(_POSITION_ENTRY)
+        self._good &= position.ended()
+        return ledger_id
+
     def messages(self, tag: int) -> Iterator[tuple[Numbers, "Walk"]]:
         """The first of a repeated message of every one that has any, then the second, until none has one left.
 
@@ -84,6 +94,13 @@ class Walk:
         """Which were understood to their ends."""
         answer: Mask = self._good & (self.at == self._stop)
         return answer
+
+
+def walk_of_nodes(values: pa.Array) -> tuple[Numbers, Walk]:
+    """Which nodes of a ``binary`` column hold anything, and a walk through the message of each of them."""
+    data = ValueBytes(values)
+    there = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False) & (data.end > data.start))
+    return there, Walk(data, data.start[there], data.end[there])
 
 
 def lengths_at(data: ValueBytes, at: Numbers) -> tuple[Numbers, Numbers, Mask]:
