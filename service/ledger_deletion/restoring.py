@@ -62,12 +62,9 @@ def _readable(entries: LedgerEntries, kept: KeptLedger) -> bool:
 def _last_kept(topics: DeletionTopics, ledger_id: LedgerId, since_ms: int) -> KeptLedger | None:
     # Only a thorough reading can say that there is none.
     for quickly in (True, False):
-        last = None
-        for kept in _all_kept(topics, since_ms, quickly=quickly):
-            if kept.ledger_id == ledger_id:
-                last = kept
-        if last is not None:
-            return last
+        found = [kept for kept in _all_kept(topics, since_ms, quickly=quickly) if kept.ledger_id == ledger_id]
+        if found:
+            return found[-1]
     return None
 
 
