@@ -24,7 +24,7 @@ class MadeAudit:
         rows: list[dict[str, Any]] = AuditTables(self.directory, self.summary).table(table).to_pylist()
         return rows
 
-    @property
+    @cached_property
     def orphans(self) -> dict[int, dict[str, Any]]:
         """Rows by ledger."""
         return {row["ledger_id"]: row for row in self.rows(Table.ORPHAN_LEDGERS)}
