@@ -5,7 +5,8 @@ Every visit is idempotent and begins from what the broker says now, so it does n
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import structlog
@@ -16,7 +17,7 @@ from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
 from service.delayed_delivery.checking import check_subscription, with_known_type
 from service.delayed_delivery.facts import CursorFacts, DelayPolicy, SubscriptionFacts
 from service.delayed_delivery.merging import fitting, runs
-from service.delayed_delivery.workflow.world import CancelMetrics, Configuration, Memory, World
+from service.delayed_delivery.workflow.world import TYPES_SECONDS, CancelMetrics, Configuration, Memory, World
 from service.model.errors import NotFoundError, SidecarError, TemporaryError
 from service.model.names import TopicName
 
@@ -26,7 +27,6 @@ _RETRY_MS = 2000
 _FIRST_LOOK_MS = 200
 _FIRST_PROOF_MS = 1000
 _LONGER_WHILE_MORE_COMES_MS = 4000
-_TYPES_SECONDS = 2.0
 
 
 class Asserter:
@@ -83,23 +83,24 @@ class Asserter:
         return soon_ms + (_LONGER_WHILE_MORE_COMES_MS if count > before else 0) <= now_ms
 
     def _visit_or_postpone(self, place: Place) -> None:
-        now_ms = self._world.clock.now_ms()
-        self._soon_ms[place] = now_ms + BROKER_STORES_EVERY_MS
-        try:
+        with self._postponing(place, self._due_ms) as now_ms:
             policy = self.visit(place)
             self._due_ms[place] = next_look_ms(self._memory.at(place), policy, now_ms, self._configuration.reassert_ms)
-        except SidecarError as error:
-            log.warning("cancellations are looked at again later", topic=str(place[0]), error=str(error))
-            self._due_ms[place] = now_ms + _RETRY_MS
 
     def _prove_or_postpone(self, place: Place) -> None:
+        with self._postponing(place, self._soon_ms):
+            self.prove(place)
+
+    @contextmanager
+    def _postponing(self, place: Place, due_ms: dict[Place, int]) -> Iterator[int]:
+        """The time now; should the look fail, it is due again soon."""
         now_ms = self._world.clock.now_ms()
         self._soon_ms[place] = now_ms + BROKER_STORES_EVERY_MS
         try:
-            self.prove(place)
+            yield now_ms
         except SidecarError as error:
             log.warning("cancellations are looked at again later", topic=str(place[0]), error=str(error))
-            self._soon_ms[place] = now_ms + _RETRY_MS
+            due_ms[place] = now_ms + _RETRY_MS
 
     def visit(self, place: Place) -> DelayPolicy:
         """Do what is to be done at one place now; the topic's policy.
@@ -108,13 +109,7 @@ class Asserter:
             TemporaryError: something could not be asked; nothing was concluded.
         """
         topic, name = place
-        policy, found, cursor = DelayPolicy(), None, None
-        try:
-            policy = self._world.topics.delay_policy(topic)
-            found = self._world.topics.subscriptions(topic).get(name)
-            cursor = self._world.topics.state(topic).cursors.get(name) if found else None
-        except NotFoundError:
-            log.info("a topic with cancelled messages is gone", topic=str(topic))
+        policy, found, cursor = self._asked(place)
         cancellations = self._memory.at(place)
         if found is None or cursor is None:
             self._end_without(cancellations, f"{topic} has no subscription {name!r} any more")
@@ -128,19 +123,26 @@ class Asserter:
         Raises:
             TemporaryError: something could not be asked; nothing was concluded.
         """
-        topic, name = place
-        policy, found, cursor = DelayPolicy(), None, None
-        try:
-            policy = self._world.topics.delay_policy(topic)
-            found = self._world.topics.subscriptions(topic, max_age_seconds=_TYPES_SECONDS).get(name)
-            cursor = self._world.topics.state(topic).cursors.get(name) if found else None
-        except NotFoundError:
-            log.info("a topic with cancelled messages may be gone", topic=str(topic))
+        policy, found, cursor = self._asked(place, max_age_seconds=TYPES_SECONDS)
         if found is None or cursor is None:
             # What is remembered of subscriptions ends nothing.
             self.visit(place)
             return
-        self._see_to(topic, found, cursor, policy, self._memory.unproven_at(place))
+        self._see_to(place[0], found, cursor, policy, self._memory.unproven_at(place))
+
+    def _asked(
+        self, place: Place, *, max_age_seconds: float = 0.0
+    ) -> tuple[DelayPolicy, SubscriptionFacts | None, CursorFacts | None]:
+        """The topic's policy, and what there is of the subscription, whose type may be so old."""
+        topic, name = place
+        policy, found, cursor = DelayPolicy(), None, None
+        try:
+            policy = self._world.topics.delay_policy(topic)
+            found = self._world.topics.subscriptions(topic, max_age_seconds=max_age_seconds).get(name)
+            cursor = self._world.topics.state(topic).cursors.get(name) if found else None
+        except NotFoundError:
+            log.info("a topic with cancelled messages is gone", topic=str(topic))
+        return policy, found, cursor
 
     def _see_to(
         self,

@@ -20,14 +20,12 @@ from service.delayed_delivery.facts import EntryAnswer, EntryFacts, Subscription
 from service.delayed_delivery.gathering import chunk_candidates, chunks_of
 from service.delayed_delivery.merging import fitting, runs
 from service.delayed_delivery.planning import KnownCancellation, Looked, Plan, Wanted, plan
-from service.delayed_delivery.workflow.world import CancelMetrics, Configuration, Memory, World
+from service.delayed_delivery.workflow.world import TYPES_SECONDS, CancelMetrics, Configuration, Memory, World
 from service.model.errors import NotFoundError, OutcomeUnknownError, PermanentError, TemporaryError
 from service.model.names import TopicName
 from service.model.positions import Position
 
 _SOON_MS = 60_000
-_TYPES_SECONDS = 2.0
-"""How old the subscriptions' types may be, far from the due time; whether they exist is asked each time."""
 _WHERE_SECONDS = 10.0
 """How old it may be, far from the due time, where a topic's entries lie; the entries are read each time."""
 _FEW = 100
@@ -85,7 +83,7 @@ class Canceller:
         Only then do they prove anything near the due time: what is not acknowledged was not out then.
         """
         topics = self._world.topics
-        age_seconds = 0.0 if _may_be_near(targets, self._world.brokers_now_ms()) else _TYPES_SECONDS
+        age_seconds = 0.0 if _may_be_near(targets, self._world.brokers_now_ms()) else TYPES_SECONDS
         subscriptions = topics.subscriptions(topic, max_age_seconds=age_seconds)
         states = self._looks.submit(topics.state, topic)
         policy = topics.delay_policy(topic)

@@ -29,6 +29,8 @@ from service.model.positions import Position
 
 log = structlog.get_logger("delayed-delivery")
 
+TYPES_SECONDS = 2.0
+"""How old the subscriptions' types may be, far from the due time; whether they exist is asked each time."""
 _MOST_AWAITED = 200_000
 
 
