@@ -24,7 +24,12 @@ _PROOFS: Final[Mapping[str, Proof]] = {proof.value: proof for proof in Proof}
 def key_of(topic: TopicName, position: Position, subscription: str) -> str:
     """The record's key: ``<encoded topic>|<ledger>:<entry>|<encoded subscription>``."""
     before, after = _around(topic, subscription)
-    return f"{before}{position.ledger_id}:{position.entry_id}{after}"
+    return _key(before, position, after)
+
+
+def _key(before: str, position: Position, after: str) -> str:
+    ledger_id, entry_id = position
+    return f"{before}{ledger_id}:{entry_id}{after}"
 
 
 @lru_cache(_REMEMBERED)
@@ -58,21 +63,15 @@ def parse_key(key: str) -> tuple[TopicName, Position, str]:
         raise UndecodableError("a key of the log cannot be read; another version wrote it") from error
 
 
-def encode(cancellation: Cancellation) -> tuple[str, bytes]:
-    """Key and value."""
-    return key_of(cancellation.topic, cancellation.position, cancellation.subscription), _value(cancellation)
-
-
 def encode_all(cancellations: Iterable[Cancellation]) -> list[tuple[str, bytes]]:
-    """`encode` each; what those of one place have in common is looked up once."""
+    """Key and value of each; what those of one place have in common is looked up once."""
     records: list[tuple[str, bytes]] = []
     topic, subscription, before, after = None, None, "", ""
     for one in cancellations:
         if one.topic is not topic or one.subscription != subscription:
             topic, subscription = one.topic, one.subscription
             before, after = _around(topic, subscription)
-        ledger_id, entry_id = one.position
-        records.append((f"{before}{ledger_id}:{entry_id}{after}", _value(one)))
+        records.append((_key(before, one.position, after), _value(one)))
     return records
 
 

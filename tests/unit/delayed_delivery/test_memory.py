@@ -6,7 +6,7 @@ import pytest
 
 from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
 from service.delayed_delivery.ports import LogRecords
-from service.delayed_delivery.records import encode, key_of
+from service.delayed_delivery.records import encode_all, key_of
 from service.delayed_delivery.workflow.world import Memory
 from service.model.errors import TemporaryError
 from tests.fakes.delayed_messages import TOPIC, at
@@ -67,7 +67,7 @@ def test_of_records_whose_fate_is_unknown_those_that_came_back_are_known() -> No
     with pytest.raises(TemporaryError):
         memory.record([cancellation(1), cancellation(2)])
     assert proofs(memory) == {1: Proof.ACCEPTED}
-    memory.apply([encode(cancellation(2))])
+    memory.apply(encode_all([cancellation(2)]))
     assert proofs(memory) == {1: Proof.ACCEPTED, 2: Proof.ACCEPTED}, "it had been stored after all"
 
 
@@ -103,5 +103,5 @@ def test_a_failed_end_is_told() -> None:
 
 def test_records_that_nobody_here_can_read_are_left_alone() -> None:
     memory = Memory(Log())
-    memory.apply([("?", b"{}"), ("?", None), encode(cancellation(1)), (key_of(TOPIC, at(2), "s"), b"[]")])
+    memory.apply([("?", b"{}"), ("?", None), *encode_all([cancellation(1)]), (key_of(TOPIC, at(2), "s"), b"[]")])
     assert proofs(memory) == {1: Proof.ACCEPTED}

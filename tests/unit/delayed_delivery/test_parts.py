@@ -11,7 +11,7 @@ from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
 from service.delayed_delivery.facts import Chunk, CursorFacts, EntryFacts, LedgerSpan, TopicState, Unreadable
 from service.delayed_delivery.gathering import chunk_candidates, chunks_of
 from service.delayed_delivery.merging import fitting, runs
-from service.delayed_delivery.records import decode, encode, key_of, parse_key
+from service.delayed_delivery.records import decode, encode_all, key_of, parse_key
 from service.delayed_delivery.selecting import Selection, preview, select, waiting_positions
 from service.model.errors import InvalidInputError, UndecodableError
 from service.model.ids import EntryId, LedgerId
@@ -73,7 +73,7 @@ cancellations = st.builds(
 
 @given(cancellations)
 def test_a_record_is_read_as_it_was_written(cancellation: Cancellation) -> None:
-    key, value = encode(cancellation)
+    ((key, value),) = encode_all([cancellation])
     assert decode(key, value) == cancellation
     assert parse_key(key) == (cancellation.topic, cancellation.position, cancellation.subscription)
 
