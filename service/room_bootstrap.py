@@ -107,7 +107,7 @@ def open_waiting_messages(access: ClusterAccess, stack: ExitStack) -> WaitingRea
     """Reading what waits, which needs no log and changes nothing."""
     bulk = BulkEntries(access.bookies)
     close_at_the_end(stack, bulk)
-    entries = BulkDelayedEntries(access.store, bulk, access.rest, access.ledgers_root)
+    entries = BulkDelayedEntries(access.store, bulk, access.rest, access.ledgers_root, access.clock)
     return WaitingReader(BrokerTopics(access.rest, access.store, access.clock), entries, access.clock)
 
 
@@ -129,7 +129,7 @@ def open_delayed_delivery(
         clock=access.clock,
         store=access.store,
         topics=BrokerTopics(access.rest, access.store, access.clock),
-        entries=BulkDelayedEntries(access.store, bulk, access.rest, access.ledgers_root),
+        entries=BulkDelayedEntries(access.store, bulk, access.rest, access.ledgers_root, access.clock),
         budget=BrokerAckStateBudget(subscriptions, policies, access.clock),
         acknowledger=ConsumerAcknowledger(owners, connections, access.clock),
         stored=BookieStoredCursors(access.store, access.entries, access.ledgers_root),

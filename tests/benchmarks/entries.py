@@ -59,7 +59,7 @@ def _reading(addresses: ClusterAddresses) -> Iterator[tuple[BulkDelayedEntries, 
         bookies = BookieConnections(RegisteredBookies(store).address)
         bulk = BulkEntries(bookies)
         try:
-            yield BulkDelayedEntries(store, bulk, rest, DEFAULT_LEDGERS_ROOT), rest
+            yield BulkDelayedEntries(store, bulk, rest, DEFAULT_LEDGERS_ROOT, SystemClock()), rest
         finally:
             bulk.close()
             bookies.close()

@@ -88,7 +88,9 @@ class RealWorld:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.topic = parse_topic_name(f"persistent://public/default/waiting-{uuid.uuid4().hex[:12]}")
-        self.entries = BulkDelayedEntries(cluster.store, cluster.bulk, cluster.rest, DEFAULT_LEDGERS_ROOT)
+        self.entries = BulkDelayedEntries(
+            cluster.store, cluster.bulk, cluster.rest, DEFAULT_LEDGERS_ROOT, SystemClock()
+        )
         cluster.client.subscribe(str(self.topic), "s").close()
 
     def publish(self, count: int, key: str, properties: dict[str, str]) -> list[Position]:

@@ -18,7 +18,7 @@ from service.delayed_delivery.facts import Absent, EntryAnswer, Unreadable
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.paths import ledger_path, managed_ledger_path
 from service.ledger_ownership.references import ManagedLedgerReferences, managed_ledger_references
-from service.model.clocks import Clock, SystemClock
+from service.model.clocks import Clock
 from service.model.errors import NotFoundError, SidecarError, TemporaryError, UndecodableError
 from service.model.ids import EntryId, LedgerId
 from service.model.ledgers import LedgerMetadata, LedgerState
@@ -40,10 +40,10 @@ class BulkDelayedEntries:
         entries: BulkEntries,
         rest: AdminRest,
         ledgers_root: str,
-        clock: Clock | None = None,
+        clock: Clock,
     ) -> None:
         self._store = store
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._entries = entries
         self._rest = rest
         self._root = ledgers_root

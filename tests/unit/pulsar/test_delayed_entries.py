@@ -66,7 +66,7 @@ class World:
         self.rest.headers_by_path[f"{PLACE}/ledger/{position.ledger_id}/entry/{position.entry_id}"] = HEADERS
 
     def read(self, position: Position) -> EntryAnswer:
-        entries = BulkDelayedEntries(self.store, self.bulk, self.rest, "/ledgers")  # type: ignore[arg-type]
+        entries = BulkDelayedEntries(self.store, self.bulk, self.rest, "/ledgers", FakeClock())  # type: ignore[arg-type]
         answers = entries.read(TOPIC, [position])
         assert list(answers) == [position]
         return answers[position]
