@@ -46,7 +46,7 @@ def special_cluster(tmp_path_factory: pytest.TempPathFactory) -> ClusterFactory:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item,
+    item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add the end of each member's log, and what brokers are busy with, to the report of a test that failed."""
     report = yield
@@ -54,6 +54,8 @@ def pytest_runtest_makereport(
         for value in getattr(item, "funcargs", {}).values():
             if hasattr(value, "log") and _has_addresses(value):
                 report.sections += _logs(value) + _threads(value)
+        # Once more at the end: a reader who gets only the tail of a long report has to know what failed.
+        report.sections.append(("what failed", str(call.excinfo.value if call.excinfo else report.longrepr)[:2_000]))
     return report
 
 
