@@ -75,7 +75,7 @@ class Holes:
     @contextmanager
     def consumer(self) -> Iterator[pulsar.Consumer]:
         # After a crash the topic has no owner until the dead broker's session in the metadata store is over.
-        consumer = until(self._subscribed, f"somebody serves {self.topic}", 120)
+        consumer = until(self._subscribed, f"somebody serves {self.topic}")
         try:
             yield consumer
         finally:

@@ -23,7 +23,7 @@ from service.local_cluster.addresses import ClusterAddresses
 from tests.cluster.patience import until
 
 _THREADS = 6
-_REQUEST_SECONDS = 60
+_REQUEST_SECONDS = 120
 _MANAGED_LEDGERS = "/managed-ledgers"
 _V2_DOMAIN, _V1_DOMAIN = 2, 3
 _BUCKET = re.compile(rb"#pulsar\.internal\.delayed\.bucket_\d+_\d+\x12(.)(\d+)", re.DOTALL)
@@ -155,7 +155,7 @@ class BrokerView:
                 return answer.json()
             return {} if self._kazoo.exists(path) is None else None
 
-        return until(lambda: [each] if (each := ask()) is not None else None, f"an answer to {request}", 60)[0]
+        return until(lambda: [each] if (each := ask()) is not None else None, f"an answer to {request}")[0]
 
     def _children(self, path: str) -> list[str]:
         try:

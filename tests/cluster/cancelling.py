@@ -28,6 +28,9 @@ class Stage:
 
     @contextmanager
     def topic(self, namespace: str = "public/default") -> Iterator[DelayedTopic]:
+        if not self.sidecar.is_running:
+            self.sidecar.restart()  # an earlier story broke off after it had killed it
+            self.sidecar.wait_until_ready()
         name = f"persistent://{namespace}/delays-{uuid.uuid4().hex[:8]}"
         topic = DelayedTopic(self.cluster.addresses, parse_topic_name(name))
         try:

@@ -20,7 +20,7 @@ import requests
 from service.local_cluster.addresses import ClusterAddresses
 from service.model.clocks import SystemClock
 from service.model.names import TopicName, java_url_encode
-from tests.cluster.patience import OPERATION_SECONDS, until
+from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, until
 from tests.cluster.sidecars import SidecarProcess
 
 SHARED: Final = pulsar.ConsumerType.Shared
@@ -108,7 +108,7 @@ class DelayedTopic:
                 ids[number] = found
 
             producer._producer.send_async(builder.build(), receipt)
-        until(lambda: len(ids) == count, "every message was stored", 120)
+        until(lambda: len(ids) == count, "every message was stored")
         producer.close()
         sent = [
             Sent(
@@ -158,24 +158,24 @@ class DelayedTopic:
             except pulsar.PulsarException:
                 return None
 
-        return until(joined, f"{self.topic} can be consumed", 120)
+        return until(joined, f"{self.topic} can be consumed")
 
     def unload(self) -> None:
         self._admin("PUT", "/unload")
 
     def stats(self) -> dict[str, Any]:
         """What its broker counts."""
-        found: dict[str, Any] = requests.get(f"{self.urls[0]}{self.path}/stats", timeout=30).json()
+        found: dict[str, Any] = requests.get(f"{self.urls[0]}{self.path}/stats", timeout=OPERATION_SECONDS).json()
         return found
 
     def owner(self, addresses: ClusterAddresses) -> str:
         """The member that serves the topic."""
         place = f"{self.urls[0]}/lookup/v2/topic/persistent/{self.topic.namespace}/{self.topic.local_name}"
-        url = requests.get(place, timeout=30).json()["httpUrl"]
+        url = requests.get(place, timeout=OPERATION_SECONDS).json()["httpUrl"]
         return next(name for name, at in addresses.member_urls.items() if at == url)
 
     def _admin(self, method: str, verb: str) -> None:
-        answer = requests.request(method, self.urls[0] + self.path + verb, timeout=60)
+        answer = requests.request(method, self.urls[0] + self.path + verb, timeout=OPERATION_SECONDS)
         assert answer.ok, answer.text[:300]
 
     # --- cancelling ------------------------------------------------------------------------------------------------
@@ -198,7 +198,9 @@ class DelayedTopic:
         return Counter(one["proof"] for one in answer.json()) if answer.ok else Counter()
 
 
-def await_rest(deliveries: Deliveries, expected: set[int], last_due_ms: int, grace_seconds: float = 20.0) -> None:
+def await_rest(
+    deliveries: Deliveries, expected: set[int], last_due_ms: int, grace_seconds: float = PATIENCE_SECONDS
+) -> None:
     """Wait until everything expected was delivered, and some seconds more for what must not come."""
     left = max(0.0, (last_due_ms - now_ms()) / 1000) + grace_seconds
     until(lambda: expected <= deliveries.numbers, f"{len(expected)} messages are delivered", left)

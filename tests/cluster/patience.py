@@ -1,6 +1,7 @@
 """Waiting for a cluster: by looking until it is so, never by sleeping for long enough.
 
-Invariant: a wait that ends without success says what it was that did not come true.
+Invariant: a wait that ends without success says what it was that did not come true, by an error of its own kind: a test
+gets a second try when a wait ran out, and for nothing else (docs/decisions/0009-second-tries.md).
 """
 
 import time
@@ -12,17 +13,25 @@ Found = TypeVar("Found")
 OPERATION_SECONDS = 120
 """How long a client of a test waits for a broker: where a test is not about time, a slow machine must not fail it."""
 
+PATIENCE_SECONDS = 180.0
+"""How long a test waits for what is sure to come on a quiet machine within seconds."""
+
 _PAUSE_SECONDS = 0.1
 
 
-def until(look: Callable[[], Found | None], what: str, seconds: float = 60.0) -> Found:
+class NotInTime(AssertionError):  # noqa: N818 - said of a wait, as `pytest` says Failed and Skipped
+    """A wait ran out."""
+
+
+def until(look: Callable[[], Found | None], what: str, seconds: float = PATIENCE_SECONDS) -> Found:
     """Look until the answer is true (or anything that counts as true); that answer."""
     deadline = time.monotonic() + seconds
     while True:
         found = look()
         if found:
             return found
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        if time.monotonic() >= deadline:
+            raise NotInTime(f"not within {seconds:.0f} s: {what}")
         time.sleep(_PAUSE_SECONDS)
 
 

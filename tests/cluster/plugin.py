@@ -8,8 +8,9 @@ import pytest
 
 from service.local_cluster.failures import ClusterNotFoundError
 from service.local_cluster.spec import ClusterSpec
+from service.model.errors import SidecarError
 from tests.cluster.choosing import chosen_cluster, local_cluster, version_under_test
-from tests.cluster.running import ClusterUnderTest
+from tests.cluster.running import ClusterUnderTest, LocalClusterUnderTest
 from tests.cluster.threads import busy_threads
 
 ClusterFactory = Callable[..., AbstractContextManager[ClusterUnderTest]]
@@ -54,6 +55,8 @@ def pytest_runtest_makereport(
         for value in getattr(item, "funcargs", {}).values():
             if hasattr(value, "log") and _has_addresses(value):
                 report.sections += _logs(value) + _threads(value)
+                if isinstance(value, LocalClusterUnderTest):
+                    report.sections += _mended(value)
         # Once more at the end: a reader who gets only the tail of a long report has to know what failed.
         report.sections.append(("what failed", str(call.excinfo.value if call.excinfo else report.longrepr)[:2_000]))
     return report
@@ -65,6 +68,19 @@ def _has_addresses(value: object) -> bool:
         return hasattr(value, "addresses")
     except ClusterNotFoundError:
         return False
+
+
+def _mended(cluster: ClusterUnderTest) -> list[tuple[str, str]]:
+    """Members that a failed test leaves killed or frozen would fail all that come after it."""
+    try:
+        for name in cluster.addresses.members:
+            if cluster.is_running(name):
+                cluster.cont(name)
+            else:
+                cluster.restart(name)
+    except SidecarError as error:
+        return [("the cluster could not be mended", str(error))]
+    return []
 
 
 def _logs(cluster: ClusterUnderTest) -> list[tuple[str, str]]:

@@ -33,7 +33,7 @@ from service.settings_sources import environment_variable
 from tests.cluster.choosing import PROJECT
 from tests.cluster.links import SidecarNetwork
 from tests.cluster.nursery import Nursery
-from tests.cluster.patience import until
+from tests.cluster.patience import PATIENCE_SECONDS, until
 
 QUICK: Mapping[str, object] = {
     "topic_two_phase_deletion_enabled": "true",
@@ -50,10 +50,9 @@ QUICK: Mapping[str, object] = {
 """Minutes and hours of the defaults, cut down to seconds."""
 
 BASE = "/admin/v2/ledger-deletion"
-READY_SECONDS = 60.0
 _SERVE = (sys.executable, "-m", "service", "serve")
-_REQUEST_SECONDS = 60
-_CLI_SECONDS = 90
+_REQUEST_SECONDS = 120
+_CLI_SECONDS = 180
 _LINES_OF_A_LOG = 60
 _CLOCK = SystemClock()
 _numbers = itertools.count(1)
@@ -95,7 +94,7 @@ class SidecarProcess:
     @property
     def is_ready(self) -> bool:
         try:
-            return requests.get(f"{self.url}/readyz", timeout=5).status_code == 200
+            return requests.get(f"{self.url}/readyz", timeout=30).status_code == 200
         except requests.RequestException:
             return False
 
@@ -103,7 +102,7 @@ class SidecarProcess:
         def ready_or_ended() -> bool:
             return self.is_ready or not self.is_running
 
-        until(ready_or_ended, f"{self.name} is ready\n{self.log()}", READY_SECONDS)
+        until(ready_or_ended, f"{self.name} is ready\n{self.log()}")
         assert self.is_running, f"{self.name} ended with {exit_code(self._process)}\n{self.log()}"
 
     def kill(self) -> None:
@@ -115,7 +114,7 @@ class SidecarProcess:
         assert not self.is_running
         self._process = self._start()
 
-    def terminate(self, seconds: float = 60.0) -> int | None:
+    def terminate(self, seconds: float = PATIENCE_SECONDS) -> int | None:
         """SIGTERM; its exit code once it has ended."""
         send_signal(self._process, signal.SIGTERM)
         assert wait_until_gone(self._process, _CLOCK, seconds), f"{self.name} does not end\n{self.log()}"

@@ -3,8 +3,6 @@
 The seed is fixed, so that a change is judged by what it changes; `tests/e2e/test_fuzzing.py` fuzzes a real sidecar.
 """
 
-import pytest
-
 from service.api.authentication import TokenAuthentication, secret_key
 from service.api.routes import ack_state, delayed_delivery, waiting
 from service.ledger_deletion.operating import (
@@ -27,8 +25,6 @@ from tests.fakes.waiting import FakeWaitingMessages
 from tests.fuzzing.running import fuzz
 from tests.unit.api.serving import served
 from tests.unit.api.test_authentication import ADMIN, SECRET, data_url, hs256
-
-pytestmark = pytest.mark.timeout(180)
 
 ORDERS = parse_topic_name("persistent://public/default/orders")
 

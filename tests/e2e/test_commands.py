@@ -4,15 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from service.model.ledgers import LedgerComponent
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.sidecars import CommandAnswer, SidecarProcess, run_command
 from tests.cluster.topics import TopicLedgers, connected_consumer
-
-pytestmark = pytest.mark.timeout(240)
 
 DONE, REFUSED, USAGE, UNREACHABLE = 0, 1, 2, 3
 

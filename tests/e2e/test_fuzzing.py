@@ -4,12 +4,8 @@ Nothing that other tests need is at stake: no generated name is one of a topic, 
 what must be refused only, and the switches are put back.
 """
 
-import pytest
-
 from tests.cluster.deletion import Scene
 from tests.fuzzing.running import fuzz
-
-pytestmark = pytest.mark.timeout(400)
 
 REPAIRS = ("/admin/v2/ledger-deletion/dead-letters/redrive", "/admin/v2/ledger-deletion/undelete")
 EXISTING_OR_NOT = "--exclude-checks=EveryOperationSucceeds"

@@ -174,7 +174,7 @@ class Load:
 
     def _until_answered(self, ask: Callable[[], bool], what: str) -> None:
         try:
-            until(lambda: ask() or self._ended.wait(_TRY_AGAIN_SECONDS), what, 150)
+            until(lambda: ask() or self._ended.wait(_TRY_AGAIN_SECONDS), what)
         except AssertionError as error:
             raise AssertionError(f"{error}; answers: {self.answers.counts}") from error
 

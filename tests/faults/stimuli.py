@@ -200,7 +200,7 @@ class Stimuli:
     def finish(self, sidecar: SidecarProcess) -> None:
         """Ask a sidecar without faults for all that was not answered; then say what must have become of it."""
         for topic in self._deleting:
-            until(lambda asked=topic: self._delete(sidecar, asked), f"{topic} is deleted", 60)
+            until(lambda asked=topic: self._delete(sidecar, asked), f"{topic} is deleted")
         if self._unanswered:
             self._scene.append(sidecar, self._unanswered)
         if self._dead:

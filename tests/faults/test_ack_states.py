@@ -11,8 +11,6 @@ from tests.cluster.acknowledging import AckStateStage, Holes, ack_state_stage, d
 from tests.cluster.patience import holds_for, until
 from tests.cluster.plugin import ClusterFactory
 
-pytestmark = pytest.mark.timeout(600)
-
 DEFAULT_LIMIT = 10_000
 HOLES = 12_000
 SMALL_LIMIT = 20

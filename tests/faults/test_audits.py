@@ -182,7 +182,7 @@ def upload_to_function_worker(stage: Stage, name: str) -> None:
         assert answer.ok or answer.status_code == 503, f"{answer.status_code} {answer.text[:300]}"
         return bool(answer.ok)
 
-    until(uploaded, "the worker took the function's code", 120)
+    until(uploaded, "the worker took the function's code")
     segments = [ledger_id for ledger_id, paths in stage.view.references().items() if "/pulsar" in paths]
     assert len(segments) >= 2
 
@@ -244,7 +244,7 @@ def kill_while_cursors_switch(stage: Stage, dice: random.Random) -> None:
     """A change takes three answers of ZooKeeper; while these are slow, most cursors are in the middle of one."""
     switches = CursorSwitches(stage.workload, f"public/switched-{dice.getrandbits(32):x}")
     with switches.running():
-        until(lambda: switches.acknowledged >= ACKNOWLEDGED, "all cursors change their ledgers again and again", 120)
+        until(lambda: switches.acknowledged >= ACKNOWLEDGED, "all cursors change their ledgers again and again")
         for _ in range(dice.randint(8, 16)):
             stage.cluster.stop("zookeeper")
             pause(0.3)

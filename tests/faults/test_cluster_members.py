@@ -14,8 +14,6 @@ from tests.cluster.running import ClusterUnderTest
 from tests.faults.load import Load, pause
 from tests.faults.tally import Line
 
-pytestmark = pytest.mark.timeout(300)
-
 Act = Callable[[Scene, Sequence[str], random.Random], None]
 
 MEMBERS: Mapping[Role, Sequence[str]] = {

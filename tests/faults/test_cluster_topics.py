@@ -3,14 +3,10 @@
 import random
 from collections.abc import Sequence
 
-import pytest
-
 from service.model.names import TopicName
 from tests.cluster.deletion import Scene
 from tests.faults.load import Load, pause
 from tests.faults.tally import Line
-
-pytestmark = pytest.mark.timeout(240)
 
 MOVES = 12
 MOST_SPLITS = 3

@@ -7,8 +7,6 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
 from service.ledger_deletion.retrying import DELAY_TIME, SUBSCRIPTION
 from service.model.names import TopicName, parse_topic_name
@@ -16,8 +14,6 @@ from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.faults.load import Load, pause
 from tests.faults.tally import Line
-
-pytestmark = pytest.mark.timeout(240)
 
 PENDING = parse_topic_name(f"persistent://{SYSTEM_NAMESPACE}/{DeletionTopic.PENDING.value}")
 RETRY = parse_topic_name(f"persistent://{SYSTEM_NAMESPACE}/{DeletionTopic.RETRY.value}")

@@ -21,8 +21,6 @@ from tests.cluster.topics import Workload
 from tests.faults.load import Load
 from tests.faults.tally import Line
 
-pytestmark = pytest.mark.timeout(180)
-
 STALLING = {
     **BROKER_CONF,
     "isDelayedDeliveryDeliverAtTimeStrict": "true",
@@ -64,7 +62,7 @@ def test_retries_go_on_while_the_broker_delivers_none(scene: Scene, dice: random
     load.prepare()
     with load.running():
         # Records of ledgers that are in use have to wait on the retry topic.
-        until(lambda: read_past_the_broker(sidecar) > before, "retries are read past the broker", 60)
+        until(lambda: read_past_the_broker(sidecar) > before, "retries are read past the broker")
     load.check()
     tally.fault("retry held back", read_past_the_broker(sidecar) - before)
 

@@ -14,8 +14,6 @@ from service.local_cluster.ports import LOOPBACK, free_ports
 from tests.cluster.links import Cut, Link, SidecarNetwork, skip_without_namespaces
 from tests.cluster.patience import until
 
-pytestmark = pytest.mark.timeout(60)
-
 ONE, OTHER = Link("one", "port"), Link("other", "port")
 PATIENCE_SECONDS = 1
 PING = f"""

@@ -16,8 +16,6 @@ from tests.cluster.sidecars import Sidecars
 from tests.faults.load import Load, pause
 from tests.faults.tally import Line
 
-pytestmark = pytest.mark.timeout(300)
-
 SECONDS = {
     # The sidecars' session is 4 s in tests.
     "shorter than a session": (0.5, 2.5),

@@ -22,8 +22,6 @@ from tests.cluster.topics import record
 from tests.faults.load import Load, pause
 from tests.faults.tally import Line
 
-pytestmark = pytest.mark.timeout(300)
-
 LIBRARIES = [
     *(Path(place) / "faketime/libfaketimeMT.so.1" for place in ("/usr/lib", "/usr/lib/x86_64-linux-gnu")),
     Path("/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"),

@@ -24,7 +24,7 @@ from tests.faults.harness import line_of
 from tests.faults.load import Load, pause
 from tests.faults.tally import Line
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("full_run")]
+pytestmark = pytest.mark.usefixtures("full_run")
 
 FULL = Path("/dev/full")
 LOG_DISK_BYTES = 256 * 1024
@@ -63,7 +63,7 @@ def test_a_sidecar_that_cannot_write_a_line(scene: Scene, dice: random.Random, t
         pytest.skip("this system has no /dev/full")
     scene.sidecars.end_all()
     sidecar = scene.sidecars.launch_in(NOWHERE, log=FULL)
-    until(lambda: sidecar.is_ready, "it is ready", 60)
+    until(lambda: sidecar.is_ready, "it is ready")
     load = Load(scene, [sidecar], dice)
     load.prepare()
     with load.running():
@@ -80,7 +80,7 @@ def test_a_sidecar_whose_disk_fills_up_for_a_while(
         log = disk / "sidecar.log"
         scene.sidecars.end_all()
         sidecar = scene.sidecars.launch_in(NOWHERE, log=log)
-        until(lambda: sidecar.is_ready, "it is ready", 60)
+        until(lambda: sidecar.is_ready, "it is ready")
         load = Load(scene, [sidecar], dice)
         load.prepare()
         with load.running():
@@ -146,7 +146,7 @@ def test_a_bookie_whose_disk_is_full_for_a_while(
     filler = disk / "filler"
     usage = shutil.disk_usage(disk)
     filler.write_bytes(b"\0" * (int(usage.total * USED_WHEN_FULL) - usage.used))
-    until(lambda: scene.workload.store.children(READ_ONLY), "the bookie takes no more entries", 30)
+    until(lambda: scene.workload.store.children(READ_ONLY), "the bookie takes no more entries")
     line.fault("a bookie's disk is full")
     sidecar.call("POST", f"{BASE}/resume", {})
     # A judgement that cannot be kept deletes nothing, and what cannot be recorded is not accepted.
@@ -155,7 +155,7 @@ def test_a_bookie_whose_disk_is_full_for_a_while(
     assert refused.status_code == 503 or refused.json()["notSent"], refused.text
     assert sidecar.is_running
     filler.unlink()
-    until(lambda: not scene.workload.store.children(READ_ONLY), "the bookie takes entries again", 30)
+    until(lambda: not scene.workload.store.children(READ_ONLY), "the bookie takes entries again")
     scene.oracles.wait_for_finals(left.all, 120)
     sidecar.wait_until_ready()
     scene.oracles.check(sidecar)

@@ -7,15 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import pytest
 import requests
 
 from tests.cluster.deletion import Scene
 from tests.cluster.sidecars import BASE, SidecarProcess
 from tests.faults.load import Load, pause
 from tests.faults.tally import Line
-
-pytestmark = pytest.mark.timeout(300)
 
 TOPICS = 8
 CALLERS = 4

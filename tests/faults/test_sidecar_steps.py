@@ -19,8 +19,6 @@ from tests.faults.load import pause
 from tests.faults.stimuli import Stimuli
 from tests.faults.tally import Line
 
-pytestmark = pytest.mark.timeout(600)
-
 AT_ONCE = 8
 SHORT_CUT = 16
 """So many points are tried where every test has one round only."""

@@ -21,8 +21,6 @@ from tests.cluster.acknowledging import (
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 
-pytestmark = pytest.mark.timeout(240)
-
 DEFAULT_LIMIT = 10_000
 HOLES = 12_000
 

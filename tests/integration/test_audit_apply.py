@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
-import pytest
 
 from service.adapters.pulsar.condemned import producer_name
 from service.adapters.pulsar.deliveries import SEQUENCE_ID
@@ -29,8 +28,6 @@ from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.unit.audit.findings import orphan
 from tests.unit.audit.written import write_audit
-
-pytestmark = pytest.mark.timeout(240)
 
 _NOWHERE = 2**50
 """Ledgers from here on never existed: the service finds them gone."""

@@ -37,8 +37,6 @@ from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import Workload
 
-pytestmark = pytest.mark.timeout(240)
-
 NAMESPACE = "public/audited"
 CHURN_SEED = 5
 _COMMAND_SECONDS = 60

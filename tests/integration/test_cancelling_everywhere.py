@@ -16,7 +16,7 @@ from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.tokens import TOKEN_CONF, token
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.usefixtures("full_run")]
+pytestmark = pytest.mark.usefixtures("full_run")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_broker_and_sidecar_are_killed_together_right_after_the_answer(
             two.cluster.restart(owner)
             two.sidecar.restart()
             everything, cancelled = {one.number for one in sent}, {one.number for one in sent[::2]}
-            await_rest(deliveries, everything - cancelled, due, 60)
+            await_rest(deliveries, everything - cancelled, due)
             check(deliveries, everything, cancelled)
         two.sidecar.wait_until_ready()
 
@@ -74,7 +74,7 @@ def _send_in_chunks(topic: DelayedTopic, number: int, due: int) -> Sent:
     ids: list[_pulsar.MessageId] = []
     builder = _pulsar.MessageBuilder().content(b"%d" % number + b" " * 12 * 1024 * 1024).deliver_at(due)
     producer._producer.send_async(builder.build(), lambda result, found: ids.append(found))
-    until(lambda: ids, "the chunked message is stored", 60)
+    until(lambda: ids, "the chunked message is stored")
     producer.close()
     return Sent(number, ids[0].ledger_id(), ids[0].entry_id(), ids[0].partition(), due)
 

@@ -23,7 +23,6 @@ def distribution() -> Path:
         pytest.skip(f"the distribution's files cannot be read: {error}")
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("member", COMPOSE_MEMBERS)
 def test_settings_stand_in_the_file_the_entry_script_edits(member: str, distribution: Path) -> None:
     service: dict[str, Any] = YAML(typ="safe").load(PROJECT / "docker-compose.yml")["services"][member]

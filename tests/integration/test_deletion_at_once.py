@@ -1,15 +1,11 @@
 """PIP-186's ``deleteLedger`` on a real cluster: judged at once, by the sidecar beside the topic's owner."""
 
-import pytest
-
 from service.model.ledgers import LedgerComponent
 from service.model.names import TopicName
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.sidecars import SidecarProcess
 from tests.cluster.topics import record
-
-pytestmark = pytest.mark.timeout(120)
 
 MANAGED_LEDGER = LedgerComponent.MANAGED_LEDGER
 

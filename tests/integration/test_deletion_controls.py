@@ -3,7 +3,6 @@
 import json
 import time
 
-import pytest
 import requests
 
 from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
@@ -14,8 +13,6 @@ from tests.cluster.deletion import Scene
 from tests.cluster.patience import holds_for, until
 from tests.cluster.sidecars import BASE, SidecarProcess
 from tests.cluster.topics import record
-
-pytestmark = pytest.mark.timeout(120)
 
 PENDING = parse_topic_name(f"persistent://{SYSTEM_NAMESPACE}/{DeletionTopic.PENDING.value}")
 ESTIMATE = "/admin/v2/broker-stats/estimatedInflightDeletionLedgerCount"

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 
 import pulsar
-import pytest
 
 from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
 from service.ledger_ownership.paths import ledger_path, managed_ledger_path
@@ -14,8 +13,6 @@ from tests.cluster.deletion import Scene
 from tests.cluster.oracles import Outcome
 from tests.cluster.patience import until
 from tests.cluster.topics import record
-
-pytestmark = pytest.mark.timeout(120)
 
 PENDING = f"persistent://{SYSTEM_NAMESPACE}/{DeletionTopic.PENDING.value}"
 DEAD_LETTER = f"persistent://{SYSTEM_NAMESPACE}/{DeletionTopic.DEAD_LETTER.value}"

@@ -22,8 +22,6 @@ from tests.cluster.oracles import Outcome
 from tests.cluster.patience import until
 from tests.cluster.topics import connected_consumer, record
 
-pytestmark = pytest.mark.timeout(120)
-
 MANAGED_LEDGER, MANAGED_CURSOR = LedgerComponent.MANAGED_LEDGER, LedgerComponent.MANAGED_CURSOR
 PENDING = f"persistent://{SYSTEM_NAMESPACE}/{DeletionTopic.PENDING.value}"
 RETRY = f"persistent://{SYSTEM_NAMESPACE}/{DeletionTopic.RETRY.value}"

@@ -10,8 +10,6 @@ from tests.cluster.deletion import Scene
 from tests.cluster.sidecars import BASE
 from tests.cluster.topics import TopicLedgers
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def test_what_a_broker_left_of_every_kind_is_deleted(scene: Scene) -> None:
     topic = scene.topic("left")

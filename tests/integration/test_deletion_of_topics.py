@@ -8,8 +8,6 @@ from tests.cluster.patience import until
 from tests.cluster.sidecars import BASE
 from tests.cluster.topics import connected_consumer
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def test_every_kind_of_ledger_of_a_loaded_topic_goes(scene: Scene) -> None:
     topic, neighbour = scene.topic("all"), scene.topic("neighbour")

@@ -19,8 +19,6 @@ from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.sidecars import BASE, SidecarProcess
 
-pytestmark = pytest.mark.timeout(240)
-
 BROKERS = ("broker-1", "broker-2")
 TOPICS = 40
 KILL_AFTER_ANSWERS = 8
@@ -183,7 +181,7 @@ def test_a_topic_deletion_is_taken_over_from_a_sidecar_that_died_after_its_promi
             pool.submit(delete_quietly, caller, scene, topic)
             until(lambda: scene.workload.store.children(OPERATIONS), "the promise is in the metadata store")
             caller.kill()
-        until(lambda: not scene.workload.ledgers(topic).all, "the topic is gone", 60)
+        until(lambda: not scene.workload.ledgers(topic).all, "the topic is gone")
     scene.oracles.told(before.all)
     finals = scene.oracles.wait_for_finals(before.all)
     assert {final.sidecar for final in finals.values()} == {other.name}

@@ -23,8 +23,6 @@ from tests.cluster.choosing import PROJECT
 from tests.cluster.patience import OPERATION_SECONDS
 from tests.cluster.running import ClusterUnderTest
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture
 def client(cluster: ClusterUnderTest) -> Iterator[pulsar.Client]:

@@ -23,8 +23,6 @@ from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.contract.offload_storages import ACCESS_KEY, BUCKET, DirectoryStorage, S3Storage, s3_server
 
-pytestmark = pytest.mark.timeout(180)
-
 KEYS = {"ACCESS_KEY_ID": ACCESS_KEY.key_id, "ACCESS_KEY_SECRET": ACCESS_KEY.secret}
 ENTRIES_PER_LEDGER = 5
 CLOSED_LEDGERS = 2

@@ -135,7 +135,6 @@ def wait_until_ready(sidecar: Sidecar) -> None:
     pytest.fail(f"not ready in {_START_SECONDS} s:\n{sidecar.log.read_text()}")
 
 
-@pytest.mark.timeout(300)
 def test_a_sidecar_with_tls_and_tokens_from_start_to_end(cluster: ClusterUnderTest, tmp_path: Path) -> None:
     with serving(cluster, tmp_path, "--topic-two-phase-deletion-enabled") as sidecar:
         assert sidecar.get("/admin/v2/ledger-deletion/status", None).status_code == 401
@@ -163,7 +162,6 @@ def test_a_sidecar_with_tls_and_tokens_from_start_to_end(cluster: ClusterUnderTe
             assert secret not in sidecar.log.read_text()
 
 
-@pytest.mark.timeout(300)
 def test_while_the_feature_is_off_nothing_is_recorded(cluster: ClusterUnderTest, tmp_path: Path) -> None:
     with serving(cluster, tmp_path) as sidecar:
         assert json.loads(sidecar.run("ledger-deletion", "status").stdout)["enabled"] is False
@@ -177,7 +175,6 @@ def test_while_the_feature_is_off_nothing_is_recorded(cluster: ClusterUnderTest,
             assert "HTTP 405" in refused.stderr
 
 
-@pytest.mark.timeout(120)
 def test_a_port_that_is_taken_is_said_before_anything_starts(cluster: ClusterUnderTest, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ended = subprocess.run(

@@ -28,8 +28,6 @@ from tests.cluster.sidecars import QUICK
 from tests.cluster.topics import record
 from tests.interop.java_client import JavaClient, JavaMessage, java_client, received_record
 
-pytestmark = pytest.mark.timeout(180)
-
 PENDING, RETRY, DEAD_LETTER = (
     f"persistent://{SYSTEM_NAMESPACE}/{kind.value}"
     for kind in (DeletionTopic.PENDING, DeletionTopic.RETRY, DeletionTopic.DEAD_LETTER)
@@ -273,7 +271,7 @@ def test_both_may_consume_at_once_and_nothing_is_lost(scene: Scene, java: JavaCl
         for document in left.records():
             # One entry each: brokers hand out entries, so a batch would go to one of the two as a whole.
             scene.append(sidecar, [document])
-        until(hand_on, "all records have ended", 60)
+        until(hand_on, "all records have ended")
     finals = scene.oracles.wait_for_finals(left.data)
     assert {final.decision for final in finals.values()} == {"deleted"}
     assert not scene.workload.existing(left.data)
