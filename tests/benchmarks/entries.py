@@ -27,6 +27,7 @@ from service.model.names import TopicName, parse_topic_name
 from service.model.positions import Position
 from tests.benchmarks.reporting import Table
 from tests.benchmarks.stage import benchmark_cluster, wait_until_quiet
+from tests.cluster.clients import PatientClient
 
 NAME = "entries"
 _PAYLOAD = b"x" * 100
@@ -66,7 +67,7 @@ def _reading(addresses: ClusterAddresses) -> Iterator[tuple[BulkDelayedEntries, 
 
 
 def _publish(addresses: ClusterAddresses, topic: TopicName, count: int) -> list[Position]:
-    client = pulsar.Client(addresses.broker_service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = PatientClient(addresses)
     client.subscribe(str(topic), "s", consumer_type=pulsar.ConsumerType.Shared)
     producer = client.create_producer(str(topic), batching_enabled=False, block_if_queue_full=True)
     positions: list[Position] = []

@@ -27,6 +27,7 @@ from tests.benchmarks.drain import backlog_gauge
 from tests.benchmarks.orphans import Orphan, OrphanMaker
 from tests.benchmarks.reporting import Table
 from tests.benchmarks.stage import add_cluster_arguments, benchmark_cluster, wait_until_quiet
+from tests.cluster.clients import PatientClient
 from tests.cluster.sidecars import Sidecars
 
 NAME = "memory"
@@ -82,7 +83,7 @@ def _records(orphans: Sequence[Orphan], topics: Sequence[TopicName], count: int)
 
 
 def _publish(addresses: ClusterAddresses, records: Iterable[PendingDeleteLedgerInfo]) -> None:
-    client = pulsar.Client(addresses.broker_service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = PatientClient(addresses)
     producer = client.create_producer(
         str(topic_name(DeletionTopic.PENDING)),
         f"benchmark-{secrets.token_hex(4)}",

@@ -29,12 +29,11 @@ from service.model.metadata import MetadataStore
 from service.model.names import TopicName, parse_topic_name
 from service.model.position_ranges import EntryRange
 from service.model.positions import Position
-from tests.cluster.patience import until
+from tests.cluster.clients import PatientClient
 from tests.cluster.running import ClusterUnderTest
 
 EVERYTHING = Wishes(ranges=100_000)
 SUBSCRIPTION = "with holes"
-_QUIET = pulsar.LoggerLevel.Error
 _PATIENCE_MS = 4_000
 
 
@@ -75,23 +74,17 @@ class Holes:
     @contextmanager
     def consumer(self) -> Iterator[pulsar.Consumer]:
         # After a crash the topic has no owner until the dead broker's session in the metadata store is over.
-        consumer = until(self._subscribed, f"somebody serves {self.topic}")
+        consumer = self.client.subscribe(
+            str(self.topic),
+            SUBSCRIPTION,
+            consumer_type=pulsar.ConsumerType.Shared,
+            initial_position=pulsar.InitialPosition.Earliest,
+            receiver_queue_size=self.queue,
+        )
         try:
             yield consumer
         finally:
             consumer.close()
-
-    def _subscribed(self) -> pulsar.Consumer | None:
-        try:
-            return self.client.subscribe(
-                str(self.topic),
-                SUBSCRIPTION,
-                consumer_type=pulsar.ConsumerType.Shared,
-                initial_position=pulsar.InitialPosition.Earliest,
-                receiver_queue_size=self.queue,
-            )
-        except (pulsar.Timeout, pulsar.ConnectError):
-            return None
 
     def acknowledge(
         self, consumer: pulsar.Consumer, wanted: Callable[[Position], bool], patience_ms: int = _PATIENCE_MS
@@ -172,7 +165,7 @@ def ack_state_stage(cluster: ClusterUnderTest) -> Iterator[AckStateStage]:
     policies = BrokerPausePolicies(rest, store, subscriptions)
     stored = BookieStoredCursors(store, entries, DEFAULT_LEDGERS_ROOT)
     states = AckStates(World(subscriptions, stored, policies), Remembered(clock))
-    client = pulsar.Client(addresses.broker_service_url, logger=pulsar.ConsoleLogger(_QUIET))
+    client = PatientClient(addresses)
     try:
         yield AckStateStage(cluster, client, store, rest, subscriptions, stored, policies, states)
     finally:

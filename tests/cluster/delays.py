@@ -20,12 +20,12 @@ import requests
 from service.local_cluster.addresses import ClusterAddresses
 from service.model.clocks import SystemClock
 from service.model.names import TopicName, java_url_encode
+from tests.cluster.clients import PatientClient
 from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, until
 from tests.cluster.sidecars import SidecarProcess
 
 SHARED: Final = pulsar.ConsumerType.Shared
 KEY_SHARED: Final = pulsar.ConsumerType.KeyShared
-_QUIET: Final = pulsar.LoggerLevel.Error
 _IN_FLIGHT: Final = 5_000
 
 
@@ -72,11 +72,7 @@ class DelayedTopic:
     def __init__(self, addresses: ClusterAddresses, topic: TopicName) -> None:
         self.topic = topic
         self.urls = addresses.web_service_urls
-        self.client = pulsar.Client(
-            addresses.broker_service_url,
-            operation_timeout_seconds=OPERATION_SECONDS,
-            logger=pulsar.ConsoleLogger(_QUIET),
-        )
+        self.client = PatientClient(addresses)
         self.sent: list[Sent] = []
 
     def close(self) -> None:
@@ -136,7 +132,10 @@ class DelayedTopic:
     ) -> Iterator[None]:
         """The same, with something else to be done with each message."""
         stop = threading.Event()
-        opened = [self._subscribed(name, kind) for _ in range(consumers)]
+        opened = [
+            self.client.subscribe(str(self.topic), name, consumer_type=kind, receiver_queue_size=200)
+            for _ in range(consumers)
+        ]
         threads = [threading.Thread(target=_consume, args=(one, note, stop), daemon=True) for one in opened]
         for thread in threads:
             thread.start()
@@ -148,17 +147,6 @@ class DelayedTopic:
                 thread.join()
             for consumer in opened:
                 consumer.close()
-
-    def _subscribed(self, name: str, kind: pulsar.ConsumerType) -> pulsar.Consumer:
-        """A consumer, as soon as brokers that just started serve the topic; the client itself gives up after 30 s."""
-
-        def joined() -> pulsar.Consumer | None:
-            try:
-                return self.client.subscribe(str(self.topic), name, consumer_type=kind, receiver_queue_size=200)
-            except pulsar.PulsarException:
-                return None
-
-        return until(joined, f"{self.topic} can be consumed")
 
     def unload(self) -> None:
         self._admin("PUT", "/unload")

@@ -35,6 +35,7 @@ from service.model.ids import LedgerId
 from service.model.ledgers import LedgerComponent, LedgerMetadata, LedgerType
 from service.model.metadata import Node
 from service.model.names import CursorName, TopicName, java_url_decode, java_url_encode, parse_topic_name
+from tests.cluster.clients import PatientClient
 from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.running import ClusterUnderTest
 
@@ -43,7 +44,6 @@ ENTRIES_PER_LEDGER = 2
 
 _RECEIVE_MS = 60_000
 _REQUEST_SECONDS = OPERATION_SECONDS
-_QUIET = pulsar.LoggerLevel.Error
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,7 @@ class Workload:
     def __init__(self, cluster: ClusterUnderTest) -> None:
         addresses = cluster.addresses
         self._urls = addresses.web_service_urls
-        self.client = pulsar.Client(
-            addresses.broker_service_url,
-            operation_timeout_seconds=OPERATION_SECONDS,
-            logger=pulsar.ConsoleLogger(_QUIET),
-        )
+        self.client = PatientClient(addresses)
         self.store: ZooKeeperMetadataStore = open_metadata_store(addresses.metadata_store_url, SystemClock())
         self.tree = LiveTree(
             LiveZooKeeper(addresses.metadata_store_url), self.store, SystemClock(), DEFAULT_LEDGERS_ROOT

@@ -29,6 +29,7 @@ from service.model.ids import LedgerId
 from service.model.ledgers import LedgerMetadata, LedgerState
 from service.model.metadata import Node
 from service.model.names import CursorName, TopicName, parse_topic_name
+from tests.cluster.clients import PatientClient
 from tests.cluster.running import ClusterUnderTest
 from tests.fakes.bookkeeper import FakeLedgerEntries, ledger_metadata_bytes
 
@@ -72,9 +73,7 @@ class ClusterBookkeeping:
 
     def __init__(self, cluster: ClusterUnderTest) -> None:
         self._admin_url = cluster.addresses.web_service_urls[0] + "/admin/v2/"
-        self._client = pulsar.Client(
-            cluster.addresses.broker_service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        )
+        self._client = PatientClient(cluster.addresses)
         self.store = open_metadata_store(cluster.addresses.metadata_store_url, SystemClock())
         self.http = BookieHttp(cluster.addresses.bookie_http_urls)
         self.entries = BookieEntries(BookieConnections(RegisteredBookies(self.store).address))

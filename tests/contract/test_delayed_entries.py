@@ -24,6 +24,7 @@ from service.model.errors import NotFoundError
 from service.model.ids import EntryId, LedgerId
 from service.model.names import TopicName, parse_topic_name
 from service.model.positions import Position
+from tests.cluster.clients import PatientClient
 from tests.cluster.running import ClusterUnderTest
 from tests.fakes.delayed_messages import TOPIC, FakeCluster
 
@@ -73,9 +74,7 @@ class Cluster:
         self.rest = AdminRest(self.addresses.web_service_urls, store=self.store)
         self.bookies = BookieConnections(RegisteredBookies(self.store).address)
         self.bulk = BulkEntries(self.bookies)
-        self.client = pulsar.Client(
-            self.addresses.broker_service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        )
+        self.client = PatientClient(self.addresses)
 
     def close(self) -> None:
         self.client.close()

@@ -20,16 +20,13 @@ from service.local_cluster.processes import ProcessIdentity, is_running
 from service.local_cluster.state import read_state
 from service.model.clocks import SystemClock
 from tests.cluster.choosing import PROJECT
-from tests.cluster.patience import OPERATION_SECONDS
+from tests.cluster.clients import PatientClient
 from tests.cluster.running import ClusterUnderTest
 
 
 @pytest.fixture
 def client(cluster: ClusterUnderTest) -> Iterator[pulsar.Client]:
-    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(
-        cluster.addresses.broker_service_url, operation_timeout_seconds=OPERATION_SECONDS, logger=quiet
-    )
+    client = PatientClient(cluster.addresses)
     yield client
     client.close()
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-import pulsar
 import pytest
 import requests
 
@@ -19,6 +18,7 @@ from service.model.errors import PermanentError
 from service.model.ids import LedgerId
 from service.model.ledgers import OffloadContext
 from service.model.names import TopicName, parse_topic_name
+from tests.cluster.clients import PatientClient
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.contract.offload_storages import ACCESS_KEY, BUCKET, DirectoryStorage, S3Storage, s3_server
@@ -72,7 +72,7 @@ def offloaded(cluster: ClusterUnderTest, topic: TopicName) -> dict[LedgerId, Off
 
 
 def fill(cluster: ClusterUnderTest, topic: TopicName) -> None:
-    client = pulsar.Client(cluster.addresses.broker_service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = PatientClient(cluster.addresses)
     try:
         client.subscribe(str(topic), "keeps-everything").close()
         producer = client.create_producer(str(topic), batching_enabled=False)
