@@ -121,11 +121,15 @@ def test_it_comes_back_after_the_server_did(server: LoneZooKeeper) -> None:
         until(lambda: len(listener.observed) > count + 5, "it measures again")
 
 
-def test_nobody_there_is_no_measurement() -> None:
+def test_nobody_there_is_no_measurement_and_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "service.adapters.metadata.probe")
     with probing("zk:127.0.0.1:1") as listener:
-        CLOCK.wait_seconds(0.3, threading.Event())
+        CLOCK.wait_seconds(1.3, threading.Event())
     assert listener.observed == []
     assert listener.late == []
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "the latency of ZooKeeper at 127.0.0.1"
+    ]
 
 
 def test_the_benchmarks_client_measures_reads_and_writes(server: LoneZooKeeper) -> None:

@@ -86,13 +86,17 @@ class LatencyProbe:
             self._thread.join(_FAREWELL_SECONDS)
 
     def _run(self) -> None:
+        out_of_reach = False
         while not self._stop.is_set():
             server = random.choice(self._servers)  # noqa: S311
             try:
                 with ProbeConnection(server, self._credential, self._clock) as connection:
+                    out_of_reach = False
                     self._probe(connection)
             except (OSError, struct.error) as error:
-                _LOG.info("the latency of ZooKeeper at %s cannot be measured now: %s", server, error)
+                level = logging.DEBUG if out_of_reach else logging.INFO
+                _LOG.log(level, "the latency of ZooKeeper at %s cannot be measured now: %s", server, error)
+                out_of_reach = True
                 self._clock.wait_seconds(_RECONNECT_SECONDS, self._stop)
 
     def _probe(self, connection: "ProbeConnection") -> None:
