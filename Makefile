@@ -5,11 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FAST_TESTS := tests/unit tests/model
+FAST_TESTS_PASSED := $(VENV)/.fast-tests-passed
+WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null)
 FAULT_ROUNDS ?= 20
 FAULTS ?= tests/faults
 SOURCES := service pyspark_jobs tests docs/generate.py proto/generate.py
 
-.PHONY: help check test matrix test-faults mutants demo demo-down format generate lock clean bench
+.PHONY: always help check test matrix test-faults mutants demo demo-down format generate lock clean bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -31,10 +33,15 @@ check: $(INSTALLED) ## format, lint, types, import contracts, generated files, u
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m pytest -q -n auto $(FAST_TESTS)
+	@touch $(FAST_TESTS_PASSED)
 
-# Clusters live as long as the process that runs their tests: several processes, so that fewer run at a time.
-test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
+$(FAST_TESTS_PASSED): $(INSTALLED) $(or $(wildcard $(WATCHED)),always)
 	$(BIN)/python -m pytest -q -n auto $(FAST_TESTS)
+	@touch $@
+
+# Clusters live as long as the process that runs their tests: several processes, so that fewer run at a time. The unit
+# tests are left out if they have passed since any file was changed.
+test: $(INSTALLED) $(FAST_TESTS_PASSED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
 	$(BIN)/python -m pytest tests/contract tests/integration
 	$(BIN)/python -m pytest tests/spark
 	$(BIN)/python -m pytest tests/interop tests/e2e tests/faults
