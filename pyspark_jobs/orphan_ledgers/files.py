@@ -1,11 +1,13 @@
 """Directories wherever Hadoop reads them (a disk, HDFS, an object store): what the job needs beside Spark's tables.
 
-Everything runs on the driver's JVM and in constant memory.
+Everything is done by the driver and in constant memory.
 """
 
+import hashlib
 import json
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -40,6 +42,11 @@ class Directory:
         """The place of something in it."""
         return f"{self.place}/{name}"
 
+    def on_disk(self) -> str | None:
+        """Its path, if it is on a disk of this machine or one that is mounted here."""
+        uri = self._system.makeQualified(self._path()).toUri()
+        return str(uri.getPath()) if uri.getScheme() == "file" else None
+
     def unfinished(self) -> "Directory":
         """Another directory beside it, for what is not whole yet; hidden where names with a dot are."""
         head, slash, name = self.place.rpartition("/")
@@ -63,6 +70,10 @@ class Directory:
 
     def sha256(self, name: str) -> str:
         """The digest of a file."""
+        disk = self.on_disk()
+        if disk is not None:
+            with Path(disk, name).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
         stream = self._system.open(self._path(name))
         try:
             return str(self._jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))

@@ -7,19 +7,20 @@ and missing references, of which more than `service.audit.guards.MOST_MISSING` m
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
-from pyspark.sql.types import StructType
 
 from pyspark_jobs.orphan_ledgers import first_pass, tasks
 from pyspark_jobs.orphan_ledgers.files import Directory
 from pyspark_jobs.orphan_ledgers.id_sets import union
+from pyspark_jobs.orphan_ledgers.rows import Rows
 from pyspark_jobs.orphan_ledgers.schemas import spark_schema
 from pyspark_jobs.orphan_ledgers.workers import in_worker
+from service.audit.batch_work import OWNER_COLUMNS
 from service.audit.decoding import NODE_COLUMNS, unread_compaction_cursors
 from service.audit.dumping import LEDGERS_LEFT_OUT
 from service.audit.findings import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS
@@ -32,6 +33,7 @@ from service.audit.summaries import Count
 from service.audit.summing_up import Found, as_of_ms
 from service.audit.tables import (
     CURSOR_LEDGERS,
+    LEDGER_USAGE,
     LEDGERS,
     LOG_SEGMENTS,
     MISSING_LEDGERS,
@@ -49,7 +51,6 @@ LISTED, DUMPED = "listed", "dumped"
 _MOST_BROADCAST_IDS, _MOST_BROADCAST_ROWS = 4_000_000, 500_000
 """What an executor may hold whole: ledgers' ids and paths, of which it is 80 bytes each; rows with owners."""
 _USAGE_KEYS = ("tenant", "namespace", "topic", "kind")
-_USAGE_SUMS = ("ledgers", "bytes", "unknown_size_ledgers")
 _COUNTED = ("standing", "kind", "cause", "tenant", "age")
 
 
@@ -68,27 +69,24 @@ class Inputs:
         """Whether the dump holds BookKeeper's ledgers itself."""
         return LEDGERS_LEFT_OUT not in self.dump_manifest.left_out
 
-    def nodes(self, subtrees: Sequence[Subtree], columns: Sequence[str]) -> DataFrame:
+    def nodes(self, subtrees: Sequence[Subtree], columns: Sequence[str]) -> Rows:
         """Nodes of some subtrees."""
         beginnings = tuple(f"{Table.NODES.value}/subtree={subtree.value}/" for subtree in subtrees)
-        names = [file.path for file in self.dump_manifest.files if file.path.startswith(beginnings)]
-        return self._read(self.dump, names, spark_schema(NODES)).select(*columns)
+        return self._dumped(beginnings, NODES, columns)
 
-    def table(self, table: Table) -> DataFrame:
+    def table(self, table: Table) -> Rows:
         """One of the dump's small tables."""
-        schema = spark_schema(CURSOR_LEDGERS if table is Table.CURSOR_LEDGERS else LOG_SEGMENTS)
-        names = [file.path for file in self.dump_manifest.files if file.path.startswith(f"{table.value}/")]
-        return self._read(self.dump, names, schema)
+        schema = CURSOR_LEDGERS if table is Table.CURSOR_LEDGERS else LOG_SEGMENTS
+        return self._dumped((f"{table.value}/",), schema, schema.names)
 
-    def ledgers(self, columns: Sequence[str]) -> DataFrame:
+    def ledgers(self, columns: Sequence[str]) -> Rows:
         """The listing."""
         names = [file.path for file in self.listing_manifest.files]
-        return self._read(self.listing, names, spark_schema(LEDGERS)).select(*columns)
+        return Rows(self.spark, self.listing, names, LEDGERS, columns)
 
-    def _read(self, directory: Directory, names: Sequence[str], schema: StructType) -> DataFrame:
-        if not names:
-            return self.spark.createDataFrame([], schema)
-        return self.spark.read.schema(schema).parquet(*map(directory.below, names))
+    def _dumped(self, beginnings: tuple[str, ...], schema: pa.Schema, columns: Sequence[str]) -> Rows:
+        names = [file.path for file in self.dump_manifest.files if file.path.startswith(beginnings)]
+        return Rows(self.spark, self.dump, names, schema, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ class Findings:
 
     judged: DataFrame
     missing: DataFrame
-    usage: DataFrame
+    usage_shares: DataFrame
     found: Found
     shields: Shields
     log_segments_unread: int
@@ -106,6 +104,11 @@ class Findings:
     def orphans(self) -> DataFrame:
         """Not yet numbered."""
         return self.judged.where("is_orphan").drop("is_orphan", "age")
+
+    @property
+    def usage(self) -> DataFrame:
+        """Ordered within each share."""
+        return self.usage_shares.mapInArrow(in_worker(tasks.unpack_task), spark_schema(LEDGER_USAGE))
 
     @property
     def unattributed(self) -> DataFrame:
@@ -122,6 +125,8 @@ class Finding:
         self._policy = policy
         self._earlier = earlier_orphans
         self._root = inputs.dump_manifest.ledgers_root
+        # More than partitions, so that these are of about one size.
+        self._shares = 4 * int(str(self._spark.conf.get("spark.sql.shuffle.partitions")))
         self._kept: list[DataFrame] = []
 
     def find(self) -> Findings:
@@ -133,18 +138,16 @@ class Finding:
         named_in_vain = self._keep(self._missing(facts, gone))
         # As `service.audit.missing.made_before`: what is younger was made while the inputs were taken.
         missing = named_in_vain.where(F.col("ledger_id") <= counts["newest"])
-        others = self._others(facts, gone)
         candidates = counts["candidate_ledgers"]
         few = candidates + _single_references(reported) <= _MOST_BROADCAST_IDS
-        ledgers = self._keep(self._wanted_ledgers(sets, others, few))
+        ledgers = self._keep(self._wanted_ledgers(sets, facts, few))
         shields = _shields(reported)
         few_candidates = candidates <= _MOST_BROADCAST_ROWS
-        judged = self._keep(self._judged(ledgers.where("is_candidate"), shields, few_candidates))
-        lengths = ledgers.where("not is_candidate").select("ledger_id", "length")
-        named = others.join(F.broadcast(lengths) if few else lengths, "ledger_id", "left")
-        usage = self._keep(self._usage(facts, named, named_in_vain))
-        by_usage = _counts(usage, ("kind", "tenant"), F.sum("ledgers"), F.sum("bytes"))
-        by_column = _counts(judged, ("is_orphan", *_COUNTED), F.count("*"), F.sum("length_bytes"))
+        judged = self._keep(self._judged(_newest(ledgers.where("content is null")), shields, few_candidates))
+        sizes = ledgers.where("content is not null").select(F.lit(tasks.SIZE).alias("tag"), "part", "content")
+        usage = self._keep(self._usage(facts, sizes, gone, named_in_vain))
+        by_usage = _usage_counts(usage)
+        by_column = _counts(judged, ("is_orphan", *_COUNTED))
         found = Found(
             listed=counts["listed"],
             in_dump=counts["in_dump"],
@@ -174,24 +177,16 @@ class Finding:
 
     def _facts(self) -> DataFrame:
         nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), NODE_COLUMNS)
-        parts = [
-            nodes.mapInArrow(in_worker(first_pass.decode_nodes_task), first_pass.FACTS),
-            self._inputs.table(Table.CURSOR_LEDGERS).mapInArrow(
-                in_worker(first_pass.decode_cursor_ledgers_task), first_pass.FACTS
-            ),
-            self._inputs.table(Table.LOG_SEGMENTS).mapInArrow(
-                in_worker(first_pass.decode_log_segments_task), first_pass.FACTS
-            ),
-            self._inputs.ledgers(["ledger_id"]).mapInArrow(
-                in_worker(first_pass.listed_ids_task(LISTED)), first_pass.FACTS
-            ),
+        looked_at: list[tuple[Rows, first_pass.Task]] = [
+            (nodes, first_pass.decode_nodes_task(self._shares)),
+            (self._inputs.table(Table.CURSOR_LEDGERS), first_pass.decode_cursor_ledgers_task(self._shares)),
+            (self._inputs.table(Table.LOG_SEGMENTS), first_pass.decode_log_segments_task(self._shares)),
+            (self._inputs.ledgers(["ledger_id"]), first_pass.listed_ids_task(LISTED)),
         ]
         if self._inputs.own_ledgers:
-            ledgers = self._inputs.nodes((Subtree.LEDGERS,), ("path", "unreadable"))
-            parts.append(
-                ledgers.mapInArrow(in_worker(first_pass.dumped_ids_task(DUMPED, self._root)), first_pass.FACTS)
-            )
-        return reduce(DataFrame.union, parts)
+            ledgers = self._inputs.nodes((Subtree.LEDGERS,), ["path", "unreadable"])
+            looked_at.append((ledgers, first_pass.dumped_ids_task(DUMPED, self._root)))
+        return reduce(DataFrame.union, (rows.mapped(task, first_pass.FACTS) for rows, task in looked_at))
 
     def _missing(self, facts: DataFrame, gone: Numbers) -> DataFrame:
         """Rows of the table of missing ledgers."""
@@ -199,17 +194,18 @@ class Finding:
         if not len(gone):
             return self._spark.createDataFrame([], schema)
         nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), NODE_COLUMNS)
-        single = _not_replaced(_singles(facts)).join(F.broadcast(self._ids(gone)), "ledger_id", "left_semi")
+        about = _packed(facts, first_pass.OTHER).mapInArrow(
+            in_worker(tasks.singles_about_task(gone)), spark_schema(first_pass.OTHERS)
+        )
+        single = _not_replaced(about.distinct()).join(F.broadcast(self._ids(gone)), "ledger_id", "left_semi")
         rows = single.select("ledger_id", "kind", "path").mapInArrow(in_worker(tasks.missing_rows_task), schema)
-        return nodes.mapInArrow(in_worker(tasks.lists_naming_task(gone)), schema).union(rows)
+        return nodes.mapped(tasks.lists_naming_task(gone), schema).union(rows)
 
     def _missing_ids(self, compared: DataFrame, count: int, reported: Sequence[Row]) -> Numbers:
-        found: Numbers = np.zeros(0, np.int64)
         demand_few_missing(count)
         if not count:
-            return found
-        for row in compared.where("missing_ledgers > 0").select("range_id", "missing").collect():
-            found = np.concatenate([found, union(row["range_id"], [bytes(row["missing"])])])
+            return np.zeros(0, np.int64)
+        found = _ids_of(compared.where("missing_ledgers > 0"), "missing")
         below = tuple(
             f"{row['path']}/" for row in reported if row["tag"] == first_pass.UNREAD and row["path"] is not None
         )
@@ -219,45 +215,47 @@ class Finding:
     def _ids(self, ids: Numbers) -> DataFrame:
         return self._spark.createDataFrame([(ledger_id,) for ledger_id in ids.tolist()], "ledger_id bigint")
 
-    def _others(self, facts: DataFrame, gone: Numbers) -> DataFrame:
-        """Single references to ledgers that exist."""
-        if not len(gone):
-            return _singles(facts)
-        return _singles(facts).join(F.broadcast(self._ids(gone)), "ledger_id", "left_anti")
-
-    def _wanted_ledgers(self, compared: DataFrame, others: DataFrame, few: bool) -> DataFrame:
-        """`tasks.READ_LEDGERS` of the candidates and of what single references name, each ledger once."""
-        candidates = compared.where(F.length("candidates") > 1).mapInArrow(
-            in_worker(tasks.ids_task("candidates", self._root)), tasks.WANTED
-        )
-        named = others.select("ledger_id").distinct().mapInArrow(in_worker(tasks.paths_task(self._root)), tasks.WANTED)
-        wanted = candidates.withColumn("is_candidate", F.lit(True)).union(
-            named.withColumn("is_candidate", F.lit(False))
-        )
-        if few:
-            wanted = F.broadcast(wanted)
+    def _wanted_ledgers(self, compared: DataFrame, facts: DataFrame, few: bool) -> DataFrame:
+        """`tasks.READ_LEDGERS` of the candidates and of what single references name."""
+        candidates = compared.where(F.length("candidates") > 1)
+        named = _packed(facts, first_pass.SINGLE_IDS)
         if self._inputs.own_ledgers:
-            ledgers = self._inputs.nodes((Subtree.LEDGERS,), LEDGER_NODE_COLUMNS).join(wanted, "path")
+            ledgers = self._inputs.nodes((Subtree.LEDGERS,), LEDGER_NODE_COLUMNS)
         else:
-            ledgers = self._inputs.ledgers(LISTED_LEDGER_COLUMNS).join(wanted.drop("path"), "ledger_id")
-        read = ledgers.drop("ledger_id") if self._inputs.own_ledgers else ledgers
-        columns = LEDGER_NODE_COLUMNS if self._inputs.own_ledgers else LISTED_LEDGER_COLUMNS
-        rows = read.select(*columns, "is_candidate").mapInArrow(
-            in_worker(tasks.read_ledgers_task(self._root)), tasks.READ_LEDGERS
+            ledgers = self._inputs.ledgers(LISTED_LEDGER_COLUMNS)
+        if few:
+            chosen = (_ids_of(candidates, "candidates"), np.unique(_ids_of(named, "content")))
+            return ledgers.mapped(tasks.choose_ledgers_task(self._root, *chosen, self._shares), tasks.READ_LEDGERS)
+        task = tasks.read_ledgers_task(self._root, self._shares)
+        return self._joined(ledgers, candidates, named).mapInArrow(in_worker(task), tasks.READ_LEDGERS)
+
+    def _joined(self, ledgers: Rows, candidates: DataFrame, named: DataFrame) -> DataFrame:
+        """The rows of ledgers that an executor cannot hold whole."""
+        sets = ((candidates, "candidates", True), (named, "content", False))
+        wanted = reduce(
+            DataFrame.union,
+            (
+                frame.mapInArrow(in_worker(tasks.ids_task(column, self._root)), tasks.WANTED)
+                .distinct()
+                .withColumn("is_candidate", F.lit(is_candidate))
+                for frame, column, is_candidate in sets
+            ),
         )
-        newest = F.row_number().over(_newest_first())
-        return rows.withColumn("newest", newest).where("newest = 1").drop("newest")
+        beside, key = (
+            (wanted.drop("ledger_id"), "path") if self._inputs.own_ledgers else (wanted.drop("path"), "ledger_id")
+        )
+        return ledgers.frame().join(beside, key).select(*ledgers.columns, "is_candidate")
 
     # --- judging -----------------------------------------------------------------------------------------------
 
     def _reported(self, facts: DataFrame) -> list[Row]:
         """What was not read: damages, directories, log segments, and compaction cursors without a reading.
 
-        Beside them one row of `first_pass.OTHER` tells how many single references there are.
+        Beside them one row of `first_pass.OTHER` counts single references.
         """
         tags = (first_pass.DAMAGE, first_pass.UNREAD, first_pass.COMPACTION, first_pass.READ, first_pass.OTHER)
         rows = facts.where(F.col("tag").isin(*tags))
-        # A cursor and the reading of its ledger fall into one group, and so do all single references.
+        # A cursor and the reading of its ledger fall into one group, and so do all single references, which are many.
         is_cursor = F.col("tag").isin(first_pass.COMPACTION, first_pass.READ)
         group = F.when(is_cursor, first_pass.COMPACTION).otherwise(F.col("tag")).alias("tag")
         no_reference = F.col("tag") != first_pass.OTHER
@@ -265,16 +263,19 @@ class Finding:
         summed = rows.groupBy(group, *about).agg(
             F.max(F.col("tag") == first_pass.READ).alias("was_read"),
             F.sum("ledgers").alias("ledgers"),
-            F.count("*").alias("rows"),
         )
         return summed.where(f"tag != '{first_pass.COMPACTION}' or not was_read").collect()
 
     def _judged(self, candidates: DataFrame, shields: Shields, few: bool) -> DataFrame:
         paths = candidates.select(F.explode(F.array("owner_path", "topic_path")).alias("path")).dropna().distinct()
-        nodes = self._inputs.nodes(
-            (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), ("path", "value", "version", "mzxid")
-        ).join(F.broadcast(paths) if few else paths, "path", "left_semi")
-        owners = self._keep(nodes.mapInArrow(in_worker(tasks.owner_nodes_task), tasks.OWNERS))
+        nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), OWNER_COLUMNS)
+        if few:
+            named = paths.toArrow().column("path").combine_chunks()
+            owners = nodes.mapped(tasks.choose_owners_task(named), tasks.OWNERS)
+        else:
+            joined = nodes.frame().join(paths, "path", "left_semi").select(*nodes.columns)
+            owners = joined.mapInArrow(in_worker(tasks.owner_nodes_task), tasks.OWNERS)
+        owners = self._keep(owners)
         rows = candidates
         for prefix in ("owner", "topic"):
             renamed = owners.select(*(F.col(name).alias(f"{prefix}_node_{name}") for name in owners.columns))
@@ -293,31 +294,33 @@ class Finding:
 
     # --- the other tables --------------------------------------------------------------------------------------
 
-    def _usage(self, facts: DataFrame, singles: DataFrame, named_in_vain: DataFrame) -> DataFrame:
-        """Of lists and of single references, with their lengths; without what is missing."""
-        listed = facts.where(F.col("tag") == first_pass.USAGE).select(*_USAGE_KEYS, *_USAGE_SUMS)
-        single = singles.select(*_USAGE_KEYS, *_one_ledger("length", 1))
-        gone = named_in_vain.where(F.col("kind") == LedgerKind.DATA.value)
-        off = gone.select(*_USAGE_KEYS, *_one_ledger("size_bytes", -1))
-        named = listed.union(single).union(off)
-        summed = named.groupBy(*_USAGE_KEYS).agg(*(F.sum(name).alias(name) for name in _USAGE_SUMS))
-        topics = facts.where(F.col("tag") == first_pass.LOADED).groupBy("topic").agg(F.max("flag").alias("loaded"))
-        usage = summed.where("ledgers > 0").join(topics, "topic", "left")
-        loaded = F.when(F.col("kind") != LedgerKind.SCHEMA.value, F.col("loaded")).alias("loaded")
-        return usage.select(*_USAGE_KEYS, loaded, *_USAGE_SUMS)
+    def _usage(self, facts: DataFrame, sizes: DataFrame, gone: Numbers, named_in_vain: DataFrame) -> DataFrame:
+        """`tasks.USAGE_SHARES` of lists and of single references, with their lengths; without what is missing."""
+        singles = _packed(facts, first_pass.OTHER).union(sizes).groupBy("part")
+        single = singles.applyInArrow(in_worker(tasks.singles_usage_task(gone, self._shares)), tasks.SHARES)
+        of_lists = named_in_vain.where(F.col("kind") == LedgerKind.DATA.value)
+        taken_off = of_lists.select(*_USAGE_KEYS, F.col("size_bytes").alias("size"))
+        off = taken_off.mapInArrow(in_worker(tasks.usage_taken_off_task(self._shares)), tasks.SHARES)
+        shares = _packed(facts, first_pass.USAGE, first_pass.LOADED).union(single).union(off)
+        return shares.groupBy("part").applyInArrow(in_worker(tasks.usage_task), tasks.USAGE_SHARES)
 
 
 def compared(facts: DataFrame, own_ledgers: bool) -> DataFrame:
     """`tasks.COMPARED` of the sets of ids among `first_pass.FACTS`; without own ledgers the dump has what is listed."""
-    sets = facts.where(F.col("tag").isin(LISTED, DUMPED, first_pass.IDS)).select("tag", "range_id", "ids")
+    sets = _packed(facts, LISTED, DUMPED, first_pass.IDS)
     task = tasks.compare_task(LISTED, DUMPED, own_ledgers)
-    return sets.groupBy("range_id").applyInArrow(in_worker(task), tasks.COMPARED)
+    return sets.groupBy("part").applyInArrow(in_worker(task), tasks.COMPARED)
 
 
-def _singles(facts: DataFrame) -> DataFrame:
-    """Each single reference once, and whom it belongs to."""
-    columns = ("ledger_id", "kind", "path", "tenant", "namespace", "topic")
-    return facts.where(F.col("tag") == first_pass.OTHER).select(*columns).distinct()
+def _ids_of(sets: DataFrame, column: str) -> Numbers:
+    """The ids of all ranges; the caller knows that they are few."""
+    rows = sets.select("part", column).collect()
+    return np.concatenate([np.zeros(0, np.int64), *(union(row[0], [bytes(row[1])]) for row in rows)])
+
+
+def _packed(facts: DataFrame, *tags: str) -> DataFrame:
+    """The sets of ids, or the shares, of some tags."""
+    return facts.where(F.col("tag").isin(*tags)).select("tag", "part", "content")
 
 
 def _not_replaced(singles: DataFrame) -> DataFrame:
@@ -325,11 +328,6 @@ def _not_replaced(singles: DataFrame) -> DataFrame:
     is_compacted = F.col("kind") == LedgerKind.COMPACTED.value
     youngest = singles.where(is_compacted).groupBy("path").agg(F.max("ledger_id").alias("youngest"))
     return singles.join(youngest, "path", "left").where(~is_compacted | (F.col("ledger_id") == F.col("youngest")))
-
-
-def _one_ledger(size: str, sign: int) -> list[Column]:
-    sums = (F.lit(1), F.coalesce(size, F.lit(0)), F.isnull(size))
-    return [(column.cast("bigint") * sign).alias(name) for column, name in zip(sums, _USAGE_SUMS, strict=True)]
 
 
 def _compared_counts(compared: DataFrame) -> dict[str, int]:
@@ -349,37 +347,46 @@ def _shields(reported: Sequence[Row]) -> Shields:
 
 def _single_references(reported: Sequence[Row]) -> int:
     """How many there are, with repetitions."""
-    return sum(row["rows"] for row in reported if row["tag"] == first_pass.OTHER)
+    return sum(row["ledgers"] for row in reported if row["tag"] == first_pass.OTHER)
 
 
 def _log_segments_unread(reported: Sequence[Row]) -> int:
     return sum(row["ledgers"] or 0 for row in reported if row["tag"] == first_pass.UNREAD and row["path"] is None)
 
 
-def _newest_first() -> Any:
-    from pyspark.sql import Window
-
+def _newest(ledgers: DataFrame) -> DataFrame:
+    """Each ledger once: one that was deleted and made again meanwhile is there twice, and the newer one counts."""
     order = (F.coalesce(name, F.lit(0)).desc() for name in ("czxid", "mzxid"))
-    return Window.partitionBy("ledger_id").orderBy(*order)
+    newest = F.row_number().over(Window.partitionBy("ledger_id").orderBy(*order))
+    return ledgers.withColumn("newest", newest).where("newest = 1").drop("newest", "part", "content")
 
 
-def _counts(rows: DataFrame, columns: Sequence[str], ledgers: Column, size: Column) -> dict[str, dict[str, Count]]:
+def _usage_counts(usage: DataFrame) -> dict[str, dict[str, Count]]:
+    """Ledgers and bytes by kind and by tenant; the empty text stands for none."""
+    counted = usage.mapInArrow(in_worker(tasks.usage_counts_task), tasks.COUNTS).groupBy("column", "value")
+    rows = counted.agg(F.sum("ledgers").alias("ledgers"), F.sum("bytes").alias("bytes")).collect()
+    found: dict[str, dict[str, Count]] = {name: {} for name in tasks.COUNTED_USAGE}
+    for row in rows:
+        found[row["column"]][row["value"]] = Count(row["ledgers"], row["bytes"])
+    return found
+
+
+def _counts(judged: DataFrame, columns: Sequence[str]) -> dict[str, dict[str, Count]]:
     """Ledgers and bytes by the values of each column, all in one pass; the empty text stands for none.
 
-    All columns after ``is_orphan`` count orphans only.
+    All columns but ``is_orphan`` count orphans only.
     """
-    orphans = F.col("is_orphan") if "is_orphan" in columns else F.lit(True)
     labels = [
         F.when(
-            F.lit(name == "is_orphan") | orphans,
+            F.lit(name == "is_orphan") | F.col("is_orphan"),
             F.struct(F.lit(name).alias("name"), F.col(name).cast("string").alias("value")),
         )
         for name in columns
     ]
-    labelled = rows.withColumn("label", F.explode(F.array_compact(F.array(*labels))))
-    counted = labelled.groupBy("label").agg(ledgers.alias("ledgers"), size.alias("bytes")).collect()
+    labelled = judged.withColumn("label", F.explode(F.array_compact(F.array(*labels))))
+    sums = (F.count("*").alias("ledgers"), F.sum("length_bytes").alias("bytes"))
     found: dict[str, dict[str, Count]] = {name: {} for name in columns}
-    for row in counted:
+    for row in labelled.groupBy("label").agg(*sums).collect():
         found[row["label"]["name"]][row["label"]["value"] or ""] = Count(row["ledgers"], row["bytes"] or 0)
     return found
 

@@ -6,19 +6,23 @@ Invariant: every value comes from `service.audit`, which the embedded engine cal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pyspark_jobs.orphan_ledgers.id_sets import IdRanges
+from pyspark_jobs.orphan_ledgers.packing import pack_shares, shares_of_ledgers, shares_of_topics
 from service.audit.batch_work import decode_part, dumped_ids
 from service.audit.decoding import decode_cursor_ledgers, decode_log_segments, singles_batch
 from service.audit.owner_columns import owners_at
 from service.audit.shields import Damage
+from service.audit.varints import Numbers
 
 Batches = Iterable[pa.RecordBatch]
 Task = Callable[[Batches], Iterator[pa.RecordBatch]]
 
-IDS, USAGE, OTHER, DAMAGE, LOADED, COMPACTION, READ, UNREAD = (
+IDS, SINGLE_IDS, USAGE, OTHER, DAMAGE, LOADED, COMPACTION, READ, UNREAD = (
     "ids",
+    "single ids",
     "usage",
     "other",
     "damage",
@@ -30,66 +34,97 @@ IDS, USAGE, OTHER, DAMAGE, LOADED, COMPACTION, READ, UNREAD = (
 _FACTS = pa.schema(
     [
         pa.field("tag", pa.string()),
-        pa.field("range_id", pa.int64()),
-        pa.field("ids", pa.binary()),
+        pa.field("part", pa.int64()),
+        pa.field("content", pa.binary()),
         pa.field("path", pa.string()),
         pa.field("kind", pa.string()),
-        pa.field("ledger_id", pa.int64()),
         pa.field("ledgers", pa.int64()),
-        pa.field("bytes", pa.int64()),
-        pa.field("unknown_size_ledgers", pa.int64()),
-        pa.field("flag", pa.bool_()),
         pa.field("reason", pa.string()),
-        pa.field("tenant", pa.string()),
-        pa.field("namespace", pa.string()),
-        pa.field("topic", pa.string()),
     ]
 )
-FACTS = (
-    "tag string, range_id bigint, ids binary, path string, kind string, ledger_id bigint, ledgers bigint, "
-    "bytes bigint, unknown_size_ledgers bigint, flag boolean, reason string, "
-    "tenant string, namespace string, topic string"
+FACTS = "tag string, part bigint, content binary, path string, kind string, ledgers bigint, reason string"
+"""What one pass over nodes tells; columns that a tag does not need are null.
+
+``content`` is a set of ids of the range ``part``, or rows of the share ``part`` (`packing`): of
+`service.audit.usage.NAMED_USAGE`, its `LOADED`, or `OTHERS`. ``ledgers`` counts what a row stands for.
+"""
+
+OTHERS = pa.schema(
+    [
+        pa.field("ledger_id", pa.int64()),
+        *(pa.field(name, pa.string()) for name in ("kind", "path", "tenant", "namespace", "topic")),
+    ]
 )
-"""What one pass over nodes tells; columns that a tag does not need are null."""
+"""Single references, and whom they belong to."""
 
 
-def decode_nodes_task(batches: Batches) -> Iterator[pa.RecordBatch]:
+class _Ids:
+    """The ids of all references that one task has seen, and of those that are in no managed ledger's list."""
+
+    def __init__(self) -> None:
+        self._sets = {IDS: IdRanges(), SINGLE_IDS: IdRanges()}
+
+    def add(self, ids: Numbers, *, single: bool = False) -> None:
+        self._sets[IDS].add(ids)
+        if single:
+            self._sets[SINGLE_IDS].add(ids)
+
+    def full_ranges(self) -> Iterator[pa.RecordBatch]:
+        return (_full_ranges(ranges, tag) for tag, ranges in self._sets.items())
+
+    def ranges(self) -> Iterator[pa.RecordBatch]:
+        return (_facts(_range_facts(ranges, tag)) for tag, ranges in self._sets.items())
+
+
+def decode_nodes_task(shares: int) -> Task:
     """Nodes to `FACTS`."""
-    ranges = IdRanges()
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        part = decode_part(batch)
-        ranges.add(part.ids)
-        yield _full_ranges(ranges)
-        yield _columns(USAGE, part.usage)
-        yield _columns(LOADED, part.loaded.rename_columns(["topic", "flag"]))
-        yield _single_facts(part.singles, ranges)
-        yield _facts(_damage_facts(part.damages))
-        yield _facts({"tag": COMPACTION, "path": path} for path in part.compaction_cursors)
-    yield _facts(_range_facts(ranges))
+
+    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
+        ids = _Ids()
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            part = decode_part(batch)
+            ids.add(part.ids)
+            yield _topic_facts(USAGE, part.usage, shares)
+            yield _topic_facts(LOADED, part.loaded, shares)
+            yield _single_facts(part.singles, ids, shares)
+            yield _facts(_damage_facts(part.damages))
+            yield _facts({"tag": COMPACTION, "path": path} for path in part.compaction_cursors)
+            yield from ids.full_ranges()
+        yield from ids.ranges()
+
+    return task
 
 
-def decode_cursor_ledgers_task(batches: Batches) -> Iterator[pa.RecordBatch]:
+def decode_cursor_ledgers_task(shares: int) -> Task:
     """Readings of compaction cursors' ledgers to `FACTS`."""
-    ranges = IdRanges()
-    for batch in batches:
-        rows = batch.to_pylist()
-        references, damages = decode_cursor_ledgers(rows)
-        yield _single_facts(singles_batch(references), ranges)
-        yield _facts(_damage_facts(damages))
-        yield _facts({"tag": READ, "path": row["cursor_path"]} for row in rows)
-    yield _facts(_range_facts(ranges))
+
+    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
+        ids = _Ids()
+        for batch in batches:
+            rows = batch.to_pylist()
+            references, damages = decode_cursor_ledgers(rows)
+            yield _single_facts(singles_batch(references), ids, shares)
+            yield _facts(_damage_facts(damages))
+            yield _facts({"tag": READ, "path": row["cursor_path"]} for row in rows)
+        yield from ids.ranges()
+
+    return task
 
 
-def decode_log_segments_task(batches: Batches) -> Iterator[pa.RecordBatch]:
+def decode_log_segments_task(shares: int) -> Task:
     """DistributedLog's records to `FACTS`."""
-    ranges = IdRanges()
-    for batch in batches:
-        references, unread = decode_log_segments(batch.to_pylist())
-        yield _single_facts(singles_batch(references), ranges)
-        yield _facts([{"tag": UNREAD, "ledgers": unread}] if unread else [])
-    yield _facts(_range_facts(ranges))
+
+    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
+        ids = _Ids()
+        for batch in batches:
+            references, unread = decode_log_segments(batch.to_pylist())
+            yield _single_facts(singles_batch(references), ids, shares)
+            yield _facts([{"tag": UNREAD, "ledgers": unread}] if unread else [])
+        yield from ids.ranges()
+
+    return task
 
 
 def listed_ids_task(tag: str) -> Task:
@@ -127,22 +162,21 @@ def _facts(rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(list(rows), schema=_FACTS)
 
 
-def _columns(tag: str, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows whose columns are called as those of facts are."""
-    count = rows.num_rows
-    columns = {name: rows.column(name) for name in rows.schema.names} | {"tag": pa.repeat(tag, count)}
-    return pa.RecordBatch.from_arrays(
-        [columns[each.name] if each.name in columns else pa.nulls(count, each.type) for each in _FACTS], schema=_FACTS
-    )
+def _topic_facts(tag: str, rows: pa.RecordBatch, shares: int) -> pa.RecordBatch:
+    packed = pack_shares(rows, shares_of_topics(rows.column("topic"), shares))
+    return _facts({"tag": tag, "part": share, "content": content} for share, content in packed)
 
 
-def _single_facts(singles: pa.RecordBatch, ranges: IdRanges) -> pa.RecordBatch:
-    ranges.add(singles.column("ledger_id").to_numpy())
-    owners = owners_at(singles.column("path"))
-    named = pa.RecordBatch.from_arrays(
-        [*singles.columns, *owners], names=[*singles.schema.names, "tenant", "namespace", "topic"]
+def _single_facts(singles: pa.RecordBatch, seen: _Ids, shares: int) -> pa.RecordBatch:
+    ids = singles.column("ledger_id").to_numpy()
+    seen.add(ids, single=True)
+    columns = [singles.column(name) for name in ("ledger_id", "kind", "path")]
+    named = pa.RecordBatch.from_arrays([*columns, *owners_at(singles.column("path"))], schema=OTHERS)
+    counts = np.bincount(shares_of_ledgers(ids, shares), minlength=shares)
+    return _facts(
+        {"tag": OTHER, "part": share, "content": content, "ledgers": int(counts[share])}
+        for share, content in pack_shares(named, shares_of_ledgers(ids, shares))
     )
-    return _columns(OTHER, named)
 
 
 def _damage_facts(damages: Iterable[Damage]) -> Iterator[dict[str, Any]]:
@@ -155,4 +189,4 @@ def _full_ranges(ranges: IdRanges, tag: str = IDS) -> pa.RecordBatch:
 
 
 def _range_facts(ranges: IdRanges, tag: str = IDS) -> Iterator[dict[str, Any]]:
-    return ({"tag": tag, "range_id": number, "ids": ids} for number, ids in ranges.sets())
+    return ({"tag": tag, "part": number, "content": ids} for number, ids in ranges.sets())

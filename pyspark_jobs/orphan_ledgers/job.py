@@ -46,7 +46,11 @@ _SETTINGS = {
     "spark.sql.broadcastTimeout": "36000",
 }
 
-
+_SETTINGS_ON_DISK = {
+    # Python's workers read all of the inputs there, and of Spark's rows there are too few to be worth compiling for.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 _FEW_ROWS = 50_000
 _ROWS_OF_A_PARTITION = 8_000_000
 
@@ -123,6 +127,8 @@ def _opened(
         "listing": open_tables(places["listing"], Kind.LISTING),
     }
     _set_partitions(spark, *manifests.values())
+    if all(place.on_disk() is not None for place in places.values()):
+        _set(spark, _SETTINGS_ON_DISK)
     named = {role: input_of(manifests[role], places[role].sha256(MANIFEST_NAME)) for role in manifests}
     earlier, orphans = None, None
     if previous is not None:

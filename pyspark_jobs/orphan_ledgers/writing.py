@@ -16,7 +16,6 @@ from service.audit.summaries import Count, Plan
 from service.audit.tables import LEDGER_USAGE, MISSING_LEDGERS, ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Table
 
 _ROWS_PER_FILE = 1_000_000
-_USAGE_ORDER = ("tenant", "namespace", "topic", "kind")
 
 
 class Writing:
@@ -49,9 +48,8 @@ class Writing:
         self._write(missing.select(*MISSING_LEDGERS.names), Table.MISSING_LEDGERS)
         unattributed = self._ordered(findings.unattributed, ("ledger_id",), found.unattributed.ledgers)
         self._write(unattributed.select(*UNATTRIBUTED_LEDGERS.names), Table.UNATTRIBUTED_LEDGERS)
-        # In its own partitions: the order of the whole table means nothing to anybody.
-        usage = findings.usage.sortWithinPartitions(*(F.col(name).asc_nulls_last() for name in _USAGE_ORDER))
-        self._write(usage.select(*LEDGER_USAGE.names), Table.LEDGER_USAGE)
+        # Ordered by share: the order of the whole table means nothing to anybody.
+        self._write(findings.usage, Table.LEDGER_USAGE)
 
     def plan(self, orphans: DataFrame, condemned: Count, instance_id: str) -> Plan:
         """The plan of orphans that were numbered; its blocks are hashed where they are."""
@@ -81,11 +79,14 @@ def extract(findings: Findings, orphans: DataFrame) -> Extract:
     longest = (F.desc_nulls_last("length_bytes"), F.asc("ledger_id"))
     unattributed = findings.unattributed.select(*(name for name in UNATTRIBUTED_LEDGERS.names if name != "metadata"))
     by_id = (F.asc("ledger_id"), F.asc("referenced_by"))
+    largest = findings.usage_shares.mapInArrow(
+        in_worker(tasks.largest_usage_task(EXTRACT_ROWS)), spark_schema(LEDGER_USAGE)
+    )
     return Extract(
         orphans=_first(orphans.drop("metadata"), longest) if found.orphans.ledgers else (),
         missing=_first(findings.missing, by_id) if found.missing else (),
         unattributed=_first(unattributed, longest) if found.unattributed.ledgers else (),
-        owners=_first(findings.usage, (F.desc("bytes"), F.asc_nulls_last("topic"), F.asc("kind"))),
+        owners=_first(largest, (F.desc("bytes"), F.asc_nulls_last("topic"), F.asc("kind"))),
     )
 
 

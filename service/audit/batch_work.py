@@ -23,6 +23,9 @@ from service.audit.varints import Numbers
 from service.ledger_ownership.compaction import COMPACTION_CURSOR
 
 NO_LEDGER = -1
+OWNER_COLUMNS = ("path", "value", "version", "mzxid")
+"""What `owner_nodes` looks at."""
+
 LISTED = pa.schema([LEDGERS.field(name) for name in LISTED_LEDGER_COLUMNS])
 """Ledgers as they are judged."""
 

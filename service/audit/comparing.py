@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from service.audit.ages import age_label
 from service.audit.batch_work import (
+    OWNER_COLUMNS,
     SIZES,
     DecodedPart,
     age_order,
@@ -70,7 +71,6 @@ from service.audit.varints import Numbers
 from service.ledger_ownership.paths import ledger_path
 from service.model.ids import LedgerId
 
-_OWNER_COLUMNS = ("path", "value", "version", "mzxid")
 _NODES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 _NONE: Numbers = np.zeros(0, np.int64)
 
@@ -250,7 +250,7 @@ class Comparing:
         if not paths:
             return {}
         work = partial(owner_nodes_at, pa.array(sorted(paths), pa.string()))
-        answers = [self._inputs.nodes(subtree, _OWNER_COLUMNS, work) for subtree in _NODES]
+        answers = [self._inputs.nodes(subtree, OWNER_COLUMNS, work) for subtree in _NODES]
         return {node.path: node for some in answers for nodes in some for node in nodes}
 
     def _earlier_looks(self, cases: Cases) -> dict[int, EarlierLook]:

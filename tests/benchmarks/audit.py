@@ -26,6 +26,8 @@ from tests.benchmarks.reporting import Table
 
 NAME = "audit"
 _DRIVER_MEMORY = "3g"
+_AS_SUBMITTED = "-XX:TieredStopAtLevel=1"
+"""What `deploy/spark/submit.sh` asks of Java in local mode."""
 _IDS = ("ids", "references")
 _ID = pa.schema([("ledger_id", pa.int64())])
 
@@ -106,7 +108,7 @@ def _spark(place: Path) -> int:
     from service.audit.policies import Policy
 
     places = [str(place / name) for name in ("dump", "listing", "spark")]
-    summary = audit(session(_spark_builder()), *places, None, Policy())
+    summary = audit(session(_spark_builder(_AS_SUBMITTED)), *places, None, Policy())
     return sum(count.ledgers for count in summary.orphans.values())
 
 
@@ -120,14 +122,16 @@ def _sets(place: Path) -> int:
 def _spark_sets(place: Path) -> int:
     from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
+    from pyspark_jobs.orphan_ledgers.files import Directory
     from pyspark_jobs.orphan_ledgers.finding import LISTED, compared
     from pyspark_jobs.orphan_ledgers.first_pass import FACTS, IDS, listed_ids_task
     from pyspark_jobs.orphan_ledgers.job import session
-    from pyspark_jobs.orphan_ledgers.workers import in_worker
+    from pyspark_jobs.orphan_ledgers.rows import Rows
 
-    spark = session(_spark_builder())
+    spark = session(_spark_builder(_AS_SUBMITTED))
+    directory = Directory(spark, str(place))
     ids, references = (
-        spark.read.parquet(str(place / f"{name}.parquet")).mapInArrow(in_worker(listed_ids_task(tag)), FACTS)
+        Rows(spark, directory, [f"{name}.parquet"], _ID, _ID.names).mapped(listed_ids_task(tag), FACTS)
         for name, tag in zip(_IDS, (LISTED, IDS), strict=True)
     )
     counted = compared(ids.union(references), own_ledgers=False).agg(F.sum("candidate_ledgers")).first()
@@ -140,11 +144,12 @@ def _spark_join(place: Path) -> int:
     return int(ids.join(references, "ledger_id", "left_anti").count())
 
 
-def _spark_builder():  # type: ignore[no-untyped-def]  # pyspark is not there for every benchmark
+def _spark_builder(java_options: str = ""):  # type: ignore[no-untyped-def]  # pyspark is not there for every benchmark
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", _DRIVER_MEMORY)
+    builder = builder.config("spark.driver.extraJavaOptions", java_options)
     return builder.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
 
 

@@ -1,16 +1,22 @@
 """``python -m tests.spark.jobs ORDERS ANSWERS``: the Spark job for many small clusters, one after the other.
 
 A process of its own, so that Spark's threads and sockets are not the tests'. Each order is one line of JSON with the
-job's places; each answer is the reason why there is no audit, or null.
+job's places; each answer is the reason why there is no audit, or null. Every other job takes the ways of inputs that
+are on no disk and of ledgers that no executor can hold.
 """
 
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_jobs.orphan_ledgers import finding
+from pyspark_jobs.orphan_ledgers.files import Directory
 from pyspark_jobs.orphan_ledgers.job import run, session
 from service.model.errors import InvalidInputError
 from tests.unit.audit.audit_worlds import NO_WAITING
@@ -37,9 +43,19 @@ def main(orders: Path, answers: Path) -> None:
         builder = builder.config(name, value)
     spark = session(builder)
     with answers.open("w") as told:
-        for line in orders.read_text().splitlines():
-            told.write(json.dumps(_answer(spark, json.loads(line))) + "\n")
+        for number, line in enumerate(orders.read_text().splitlines()):
+            with _far_and_many() if number % 2 else nullcontext():
+                told.write(json.dumps(_answer(spark, json.loads(line))) + "\n")
     spark.stop()
+
+
+@contextmanager
+def _far_and_many() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Directory, "on_disk", lambda _: None)
+        patch.setattr(finding, "_MOST_BROADCAST_IDS", -1)
+        patch.setattr(finding, "_MOST_BROADCAST_ROWS", -1)
+        yield
 
 
 def _answer(spark: SparkSession, order: dict[str, str | None]) -> str | None:

@@ -179,8 +179,9 @@ def test_submitting_passes_the_jobs_options_on(tmp_path: Path) -> None:
         ["/bin/sh", script, "--dump", "with space"], env=environment, capture_output=True, text=True, check=True
     )
     assert ran.stdout.splitlines() == [
-        "--master", "local[*]", "--name", "pulsar-sidecar-audit", "--driver-memory", "3g", "--conf", "a=b",
-        "--py-files", str(tmp_path / "sidecar.whl"), str(tmp_path / "job.py"), "--dump", "with space",
+        "--master", "local[*]", "--name", "pulsar-sidecar-audit",
+        "--driver-java-options", "-XX:TieredStopAtLevel=1", "--driver-memory", "3g", "--conf", "a=b", "--py-files",
+        str(tmp_path / "sidecar.whl"), str(tmp_path / "job.py"), "--dump", "with space",
     ]  # fmt: skip
     missing = subprocess.run(
         ["/bin/sh", script, "--dump", "d"], env=environment | {"SIDECAR_WHEEL": "/nowhere"}, capture_output=True,
