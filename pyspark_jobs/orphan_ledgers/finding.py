@@ -1,7 +1,8 @@
 """The audit as a plan of Spark's: which rows meet which, nothing else.
 
-What is brought to the driver does not grow with the number of ledgers: counts, damages (nodes that could not be read)
-and missing references, of which more than `service.audit.guards.MOST_MISSING` make no audit.
+What is brought to the driver does not grow with the number of ledgers: counts, damages (nodes that could not be read),
+missing references, of which more than `service.audit.guards.MOST_MISSING` make no audit, and what is to be looked up,
+unless it is so much that it has to be shuffled.
 """
 
 from collections.abc import Iterable, Sequence
@@ -49,7 +50,7 @@ from service.model.ids import LedgerId
 
 LISTED, DUMPED = "listed", "dumped"
 _MOST_BROADCAST_IDS, _MOST_BROADCAST_ROWS = 4_000_000, 500_000
-"""What an executor may hold whole: ledgers' ids and paths, of which it is 80 bytes each; rows with owners."""
+"""What the driver and every worker may hold whole: ids of ledgers, 8 bytes each; candidates' owners."""
 _USAGE_KEYS = ("tenant", "namespace", "topic", "kind")
 _COUNTED = ("standing", "kind", "cause", "tenant", "age")
 
