@@ -17,6 +17,7 @@ from service.ledger_deletion.operations import OPERATIONS
 from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
 from service.ledger_deletion.retrying import SUBSCRIPTION
 from service.model.names import TopicName, parse_topic_name
+from tests.cluster.buckets import BUCKETS
 from tests.cluster.oracles import Oracles, OutcomeLog
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
@@ -30,16 +31,10 @@ BROKER_CONF = {
     "metadataStoreSessionTimeoutMillis": "10000",
     # An unused topic must not go by itself while a test looks at it.
     "brokerDeleteInactiveTopicsEnabled": "false",
-    "delayedDeliveryTrackerFactoryClassName": ("org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"),
+    **BUCKETS,
     "delayedDeliveryMinIndexCountPerBucket": "4",
     "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "3",
     "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds": "60",
-    # Recovering buckets blocks a thread until BookKeeper's have answered (Pulsar #26103). With the few threads that a
-    # small machine gets by default, a broker was once seen to answer no read and no write of its bookies any more; why,
-    # is not known. Should it happen again, the failed test's report shows the brokers' busy threads.
-    "bookkeeperClientNumWorkerThreads": "16",
-    "bookkeeperClientNumIoThreads": "8",
-    "numIOThreads": "16",
 }
 
 BOOKIE_CONF = {

@@ -14,6 +14,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ from service.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, managed_led
 from service.model.errors import TemporaryError
 from service.model.ids import LedgerId
 from service.model.names import TopicName, parse_topic_name
-from tests.cluster.patience import NotInTime, until
+from tests.cluster.patience import PATIENCE_SECONDS, NotInTime, until
 from tests.cluster.sidecars import SidecarProcess
 from tests.cluster.topics import Workload
 from tests.model import conformance
@@ -37,7 +38,7 @@ FINAL = frozenset({"deleted", "kept", "rejected", "dead-letter"})
 NOT_OURS_TO_DELETE = frozenset({"not-pulsars", "unknown-component"})
 """Reasons for which an orphan stays one."""
 
-_DRAIN_SECONDS = 240.0
+_DRAIN_SECONDS = PATIENCE_SECONDS
 _READ_MS = 60_000
 
 
@@ -78,12 +79,28 @@ class OutcomeLog:
     @property
     def all(self) -> list[Outcome]:
         """Everything that is there by now; nothing before the first sidecar has created the topic."""
+        node = managed_ledger_path(OUTCOME_TOPIC.managed_ledger_name)
+        if self._reader is None and self._workload.store.read(node) is None:
+            return []
+        until(self._has_caught_up, "the outcome topic can be read")
+        return self._read
+
+    def _has_caught_up(self) -> bool:
+        """Read what is new; False when the connection broke, and the topic has to be read from its beginning."""
         if self._reader is None:
-            if self._workload.store.read(managed_ledger_path(OUTCOME_TOPIC.managed_ledger_name)) is None:
-                return []
             self._reader = self._workload.client.create_reader(str(OUTCOME_TOPIC), pulsar.MessageId.earliest)
-        while self._reader.has_message_available():
-            payload = bytes(self._reader.read_next(_READ_MS).data())
+        try:
+            self._read_on(self._reader)
+        except pulsar.PulsarException:
+            with suppress(pulsar.PulsarException):
+                self._reader.close()
+            self._reader = None
+            return False
+        return True
+
+    def _read_on(self, reader: pulsar.Reader) -> None:
+        while reader.has_message_available():
+            payload = bytes(reader.read_next(_READ_MS).data())
             if payload in self._seen:
                 # A client whose connection broke sends again what was stored, and brokers deduplicate no system topic.
                 # One message says which sidecar did what in which millisecond, so it is the same effect told twice.
@@ -92,7 +109,6 @@ class OutcomeLog:
             document = json.loads(payload)
             for entry in document["entries"]:
                 self._read.append(Outcome(document["step"], document["sidecar"], entry))
-        return self._read
 
     def since(self, mark: int) -> list[Outcome]:
         """What came after a mark, which was the length of `all`."""

@@ -1,7 +1,7 @@
 """What a member's threads are busy with, for the report of a failed test: a broker that waits for itself says so here.
 
-Recovering the buckets of a delayed index blocks a broker's thread until bookies answer (Pulsar #26103), and recovering
-a ledger whose bookies go away can deadlock BookKeeper's client (BookKeeper #4457): both look like silent bookies.
+Recovering the buckets of a delayed index can block a broker for minutes (`tests.cluster.buckets`), and recovering a
+ledger whose bookies go away can deadlock BookKeeper's client (BookKeeper #4457): both look like silent bookies.
 """
 
 import re

@@ -14,13 +14,11 @@ from service.ledger_ownership.claims import BucketClaim, DataClaim, read_claim
 from service.ledger_ownership.references import managed_ledger_references
 from service.model.ledgers import DigestType
 from service.model.names import TopicName, encode_cursor
+from tests.cluster.buckets import BUCKETS
 from tests.cluster.plugin import ClusterFactory
 from tests.contract.bookkeeping import ClusterBookkeeping, until
 
-BUCKETS = {
-    "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
-    "delayedDeliveryMinIndexCountPerBucket": "5",
-}
+SMALL_BUCKETS = {**BUCKETS, "delayedDeliveryMinIndexCountPerBucket": "5"}
 SIGNED = {"managedLedgerDigestType": "MAC", "managedLedgerPassword": "a password"}
 MESSAGES_PER_LEDGER = 10
 SHORT_LEDGERS = {
@@ -42,7 +40,7 @@ TOPICS = 8
 
 @pytest.fixture(scope="module")
 def real(special_cluster: ClusterFactory) -> Iterator[ClusterBookkeeping]:
-    settings = BUCKETS | SIGNED | SHORT_LEDGERS | SMALL_NODES_TOO
+    settings = SMALL_BUCKETS | SIGNED | SHORT_LEDGERS | SMALL_NODES_TOO
     with special_cluster(brokers=2, bookies=1, broker_conf=settings, member_conf=COMPRESSION) as cluster:
         bookkeeping = ClusterBookkeeping(cluster)
         yield bookkeeping

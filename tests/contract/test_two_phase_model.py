@@ -12,8 +12,6 @@ from tests.model import alloy
 from tests.model.alloy import AlloyError, Answer
 from tests.model.traces import Event, Trace, illegal, known_traces
 
-pytestmark = pytest.mark.timeout(900)
-
 
 @pytest.fixture(scope="module")
 def answers() -> Mapping[str, Answer]:

@@ -35,8 +35,6 @@ from tests.faults.harness import line_of
 from tests.faults.load import pause
 from tests.faults.tally import Line
 
-pytestmark = pytest.mark.timeout(900)
-
 CONF = {
     **BROKER_CONF,
     **EVERY_KIND_CONF,

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests.cluster.buckets import BUCKETS
 from tests.cluster.cancelling import CANCELLING, FAST_SESSIONS, Stage, check, staged
 from tests.cluster.delays import KEY_SHARED, SHARED, DelayedTopic, Sent, await_rest, now_ms
 from tests.cluster.patience import OPERATION_SECONDS, until
@@ -21,8 +22,8 @@ from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import SidecarProcess
 
-BUCKETS = {
-    "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
+SMALL_BUCKETS = {
+    **BUCKETS,
     "delayedDeliveryMinIndexCountPerBucket": "50",
     "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "20",
     "managedLedgerMaxEntriesPerLedger": "100",
@@ -108,7 +109,7 @@ def test_a_partitioned_topic_is_cancelled_on_by_one_call_and_by_what_messages_ar
 
 
 LARGE_BUCKETS = {
-    **BUCKETS,
+    **SMALL_BUCKETS,
     # 100,000 messages in buckets and ledgers of some dozen each are more than a broker of this machine copes with.
     "delayedDeliveryMinIndexCountPerBucket": "5000",
     "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "500",
@@ -124,7 +125,7 @@ def thorough(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stage]:
     """Both delayed delivery trackers."""
-    conf = {**FAST_SESSIONS, **(BUCKETS if request.param == "buckets" else {})}
+    conf = {**FAST_SESSIONS, **(SMALL_BUCKETS if request.param == "buckets" else {})}
     with (
         special_cluster(brokers=2, broker_conf=conf) as own,
         staged(own, tmp_path_factory.mktemp("sidecars")) as opened,

@@ -1,5 +1,7 @@
 """Ledgers that brokers left behind are deleted, referenced ones are kept, and what was deleted can come back."""
 
+from typing import Any
+
 import pulsar
 import pytest
 
@@ -7,8 +9,9 @@ from service.ledger_ownership.paths import ledger_path
 from service.model.ledgers import LedgerComponent
 from service.model.names import TopicName
 from tests.cluster.deletion import Scene
+from tests.cluster.patience import until
 from tests.cluster.sidecars import BASE
-from tests.cluster.topics import TopicLedgers
+from tests.cluster.topics import TopicLedgers, Workload
 
 
 def test_what_a_broker_left_of_every_kind_is_deleted(scene: Scene) -> None:
@@ -35,10 +38,17 @@ def demand_everything_works(scene: Scene, topic: TopicName, found: TopicLedgers)
     place = f"schemas/{topic.namespace}/{topic.local_name}/schemas"
     assert len(workload.admin("GET", place)["getSchemaResponses"]) == len(found.schema)
     consumer = workload.client.subscribe(str(topic), "delayed", consumer_type=pulsar.ConsumerType.Shared)
-    stats = workload.admin("GET", workload.of_topic(topic, "stats"))
+    # Closing while the broker recovers the buckets may block it (`tests.cluster.buckets`): first it has to have them.
+    delayed = until(lambda: _with_delayed_messages(workload, topic), "the delayed index is recovered")
     assert workload.ledgers(topic).buckets == found.buckets
-    assert stats["subscriptions"]["delayed"]["msgBacklog"] == 12
+    assert delayed["msgBacklog"] == 12
     consumer.close()
+
+
+def _with_delayed_messages(workload: Workload, topic: TopicName) -> dict[str, Any] | None:
+    stats = workload.admin("GET", workload.of_topic(topic, "stats"))
+    found: dict[str, Any] = stats["subscriptions"]["delayed"]
+    return found if found["msgDelayed"] else None
 
 
 @pytest.mark.parametrize("loaded", [True, False], ids=["loaded", "unloaded"])

@@ -25,7 +25,6 @@ from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.spark.worlds import RandomCluster, changed, damaged
 from tests.unit.audit.audit_worlds import NO_WAITING, World, embedded, full_world
 
-pytestmark = pytest.mark.timeout(900)
 _ROOM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # in memory: audits wait for the disk
 _SECONDS_OF_SPARK = 6 * 3600
 
