@@ -13,7 +13,7 @@ topic from its beginning; nothing is believed because a sidecar says so, except 
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ from service.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, managed_led
 from service.model.errors import TemporaryError
 from service.model.ids import LedgerId
 from service.model.names import TopicName, parse_topic_name
-from tests.cluster.patience import PATIENCE_SECONDS, NotInTime, until
+from tests.cluster.patience import PATIENCE_SECONDS, Found, NotInTime, until
 from tests.cluster.sidecars import SidecarProcess
 from tests.cluster.topics import Workload
 from tests.model import conformance
@@ -201,7 +201,7 @@ class Oracles:
             ended = self._finals_by_ledger()
             return {id_: ended[LedgerId(id_)][-1] for id_ in wanted} if wanted <= ended.keys() else None
 
-        return until(look, f"every one of {len(wanted)} ledgers has an outcome", seconds) if wanted else {}
+        return _demand(look, f"every one of {len(wanted)} ledgers has an outcome", seconds) if wanted else {}
 
     def wait_until_drained(self, sidecar: SidecarProcess, seconds: float = _DRAIN_SECONDS) -> None:
         """No record waits and no topic deletion runs."""
@@ -215,16 +215,12 @@ class Oracles:
                 return False  # measured before anybody asked
             return (inflight["count"], status["runningTopicDeletions"]) == (0, 0)
 
-        until(is_drained, f"nothing waits any more\n{sidecar.log()}", seconds)
+        _demand(is_drained, f"nothing waits any more\n{sidecar.log()}", seconds)
 
     def check(self, sidecar: SidecarProcess) -> None:
         """Demand all of it; ``sidecar`` is a running one."""
-        try:
-            self.wait_until_drained(sidecar)
-            self.wait_for_finals(self._told)
-        except NotInTime as error:
-            # A record without an end may be a lost one, which no second try excuses.
-            raise AssertionError(f"L1: {error}") from None
+        self.wait_until_drained(sidecar)
+        self.wait_for_finals(self._told)
         self._check_effects_happened_once()
         self._check_nothing_referenced_is_gone()
         self._check_what_stays_reads_to_its_end()
@@ -278,6 +274,14 @@ class Oracles:
         if orphans:
             orphans &= self.census().orphans
         assert not orphans, f"orphans that a sidecar was told about: {sorted(orphans)}"
+
+
+def _demand(look: Callable[[], Found | None], what: str, seconds: float) -> Found:
+    """As `until`; but a record without an end may be a lost one, which no second try excuses."""
+    try:
+        return until(look, what, seconds)
+    except NotInTime as error:
+        raise AssertionError(f"L1: {error}") from None
 
 
 def _claims_to_be_in(data: bytes, prefix: str) -> bool:
