@@ -3,6 +3,7 @@
 Invariant: every value comes from `service.audit`, which the embedded engine calls too; here rows only change form.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -58,101 +59,96 @@ OTHERS = pa.schema(
 """Single references, and whom they belong to."""
 
 
-class _Ids:
-    """The ids of all references that one task has seen, and of those that are in no managed ledger's list."""
+class _IdSets:
+    """The ids that one task has seen, by the tags of the sets that they belong to."""
 
     def __init__(self) -> None:
-        self._sets = {IDS: IdRanges(), SINGLE_IDS: IdRanges()}
+        self._ranges: defaultdict[str, IdRanges] = defaultdict(IdRanges)
 
-    def add(self, ids: Numbers, *, single: bool = False) -> None:
-        self._sets[IDS].add(ids)
-        if single:
-            self._sets[SINGLE_IDS].add(ids)
+    def add(self, ids: Numbers, *tags: str) -> None:
+        for tag in tags:
+            self._ranges[tag].add(ids)
 
-    def full_ranges(self) -> Iterator[pa.RecordBatch]:
-        return (_full_ranges(ranges, tag) for tag, ranges in self._sets.items())
+    def taken(self, *, only_full: bool) -> Iterator[pa.RecordBatch]:
+        """The sets as `FACTS`; nothing is held of them any more."""
+        for tag, ranges in self._ranges.items():
+            if ranges.full() or not only_full:
+                yield _facts({"tag": tag, "part": number, "content": ids} for number, ids in ranges.sets())
 
-    def ranges(self) -> Iterator[pa.RecordBatch]:
-        return (_facts(_range_facts(ranges, tag)) for tag, ranges in self._sets.items())
+
+def _task(look: Callable[[pa.RecordBatch, _IdSets], Iterator[pa.RecordBatch]]) -> Task:
+    """What ``look`` tells of each batch, and the sets of ids that it has filled."""
+
+    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
+        sets = _IdSets()
+        for batch in batches:
+            if batch.num_rows:
+                yield from look(batch, sets)
+                # So that memory does not grow with a task's rows.
+                yield from sets.taken(only_full=True)
+        yield from sets.taken(only_full=False)
+
+    return task
 
 
 def decode_nodes_task(shares: int) -> Task:
     """Nodes to `FACTS`."""
 
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        ids = _Ids()
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            part = decode_part(batch)
-            ids.add(part.ids)
-            yield _topic_facts(USAGE, part.usage, shares)
-            yield _topic_facts(LOADED, part.loaded, shares)
-            yield _single_facts(part.singles, ids, shares)
-            yield _facts(_damage_facts(part.damages))
-            yield _facts({"tag": COMPACTION, "path": path} for path in part.compaction_cursors)
-            yield from ids.full_ranges()
-        yield from ids.ranges()
+    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
+        part = decode_part(batch)
+        sets.add(part.ids, IDS)
+        yield _topic_facts(USAGE, part.usage, shares)
+        yield _topic_facts(LOADED, part.loaded, shares)
+        yield _single_facts(part.singles, sets, shares)
+        yield _facts(_damage_facts(part.damages))
+        yield _facts({"tag": COMPACTION, "path": path} for path in part.compaction_cursors)
 
-    return task
+    return _task(look)
 
 
 def decode_cursor_ledgers_task(shares: int) -> Task:
     """Readings of compaction cursors' ledgers to `FACTS`."""
 
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        ids = _Ids()
-        for batch in batches:
-            rows = batch.to_pylist()
-            references, damages = decode_cursor_ledgers(rows)
-            yield _single_facts(singles_batch(references), ids, shares)
-            yield _facts(_damage_facts(damages))
-            yield _facts({"tag": READ, "path": row["cursor_path"]} for row in rows)
-        yield from ids.ranges()
+    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
+        rows = batch.to_pylist()
+        references, damages = decode_cursor_ledgers(rows)
+        yield _single_facts(singles_batch(references), sets, shares)
+        yield _facts(_damage_facts(damages))
+        yield _facts({"tag": READ, "path": row["cursor_path"]} for row in rows)
 
-    return task
+    return _task(look)
 
 
 def decode_log_segments_task(shares: int) -> Task:
     """DistributedLog's records to `FACTS`."""
 
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        ids = _Ids()
-        for batch in batches:
-            references, unread = decode_log_segments(batch.to_pylist())
-            yield _single_facts(singles_batch(references), ids, shares)
-            yield _facts([{"tag": UNREAD, "ledgers": unread}] if unread else [])
-        yield from ids.ranges()
+    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
+        references, unread = decode_log_segments(batch.to_pylist())
+        yield _single_facts(singles_batch(references), sets, shares)
+        yield _facts([{"tag": UNREAD, "ledgers": unread}] if unread else [])
 
-    return task
+    return _task(look)
 
 
 def listed_ids_task(tag: str) -> Task:
     """The listing's ids to `FACTS`."""
 
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        ranges = IdRanges()
-        for batch in batches:
-            ranges.add(batch.column(0).to_numpy())
-            yield _full_ranges(ranges, tag)
-        yield _facts(_range_facts(ranges, tag))
+    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
+        sets.add(batch.column(0).to_numpy(), tag)
+        yield from ()
 
-    return task
+    return _task(look)
 
 
 def dumped_ids_task(tag: str, root: str) -> Task:
     """The ids of the dump's own ledgers, and directories that could not be read, to `FACTS`."""
 
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        ranges = IdRanges()
-        for batch in batches:
-            ids, unread = dumped_ids(root, batch)
-            ranges.add(ids[ids >= 0])
-            yield _full_ranges(ranges, tag)
-            yield _facts({"tag": UNREAD, "path": path} for path in unread)
-        yield _facts(_range_facts(ranges, tag))
+    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
+        ids, unread = dumped_ids(root, batch)
+        sets.add(ids[ids >= 0], tag)
+        yield _facts({"tag": UNREAD, "path": path} for path in unread)
 
-    return task
+    return _task(look)
 
 
 # --- forms ---------------------------------------------------------------------------------------------------------
@@ -167,26 +163,18 @@ def _topic_facts(tag: str, rows: pa.RecordBatch, shares: int) -> pa.RecordBatch:
     return _facts({"tag": tag, "part": share, "content": content} for share, content in packed)
 
 
-def _single_facts(singles: pa.RecordBatch, seen: _Ids, shares: int) -> pa.RecordBatch:
+def _single_facts(singles: pa.RecordBatch, sets: _IdSets, shares: int) -> pa.RecordBatch:
     ids = singles.column("ledger_id").to_numpy()
-    seen.add(ids, single=True)
+    sets.add(ids, IDS, SINGLE_IDS)
     columns = [singles.column(name) for name in ("ledger_id", "kind", "path")]
     named = pa.RecordBatch.from_arrays([*columns, *owners_at(singles.column("path"))], schema=OTHERS)
-    counts = np.bincount(shares_of_ledgers(ids, shares), minlength=shares)
+    share_of = shares_of_ledgers(ids, shares)
+    counts = np.bincount(share_of, minlength=shares)
     return _facts(
         {"tag": OTHER, "part": share, "content": content, "ledgers": int(counts[share])}
-        for share, content in pack_shares(named, shares_of_ledgers(ids, shares))
+        for share, content in pack_shares(named, share_of)
     )
 
 
 def _damage_facts(damages: Iterable[Damage]) -> Iterator[dict[str, Any]]:
     return ({"tag": DAMAGE, "path": each.path, "kind": each.reach.value, "reason": each.reason} for each in damages)
-
-
-def _full_ranges(ranges: IdRanges, tag: str = IDS) -> pa.RecordBatch:
-    """So that memory does not grow with a task's rows."""
-    return _facts(_range_facts(ranges, tag) if ranges.full() else ())
-
-
-def _range_facts(ranges: IdRanges, tag: str = IDS) -> Iterator[dict[str, Any]]:
-    return ({"tag": tag, "part": number, "content": ids} for number, ids in ranges.sets())
