@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from service.adapters.parquet.own_process import without_pandas
 from service.cli.app import Programs, command_line
 from service.cli.audit import AuditPrograms
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the command line; ends the process with its exit code."""
+    without_pandas()
     try:
         audits = AuditPrograms(_run_audit, _show_audit, _explain_ledger, _apply_audit, _report_audit, _prune_archive)
         programs = Programs(_serve, _play_demo, _strike_demo, _make_dump, _make_listing, audits)
@@ -68,7 +70,7 @@ def _make_listing(request: "ListingRequest", say: Callable[[str], None]) -> "Man
 
 
 def _run_audit(request: "AuditRequest", say: Callable[[str], None]) -> "Audited":
-    from service.audit_bootstrap import make_audit
+    from service.audit_run_bootstrap import make_audit
 
     return make_audit(request, say)
 

@@ -1,14 +1,11 @@
-"""The composition root of the audit's commands: requests become adapters, dumps and listings come out.
+"""The composition root of what an audit is made of: requests become adapters, dumps and listings come out.
 
 Like `service.bootstrap` it names concrete adapters and closes what it opened; it is apart from it because these
 commands need neither brokers nor a running service.
 """
 
-import importlib.metadata
-import signal
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -22,17 +19,14 @@ from service.adapters.metadata.snapshot_nodes import snapshot_file
 from service.adapters.metadata.zookeeper import open_metadata_store
 from service.adapters.metadata.zookeeper_admin import AdminServer
 from service.adapters.metadata.zookeeper_walk import WalkOrder
-from service.adapters.parquet.inputs import open_earlier, open_inputs
 from service.adapters.parquet.output import parquet_output
 from service.audit.cursor_ledgers import CursorLedgers
 from service.audit.dumping import DumpPlan, dump
-from service.audit.guards import exit_code
 from service.audit.listing import list_ledgers
 from service.audit.manifests import Manifest, SourceKind
 from service.audit.ports import LedgerSource, NodeSource, Say
-from service.audit.requests import Audited, AuditRequest, DumpRequest, ListingRequest, dump_source, listing_source
-from service.audit.running import Order, run_audit
-from service.audit.verdicts import conclude
+from service.audit.requests import DumpRequest, ListingRequest, dump_source, listing_source
+from service.command_process import ended_in_order, tool_version
 from service.model.clocks import Clock, SystemClock
 from service.model.errors import InvalidInputError
 
@@ -49,7 +43,7 @@ def make_dump(request: DumpRequest, say: Say) -> Manifest:
     """
     kind, address = dump_source(request.source)
     clock = SystemClock()
-    with _ended_in_order(), ExitStack() as stack:
+    with ended_in_order(), ExitStack() as stack:
         source = _node_source(request, kind, address, clock, say)
         url = request.cursors_from or (_pulsars_form(address) if kind is SourceKind.ZOOKEEPER else None)
         plan = DumpPlan(
@@ -57,7 +51,7 @@ def make_dump(request: DumpRequest, say: Say) -> Manifest:
             None if url is None else _cursor_ledgers(url, request, clock, stack),
             request.ledgers_root,
             request.without_ledgers,
-            _version(),
+            tool_version(),
         )
         return dump(plan, partial(parquet_output, request.output), clock, say)
 
@@ -70,7 +64,7 @@ def make_listing(request: ListingRequest, say: Say) -> Manifest:
         TemporaryError: the listing could not be finished; nothing is left behind.
     """
     clock = SystemClock()
-    with _ended_in_order(), ExitStack() as stack:
+    with ended_in_order(), ExitStack() as stack:
         return list_ledgers(
             _ledger_source(request, clock, stack),
             partial(parquet_output, request.output),
@@ -78,25 +72,8 @@ def make_listing(request: ListingRequest, say: Say) -> Manifest:
             say,
             ledgers_root=request.ledgers_root,
             with_metadata=request.with_metadata,
-            tool_version=_version(),
+            tool_version=tool_version(),
         )
-
-
-def make_audit(request: AuditRequest, say: Say) -> Audited:
-    """Audit with the embedded engine.
-
-    Raises:
-        InvalidInputError: no audit can be made of these inputs; nothing is left behind.
-        TemporaryError: the audit could not be written.
-    """
-    if request.output.exists():
-        raise InvalidInputError(f"{request.output} exists already; nothing is overwritten, name another directory")
-    earlier = None if request.previous is None else open_earlier(request.previous)
-    order = Order(request.policy, _version(), str(request.output))
-    with _ended_in_order(), open_inputs(request.dump, request.listing) as inputs:
-        summary = run_audit(inputs, earlier, partial(parquet_output, request.output), order, say)
-    conclusion = conclude(summary, str(request.output))
-    return Audited(exit_code(summary), f"{conclusion.verdict.value}: {conclusion.sentence}", conclusion.next_step)
 
 
 def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Clock, say: Say) -> NodeSource:
@@ -155,17 +132,3 @@ def _ledger_source(request: ListingRequest, clock: Clock, stack: ExitStack) -> L
 
 def _pulsars_form(address: str) -> str:
     return f"zk:{address}"
-
-
-@contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """SIGTERM ends the command like an error does, so that nothing unfinished stays behind."""
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _version() -> str:
-    return importlib.metadata.version("pulsar-sidecar")

@@ -1,6 +1,6 @@
 """The composition root of what follows an audit: looking at it, explaining it, applying it, tidying up.
 
-Like `service.audit_bootstrap` it names concrete adapters and closes what it opened. Nothing here starts a service.
+Like `service.bootstrap` it names concrete adapters and closes what it opened. Nothing here starts a service.
 """
 
 from collections.abc import Iterator

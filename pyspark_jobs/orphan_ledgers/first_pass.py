@@ -16,7 +16,7 @@ from service.audit.batch_work import decode_part, dumped_ids
 from service.audit.decoding import decode_cursor_ledgers, decode_log_segments, singles_batch
 from service.audit.owner_columns import owners_at
 from service.audit.shields import Damage
-from service.audit.varints import Numbers
+from service.audit.varints import Ids
 
 Batches = Iterable[pa.RecordBatch]
 Task = Callable[[Batches], Iterator[pa.RecordBatch]]
@@ -65,7 +65,7 @@ class _IdSets:
     def __init__(self) -> None:
         self._ranges: defaultdict[str, IdRanges] = defaultdict(IdRanges)
 
-    def add(self, ids: Numbers, *tags: str) -> None:
+    def add(self, ids: Ids, *tags: str) -> None:
         for tag in tags:
             self._ranges[tag].add(ids)
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-Ids = npt.NDArray[np.int64]
+from service.audit.varints import Ids, Numbers
 
 RANGE_BITS = 20
 _RANGE = 1 << RANGE_BITS
@@ -62,7 +62,7 @@ def write_ids(ids: Ids) -> bytes:
     return _BITMAP + np.packbits(bits).tobytes()
 
 
-def read_ids(number: int, written: bytes) -> Ids:
+def read_ids(number: int, written: bytes) -> Numbers:
     """The ids of a range, ascending."""
     if written[:1] == _OFFSETS:
         offsets = np.frombuffer(written, "<u4", offset=1).astype(np.int64)
@@ -71,7 +71,7 @@ def read_ids(number: int, written: bytes) -> Ids:
     return offsets + (number << RANGE_BITS)
 
 
-def union(number: int, written: Iterable[bytes]) -> Ids:
+def union(number: int, written: Iterable[bytes]) -> Numbers:
     """All ids of several sets of one range, ascending."""
     sets = [read_ids(number, each) for each in written]
     if sum(map(len, sets)) < _DENSE:

@@ -27,9 +27,17 @@ from service.audit.batch_work import (
 )
 from service.audit.candidates import Claimed, read_candidate
 from service.audit.causes import OwnerNode
-from service.audit.findings import earlier_looks, judge_cases, number_condemned, read_cases, withheld
+from service.audit.findings import (
+    NODE_METADATA_COLUMNS,
+    earlier_looks,
+    judge_cases,
+    number_condemned,
+    read_cases,
+    withheld,
+)
 from service.audit.id_tables import IdTable
 from service.audit.judging import Judge
+from service.audit.ledger_ids import ledger_ids
 from service.audit.ledger_sets import LedgerSets
 from service.audit.missing import missing_row
 from service.audit.plans import block_digest
@@ -89,7 +97,7 @@ def compare_task(listed_tag: str, dumped_tag: str, own_ledgers: bool) -> Callabl
         number = facts.column("part")[0].as_py()
         written = _by_tag(facts, listed_tag, dumped_tag, IDS)
         listed, referenced = union(number, written[listed_tag]), union(number, written[IDS])
-        sets = LedgerSets(listed, union(number, written[dumped_tag]) if own_ledgers else listed, referenced)
+        sets = LedgerSets([listed], union(number, written[dumped_tag]) if own_ledgers else listed, [referenced])
         candidates, missing = sets.dumped[sets.candidates()], sets.gone()
         row = {
             "candidates": write_ids(candidates),
@@ -97,7 +105,7 @@ def compare_task(listed_tag: str, dumped_tag: str, own_ledgers: bool) -> Callabl
             "candidate_ledgers": len(candidates),
             "missing_ledgers": len(missing),
             "part": number,
-            "listed": len(sets.listed),
+            "listed": sets.listed,
             "in_dump": sets.in_dump(),
             "referenced": sets.referenced_and_listed(),
             "newest": sets.newest(),
@@ -127,7 +135,7 @@ def read_ledgers_task(root: str, shares: int) -> Task:
     def task(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             chosen = batch.column("is_candidate").to_numpy(zero_copy_only=False)
-            listed = as_listed(batch, root) if "path" in batch.schema.names else batch
+            listed = _listed(batch, root)
             yield from _read(listed, chosen, ~chosen, shares)
 
     return task
@@ -139,7 +147,7 @@ def choose_ledgers_task(root: str, candidates: Numbers, named: Numbers, shares: 
     def task(batches: Batches) -> Iterator[pa.RecordBatch]:
         are_candidates, are_named = IdTable(candidates), IdTable(named)
         for batch in batches:
-            listed = as_listed(batch, root) if "path" in batch.schema.names else batch
+            listed = _listed(batch, root)
             ids = listed.column("ledger_id").fill_null(NO_LEDGER).to_numpy()
             yield from _read(listed, are_candidates.holds(ids), are_named.holds(ids), shares)
 
@@ -370,6 +378,13 @@ def largest_usage_task(rows: int) -> Task:
 def _wanted(ledger_ids: list[int], root: str) -> pa.RecordBatch:
     paths = [ledger_path(LedgerId(ledger_id), root) for ledger_id in ledger_ids]
     return pa.RecordBatch.from_arrays([pa.array(ledger_ids, pa.int64()), pa.array(paths, pa.string())], schema=_WANTED)
+
+
+def _listed(batch: pa.RecordBatch, root: str) -> pa.RecordBatch:
+    """Rows of a listing; nodes of ledgers become such rows."""
+    if "path" not in batch.schema.names:
+        return batch
+    return as_listed(ledger_ids(batch.column("path"), root), batch.select(list(NODE_METADATA_COLUMNS)))
 
 
 def _read(listed: pa.RecordBatch, are_candidates: Mask, are_named: Mask, shares: int) -> Iterator[pa.RecordBatch]:

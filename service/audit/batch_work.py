@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from service.audit.causes import OwnerNode, owner_node
 from service.audit.decoding import decode_nodes, is_compaction_cursor
-from service.audit.findings import LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS, Cases, read_cases
+from service.audit.findings import LISTED_LEDGER_COLUMNS, Cases, read_cases
 from service.audit.ledger_ids import ledger_ids
 from service.audit.ledger_lengths import ledger_lengths
 from service.audit.ledger_lists import find_ledgers, read_ledger_lists
@@ -19,12 +19,15 @@ from service.audit.places import locate
 from service.audit.shields import Damage
 from service.audit.tables import LEDGERS
 from service.audit.usage import loaded_topics, named_usage
-from service.audit.varints import Numbers
+from service.audit.varints import Ids, Numbers, narrowed
 from service.ledger_ownership.compaction import COMPACTION_CURSOR
 
 NO_LEDGER = -1
 OWNER_COLUMNS = ("path", "value", "version", "mzxid")
 """What `owner_nodes` looks at."""
+
+ASKED_COLUMNS = (*OWNER_COLUMNS, "unreadable")
+"""What `answer` looks at."""
 
 LISTED = pa.schema([LEDGERS.field(name) for name in LISTED_LEDGER_COLUMNS])
 """Ledgers as they are judged."""
@@ -48,7 +51,7 @@ class DecodedPart:
     """
 
     rows: int
-    ids: Numbers
+    ids: Ids
     list_nodes: Numbers
     list_lengths: Numbers
     usage: pa.RecordBatch
@@ -63,28 +66,27 @@ class DecodedPart:
         return self.list_nodes[np.unique(np.searchsorted(ends, chosen, side="right"))]
 
 
-def listed_ids(batch: pa.RecordBatch) -> Numbers:
+def listed_ids(batch: pa.RecordBatch) -> Ids:
     """The ids of a batch of a listing."""
-    ids: Numbers = batch.column("ledger_id").to_numpy()
-    return ids
+    return narrowed(batch.column("ledger_id").to_numpy())
 
 
-def dumped_ids(root: str, batch: pa.RecordBatch) -> tuple[Numbers, list[str]]:
+def dumped_ids(root: str, batch: pa.RecordBatch) -> tuple[Ids, list[str]]:
     """The ids of a batch of the dump's ledgers, -1 for what is none, and directories that could not be read."""
     ids = ledger_ids(batch.column("path"), root)
     unread = batch.filter(pc.and_(pc.is_null(ids), pc.is_valid(batch.column("unreadable"))))
-    return ids.fill_null(NO_LEDGER).to_numpy(), unread.column("path").to_pylist()
+    return narrowed(ids.fill_null(NO_LEDGER).to_numpy()), unread.column("path").to_pylist()
 
 
 def decode_part(batch: pa.RecordBatch) -> DecodedPart:
     """Decode a batch of nodes."""
-    decoded = decode_nodes(batch)
+    decoded = decode_nodes(batch, with_entries=False)
     lists = decoded.lists
     starts = np.flatnonzero(np.diff(lists.node, prepend=-1))
     paths = decoded.paths.filter(pc.ends_with(decoded.paths, f"/{COMPACTION_CURSOR}")).to_pylist()
     return DecodedPart(
         batch.num_rows,
-        lists.ledger_id,
+        narrowed(lists.ledger_id),
         lists.node[starts],
         np.diff(starts, append=len(lists.node)),
         named_usage(decoded.usage()),
@@ -104,18 +106,23 @@ def lists_naming(wanted: Numbers, batch: pa.RecordBatch) -> pa.RecordBatch:
     return decode_nodes(batch.filter(pa.array(some))).lists_naming(wanted)
 
 
-def read_ledgers(root: str, candidates: Numbers, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Cases]:
-    """`SIZES` of the ledgers that are no candidates, and the candidates."""
-    if "path" in batch.schema.names:
-        batch = as_listed(batch, root)
-    is_candidate = np.isin(batch.column("ledger_id").to_numpy(), candidates)
-    return sizes_of(batch.filter(pa.array(~is_candidate))), read_cases(batch.filter(pa.array(is_candidate)))
+def answer(
+    gone: Numbers, paths: pa.Array, batch: pa.RecordBatch, naming: Numbers
+) -> tuple[pa.RecordBatch, list[OwnerNode]]:
+    """References to missing ledgers from the lists of some rows, and what the nodes at some paths hold."""
+    return lists_naming(gone, batch.take(pa.array(naming))), owner_nodes_at(paths, batch)
 
 
-def as_listed(nodes: pa.RecordBatch, root: str) -> pa.RecordBatch:
-    """Nodes of ledgers in the columns of a listing."""
-    rest = (nodes.column(name) for name in LEDGER_NODE_COLUMNS[1:])
-    return pa.RecordBatch.from_arrays([ledger_ids(nodes.column("path"), root), *rest], schema=LISTED)
+def read_ledgers(candidates: Numbers, rows: pa.RecordBatch, ids: Ids) -> tuple[pa.RecordBatch, Cases]:
+    """`SIZES` of the ledgers that are no candidates, and the candidates, from rows as `as_listed` takes."""
+    listed = as_listed(pa.array(ids, pa.int64()), rows)
+    is_candidate = np.isin(ids, candidates)
+    return sizes_of(listed.filter(pa.array(~is_candidate))), read_cases(listed.filter(pa.array(is_candidate)))
+
+
+def as_listed(ids: pa.Array, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with `NODE_METADATA_COLUMNS` or `LISTED_METADATA_COLUMNS`, with their ledgers' ids."""
+    return pa.RecordBatch.from_arrays([ids, *rows.columns], schema=LISTED)
 
 
 def sizes_of(ledgers: pa.RecordBatch) -> pa.RecordBatch:
@@ -145,7 +152,7 @@ def owner_nodes_at(paths: pa.Array, batch: pa.RecordBatch) -> list[OwnerNode]:
 
 def owner_nodes(nodes: pa.RecordBatch) -> list[OwnerNode]:
     """`service.audit.causes.owner_node` of each; plain lists are read together."""
-    lists = read_ledger_lists(nodes.column("value"))
+    lists = read_ledger_lists(nodes.column("value"), with_entries=False)
     starts = np.flatnonzero(np.diff(lists.node, prepend=NO_LEDGER))
     counts = np.diff(starts, append=len(lists.node))
     ends = starts + counts - 1

@@ -15,16 +15,15 @@ import pyarrow.compute as pc
 
 from service.audit.ages import age_label
 from service.audit.batch_work import (
-    OWNER_COLUMNS,
+    ASKED_COLUMNS,
     SIZES,
     DecodedPart,
     age_order,
+    answer,
     decode_part,
     dumped_ids,
     listed_ids,
-    lists_naming,
     newest_sizes,
-    owner_nodes_at,
     read_ledgers,
 )
 from service.audit.causes import OwnerNode
@@ -41,8 +40,8 @@ from service.audit.decoding import (
 )
 from service.audit.dumping import LEDGERS_LEFT_OUT
 from service.audit.findings import (
-    LEDGER_NODE_COLUMNS,
-    LISTED_LEDGER_COLUMNS,
+    LISTED_METADATA_COLUMNS,
+    NODE_METADATA_COLUMNS,
     Cases,
     earlier_looks,
     judge_cases,
@@ -67,7 +66,7 @@ from service.audit.usage import (
     usage_table,
     usage_taken_off,
 )
-from service.audit.varints import Numbers
+from service.audit.varints import Ids, Numbers
 from service.ledger_ownership.paths import ledger_path
 from service.model.ids import LedgerId
 
@@ -121,9 +120,9 @@ class _Seen:
     def parts(self) -> list[DecodedPart]:
         return [part for parts in self.decoded.values() for part in parts]
 
-    def referenced(self) -> Numbers:
-        """Every referenced ledger, with repetitions."""
-        return np.concatenate([*(part.ids for part in self.parts()), self.singles.column("ledger_id").to_numpy()])
+    def referenced(self) -> list[Ids]:
+        """Every referenced ledger, with repetitions, in pieces."""
+        return [*(part.ids for part in self.parts()), self.singles.column("ledger_id").to_numpy()]
 
 
 class Comparing:
@@ -142,19 +141,24 @@ class Comparing:
         # All of this work is handed out before the first answer is waited for; the longest comes first.
         nodes = {subtree: self._inputs.nodes(subtree, NODE_COLUMNS, decode_part) for subtree in _NODES}
         dumped_parts = self._dumped_parts()
-        listed = np.concatenate([_NONE, *self._inputs.ledgers(["ledger_id"], listed_ids)])
-        dumped, unread_directories = _dumped(dumped_parts) if self._own_ledgers else (listed, [])
-        self._say(f"{len(listed):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
+        listed = list(self._inputs.columns_of_ledgers(["ledger_id"], listed_ids))
+        dumped, unread_directories = _dumped(dumped_parts if self._own_ledgers else ((ids, []) for ids in listed))
+        self._say(f"{sum(map(len, listed)):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
         seen = self._seen({subtree: list(parts) for subtree, parts in nodes.items()})
         sets = LedgerSets(listed, dumped, seen.referenced())
-        self._say(f"{len(sets.referenced):,} references")
+        self._say(f"{sets.references:,} references")
         gone = self._gone(sets, unread_directories)
-        named_in_vain = self._missing(gone, seen)
-        missing = made_before(named_in_vain, sets.newest())
         singles = seen.singles.filter(_not_among(gone, seen.singles.column("ledger_id")))
         sizes, cases = self._read_wanted(sets, singles.column("ledger_id").to_numpy())
-        usage = _usage(seen, singles, sizes, named_in_vain)
-        orphans, unattributed = self._judge(cases, seen.shields)
+        asked = self._ask(gone, cases, seen)
+        counted = [*(part.usage for part in seen.parts()), named_usage(single_usage(singles, sizes))]
+        answered = [each for answers in asked for each in answers]
+        named_in_vain = _named_in_vain(gone, seen, [lists for lists, _ in answered])
+        missing = made_before(named_in_vain, sets.newest())
+        usage = _usage(counted, named_in_vain, seen)
+        orphans, unattributed = self._judge(
+            cases, seen.shields, {node.path: node for _, some in answered for node in some}
+        )
         found = _found(sets, usage, orphans, unattributed, missing)
         demand_plausible(found.measured(), self._inputs.dump)
         passed = self._guards(found)
@@ -185,10 +189,11 @@ class Comparing:
         shields = Shields([*(each for part in parts for each in part.damages), *damages])
         return _Seen(decoded, _once(singles), shields, unread)
 
-    def _dumped_parts(self) -> Iterable[tuple[Numbers, list[str]]]:
+    def _dumped_parts(self) -> Iterable[tuple[Ids, list[str]]]:
         if not self._own_ledgers:
             return ()
-        return self._inputs.nodes(Subtree.LEDGERS, ["path", "unreadable"], partial(dumped_ids, self._root))
+        work = partial(dumped_ids, self._root)
+        return self._inputs.columns_of_nodes(Subtree.LEDGERS, ["path", "unreadable"], work)
 
     def _cursor_ledgers(self, parts: Sequence[DecodedPart]) -> tuple[list[Reference], list[Damage]]:
         rows = self._inputs.table(Table.CURSOR_LEDGERS).to_pylist()
@@ -206,28 +211,30 @@ class Comparing:
         seen = [not ledger_path(LedgerId(ledger_id), self._root).startswith(below) for ledger_id in gone.tolist()]
         return gone[np.array(seen, np.bool_)]
 
-    def _missing(self, gone: Numbers, seen: _Seen) -> pa.Table:
-        """`REFERENCES` to these ledgers."""
-        if not len(gone):
-            return REFERENCES.empty_table()
-        named = seen.singles.filter(pc.is_in(seen.singles.column("ledger_id"), pa.array(gone)))
-        single = single_references(not_replaced(named, seen.singles))
+    def _ask(
+        self, gone: Numbers, cases: Sequence[Cases], seen: _Seen
+    ) -> list[Iterable[tuple[pa.RecordBatch, list[OwnerNode]]]]:
+        """Begin to read who names the missing ledgers and what candidates' owners hold."""
+        paths = sorted(set().union(*(each.owner_paths() for each in cases)))
+        if not paths and not len(gone):
+            return []
         table = IdTable(gone)
-        listed = [
-            self._inputs.nodes_at(subtree, NODE_COLUMNS, _nodes_naming(table, parts), partial(lists_naming, gone))
+        work = partial(answer, gone, pa.array(paths, pa.string()))
+        return [
+            self._inputs.nodes_marked(subtree, ASKED_COLUMNS, _nodes_naming(table, parts), work)
             for subtree, parts in seen.decoded.items()
         ]
-        return pa.Table.from_batches([single, *(batch for some in listed for batch in some)], REFERENCES)
 
     def _read_wanted(self, sets: LedgerSets, single_ids: Numbers) -> tuple[pa.Table, list[Cases]]:
         """The sizes of singly referenced ledgers, and the candidates."""
         candidates = sets.candidates()
         positions = np.flatnonzero(candidates | IdTable(single_ids).holds(sets.dumped))
-        work = partial(read_ledgers, self._root, np.unique(sets.dumped[candidates]))
+        ids = sets.dumped[positions]
+        work = partial(read_ledgers, np.unique(sets.dumped[candidates]))
         if self._own_ledgers:
-            answers = self._inputs.nodes_at(Subtree.LEDGERS, LEDGER_NODE_COLUMNS, positions, work)
+            answers = self._inputs.ledger_nodes_at(NODE_METADATA_COLUMNS, positions, ids, work)
         else:
-            answers = self._inputs.ledgers_at(LISTED_LEDGER_COLUMNS, positions, work)
+            answers = self._inputs.ledgers_at(LISTED_METADATA_COLUMNS, positions, ids, work)
         sizes: list[pa.RecordBatch] = []
         cases = []
         for sized, some in answers:
@@ -236,8 +243,9 @@ class Comparing:
                 cases.append(some)
         return newest_sizes(pa.Table.from_batches(sizes, SIZES)), _without_repetitions(cases)
 
-    def _judge(self, cases: Sequence[Cases], shields: Shields) -> tuple[pa.Table, pa.Table]:
-        nodes = self._owner_nodes(set().union(*(each.owner_paths() for each in cases)))
+    def _judge(
+        self, cases: Sequence[Cases], shields: Shields, nodes: Mapping[str, OwnerNode]
+    ) -> tuple[pa.Table, pa.Table]:
         judge = Judge(as_of_ms(self._inputs.dump), self._about.policy, shields)
         answers = [judge_cases(judge, each, nodes, self._earlier_looks(each)) for each in cases]
         self._say(f"{sum(len(each.rows) for each in cases):,} ledgers that nothing references were judged")
@@ -245,13 +253,6 @@ class Comparing:
             pa.Table.from_batches([orphans for orphans, _ in answers], ORPHAN_LEDGERS),
             pa.Table.from_batches([others for _, others in answers], UNATTRIBUTED_LEDGERS).sort_by("ledger_id"),
         )
-
-    def _owner_nodes(self, paths: set[str]) -> dict[str, OwnerNode]:
-        if not paths:
-            return {}
-        work = partial(owner_nodes_at, pa.array(sorted(paths), pa.string()))
-        answers = [self._inputs.nodes(subtree, OWNER_COLUMNS, work) for subtree in _NODES]
-        return {node.path: node for some in answers for nodes in some for node in nodes}
 
     def _earlier_looks(self, cases: Cases) -> dict[int, EarlierLook]:
         if self._earlier is None or not trusted(self._earlier.summary):
@@ -263,10 +264,10 @@ class Comparing:
 # --- small steps ---------------------------------------------------------------------------------------------------
 
 
-def _dumped(parts: Iterable[tuple[Numbers, list[str]]]) -> tuple[Numbers, list[str]]:
+def _dumped(parts: Iterable[tuple[Ids, list[str]]]) -> tuple[Ids, list[str]]:
     """The dump's own ledgers in the order of its rows, -1 for a row that is none, and directories not read."""
     found = list(parts)
-    return np.concatenate([_NONE, *(ids for ids, _ in found)]), [path for _, paths in found for path in paths]
+    return np.concatenate([ids for ids, _ in found] or [_NONE]), [path for _, paths in found for path in paths]
 
 
 def _once(singles: pa.Table) -> pa.Table:
@@ -308,16 +309,22 @@ def _without_repetitions(cases: Sequence[Cases]) -> list[Cases]:
     return kept
 
 
-def _usage(seen: _Seen, singles: pa.Table, sizes: pa.Table, named_in_vain: pa.Table) -> pa.Table:
+def _named_in_vain(gone: Numbers, seen: _Seen, lists: Sequence[pa.RecordBatch]) -> pa.Table:
+    """`REFERENCES` to missing ledgers."""
+    if not len(gone):
+        return REFERENCES.empty_table()
+    named = seen.singles.filter(pc.is_in(seen.singles.column("ledger_id"), pa.array(gone)))
+    return pa.Table.from_batches([single_references(not_replaced(named, seen.singles)), *lists], REFERENCES)
+
+
+def _usage(counted: Sequence[pa.RecordBatch], named_in_vain: pa.Table, seen: _Seen) -> pa.Table:
     taken_off = [named_usage(usage_taken_off(batch)) for batch in named_in_vain.to_batches()]
-    parts = seen.parts()
-    named = [*(part.usage for part in parts), named_usage(single_usage(singles, sizes)), *taken_off]
-    return usage_table(named, [part.loaded for part in parts])
+    return usage_table([*counted, *taken_off], [part.loaded for part in seen.parts()])
 
 
 def _found(sets: LedgerSets, usage: pa.Table, orphans: pa.Table, unattributed: pa.Table, missing: pa.Table) -> Found:
     return Found(
-        listed=len(sets.listed),
+        listed=sets.listed,
         in_dump=sets.in_dump(),
         referenced=sets.referenced_and_listed(),
         usage_by_kind=counts_of_usage(usage, "kind"),

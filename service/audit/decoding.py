@@ -137,10 +137,13 @@ def single_references(singles: pa.Table) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*columns, none, none], schema=REFERENCES)
 
 
-def decode_nodes(nodes: pa.RecordBatch) -> DecodedNodes:
-    """Decode nodes of the subtrees ``managed-ledgers`` and ``schemas``; columns `NODE_COLUMNS` at least."""
+def decode_nodes(nodes: pa.RecordBatch, *, with_entries: bool = True) -> DecodedNodes:
+    """Decode nodes of the subtrees ``managed-ledgers`` and ``schemas``; columns `NODE_COLUMNS` at least.
+
+    How many entries a ledger has is told by `DecodedNodes.lists_naming` alone, and only ``with_entries``.
+    """
     values, paths = nodes.column("value"), nodes.column("path")
-    lists = read_ledger_lists(values)
+    lists = read_ledger_lists(values, with_entries=with_entries)
     plain, left = _plain_cursors(lists.left, paths, values)
     schemas, left = _plain_schemas(left, paths, values)
     reader = _Reader()

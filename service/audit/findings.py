@@ -18,11 +18,16 @@ from service.audit.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, OrphanSta
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.model.errors import UndecodableError
 
-LEDGER_NODE_COLUMNS = ("path", "value", "version", "ctime_ms", "czxid", "mzxid", "unreadable")
-"""What of `service.audit.tables.NODES` judging looks at."""
+_WRITES = ("version", "ctime_ms", "czxid", "mzxid", "unreadable")
+NODE_METADATA_COLUMNS = ("value", *_WRITES)
+"""What of `service.audit.tables.NODES` judging looks at, where the ledger's id is known."""
 
-LISTED_LEDGER_COLUMNS = ("ledger_id", "metadata", "version", "ctime_ms", "czxid", "mzxid", "unreadable")
-"""What of `service.audit.tables.LEDGERS` judging looks at, where the dump was made without ledgers."""
+LISTED_METADATA_COLUMNS = ("metadata", *_WRITES)
+"""What of `service.audit.tables.LEDGERS` it looks at in the same way, where the dump was made without ledgers."""
+
+LEDGER_NODE_COLUMNS = ("path", *NODE_METADATA_COLUMNS)
+LISTED_LEDGER_COLUMNS = ("ledger_id", *LISTED_METADATA_COLUMNS)
+"""The same with what tells the id."""
 
 EARLIER_COLUMNS = ("ledger_id", "version", "czxid", "mzxid", "first_seen_ms")
 """What of the earlier audit's orphans judging looks at."""

@@ -1,10 +1,10 @@
 """Which of millions of ledger ids are in a set of others: tables over the whole span of ids where that fits memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from service.audit.varints import Mask, Numbers
+from service.audit.varints import Ids, Mask, Numbers
 
 _WIDEST_SPAN = 1 << 28
 """A byte for each id in it."""
@@ -15,25 +15,26 @@ _IDS_AT_ONCE = 1 << 16
 class IdSpan:
     """Gives every id of some sets a place in tables, and the place behind the last one to every other id."""
 
-    def __init__(self, *sets: Numbers) -> None:
+    def __init__(self, *sets: Ids) -> None:
         some = [ids for ids in sets if len(ids)]
         self._first = max(0, min((int(ids.min()) for ids in some), default=0))
         self._size = max(0, max((int(ids.max()) for ids in some), default=-1) - self._first + 1)
         self._ordered: Numbers | None = None
         if self._size > _WIDEST_SPAN:
-            ids = np.unique(np.concatenate(some))
+            ids = np.unique(np.concatenate(some)).astype(np.int64)
             self._ordered = ids[ids >= 0]
             self._size = len(self._ordered)
 
-    def table(self, ids: Numbers) -> Mask:
-        """The set of these ids; -1 is never in it."""
+    def table(self, sets: Iterable[Ids]) -> Mask:
+        """The union of these sets; -1 is never in it."""
         table = np.zeros(self._size + 1, np.bool_)
-        for piece in _pieces(len(ids)):
-            table[self._places(ids[piece])] = True
+        for ids in sets:
+            for piece in _pieces(len(ids)):
+                table[self._places(ids[piece])] = True
         table[self._size] = False
         return table
 
-    def among(self, ids: Numbers, table: Mask) -> Mask:
+    def among(self, ids: Ids, table: Mask) -> Mask:
         """Which of these ids are in a set."""
         found = np.empty(len(ids), np.bool_)
         for piece in _pieces(len(ids)):
@@ -45,9 +46,16 @@ class IdSpan:
         places = np.flatnonzero(table)
         return places + self._first if self._ordered is None else self._ordered[places]
 
-    def _places(self, ids: Numbers) -> Numbers:
+    def highest(self, table: Mask) -> int:
+        """The highest id of a set, -1 if it is empty."""
+        place = len(table) - 1 - int(table[::-1].argmax())
+        if not table[place]:
+            return -1
+        return place + self._first if self._ordered is None else int(self._ordered[place])
+
+    def _places(self, ids: Ids) -> Numbers:
         if self._ordered is None:
-            distances = (ids - self._first).view(np.uint64)
+            distances = (ids.astype(np.int64) - self._first).view(np.uint64)
             return np.minimum(distances, np.uint64(self._size)).view(np.int64)
         at = np.searchsorted(self._ordered, ids)
         places: Numbers = np.where(self._ordered[np.minimum(at, self._size - 1)] == ids, at, self._size)
@@ -57,11 +65,11 @@ class IdSpan:
 class IdTable:
     """A set of ledger ids; -1 is never in it."""
 
-    def __init__(self, ids: Numbers) -> None:
+    def __init__(self, ids: Ids) -> None:
         self._span = IdSpan(ids)
-        self._table = self._span.table(ids)
+        self._table = self._span.table([ids])
 
-    def holds(self, ids: Numbers) -> Mask:
+    def holds(self, ids: Ids) -> Mask:
         """Which of these are in the set."""
         return self._span.among(ids, self._table)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from service.audit.varints import Mask, Numbers, ValueBytes
+from service.audit.varints import Mask, Numbers, ValueBytes, joined
 
 _NODES_AT_ONCE = 4_096
 _LEDGERS_AT_ONCE = 8_192
@@ -28,6 +28,7 @@ class LedgerLists:
 
     Attributes:
         node: the node's position in the column, ascending.
+        entries: 0 everywhere if they were not asked for.
         closed: whether the node tells the ledger's size.
         left: positions of the nodes that were not read here.
     """
@@ -40,11 +41,10 @@ class LedgerLists:
     left: Numbers
 
 
-def read_ledger_lists(values: pa.Array) -> LedgerLists:
+def read_ledger_lists(values: pa.Array, *, with_entries: bool = True) -> LedgerLists:
     """Read every node of a ``binary`` column that has the plain shape; an empty value is a list without ledgers."""
-    parts = [
-        _read(values.slice(start, _NODES_AT_ONCE), start) for start in range(0, max(len(values), 1), _NODES_AT_ONCE)
-    ]
+    starts = range(0, max(len(values), 1), _NODES_AT_ONCE)
+    parts = [_read(values.slice(start, _NODES_AT_ONCE), start, with_entries) for start in starts]
     return LedgerLists(*(np.concatenate([getattr(part, name) for part in parts]) for name in LedgerLists.__slots__))
 
 
@@ -70,12 +70,12 @@ def _find(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
     return found, left
 
 
-def _read(values: pa.Array, first: int) -> LedgerLists:
+def _read(values: pa.Array, first: int, with_entries: bool) -> LedgerLists:
     data = ValueBytes(values)
     failed = ~values.is_valid().to_numpy(zero_copy_only=False)
     starts = _starts(data, failed)
     node = _nodes_of(starts, data)
-    columns = [_columns(data, starts[part]) for part in _slices(len(starts))]
+    columns = [_columns(data, starts[part], with_entries) for part in _slices(len(starts))]
     ledger_id, entries, size, closed, good = (np.concatenate(column) for column in zip(*columns, strict=True))
     # In ascending order no ledger is named twice, which the exact reader would refuse.
     good[1:] &= (ledger_id[1:] > ledger_id[:-1]) | (node[1:] != node[:-1])
@@ -116,23 +116,23 @@ def _slices(count: int) -> Iterator[slice]:
     return (slice(start, start + _LEDGERS_AT_ONCE) for start in range(0, max(count, 1), _LEDGERS_AT_ONCE))
 
 
-def _columns(data: ValueBytes, start: Numbers) -> tuple[Numbers, Numbers, Numbers, Mask, Mask]:
+def _columns(data: ValueBytes, start: Numbers, with_entries: bool) -> tuple[Numbers, Numbers, Numbers, Mask, Mask]:
     """Ids, entries, sizes, whether closed, and whether all that was understood."""
     stop = start + (data.pairs(start) >> _LENGTH_AT) + 2
     at = start + 2
     ledger_id, size, good = data.field(at, _LEDGER_ID)
     good &= size != 0
     at += size
-    entries, size, ok = data.field(at, _ENTRIES)
+    entries, size, ok = data.unjoined_field(at, _ENTRIES)
     good &= ok
     at += size
     size_bytes, size, ok = data.field(at, _SIZE)
     good &= ok
     at += size
-    timestamp, size, ok = data.field(at, _TIMESTAMP)
+    timestamp, size, ok = data.unjoined_field(at, _TIMESTAMP)
     at += size
     good &= ok & (at == stop)
-    return ledger_id, entries, size_bytes, timestamp != 0, good
+    return ledger_id, joined(entries) if with_entries else np.zeros_like(ledger_id), size_bytes, timestamp != 0, good
 
 
 def _without(lists: LedgerLists, gone: Mask) -> LedgerLists:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from service.audit.manifests import FileDigest, Manifest, OrderRange, Proof, Source
 from service.audit.summaries import Input
 from service.audit.tables import Subtree, Table
-from service.audit.varints import Numbers
+from service.audit.varints import Ids, Numbers
 
 Worked = TypeVar("Worked")
 
@@ -126,24 +126,50 @@ class AuditInputs(Protocol):
         """Go through the nodes of a subtree."""
         ...
 
-    def nodes_at(
+    def columns_of_nodes(
+        self, subtree: Subtree, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]
+    ) -> Iterator[Worked]:
+        """The same for work of a few steps over whole columns, whose answers are large."""
+        ...
+
+    def columns_of_ledgers(self, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
+        """The same for the listing."""
+        ...
+
+    def nodes_marked(
         self,
         subtree: Subtree,
         columns: Sequence[str],
         positions: Numbers,
-        work: Callable[[pa.RecordBatch], Worked],
+        work: Callable[[pa.RecordBatch, Numbers], Worked],
     ) -> Iterator[Worked]:
-        """Go through some nodes of a subtree, by their places in the order of `nodes`, ascending."""
+        """Go through the nodes of a subtree; the work is told which rows of a batch are at some places.
+
+        These are places in the order of `nodes`, ascending; in the batch they count from 0.
+        """
         ...
 
-    def ledgers(self, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
-        """Go through the listing."""
+    def ledger_nodes_at(
+        self,
+        columns: Sequence[str],
+        positions: Numbers,
+        ids: Ids,
+        work: Callable[[pa.RecordBatch, Ids], Worked],
+    ) -> Iterator[Worked]:
+        """Go through some nodes of the dump's ledgers, by their places in the order of `nodes`, ascending.
+
+        The work is told their ``ids`` beside.
+        """
         ...
 
     def ledgers_at(
-        self, columns: Sequence[str], positions: Numbers, work: Callable[[pa.RecordBatch], Worked]
+        self,
+        columns: Sequence[str],
+        positions: Numbers,
+        ids: Ids,
+        work: Callable[[pa.RecordBatch, Ids], Worked],
     ) -> Iterator[Worked]:
-        """Go through some rows of the listing, by their places, ascending."""
+        """The same for rows of the listing."""
         ...
 
     def table(self, table: Table) -> pa.Table:

@@ -33,6 +33,7 @@ LOADED = pa.schema([pa.field("topic", pa.string()), pa.field("in_ledger", pa.boo
 
 _KEYS = ("tenant", "namespace", "topic", "kind")
 _SUMS = ("ledgers", "bytes", "unknown_size_ledgers")
+# Groups are as many as rows, nearly; threads that have to put theirs together take twice as long.
 
 
 def single_usage(singles: pa.Table, sizes: pa.Table) -> pa.RecordBatch:
@@ -48,7 +49,7 @@ def single_usage(singles: pa.Table, sizes: pa.Table) -> pa.RecordBatch:
             "unknown_size_ledgers": lengths.is_null().cast(pa.int64()),
         }
     )
-    summed = rows.group_by(["path", "kind"]).aggregate([(name, "sum") for name in _SUMS])
+    summed = rows.group_by(["path", "kind"], use_threads=False).aggregate([(name, "sum") for name in _SUMS])
     columns = [summed.column(name).combine_chunks() for name in ("path", "kind", *(f"{name}_sum" for name in _SUMS))]
     return pa.RecordBatch.from_arrays(columns, schema=LIST_USAGE)
 
@@ -77,7 +78,11 @@ def loaded_topics(cursors: pa.RecordBatch) -> pa.RecordBatch:
 
 def usage_table(named: Iterable[pa.RecordBatch], loaded: Iterable[pa.RecordBatch]) -> pa.Table:
     """`LEDGER_USAGE`, in the order of its keys."""
-    sums = pa.Table.from_batches(named, NAMED_USAGE).group_by(_KEYS).aggregate([(name, "sum") for name in _SUMS])
+    sums = (
+        pa.Table.from_batches(named, NAMED_USAGE)
+        .group_by(_KEYS, use_threads=False)
+        .aggregate([(name, "sum") for name in _SUMS])
+    )
     grouped = sums.select([*_KEYS, *(f"{name}_sum" for name in _SUMS)]).rename_columns([*_KEYS, *_SUMS])
     there = grouped.filter(pc.greater(grouped.column("ledgers"), 0))
     there = there.take(pa.array(np.lexsort([_ranks(there.column(name)) for name in reversed(_KEYS)])))

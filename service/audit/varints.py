@@ -11,6 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Numbers = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.int64] | npt.NDArray[np.int32]
+"""Many ledger ids, in the narrower numbers wherever all of them fit."""
+
 Mask = npt.NDArray[np.bool_]
 
 _PADDING = 64
@@ -30,6 +33,20 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 _MINUS_ONE = np.uint64(0xFFFFFFFFFFFFFF00)
 _MINUS_ONE_REST, _MINUS_ONE_END = np.uint64(0xFFFFFF), np.uint64(0x01FFFF)
 _MINUS_ONE_BYTES = 11
+_WIDEST_NARROW = 2**31 - 1
+
+
+def narrowed(ids: Numbers) -> Ids:
+    """The same ids in half the memory, which is what comparing millions of them takes time for, if they fit."""
+    return ids.astype(np.int32) if not len(ids) or int(ids.max()) <= _WIDEST_NARROW else ids
+
+
+def joined(groups: Any) -> Numbers:
+    """Numbers whose groups of 7 bits stand in bytes of their own, the first one lowest; changes what it is given."""
+    for pairs, distance in _JOINS:
+        groups -= (groups & pairs) - ((groups & pairs) >> distance)
+    answer: Numbers = groups.view(np.int64)
+    return answer
 
 
 class ValueBytes:
@@ -83,6 +100,11 @@ class ValueBytes:
 
         Where another field or the end stands, the value is 0, it takes no bytes and is good.
         """
+        groups, size, good = self.unjoined_field(at, tag)
+        return joined(groups), size, good
+
+    def unjoined_field(self, at: Numbers, tag: int) -> tuple[Any, Numbers, Mask]:
+        """The same, the value as `joined` takes it, which is 0 only for 0: half of the work is joining."""
         word = self._words[at]
         there = (word & _TAG) == tag
         word >>= _BYTE
@@ -93,10 +115,8 @@ class ValueBytes:
         word &= mask
         word &= _GROUPS
         shortest = word >= (mask >> _BYTE)
-        for pairs, distance in _JOINS:
-            word -= (word & pairs) - ((word & pairs) >> distance)
         word *= there
-        return word.view(np.int64), size * there, shortest | ~there
+        return word, size * there, shortest | ~there
 
     def signed_field(self, at: Numbers, tag: int) -> tuple[Numbers, Numbers, Mask]:
         """The same for one that may be -1, which takes 10 bytes."""

@@ -28,6 +28,7 @@ NAME = "audit"
 _DRIVER_MEMORY = "3g"
 _AS_SUBMITTED = "-XX:TieredStopAtLevel=1"
 """What `deploy/spark/submit.sh` asks of Java in local mode."""
+_FINISHED = (0, 2)
 _IDS = ("ids", "references")
 _ID = pa.schema([("ledger_id", pa.int64())])
 
@@ -95,10 +96,12 @@ def _in_a_process(name: str, place: Path) -> list[dict[str, float]]:
 
 def _embedded(place: Path) -> int:
     from service.adapters.parquet.audits import read_summary
-    from service.audit.requests import AuditRequest
-    from service.audit_bootstrap import make_audit
 
-    make_audit(AuditRequest(place / "dump", place / "listing", place / "embedded"), lambda text: None)
+    places = [f"--{name}={place / name}" for name in ("dump", "listing")]
+    command = [sys.executable, "-m", "service", "audit", "run", *places, f"--output={place / 'embedded'}"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode not in _FINISHED:
+        raise RuntimeError(ran.stderr[-2000:])
     return sum(count.ledgers for count in read_summary(place / "embedded").orphans.values())
 
 
@@ -116,7 +119,7 @@ def _sets(place: Path) -> int:
     from service.audit.ledger_sets import LedgerSets
 
     ids, references = (pq.read_table(place / f"{name}.parquet")["ledger_id"].to_numpy() for name in _IDS)
-    return int(LedgerSets(ids, ids, references).candidates().sum())
+    return int(LedgerSets([ids], ids, [references]).candidates().sum())
 
 
 def _spark_sets(place: Path) -> int:

@@ -10,8 +10,9 @@ from service.audit.audit_requests import Applied, ApplyRequest
 from service.audit.policies import Policy
 from service.audit.requests import AuditRequest, DumpRequest, ListingRequest
 from service.audit.tables import OrphanStanding
-from service.audit_bootstrap import make_audit, make_dump, make_listing
+from service.audit_bootstrap import make_dump, make_listing
 from service.audit_review_bootstrap import apply_audit
+from service.audit_run_bootstrap import make_audit
 from service.local_cluster.addresses import ClusterAddresses
 from tests.made_audits import MadeAudit
 

@@ -1,11 +1,19 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
 from pyarrow import RecordBatch, Schema, Table
 
 class ParquetWriter:
-    def __init__(self, where: Any, schema: Schema, *, compression: str = ..., use_dictionary: bool = ...) -> None: ...
+    def __init__(
+        self,
+        where: Any,
+        schema: Schema,
+        *,
+        compression: str = ...,
+        use_dictionary: bool = ...,
+        column_encoding: Mapping[str, str] = ...,
+    ) -> None: ...
     def write_table(self, table: Table, row_group_size: int | None = ...) -> None: ...
     def close(self) -> None: ...
 

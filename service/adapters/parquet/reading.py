@@ -21,6 +21,18 @@ def open_tables(directory: Path, kind: Kind) -> Manifest:
     Raises:
         InvalidInputError: no such thing, of another kind, or a file is missing, damaged or too many.
     """
+    manifest = read_manifest(directory, kind)
+    for file in manifest.files:
+        demand_sha256(directory / file.path, file.sha256)
+    return manifest
+
+
+def read_manifest(directory: Path, kind: Kind) -> Manifest:
+    """The manifest of a directory that has the files which it names, not yet compared with it.
+
+    Raises:
+        InvalidInputError: no such thing, of another kind, or a file is missing or too many.
+    """
     try:
         document = json.loads((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -33,8 +45,6 @@ def open_tables(directory: Path, kind: Kind) -> Manifest:
     there = {path.relative_to(directory).as_posix() for path in directory.rglob("*.parquet")}
     if there != {file.path for file in manifest.files}:
         raise InvalidInputError(f"{directory} does not hold exactly the files of its {MANIFEST_NAME}; make it again")
-    for file in manifest.files:
-        demand_sha256(directory / file.path, file.sha256)
     return manifest
 
 

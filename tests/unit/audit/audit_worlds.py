@@ -24,7 +24,7 @@ from service.audit.policies import HOUR_MS, Policy
 from service.audit.requests import Audited, AuditRequest
 from service.audit.subtrees import Subtrees
 from service.audit.tables import SCHEMAS, CursorLedgerState, Table
-from service.audit_bootstrap import make_audit
+from service.audit_run_bootstrap import make_audit
 from service.ledger_ownership.paths import ledger_path
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerState

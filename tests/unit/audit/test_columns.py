@@ -164,11 +164,14 @@ def test_a_table_holds_its_ids(members: list[int], asked: list[int]) -> None:
 
 @given(st.lists(ids.filter(lambda each: each >= 0), max_size=12), *[st.lists(ids, max_size=12)] * 2)
 def test_the_sets_of_an_audit(listed: list[int], dumped: list[int], referenced: list[int]) -> None:
-    sets = LedgerSets(*(np.array(each, np.int64) for each in (listed, dumped, referenced)))
+    cut = len(listed) // 2
+    pieces = [[np.array(each, np.int64) for each in some] for some in ([listed[:cut], listed[cut:]], [referenced])]
+    sets = LedgerSets(pieces[0], np.array(dumped, np.int64), pieces[1])
     there, named = {each for each in dumped if each >= 0}, {each for each in referenced if each >= 0}
     assert sets.candidates().tolist() == [each in listed and each not in named for each in dumped]
     assert sets.gone().tolist() == sorted(named - there - set(listed))
     assert (sets.in_dump(), sets.referenced_and_listed()) == (len(there & set(listed)), len(named & set(listed)))
+    assert sets.newest() == max([*there, *listed], default=-1)
 
 
 # --- parts ---------------------------------------------------------------------------------------------------------

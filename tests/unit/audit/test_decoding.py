@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from service.audit.batch_work import lists_naming
@@ -22,7 +22,7 @@ from service.audit.places import (
     topic_of_schema,
 )
 from service.audit.tables import NODES, LedgerKind
-from service.ledger_ownership.paths import ledger_id_of_path, ledger_path
+from service.ledger_ownership.paths import LAST_SHORT_LEDGER_ID, ledger_id_of_path, ledger_path
 from service.ledger_ownership.references import managed_ledger_references
 from service.model.errors import UndecodableError
 from service.model.ids import MAX_LEDGER_ID, LedgerId
@@ -118,6 +118,24 @@ def test_ids_of_many_paths_are_the_ids_of_each(paths: list[str]) -> None:
     paths += [ledger_path(LedgerId(number)) for number in range(200)]
     found = ledger_ids(pa.array(paths, pa.string()), "/ledgers").to_pylist()
     assert found == [ledger_id_of_path(path) for path in paths]
+
+
+@given(st.integers(0, 21), st.characters(max_codepoint=0xFF), st.integers(0, LAST_SHORT_LEDGER_ID))
+@example(10, ":", 0)
+@example(18, "0", 0)
+def test_a_path_with_one_other_character_among_many(place: int, character: str, ledger_id: int) -> None:
+    path = ledger_path(LedgerId(ledger_id))
+    paths = [path[:place] + character + path[place + 1 :], *(ledger_path(LedgerId(number)) for number in range(20))]
+    found = ledger_ids(pa.array(paths, pa.string()), "/ledgers").to_pylist()
+    assert found == [ledger_id_of_path(each) for each in paths]
+
+
+@pytest.mark.parametrize("root", ["/l", "/ledgers", "/a/longer/root/of/ledgers"])
+def test_ids_below_any_root(root: str) -> None:
+    paths = [ledger_path(LedgerId(number), root) for number in (0, 7, 12_345_678, LAST_SHORT_LEDGER_ID)]
+    others = [f"{path[:1]}x{path[2:]}" for path in paths]
+    assert ledger_ids(pa.array(paths), root).to_pylist() == [0, 7, 12_345_678, LAST_SHORT_LEDGER_ID]
+    assert ledger_ids(pa.array(others), root).to_pylist() == [None] * 4
 
 
 PARTS = st.sampled_from(["t", "n", "persistent", "non-persistent", "a%2Fb", "x+y", "~", "é", "a.b-partition-3", "%"])

@@ -1,0 +1,108 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.adapters.parquet import inputs, row_groups
+from service.adapters.parquet.audits import AuditTables, open_audit
+from service.adapters.parquet.output import parquet_output
+from service.adapters.parquet.row_groups import RowGroup, marked_groups, work_on_group, work_on_ledgers, work_on_marked
+from service.audit.requests import AuditRequest
+from service.audit.running import AUDIT_TABLES
+from service.audit.tables import LEDGERS, Table
+from service.audit_run_bootstrap import make_audit
+from tests.benchmarks.audit_clusters import MadeUpCluster
+
+ROWS, ROWS_OF_A_GROUP = 100, 30
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory: pytest.TempPathFactory) -> list[RowGroup]:
+    path = tmp_path_factory.mktemp("groups") / "table.parquet"
+    pq.write_table(pa.table({"other": range(ROWS), "value": range(ROWS)}), path, row_group_size=ROWS_OF_A_GROUP)
+    return [RowGroup(path, number, min(ROWS_OF_A_GROUP, ROWS - ROWS_OF_A_GROUP * number)) for number in range(4)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_batches() -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_groups, "_ROWS_AT_ONCE", 7)
+        yield
+
+
+@given(marked=st.sets(st.integers(0, ROWS - 1)).map(sorted))
+def test_marked_rows_are_those_at_their_positions(groups: list[RowGroup], marked: list[int]) -> None:
+    positions = np.array(marked, np.int64)
+    every = [
+        (values.take(pa.array(places)).column(0).to_pylist(), values.num_rows)
+        for group in marked_groups(groups, positions)
+        for values, places in work_on_marked(["value"], lambda batch, places: (batch, places), group)
+    ]
+    assert [value for values, _ in every for value in values] == marked
+    assert sum(rows for _, rows in every) == ROWS
+    told = [
+        answer
+        for group in marked_groups(groups, positions, positions * 10)
+        if len(group.places)
+        for answer in work_on_ledgers(
+            ["value"], lambda batch, ids: [(batch.column(0).to_pylist(), ids.tolist())], group
+        )
+    ]
+    assert [value for values, _ in told for value in values] == marked
+    assert [number for _, ids in told for number in ids] == [10 * each for each in marked]
+
+
+def test_columns_come_in_the_order_in_which_they_were_asked_for(groups: list[RowGroup]) -> None:
+    names = work_on_group(["value", "other"], lambda batch: batch.schema.names, groups[0])
+    assert names == [["value", "other"]] * 5
+
+
+# --- processes and threads -----------------------------------------------------------------------------------------
+
+
+def test_an_audit_by_processes_and_threads_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dump, listing = MadeUpCluster.of(5_000).write(tmp_path)
+
+    def audited(name: str) -> list[pa.Table]:
+        make_audit(AuditRequest(dump, listing, tmp_path / name), lambda text: None)
+        tables = AuditTables(tmp_path / name, open_audit(tmp_path / name))
+        return [tables.table(table) for table in AUDIT_TABLES]
+
+    alone = audited("alone")
+    monkeypatch.setattr(inputs, "_WORTH_WORKERS_ROWS", 0)
+    assert audited("together") == alone
+    assert alone[0].num_rows
+
+
+def test_no_process_of_ours_imports_pandas() -> None:
+    program = """
+import sys
+from service.adapters.parquet.own_process import without_pandas
+without_pandas()
+import pyarrow.dataset
+pyarrow.array(__import__("numpy").zeros(3))
+sys.exit("pandas" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# --- how tables are written ----------------------------------------------------------------------------------------
+
+
+def test_numbers_are_told_by_their_differences(tmp_path: Path) -> None:
+    rows = pa.RecordBatch.from_pylist([{"ledger_id": number, "version": 0} for number in range(10_000)], schema=LEDGERS)
+    with parquet_output(tmp_path / "made", (Table.LEDGERS,)) as output:
+        output.write(Table.LEDGERS, rows)
+        output.close_tables()
+        output.finish("manifest.json", {})
+    (path,) = (tmp_path / "made").rglob("*.parquet")
+    metadata = pq.ParquetFile(path).metadata.row_group(0)
+    sizes = {metadata.column(number).path_in_schema: metadata.column(number) for number in range(metadata.num_columns)}
+    assert "DELTA_BINARY_PACKED" in sizes["ledger_id"].encodings
+    assert pq.read_table(path).column("ledger_id").to_pylist() == list(range(10_000))
