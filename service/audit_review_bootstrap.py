@@ -13,7 +13,8 @@ from service.adapters.metadata.zookeeper import open_metadata_store
 from service.adapters.pacing import Pace
 from service.adapters.parquet.archive import archived_below, remove
 from service.adapters.parquet.audits import AuditTables, open_audit
-from service.adapters.parquet.reading import node_batches, open_tables, read_table
+from service.adapters.parquet.manifest_files import open_tables
+from service.adapters.parquet.reading import node_batches, read_table
 from service.adapters.pulsar.clients import open_client
 from service.adapters.pulsar.condemned import PendingDeletionSender, open_condemned_publisher
 from service.adapters.pulsar.credentials import TlsOptions, parse_credentials

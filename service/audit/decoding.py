@@ -164,7 +164,8 @@ class _Plain(NamedTuple):
 def _plain_cursors(left: Numbers, paths: pa.Array, values: pa.Array) -> tuple[_Plain, Numbers]:
     """What cursors of the plain shape reference, and the positions of all other nodes among these."""
     positions = pa.array(left)
-    there, owners = paths.take(positions), owners_of_plain_cursors(paths.take(positions))
+    there = paths.take(positions)
+    owners = owners_of_plain_cursors(there)
     cursors = read_plain_cursors(values.take(positions))
     read = cursors.read & owners.is_valid().to_numpy(zero_copy_only=False)
     in_ledger = cursors.ledger_id != NO_LEDGER

@@ -44,14 +44,20 @@ def owner_at(path: str) -> Owner:
 
 def owners_at(paths: pa.Array) -> Owners:
     """`owner_at` for a column."""
-    listed, schemas = _fields(paths, _PLAIN_PATH), _fields(paths, _PLAIN_SCHEMA)
+    fields = _fields(paths, _PLAIN_PATH)
+    if fields[0].null_count:
+        fields = [pc.coalesce(one, other) for one, other in zip(fields, _schema_fields(paths), strict=True)]
+    return _owners(fields, lambda rest: [owner_at(path) for path in rest], paths)
+
+
+def _schema_fields(paths: pa.Array) -> list[pa.Array]:
     # The schema of partitions is their base topic's.
     is_plain = pc.invert(pc.match_substring_regex(paths, _PARTITION))
-    tenants, namespaces, domains, local_names = (pc.if_else(is_plain, field, None) for field in schemas)
+    tenants, namespaces, domains, local_names = (
+        pc.if_else(is_plain, field, None) for field in _fields(paths, _PLAIN_SCHEMA)
+    )
     domains = pc.if_else(pc.is_valid(domains), _PERSISTENT, None)
-    schemas = [tenants, namespaces, domains, local_names]
-    fields = [pc.coalesce(one, other) for one, other in zip(listed, schemas, strict=True)]
-    return _owners(fields, lambda rest: [owner_at(path) for path in rest], paths)
+    return [tenants, namespaces, domains, local_names]
 
 
 def topics_of_managed_ledgers(names: pa.Array) -> pa.Array:

@@ -98,11 +98,12 @@ def _embedded(place: Path) -> int:
     from service.adapters.parquet.audits import read_summary
 
     places = [f"--{name}={place / name}" for name in ("dump", "listing")]
-    command = [sys.executable, "-m", "service", "audit", "run", *places, f"--output={place / 'embedded'}"]
+    output = place / f"embedded-{os.getpid()}"
+    command = [sys.executable, "-m", "service", "audit", "run", *places, f"--output={output}"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode not in _FINISHED:
         raise RuntimeError(ran.stderr[-2000:])
-    return sum(count.ledgers for count in read_summary(place / "embedded").orphans.values())
+    return sum(count.ledgers for count in read_summary(output).orphans.values())
 
 
 def _spark(place: Path) -> int:
@@ -110,7 +111,7 @@ def _spark(place: Path) -> int:
     from pyspark_jobs.orphan_ledgers.job import session
     from service.audit.policies import Policy
 
-    places = [str(place / name) for name in ("dump", "listing", "spark")]
+    places = [str(place / name) for name in ("dump", "listing", f"spark-{os.getpid()}")]
     summary = audit(session(_spark_builder(_AS_SUBMITTED)), *places, None, Policy())
     return sum(count.ledgers for count in summary.orphans.values())
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
-from service.adapters.parquet.reading import open_tables, read_table
+from service.adapters.parquet.manifest_files import open_tables
+from service.adapters.parquet.reading import read_table
 from service.audit.manifests import Kind, Manifest
 from service.audit.requests import DumpRequest, ListingRequest
 from service.audit.tables import CursorLedgerState, Subtree, Table

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from service.adapters.parquet.reading import demand_sha256
+from service.adapters.parquet.manifest_files import demand_sha256
 from service.audit.summaries import SUMMARY_NAME, AuditSummary, parse_summary
 from service.audit.tables import SCHEMAS, OrphanStanding, Table
 from service.model.errors import InvalidInputError

@@ -5,7 +5,6 @@ Invariant: every file was compared with its manifest before the first row is rea
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -15,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.adapters.parquet.audits import AuditTables, open_audit
-from service.adapters.parquet.reading import demand_sha256, read_manifest, read_table
+from service.adapters.parquet.manifest_files import demand_sha256
+from service.adapters.parquet.reading import read_table
 from service.adapters.parquet.row_groups import (
     RowGroup,
     marked_groups,
@@ -24,10 +24,10 @@ from service.adapters.parquet.row_groups import (
     work_on_ledgers,
     work_on_marked,
 )
-from service.adapters.parquet.workers import Workers, opened_workers
+from service.adapters.parquet.workers import Workers
 from service.audit.comparing import EarlierAudit
 from service.audit.findings import EARLIER_COLUMNS
-from service.audit.manifests import MANIFEST_NAME, Kind, Manifest
+from service.audit.manifests import MANIFEST_NAME, Manifest
 from service.audit.summaries import SUMMARY_NAME, Input
 from service.audit.summing_up import input_of, input_of_audit
 from service.audit.tables import Subtree, Table
@@ -36,27 +36,21 @@ from service.audit.varints import Ids, Numbers
 
 Worked = TypeVar("Worked")
 
-_WORTH_WORKERS_ROWS = 400_000
 
-
-@contextmanager
-def open_inputs(dump: Path, listing: Path) -> Iterator["ParquetInputs"]:
-    """Open both, every file compared with its manifest.
+def open_inputs(dump: Path, listing: Path, dumped: Manifest, listed: Manifest, workers: Workers) -> "ParquetInputs":
+    """Both with their manifests, every file compared with them.
 
     Raises:
         InvalidInputError: one of them is not what it says.
     """
-    dumped, listed = read_manifest(dump, Kind.DUMP), read_manifest(listing, Kind.LISTING)
-    rows = sum(file.rows for manifest in (dumped, listed) for file in manifest.files)
-    with opened_workers(worth_it=rows >= _WORTH_WORKERS_ROWS) as workers:
-        files = [
-            (directory / file.path, file.sha256)
-            for directory, manifest in ((dump, dumped), (listing, listed))
-            for file in manifest.files
-        ]
-        for _ in workers.by_threads(lambda file: demand_sha256(*file), files):
-            pass
-        yield ParquetInputs(dump, listing, dumped, listed, workers)
+    files = [
+        (directory / file.path, file.sha256)
+        for directory, manifest in ((dump, dumped), (listing, listed))
+        for file in manifest.files
+    ]
+    for _ in workers.by_threads(lambda file: demand_sha256(*file), files):
+        pass
+    return ParquetInputs(dump, listing, dumped, listed, workers)
 
 
 class ParquetInputs:

@@ -45,13 +45,13 @@ def opened_workers(*, worth_it: bool) -> Iterator[Workers]:
     if count == 1 or not worth_it:
         yield Workers()
         return
-    _keep_freed_memory()
     with ExitStack() as stack:
         # Never forked: this process has threads of Arrow's.
         processes = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_begin)
         stack.callback(processes.shutdown, cancel_futures=True)
         for _ in range(count):
             processes.submit(_imported)
+        _keep_freed_memory()
         yield Workers(processes, stack.enter_context(ThreadPoolExecutor(count)))
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from service.adapters.parquet.manifest_files import open_tables
 from service.adapters.parquet.output import parquet_output
-from service.adapters.parquet.reading import open_tables, read_table
+from service.adapters.parquet.reading import read_table
 from service.audit.cursor_ledgers import NOT_READ
 from service.audit.dumping import DumpPlan, dump
 from service.audit.manifests import Kind, Manifest, Moment, OrderRange, Rows

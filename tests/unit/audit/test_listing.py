@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from service.adapters.parquet.manifest_files import open_tables
 from service.adapters.parquet.output import parquet_output
-from service.adapters.parquet.reading import open_tables, read_table
+from service.adapters.parquet.reading import read_table
 from service.audit.listing import ledgers_among, list_ledgers
 from service.audit.manifests import Kind, Manifest, Moment, Rows
 from service.audit.tables import NODES, Table

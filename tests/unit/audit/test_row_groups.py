@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.adapters.parquet import inputs, row_groups
+from service import audit_run_bootstrap
+from service.adapters.parquet import row_groups
 from service.adapters.parquet.audits import AuditTables, open_audit
 from service.adapters.parquet.output import parquet_output
 from service.adapters.parquet.row_groups import RowGroup, marked_groups, work_on_group, work_on_ledgers, work_on_marked
@@ -75,7 +76,7 @@ def test_an_audit_by_processes_and_threads_is_the_same(tmp_path: Path, monkeypat
         return [tables.table(table) for table in AUDIT_TABLES]
 
     alone = audited("alone")
-    monkeypatch.setattr(inputs, "_WORTH_WORKERS_ROWS", 0)
+    monkeypatch.setattr(audit_run_bootstrap, "_WORTH_WORKERS_ROWS", 0)
     assert audited("together") == alone
     assert alone[0].num_rows
 
