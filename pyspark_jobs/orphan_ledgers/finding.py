@@ -180,6 +180,10 @@ class Finding:
         nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), NODE_COLUMNS)
         looked_at: list[tuple[Rows, first_pass.Task]] = [
             (nodes, first_pass.decode_nodes_task(self._shares)),
+            (
+                self._inputs.nodes((Subtree.OTHER,), NODE_COLUMNS),
+                first_pass.unknown_nodes_task(self._policy.foreign_subtrees),
+            ),
             (self._inputs.table(Table.CURSOR_LEDGERS), first_pass.decode_cursor_ledgers_task(self._shares)),
             (self._inputs.table(Table.LOG_SEGMENTS), first_pass.decode_log_segments_task(self._shares)),
             (self._inputs.ledgers(["ledger_id"]), first_pass.listed_ids_task(LISTED)),

@@ -4,7 +4,7 @@ Invariant: every value comes from `service.audit`, which the embedded engine cal
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from service.audit.batch_work import decode_part, dumped_ids
 from service.audit.decoding import decode_cursor_ledgers, decode_log_segments, singles_batch
 from service.audit.owner_columns import owners_at
 from service.audit.shields import Damage
+from service.audit.unknown_nodes import unknown_subtrees
 from service.audit.varints import Ids
 
 Batches = Iterable[pa.RecordBatch]
@@ -102,6 +103,15 @@ def decode_nodes_task(shares: int) -> Task:
         yield _single_facts(part.singles, sets, shares)
         yield _facts(_damage_facts(part.damages))
         yield _facts({"tag": COMPACTION, "path": path} for path in part.compaction_cursors)
+
+    return _task(look)
+
+
+def unknown_nodes_task(foreign: Collection[str]) -> Task:
+    """Nodes of no known subtree to `FACTS`."""
+
+    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
+        yield _facts(_damage_facts(unknown_subtrees(batch, foreign)))
 
     return _task(look)
 

@@ -13,6 +13,7 @@ from pyspark import TaskContext
 from pyspark_jobs.orphan_ledgers.first_pass import IDS, LOADED, OTHER, OTHERS, USAGE, Batches, Task
 from pyspark_jobs.orphan_ledgers.id_sets import union, write_ids
 from pyspark_jobs.orphan_ledgers.packing import pack, pack_shares, shares_of_ledgers, shares_of_topics, unpack
+from pyspark_jobs.orphan_ledgers.schemas import spark_schema
 from service.audit.ages import age_label
 from service.audit.batch_work import (
     LISTED,
@@ -56,13 +57,14 @@ READ_LEDGERS = (
     "unreadable string, owner_path string, topic_path string, part bigint, content binary"
 )
 """Candidates, a row each; and of the share ``part`` the `SIZES` of other ledgers, packed as ``content``."""
-OWNERS = "path string, version bigint, mzxid bigint, ledgers bigint, first_ledger bigint, last_ledger bigint"
 _OWNERS = pa.schema(
     [
-        pa.field(name, pa.string() if name == "path" else pa.int64())
-        for name in ("path", "version", "mzxid", "ledgers", "first_ledger", "last_ledger")
+        pa.field("path", pa.string()),
+        *(pa.field(name, pa.int64()) for name in ("version", "mzxid", "ledgers", "first_ledger", "last_ledger")),
+        pa.field("offloaded", pa.list_(pa.int64())),
     ]
 )
+OWNERS = spark_schema(_OWNERS)
 _READ_LEDGERS = pa.schema(
     [
         *(pa.field(name, pa.int64() if name != "metadata" else pa.binary()) for name in ("ledger_id", "metadata")),
@@ -201,7 +203,8 @@ def _looks_beside(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _owners_beside(row: Mapping[str, Any]) -> Iterator[OwnerNode]:
     for prefix in ("owner", "topic"):
         if row[f"{prefix}_node_path"] is not None:
-            yield OwnerNode(*(row[f"{prefix}_node_{name}"] for name in _OWNERS.names))
+            node = {name: row[f"{prefix}_node_{name}"] for name in _OWNERS.names}
+            yield OwnerNode(**{**node, "offloaded": tuple(node["offloaded"])})
 
 
 def _judged(rows: pa.RecordBatch, *, is_orphan: bool) -> pa.RecordBatch:

@@ -21,6 +21,7 @@ class OwnerNode:
 
     Attributes:
         ledgers: how many ledgers it names, from ``first_ledger`` to ``last_ledger``; None if it was not understood.
+        offloaded: those among them whose copy in BookKeeper tiered storage has replaced.
     """
 
     path: str
@@ -29,6 +30,7 @@ class OwnerNode:
     ledgers: int | None = None
     first_ledger: int | None = None
     last_ledger: int | None = None
+    offloaded: tuple[int, ...] = ()
 
     def row(self) -> dict[str, Any]:
         """As a row."""
@@ -41,22 +43,25 @@ def owner_node(node: Mapping[str, Any]) -> OwnerNode:
     about = (node["path"], node["version"], node["mzxid"])
     if not named:
         return OwnerNode(*about, None if named is None else 0)
-    return OwnerNode(*about, len(named), min(named), max(named))
+    offloaded = tuple(sorted(ledger_id for ledger_id, is_offloaded in named.items() if is_offloaded))
+    return OwnerNode(*about, len(named), min(named), max(named), offloaded)
 
 
-def _named(node: Mapping[str, Any]) -> set[int] | None:
+def _named(node: Mapping[str, Any]) -> dict[int, bool] | None:
+    """The ledgers, and which of them tiered storage has replaced."""
     if node["value"] is None:
         return None
     try:
         match locate(node["path"]).place:
             case Place.SCHEMA:
-                return set(schema_references(node["value"])) if node["value"] else set()
+                return dict.fromkeys(schema_references(node["value"]) if node["value"] else (), False)
             case Place.CURSOR:
                 cursor = cursor_references(node["value"])
                 found = {cursor.cursor_ledger, cursor.compacted_ledger, *cursor.buckets.values()}
-                return {ledger_id for ledger_id in found if ledger_id is not None}
+                return {ledger_id: False for ledger_id in found if ledger_id is not None}
             case _:
-                return set(managed_ledger_references(node["value"]).ledgers)
+                listed = managed_ledger_references(node["value"]).ledgers.items()
+                return {id_: bool(entry.offload and entry.offload.bookkeeper_deleted) for id_, entry in listed}
     except UndecodableError:
         return None
 
@@ -85,6 +90,8 @@ def cause_of(ledger_id: int, claimed: Claimed, owner: OwnerNode | None, topic: O
 def _cause_of_data(ledger_id: int, claimed: Claimed, owner: OwnerNode) -> OrphanCause:
     if owner.ledgers is None:
         return OrphanCause.UNKNOWN
+    if ledger_id in owner.offloaded:
+        return OrphanCause.OFFLOADED_COPY
     if owner.first_ledger is None or owner.last_ledger is None:
         # A list that was emptied: nothing tells on which side of it the ledger was.
         return OrphanCause.UNKNOWN
@@ -96,12 +103,12 @@ def _cause_of_data(ledger_id: int, claimed: Claimed, owner: OwnerNode) -> Orphan
     return OrphanCause.HAND_EDIT
 
 
-def evidence_of(claimed: Claimed, owner: OwnerNode | None, topic: OwnerNode | None) -> list[str]:
+def evidence_of(ledger_id: int, claimed: Claimed, owner: OwnerNode | None, topic: OwnerNode | None) -> list[str]:
     """The reads that lead to "unreferenced", as sentences."""
     sentences = [f"its metadata says: {_said(claimed)}"]
     if claimed.topic_path is not None and claimed.topic_path != claimed.owner_path:
-        sentences.append(f"the topic's node: {_seen(claimed.topic_path, topic)}")
-    return [*sentences, f"the owner's node: {_seen(claimed.owner_path, owner)}"]
+        sentences.append(f"the topic's node: {_seen(ledger_id, claimed.topic_path, topic)}")
+    return [*sentences, f"the owner's node: {_seen(ledger_id, claimed.owner_path, owner)}"]
 
 
 def _said(claimed: Claimed) -> str:
@@ -118,7 +125,7 @@ def _said(claimed: Claimed) -> str:
             return f"entries of {claimed.managed_ledger}"
 
 
-def _seen(path: str, node: OwnerNode | None) -> str:
+def _seen(ledger_id: int, path: str, node: OwnerNode | None) -> str:
     if node is None:
         return f"there is no {path}"
     at = f"{path} at version {node.version} (mzxid {node.mzxid})"
@@ -127,4 +134,5 @@ def _seen(path: str, node: OwnerNode | None) -> str:
     if node.ledgers == 0:
         return f"{at} names no ledger"
     span = f"ledger {node.first_ledger}" if node.ledgers == 1 else f"from {node.first_ledger} to {node.last_ledger}"
-    return f"{at} names {node.ledgers}, {span}, and not this one"
+    this = "this one as replaced by tiered storage" if ledger_id in node.offloaded else "not this one"
+    return f"{at} names {node.ledgers}, {span}, and {this}"

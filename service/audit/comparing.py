@@ -8,6 +8,7 @@ ledgers.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -58,6 +59,7 @@ from service.audit.shields import Damage, Shields
 from service.audit.summaries import AuditSummary, Count, Guard, Input
 from service.audit.summing_up import About, Found, as_of_ms, failed
 from service.audit.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Subtree, Table
+from service.audit.unknown_nodes import unknown_subtrees
 from service.audit.usage import (
     counts_of_rows,
     counts_of_usage,
@@ -140,11 +142,14 @@ class Comparing:
         """Do it."""
         # All of this work is handed out before the first answer is waited for; the longest comes first.
         nodes = {subtree: self._inputs.nodes(subtree, NODE_COLUMNS, decode_part) for subtree in _NODES}
+        unknown = self._inputs.nodes(
+            Subtree.OTHER, NODE_COLUMNS, partial(unknown_subtrees, foreign=self._about.policy.foreign_subtrees)
+        )
         dumped_parts = self._dumped_parts()
         listed = list(self._inputs.columns_of_ledgers(["ledger_id"], listed_ids))
         dumped, unread_directories = _dumped(dumped_parts if self._own_ledgers else ((ids, []) for ids in listed))
         self._say(f"{sum(map(len, listed)):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
-        seen = self._seen({subtree: list(parts) for subtree, parts in nodes.items()})
+        seen = self._seen({subtree: list(parts) for subtree, parts in nodes.items()}, chain.from_iterable(unknown))
         sets = LedgerSets(listed, dumped, seen.referenced())
         self._say(f"{sets.references:,} references")
         gone = self._gone(sets, unread_directories)
@@ -179,14 +184,14 @@ class Comparing:
         manifests = (self._inputs.dump, self._inputs.listing)
         return guards(*manifests, found.measured(), self._about.earlier, self._about.policy)
 
-    def _seen(self, decoded: Mapping[Subtree, Sequence[DecodedPart]]) -> _Seen:
+    def _seen(self, decoded: Mapping[Subtree, Sequence[DecodedPart]], unknown: Iterable[Damage]) -> _Seen:
         """Everything in the dump that references a ledger, or may."""
         parts = [part for some in decoded.values() for part in some]
         from_ledgers, damages = self._cursor_ledgers(parts)
         segments, unread = decode_log_segments(self._inputs.table(Table.LOG_SEGMENTS).to_pylist())
         more = singles_batch([*from_ledgers, *segments])
         singles = pa.Table.from_batches([*(part.singles for part in parts), more], SINGLES)
-        shields = Shields([*(each for part in parts for each in part.damages), *damages])
+        shields = Shields([*(each for part in parts for each in part.damages), *damages, *unknown])
         return _Seen(decoded, _once(singles), shields, unread)
 
     def _dumped_parts(self) -> Iterable[tuple[Ids, list[str]]]:

@@ -18,6 +18,7 @@ _CAUSES: Final = {
     OrphanCause.FAILED_COMPACTION: "a compaction wrote it and did not finish, or its successor did not delete it",
     OrphanCause.INTERRUPTED_TRIM: "it was trimmed from its topic's list, and the broker failed before it deleted it",
     OrphanCause.FAILED_ROLLOVER: "a broker created it to roll over, and died before it was linked",
+    OrphanCause.OFFLOADED_COPY: "tiered storage has replaced it, and a broker died before it had deleted this copy",
     OrphanCause.HAND_EDIT: "somebody took it out of the list by hand",
     OrphanCause.UNKNOWN: "unknown",
 }

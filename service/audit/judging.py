@@ -71,7 +71,7 @@ class Judge:
             "first_seen_ms": first_seen_ms,
             "czxid": row["czxid"],
             "mzxid": row["mzxid"],
-            "evidence": evidence_of(claimed, owner, topic),
+            "evidence": evidence_of(row["ledger_id"], claimed, owner, topic),
         }
 
     def _shared(self, row: Mapping[str, Any], metadata: LedgerMetadata | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ every byte of it was understood as that exact reader understands it; all others 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -66,7 +67,8 @@ def _find(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
     for part in _slices(len(starts)):
         ledger_id, size, good = data.field(starts[part] + 2, _LEDGER_ID)
         found[node[part][np.isin(ledger_id, wanted)]] = True
-        left[node[part][~good | (size == 0)]] = True
+        good &= (size != 0) & _begin_ledgers(data.pairs(starts[part]))
+        left[node[part][~good]] = True
     return found, left
 
 
@@ -85,22 +87,27 @@ def _read(values: pa.Array, first: int, with_entries: bool) -> LedgerLists:
 
 
 def _starts(data: ValueBytes, failed: Mask) -> Numbers:
-    """Where each ledger of each list starts, ascending; all lists are followed in step."""
+    """Where each ledger of each list starts, ascending; all lists are followed in step.
+
+    That a ledger does start there is for `_begin_ledgers` to say.
+    """
     node = np.flatnonzero(~failed & (data.end > data.start))
     at, end = data.start[node], data.end[node]
     found = [at]
     while len(at):
-        pair = data.pairs(at)
-        length = pair >> _LENGTH_AT
-        after = at + length + 2
-        good = ((pair & 0xFF) == _LEDGER_INFO) & (length < _LONGEST) & (after <= end)
-        more = good & (after < end)
+        at = at + (data.pairs(at) >> _LENGTH_AT) + 2
+        more = at < end
         if not more.all():
-            failed[node[~good]] = True
-            node, after, end = node[more], after[more], end[more]
-        at = after
+            failed[node[at > end]] = True
+            node, at, end = node[more], at[more], end[more]
         found.append(at)
     return np.sort(np.concatenate(found))
+
+
+def _begin_ledgers(pairs: Any) -> Mask:
+    """Whether these two bytes are the tag of a ledger and a length of one byte."""
+    answer: Mask = ((pairs & 0xFF) == _LEDGER_INFO) & (pairs < _LONGEST << _LENGTH_AT)
+    return answer
 
 
 def _nodes_of(starts: Numbers, data: ValueBytes) -> Numbers:
@@ -118,10 +125,11 @@ def _slices(count: int) -> Iterator[slice]:
 
 def _columns(data: ValueBytes, start: Numbers, with_entries: bool) -> tuple[Numbers, Numbers, Numbers, Mask, Mask]:
     """Ids, entries, sizes, whether closed, and whether all that was understood."""
-    stop = start + (data.pairs(start) >> _LENGTH_AT) + 2
+    pairs = data.pairs(start)
+    stop = start + (pairs >> _LENGTH_AT) + 2
     at = start + 2
     ledger_id, size, good = data.field(at, _LEDGER_ID)
-    good &= size != 0
+    good &= (size != 0) & _begin_ledgers(pairs)
     at += size
     entries, size, ok = data.unjoined_field(at, _ENTRIES)
     good &= ok

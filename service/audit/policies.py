@@ -15,6 +15,7 @@ class Policy:
         max_share: of the ledgers, and of their bytes, that may be condemned at most.
         max_shrink: by which share references and ledgers may have become fewer since the earlier audit.
         allow_young: whether ``min_age_ms`` may be below 24 hours.
+        foreign_subtrees: paths in the metadata store below which nothing is Pulsar's.
     """
 
     min_age_ms: int = 72 * HOUR_MS
@@ -22,6 +23,7 @@ class Policy:
     max_share: float = 0.1
     max_shrink: float = 0.2
     allow_young: bool = False
+    foreign_subtrees: tuple[str, ...] = ()
 
     def document(self) -> dict[str, str | int | float | bool]:
         """As the summary shows it."""
@@ -31,4 +33,5 @@ class Policy:
             "maxShare": self.max_share,
             "maxShrink": self.max_shrink,
             "allowYoung": self.allow_young,
+            "foreignSubtrees": " ".join(sorted(self.foreign_subtrees)),
         }

@@ -217,6 +217,8 @@ class OrphanCause(StrEnum):
     """The owner exists, the ledger is inside or after its list, and empty or never linked."""
     HAND_EDIT = "hand-edit"
     """The owner exists and the ledger holds data in the middle of its list: somebody took it out."""
+    OFFLOADED_COPY = "offloaded-copy"
+    """The owner names it as replaced by tiered storage: its copy in BookKeeper was to be deleted."""
     UNKNOWN = "unknown"
 
 

@@ -24,7 +24,7 @@ NAMES = ("t{}/n/persistent/a", "t{}/n/persistent/b%2Fc-partition-3", "u{}/c/m/pe
 CURSORS = ("sub", "s%2Fub", "__compaction")
 TOPICS = ("persistent://t{}/n/a", "persistent://u{}/m/a.b", "persistent://t{}/n/gone")
 SCHEMAS = ("t{}/n/a", "u{}/m/a.b")
-ODD = ("/managed-ledgers/odd", "/schemas/t/n/a", "/managed-ledgers/u")
+ODD = ("/managed-ledgers/odd", "/schemas/t/n/a", "/managed-ledgers/u", "/new-kind/x")
 _IDS = st.one_of(st.integers(11, 40), st.sampled_from([2**20 - 1, 2**20, 2**31, 2**40 + 5]))
 _IDS_OF_A_CLUSTER = 64
 

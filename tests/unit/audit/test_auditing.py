@@ -1,6 +1,7 @@
 """The embedded engine on small clusters: what is found, how far each case has come, and what protects a ledger."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,24 @@ def test_names_as_users_write_them(auditor: Auditor, world: World) -> None:
         "persistent://t/c/n/v1",
     ]
     assert orphans[50]["cursor_name"] == "s/ub"
+
+
+@pytest.mark.parametrize("managed_ledger", [
+    "pulsar/system/persistent/__transaction_log_0",
+    "pulsar/system/persistent/transaction_coordinator_assign-partition-3",
+    "t/n/persistent/topic-sub__transaction_pending_ack",
+    "t/n/persistent/__change_events",
+    "somebody/elses/managed/ledger",
+])  # fmt: skip
+def test_a_managed_ledger_counts_whether_or_not_brokers_list_it_as_a_topic(
+    auditor: Auditor, world: World, managed_ledger: str
+) -> None:
+    path = f"/managed-ledgers/{managed_ledger}"
+    world.ledger(50, data_custom_metadata(managed_ledger))
+    world.ledger(51, cursor_custom_metadata(managed_ledger, "sub"))
+    world.nodes |= {path: managed_ledger_bytes([50]), f"{path}/sub": cursor_bytes(cursor_ledger=51)}
+    found = auditor.twice(world)
+    assert (found.orphans, list(found.unattributed), found.missing) == ({}, [], [])
 
 
 # --- nobody's ledgers ----------------------------------------------------------------------------------------------
@@ -315,7 +334,11 @@ def test_what_tiered_storage_replaced_is_not_missing(auditor: Auditor, world: Wo
     assert (found.missing, found.orphans) == ([], {})
     # BookKeeper's copy that should be gone and is not: nothing means it any more.
     world.ledger(100)
-    assert auditor.twice(world).standings == {100: "condemned"}
+    found = auditor.twice(world)
+    assert found.standings == {100: "condemned"}
+    (row,) = found.rows(Table.ORPHAN_LEDGERS)
+    assert row["cause"] == "offloaded-copy"
+    assert row["evidence"][-1].endswith("names 4, from 1 to 100, and this one as replaced by tiered storage")
 
 
 def test_a_ledger_below_a_directory_that_could_not_be_read_is_not_missing(auditor: Auditor, world: World) -> None:
@@ -352,6 +375,29 @@ def first_look(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Auditor(tmp_path_factory.mktemp("first-look")).audit(world).directory
 
 
+@pytest.mark.parametrize("foreign", [(), ("/other",), ("/new-kind/x/y",), ("/new",)])
+def test_what_others_keep_in_the_store_must_be_named(
+    auditor: Auditor, world: World, first_look: Path, foreign: tuple[str, ...]
+) -> None:
+    expected = orphans_of_every_kind(world)
+    world.nodes |= {"/new-kind/x": b"data", "/new-kind/x/z": b"data"}
+    world.as_of_ms += DAY_MS
+    auditor.policy = replace(auditor.policy, foreign_subtrees=foreign)
+    found = auditor.audit(world, first_look)
+    assert {found.standings[ledger_id] for ledger_id in expected} == {"unproven"}
+    assert "--foreign-subtree /new-kind" in found.rows(Table.ORPHAN_LEDGERS)[0]["reason"]
+
+
+@pytest.mark.parametrize("foreign", ["/new-kind", "/new-kind/", "/new-kind/x"])
+def test_what_is_not_pulsars_protects_nothing(auditor: Auditor, world: World, first_look: Path, foreign: str) -> None:
+    expected = orphans_of_every_kind(world)
+    world.nodes |= {"/new-kind/x": b"data", "/new-kind/x/z": b"data"}
+    world.as_of_ms += DAY_MS
+    auditor.policy = replace(auditor.policy, foreign_subtrees=(foreign,))
+    found = auditor.audit(world, first_look)
+    assert {ledger_id: found.standings[ledger_id] for ledger_id in expected} == expected
+
+
 @pytest.mark.parametrize(("damage", "protected"), [
     ({"/managed-ledgers/t/n/persistent/third": b"garbage"}, {50, 55}),
     ({"/managed-ledgers/t/n/persistent/third": None}, {50, 55}),
@@ -371,6 +417,9 @@ def first_look(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ({"/schemas/t/n": b"", "/schemas/t": b"", "/schemas": b""}, set()),
     ({"/schemas/t/n": None}, {52, 56}),
     ({"/schemas": None}, {52, 56}),
+    ({"/new-kind/x": managed_ledger_bytes([50])}, set(range(50, 57))),
+    ({"/new-kind/x": None}, set(range(50, 57))),
+    ({"/": b"", "/new-kind": b"", "/loadbalance/leader": b"{}", "/counters": None}, set()),
 ])  # fmt: skip
 def test_what_was_not_understood_protects_what_it_may_reference(
     auditor: Auditor, world: World, first_look: Path, damage: dict[str, bytes | None], protected: set[int]
