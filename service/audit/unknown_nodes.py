@@ -11,10 +11,12 @@ import pyarrow.compute as pc
 
 from service.audit.shields import Damage, Reach
 
-_KNOWN = ("namespace", "loadbalance", "service_unit_state", "counters", "bookies", "pulsar", "stream")
+_KNOWN = (
+    "namespace", "loadbalance", "service_unit_state", "counters", "bookies", "pulsar", "stream", "pulsar-sidecar",
+)  # fmt: skip
 """What stands beside managed ledgers, schemas, ``/admin`` and BookKeeper's ledgers: bundles' owners, load reports,
-names of producers, racks, and what DistributedLog's namespaces are bound to (``LoadBalanceResources`` and others).
-None of it names a ledger."""
+names of producers, racks, what DistributedLog's namespaces are bound to (``LoadBalanceResources`` and others), and what
+this tool keeps itself. None of it is why a ledger must stay."""
 
 
 def unknown_subtrees(nodes: pa.RecordBatch, foreign: Collection[str]) -> list[Damage]:
