@@ -1,7 +1,7 @@
 """``spark-submit job.py --dump DIR --listing DIR [--previous AUDIT] --output AUDIT``: audit on Spark.
 
 The options and the tables are those of ``pulsar-sidecar audit run``. Nothing here reaches a metadata store or a bookie.
-Exit codes: 0 clean, 2 findings, 1 an error or a guard that did not pass.
+Exit codes: 0 clean, 2 findings, 1 an error, wrong usage, or a guard that did not pass.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -207,9 +208,17 @@ def _version() -> str:
         return "unknown"
 
 
+class _Parser(argparse.ArgumentParser):
+    """Ends with 1 after wrong usage: argparse's own code for it, 2, says that there are findings."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_ERROR, f"{self.prog}: error: {message}\n")
+
+
 def _parser() -> argparse.ArgumentParser:
     default = Policy()
-    parser = argparse.ArgumentParser(prog="job.py", description=__doc__)
+    parser = _Parser(prog="job.py", description=__doc__)
     parser.add_argument("--dump", required=True, metavar="DIR", help="what metadata dump made")
     parser.add_argument("--listing", required=True, metavar="DIR", help="what ledgers list made, before the dump")
     parser.add_argument("--output", required=True, metavar="DIR", help="the directory to make")
@@ -219,6 +228,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-share", type=float, default=default.max_share, metavar="SHARE")
     parser.add_argument("--max-shrink", type=float, default=default.max_shrink, metavar="SHARE")
     parser.add_argument("--allow-young", action="store_true", help="allow --min-age-hours below 24")
+    parser.add_argument(
+        "--foreign-subtree",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="nodes of the metadata store below it are not Pulsar's; may be repeated",
+    )
     return parser
 
 
@@ -229,6 +245,7 @@ def _policy(options: argparse.Namespace) -> Policy:
         max_share=options.max_share,
         max_shrink=options.max_shrink,
         allow_young=options.allow_young,
+        foreign_subtrees=tuple(options.foreign_subtree),
     )
 
 

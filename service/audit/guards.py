@@ -138,6 +138,9 @@ def exit_code(summary: AuditSummary) -> int:
 def _demand_policy(policy: Policy) -> None:
     if policy.min_age_ms < LEAST_MIN_AGE_MS and not policy.allow_young:
         raise InvalidInputError("an age floor below 24 hours needs --allow-young: a broker may link a ledger late")
+    for path in policy.foreign_subtrees:
+        if not path.startswith("/") or not path.strip("/"):
+            raise InvalidInputError(f"--foreign-subtree {path!r} names no subtree; write its path, as /hbase")
     if min(policy.min_age_ms, policy.look_window_ms) < 0:
         raise InvalidInputError("ages and windows are not below zero")
     if not (0 <= policy.max_share <= 1 and 0 <= policy.max_shrink <= 1):

@@ -27,8 +27,8 @@ from service.model.ids import MAX_LEDGER_ID
 from service.settings_sources import client_conf_layer, environment_layer
 
 AUDIT_EXIT_CODES = (
-    "Exit codes: 0 nothing was found, or it is done; 2 something was found (show), or wrong usage; "
-    "1 an error or a guard that said no, the reason is on standard error."
+    "Exit codes: 0 nothing was found, or it is done; 2 something was found (show); "
+    "1 an error, wrong usage, or a guard that said no, the reason is on standard error."
 )
 
 
@@ -55,7 +55,7 @@ _SHOW_HELP = """Show what an audit found: the verdict, counts, guards, what coul
 With --orphans, --missing, --unattributed or --usage, rows of these tables instead; --standing, --kind, --cause,
 --tenant and --topic choose among them.
 
-Exit code 0 if the audit is clean, 2 if it found something, 1 if a guard said no.
+Exit code 0 if the audit is clean, 2 if it found something, 1 if a guard said no or there is an error.
 
 Example: pulsar-sidecar audit show audits/monday --orphans --kind cursor --limit 50"""
 

@@ -18,7 +18,7 @@ _DEFAULT = Policy()
 _HOURS = "HOURS"
 _ERROR = 1
 _RUN_EXIT_CODES = (
-    "Exit codes: 0 clean; 2 there are findings, or wrong usage; 1 no audit could be made of the inputs (nothing is "
+    "Exit codes: 0 clean; 2 there are findings; 1 wrong usage, or no audit could be made of the inputs (nothing is "
     "left behind), or a guard did not pass (the findings are there to look at, without a plan)."
 )
 _RUN_HELP = """Compare a listing of ledgers with a dump of the metadata store, without Spark: one machine does millions.
@@ -67,6 +67,15 @@ def add_run(app: typer.Typer, run_audit: RunAudit) -> None:
         allow_young: Annotated[
             bool, typer.Option("--allow-young", help="Allow --min-age-hours below 24. For experiments.")
         ] = False,
+        foreign_subtrees: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--foreign-subtree",
+                metavar="PATH",
+                help="Nodes of the metadata store below it are not Pulsar's; may be repeated. "
+                "Otherwise nodes of an unknown kind keep every ledger from being condemned.",
+            ),
+        ] = None,
     ) -> None:
         policy = Policy(
             min_age_ms=round(min_age_hours * HOUR_MS),
@@ -74,6 +83,7 @@ def add_run(app: typer.Typer, run_audit: RunAudit) -> None:
             max_share=max_share,
             max_shrink=max_shrink,
             allow_young=allow_young,
+            foreign_subtrees=tuple(foreign_subtrees or ()),
         )
         raise typer.Exit(_ran(AuditRequest(dump, listing, directory, previous, policy), run_audit))
 

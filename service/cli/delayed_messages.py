@@ -258,7 +258,7 @@ def _reissue(ctx: typer.Context, topic: str, verb: str, body: Mapping[str, objec
         done = options.client().call("POST", f"{_path(parse_topic_name(topic))}/{verb}", body)
         output.document(done, options.format(form))
         if isinstance(done, dict) and done.get("messageId") is None:
-            raise typer.Exit(ExitCode.REFUSED)
+            raise typer.Exit(ExitCode.FAILED)
 
 
 def _selection(

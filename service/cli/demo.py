@@ -18,7 +18,10 @@ Strike = Callable[[Path | None, Callable[[str], None]], None]
 _HELP = """Show what the sidecar is for, on a real cluster started on this machine.
 
 Topics are deleted while both brokers are killed: over the brokers' own REST API, and through the sidecar. What is
-left behind is counted. Cluster and sidecar go on running afterwards; `demo down` ends them and removes their files.
+left behind is counted, found by an audit with both engines, and deleted, until a last audit is clean. Cluster and
+sidecar go on running afterwards; `demo down` ends them and removes their files.
+
+It ends with 0 only if all of that came true. Needs PySpark for the Spark job: without it there is nothing to compare.
 
 Example: pulsar-sidecar demo --topics 100"""
 

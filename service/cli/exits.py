@@ -1,6 +1,7 @@
 """What the exit code of a command means, and the errors that lead there.
 
-Invariant: a command ends in one of these codes; a traceback is a defect.
+Invariant: a command ends in one of these codes, or with 2 where an audit tells that it has findings, which is the only
+meaning of 2; a traceback is a defect.
 """
 
 from collections.abc import Iterator
@@ -8,24 +9,24 @@ from contextlib import contextmanager
 from enum import IntEnum
 
 import typer
+from typer.exceptions import TyperException
 
 from service.cli import output
-from service.model.errors import InvalidInputError, SidecarError, TemporaryError
+from service.model.errors import SidecarError, TemporaryError
 
 
 class ExitCode(IntEnum):
     """Documented in every ``--help``."""
 
     DONE = 0
-    REFUSED = 1
-    USAGE = 2
+    FAILED = 1
     UNREACHABLE = 3
     NOT_ALL = 4
 
 
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 the service answered with an error, its reason is on standard error; 2 wrong usage or "
-    "configuration; 3 no answer came from the service, so look at the state before you repeat it; "
+    "Exit codes: 0 done; 1 the service answered with an error, or wrong usage or configuration, the reason is on "
+    "standard error; 3 no answer came from the service, so look at the state before you repeat it; "
     "4 not everything was done."
 )
 
@@ -48,13 +49,17 @@ class ServiceRefusedError(SidecarError):
 
 def exit_code_of(error: SidecarError) -> ExitCode:
     """The exit code an error leads to."""
-    match error:
-        case InvalidInputError():
-            return ExitCode.USAGE
-        case UnreachableError():
-            return ExitCode.UNREACHABLE
-        case _:
-            return ExitCode.REFUSED
+    return ExitCode.UNREACHABLE if isinstance(error, UnreachableError) else ExitCode.FAILED
+
+
+@contextmanager
+def usage_failing() -> Iterator[None]:
+    """Let wrong usage, which typer tells by itself, end like any other error: typer's own code for it is 2."""
+    try:
+        yield
+    except TyperException as error:
+        error.exit_code = ExitCode.FAILED
+        raise
 
 
 @contextmanager

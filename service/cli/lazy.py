@@ -8,6 +8,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from service.cli.exits import usage_failing
+
 
 class LazyCommand(TyperCommand):
     """A command's name and short help, until somebody calls it."""
@@ -25,7 +27,7 @@ class LazyCommand(TyperCommand):
 
 
 class LazyGroup(TyperGroup):
-    """The root: its commands in the order in which a newcomer needs them."""
+    """The root: its commands in the order in which a newcomer needs them; wrong usage of any of them ends with 1."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -40,6 +42,14 @@ class LazyGroup(TyperGroup):
             "ledgers",
             "audit",
         )
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        with usage_failing():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with usage_failing():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
         names = super().list_commands(ctx)

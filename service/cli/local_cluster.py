@@ -31,12 +31,11 @@ class ExitCode(IntEnum):
 
     DONE = 0
     FAILED = 1
-    USAGE = 2
     MISSING_PREREQUISITE = 3
     NOT_UP = 4
 
 
-_EXIT_CODES = """Exit codes: 0 done; 1 failed, with the reason on standard error; 2 wrong usage; 3 a JDK 17+ or
+_EXIT_CODES = """Exit codes: 0 done; 1 failed or wrong usage, with the reason on standard error; 3 a JDK 17+ or
 Maven is missing; 4 no such cluster or member, or (status) a member that is not up."""
 
 app = typer.Typer(
@@ -214,8 +213,6 @@ def _ending_like_ctrl_c() -> Iterator[None]:
 
 def _exit_code(error: SidecarError) -> ExitCode:
     match error:
-        case InvalidInputError():
-            return ExitCode.USAGE
         case MissingPrerequisiteError():
             return ExitCode.MISSING_PREREQUISITE
         case ClusterNotFoundError():

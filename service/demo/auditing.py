@@ -4,32 +4,56 @@ Everything is done with the commands that a user would type; the figures are rea
 """
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from service.local_cluster.addresses import ClusterAddresses
-from service.local_cluster.java import find_java
 from service.model.clocks import Clock
-from service.model.errors import TemporaryError
 from service.model.ids import LedgerId
 
-_JOB: Final = "pyspark_jobs.orphan_ledgers.job"
-_FINDINGS: Final = 2
-_COMMAND_SECONDS: Final = 900
 _GONE_SECONDS: Final = 90.0
+_CALM_SECONDS: Final = 120.0
+_NEXT_LOOK_SECONDS: Final = 20.0
 _ROWS: Final = "1000000"
+_TABLES: Final = ("orphans", "missing", "unattributed", "usage")
+_EVERY_TABLE: Final = (*(f"--{table}" for table in _TABLES), "--limit", _ROWS)
 
 IMPATIENT: Final = (
     "--min-age-hours", "0", "--allow-young", "--look-window-hours", "0", "--max-share", "1", "--max-shrink", "1",
 )  # fmt: skip
 """An audience does not sit through three days, and a small cluster's leaks are a large share of it."""
+
+
+class Commands(Protocol):
+    """`service.demo.commands.Commands`."""
+
+    def run(self, *arguments: str) -> str: ...
+
+    def shown(self, audit: str, *more: str) -> dict[str, Any]: ...
+
+    def on_spark(self, *options: str) -> bool: ...
+
+    def path(self, name: str) -> Path: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What an audit found, in ledgers: unreferenced, referenced but gone, and claimed by nobody known."""
+
+    orphans: int
+    missing: int
+    unattributed: int
+
+    @property
+    def clean(self) -> bool:
+        """There is none."""
+        return not (self.orphans or self.missing or self.unattributed)
+
+    def __str__(self) -> str:
+        return f"{self.orphans} unreferenced, {self.missing} missing and {self.unattributed} unattributed ledgers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +65,8 @@ class AuditAct:
         planned: ledgers in the plan of the second look.
         leaked: of those that leaked before, and how many of them were in the plan.
         left: how many of the plan's and of those that leaked still exist at the end.
-        orphans_at_end: what the last audit calls unreferenced, whoever left it.
-        spark_agrees: whether the Spark job's plan was the same; None where there is no Spark.
+        at_end: what the last audit finds, whoever left it; without the references that dangled before the sidecar came.
+        spark_agrees: whether the Spark job's plan and tables were the same; None where there is no Spark.
         report: the page to look at.
     """
 
@@ -51,87 +75,93 @@ class AuditAct:
     leaked: int
     leaked_in_plan: int
     left: int
-    orphans_at_end: int
+    at_end: Findings
     spark_agrees: bool | None
     report: Path
 
+    @property
+    def kept_its_promise(self) -> bool:
+        """Both engines found what had leaked, at the second look and not before, it is deleted, and nothing is left."""
+        found = self.leaked_in_plan == self.leaked and not self.first_condemned
+        return found and self.spark_agrees is True and not self.left and self.at_end.clean
+
 
 class AuditStory:
-    """Plays the act in a directory of its own."""
+    """Plays the act."""
 
     def __init__(
         self,
-        directory: Path,
+        commands: Commands,
         addresses: ClusterAddresses,
         clock: Clock,
         say: Callable[[str], None],
         existing: Callable[[frozenset[LedgerId]], frozenset[LedgerId]],
     ) -> None:
-        self._directory = directory
+        self._commands = commands
         self._addresses = addresses
         self._clock = clock
         self._say = say
         self._existing = existing
         self._never = threading.Event()
 
-    def play(self, leaked: frozenset[LedgerId]) -> AuditAct:
-        """Two looks, a plan, its approval, and a last look."""
+    def play(self, leaked: frozenset[LedgerId], dangling: frozenset[LedgerId]) -> AuditAct:
+        """Two looks, a plan, its approval, and a last look.
+
+        Args:
+            leaked: ledgers to be found.
+            dangling: ledgers that were missing before the sidecar came; nothing brings them back.
+        """
         self._say("   an audit condemns what two looks, half a day apart, found unreferenced and three days old;")
         self._say(f"   this audience gets both at once: {' '.join(IMPATIENT)}")
         first = self._audit("first", None)
         self._say("   a first look condemns nothing; the second one makes the plan")
         second = self._audit("second", "first")
-        condemned = self._rows("second", "condemned")
-        spark_agrees = self._on_spark()
+        spark_agrees = self._on_spark(second)
+        condemned = {row["ledger_id"] for row in second["orphans"]["rows"] if row["standing"] == "condemned"}
         self._explain(min(condemned, default=None))
-        self._apply(second)
+        self._apply(second["summary"])
         left = self._wait_until_gone(leaked | {LedgerId(ledger_id) for ledger_id in condemned})
-        last = self._audit("last", "second")
         return AuditAct(
-            first_condemned=_planned(first),
-            planned=_planned(second),
+            first_condemned=_planned(first["summary"]),
+            planned=_planned(second["summary"]),
             leaked=len(leaked),
             leaked_in_plan=len(leaked & condemned),
             left=len(left),
-            orphans_at_end=sum(count["ledgers"] for count in last["orphans"].values()),
+            at_end=self._at_end(dangling),
             spark_agrees=spark_agrees,
-            report=self._directory / "second" / "report.html",
+            report=self._commands.path("second") / "report.html",
         )
 
     def _audit(self, name: str, previous: str | None) -> dict[str, Any]:
         listing, dump = f"{name}-listing", f"{name}-dump"
         store = self._addresses.metadata_store_url
-        self._run(
+        self._commands.run(
             "ledgers", "list", "--source", "metadata", "--metadata-store-url", store, "--with-metadata",
             "--output", listing,
         )  # fmt: skip
-        self._run("metadata", "dump", "--source", f"zk://{store.removeprefix('zk:')}", "--output", dump)
-        self._run("audit", "run", *_inputs(name, previous), "--output", name, *IMPATIENT)
-        summary = self._shown(name)["summary"]
+        self._commands.run("metadata", "dump", "--source", f"zk://{store.removeprefix('zk:')}", "--output", dump)
+        self._commands.run("audit", "run", *_inputs(name, previous), "--output", name, *IMPATIENT)
+        shown = self._commands.shown(name, *_EVERY_TABLE)
+        summary = shown["summary"]
         for standing, count in summary["orphans"].items():
             self._say(f"   audit {name}: {count['ledgers']} unreferenced ledgers are {standing}")
         if not summary["orphans"]:
             self._say(f"   audit {name}: no unreferenced ledger among {summary['existing']['ledgers']}")
-        return dict(summary)
+        return shown
 
-    def _on_spark(self) -> bool | None:
-        if find_spec("pyspark") is None or find_spec("pyspark_jobs.orphan_ledgers") is None or find_spec(_JOB) is None:
-            self._say("   (PySpark is not installed: the Spark job is left out)")
-            return None
+    def _on_spark(self, embedded: dict[str, Any]) -> bool | None:
         self._say("   the same dump and listing again, with the Spark job")
-        environment = os.environ | {"JAVA_HOME": str(Path(find_java().executable).resolve().parents[1])}
-        self._start(
-            [sys.executable, "-m", _JOB, *_inputs("second", "first"), "--output", "second-on-spark", *IMPATIENT],
-            environment,
-        )
-        agrees = [self._shown(name)["summary"]["plan"] for name in ("second", "second-on-spark")]
-        same = agrees[0] == agrees[1] and self._orphans("second") == self._orphans("second-on-spark")
-        self._say(f"   its answer is {'the same, row by row' if same else 'ANOTHER one'}")
-        return same
+        if not self._commands.on_spark(*_inputs("second", "first"), "--output", "second-on-spark", *IMPATIENT):
+            self._say("   PySpark IS NOT INSTALLED, so nothing is compared with the Spark job")
+            return None
+        differing = differences(embedded, self._commands.shown("second-on-spark", *_EVERY_TABLE))
+        same = "the same: the plan, and every row of the four tables"
+        self._say(f"   its answer is {'ANOTHER one: ' + ', '.join(differing) if differing else same}")
+        return not differing
 
     def _explain(self, ledger_id: int | None) -> None:
         if ledger_id is not None:
-            text = self._run("audit", "explain", "second", str(ledger_id))
+            text = self._commands.run("audit", "explain", "second", str(ledger_id))
             for line in text.splitlines():
                 self._say(f"     | {line}")
 
@@ -141,7 +171,7 @@ class AuditStory:
             return
         plan = summary["plan"]["sha256"]
         self._say(f"   the plan's hash is approved ({plan[:12]}...), and the plan goes to the sidecar")
-        self._run(
+        self._commands.run(
             "audit", "apply", "second", "--execute", "--plan", plan,
             "--metadata-store-url", self._addresses.metadata_store_url,
             "--broker-service-url", self._addresses.broker_service_url,
@@ -154,39 +184,38 @@ class AuditStory:
         self._say(f"   {len(left)} of the {len(ledger_ids)} ledgers are left")
         return left
 
-    def _rows(self, name: str, standing: str) -> frozenset[int]:
-        return frozenset(row["ledger_id"] for row in self._orphans(name) if row["standing"] == standing)
+    def _at_end(self, dangling: frozenset[LedgerId]) -> Findings:
+        """What the last look finds, and still finds later: brokers write some things down a minute after the fact."""
+        give_up = self._clock.monotonic_seconds() + _CALM_SECONDS
+        look = 1
+        while True:
+            findings = findings_of(self._audit(f"last-{look}", "second"), dangling)
+            if findings.clean or self._clock.monotonic_seconds() >= give_up:
+                return findings
+            self._say(f"   {findings}; what brokers have yet to write down looks like that for a minute, so once more")
+            self._clock.wait_seconds(_NEXT_LOOK_SECONDS, self._never)
+            look += 1
 
-    def _orphans(self, name: str) -> list[dict[str, Any]]:
-        return list(self._shown(name, "--orphans", "--limit", _ROWS)["orphans"]["rows"])
 
-    def _shown(self, name: str, *more: str) -> dict[str, Any]:
-        return dict(json.loads(self._run("audit", "show", name, "--format", "json", *more)))
+def differences(embedded: dict[str, Any], spark: dict[str, Any]) -> list[str]:
+    """In what two audits of the same inputs differ, as ``audit show`` tells them: the plan, or rows of tables."""
+    plans = [] if embedded["summary"]["plan"] == spark["summary"]["plan"] else ["plan"]
+    return plans + [table for table in _TABLES if _rows(embedded, table) != _rows(spark, table)]
 
-    def _run(self, *arguments: str) -> str:
-        if arguments[:2] != ("audit", "show"):
-            self._say(f"   $ pulsar-sidecar {' '.join(arguments)}")
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}
-        return self._start([sys.executable, "-m", "service", *arguments], inherited)
 
-    def _start(self, command: list[str], environment: dict[str, str]) -> str:
-        self._directory.mkdir(exist_ok=True)
-        what = " ".join(command[2:5])
-        try:
-            ended = subprocess.run(  # noqa: S603 - our own command line, without a shell
-                command,
-                cwd=self._directory,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=_COMMAND_SECONDS,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise TemporaryError(f"{what} took longer than {_COMMAND_SECONDS} s; look at the machine's load") from error
-        if ended.returncode not in (0, _FINDINGS):
-            raise TemporaryError(f"{what} ended with {ended.returncode}: {ended.stderr[-2000:]}")
-        return ended.stdout
+def findings_of(shown: dict[str, Any], dangling: frozenset[LedgerId]) -> Findings:
+    """What an audit found, as ``audit show`` tells it, without the references that dangled before."""
+    summary = shown["summary"]
+    return Findings(
+        orphans=sum(count["ledgers"] for count in summary["orphans"].values()),
+        missing=len({row["ledger_id"] for row in shown["missing"]["rows"]} - dangling),
+        unattributed=summary["unattributed"]["ledgers"],
+    )
+
+
+def _rows(shown: dict[str, Any], table: str) -> tuple[int, list[str]]:
+    """How many rows there are in all, and those that are shown, in an order of their own."""
+    return shown[table]["all"], sorted(json.dumps(row, sort_keys=True) for row in shown[table]["rows"])
 
 
 def _inputs(name: str, previous: str | None) -> list[str]:

@@ -388,6 +388,13 @@ def test_what_others_keep_in_the_store_must_be_named(
     assert "--foreign-subtree /new-kind" in found.rows(Table.ORPHAN_LEDGERS)[0]["reason"]
 
 
+@pytest.mark.parametrize("foreign", ["/", "//", "hbase", ""])
+def test_the_whole_store_is_nobody_elses(auditor: Auditor, world: World, foreign: str) -> None:
+    auditor.policy = replace(auditor.policy, foreign_subtrees=(foreign,))
+    with pytest.raises(InvalidInputError, match="names no subtree"):
+        auditor.audit(world)
+
+
 @pytest.mark.parametrize("foreign", ["/new-kind", "/new-kind/", "/new-kind/x"])
 def test_what_is_not_pulsars_protects_nothing(auditor: Auditor, world: World, first_look: Path, foreign: str) -> None:
     expected = orphans_of_every_kind(world)

@@ -83,7 +83,7 @@ def test_what_does_not_exist_is_said(shell: Terminal, states: FakeAckStates) -> 
     ran = shell.run("subscriptions", "ack-state", TOPIC)
     assert (ran.code, ran.out) == (1, "")
     assert "there is no topic" in ran.err
-    assert shell.run("subscriptions", "ack-state", "non-persistent://public/default/x").code == 2
+    assert shell.run("subscriptions", "ack-state", "non-persistent://public/default/x").code == 1
 
 
 @pytest.mark.parametrize(("says", "printed"), [(True, "true"), (False, "false"), (None, "null")])
@@ -94,7 +94,7 @@ def test_a_namespaces_policy(shell: Terminal, states: FakeAckStates, says: bool 
     removed = shell.run("namespaces", f"remove-{POLICY}", "public/default")
     assert removed.out == "removed   yes\ninEffect  no\nremark    -\n"
     assert [call[0] for call in states.asked] == ["namespace_pause", "enable_namespace_pause", "remove_namespace_pause"]
-    assert shell.run("namespaces", f"get-{POLICY}", "public").code == 2
+    assert shell.run("namespaces", f"get-{POLICY}", "public").code == 1
 
 
 def test_a_topics_policy(shell: Terminal, states: FakeAckStates) -> None:

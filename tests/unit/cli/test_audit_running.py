@@ -11,9 +11,12 @@ from typer.testing import CliRunner
 from service.audit.policies import HOUR_MS, Policy
 from service.audit.requests import Audited, AuditRequest
 from service.cli.audit_running import add_run
+from service.cli.lazy import LazyGroup
 from service.model.errors import InvalidInputError
 
 PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
+
+FOREIGN = ("--foreign-subtree", "/hbase", "--foreign-subtree", "/kafka")
 
 
 class Engine:
@@ -31,7 +34,7 @@ class Engine:
 
 
 def ran(engine: Engine, *arguments: str) -> Any:
-    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+    app = typer.Typer(cls=LazyGroup, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback()(lambda: None)
     add_run(app, engine)
     return CliRunner().invoke(app, ["run", *arguments])
@@ -48,9 +51,11 @@ def test_an_audit_as_it_is_usually_asked_for() -> None:
 def test_every_option() -> None:
     engine = Engine(code=2)
     options = ("--previous", "p", "--min-age-hours", "1.5", "--look-window-hours", "2", "--max-share", "0.3")
-    result = ran(engine, *PLACES, *options, "--max-shrink", "0.4", "--allow-young")
+    result = ran(engine, *PLACES, *options, "--max-shrink", "0.4", "--allow-young", *FOREIGN)
     assert result.exit_code == 2
-    policy = Policy(round(1.5 * HOUR_MS), 2 * HOUR_MS, 0.3, 0.4, allow_young=True)
+    policy = Policy(
+        round(1.5 * HOUR_MS), 2 * HOUR_MS, 0.3, 0.4, allow_young=True, foreign_subtrees=("/hbase", "/kafka")
+    )
     assert engine.requests == [AuditRequest(Path("d"), Path("l"), Path("o"), Path("p"), policy)]
 
 
@@ -66,8 +71,10 @@ def test_inputs_that_make_no_audit_end_with_1_and_nothing_on_standard_output() -
 
 
 @pytest.mark.parametrize("wrong", [(), ("--max-share", "2"), ("--min-age-hours", "-1")])
-def test_wrong_usage(wrong: tuple[str, ...]) -> None:
+def test_wrong_usage_ends_with_1_because_2_says_that_there_are_findings(wrong: tuple[str, ...]) -> None:
     engine = Engine()
     places = PLACES if wrong else PLACES[:-2]
-    assert ran(engine, *places, *wrong).exit_code == 2
+    result = ran(engine, *places, *wrong)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "Usage: " in result.stderr
     assert engine.requests == []

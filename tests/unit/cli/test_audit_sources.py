@@ -74,6 +74,6 @@ def test_a_failure_ends_with_1_and_nothing_on_standard_output(terminal: Terminal
 
 @pytest.mark.parametrize("command", [("metadata", "dump"), ("ledgers", "list")])
 def test_a_source_and_a_directory_are_wanted(terminal: Terminal, command: tuple[str, str]) -> None:
-    assert terminal.run(*command).code == 2
-    assert terminal.run(*command, "--source", "x").code == 2
-    assert terminal.run(*command, "--source", "x", "--output", "out", "--rate", "0").code == 2
+    assert terminal.run(*command).code == 1
+    assert terminal.run(*command, "--source", "x").code == 1
+    assert terminal.run(*command, "--source", "x", "--output", "out", "--rate", "0").code == 1

@@ -114,7 +114,7 @@ def test_wrong_usage_sends_nothing(
     arguments: tuple[str, ...], terminal: Terminal, service: FakeDeletionService
 ) -> None:
     ran = terminal.run("ledger-deletion", "append", *arguments)
-    assert ran.code == 2
+    assert ran.code == 1
     assert ran.out == ""
     assert ran.err
     assert service.asked == []
@@ -124,7 +124,7 @@ def test_a_bad_line_of_a_file_is_named(terminal: Terminal, service: FakeDeletion
     for text in ("{}\n{", "{}\n[]", "{}\n" + "[" * 100_000):
         (tmp_path / "f").write_text(text)
         ran = terminal.run("ledger-deletion", "append", "--file", str(tmp_path / "f"))
-        assert (ran.code, "line 2" in ran.err) == (2, True)
+        assert (ran.code, "line 2" in ran.err) == (1, True)
     assert service.asked == []
 
 
@@ -156,7 +156,7 @@ def test_pause_resume_and_rate(terminal: Terminal, service: FakeDeletionService)
         ("limit_rate", None),
     ]
     for wrong in ("0", "-1", "nan", "inf", "fast"):
-        assert terminal.run("ledger-deletion", "rate", "--", wrong).code == 2
+        assert terminal.run("ledger-deletion", "rate", "--", wrong).code == 1
 
 
 def test_undelete(terminal: Terminal, service: FakeDeletionService) -> None:
@@ -221,7 +221,7 @@ def test_a_deletion_that_goes_on_shows_its_state(terminal: Terminal, service: Fa
 
 
 def test_a_topic_without_ledgers_is_refused(terminal: Terminal, service: FakeDeletionService) -> None:
-    assert terminal.run("topics", "delete", "non-persistent://a/b/c").code == 2
+    assert terminal.run("topics", "delete", "non-persistent://a/b/c").code == 1
     assert service.asked == []
 
 
@@ -291,5 +291,5 @@ def test_text_of_others_cannot_move_the_cursor(terminal: Terminal, service: Fake
 
 def test_wrong_addresses_are_usage(terminal: Terminal, server: Served) -> None:
     for url in ("127.0.0.1:8750", "ftp://127.0.0.1", "file:///etc/passwd"):
-        assert terminal.run("--admin-url", url, "ledger-deletion", "status").code == 2
+        assert terminal.run("--admin-url", url, "ledger-deletion", "status").code == 1
     assert server.ask("GET", "/livez").status == 200

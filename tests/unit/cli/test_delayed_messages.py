@@ -65,8 +65,8 @@ def test_what_is_in_the_log_is_printed(terminal: Terminal, fake: FakeDelayedDeli
 
 
 @pytest.mark.parametrize("options", [("-l", "-1", "-e", "3", "-t", DUE), ("-l", "7", "-e", "3"), ()])
-def test_wrong_usage_is_2(terminal: Terminal, fake: FakeDelayedDelivery, options: tuple[str, ...]) -> None:
-    assert terminal.run("topics", "cancel-delayed-message", TOPIC, *options).code == 2
+def test_wrong_usage_is_1(terminal: Terminal, fake: FakeDelayedDelivery, options: tuple[str, ...]) -> None:
+    assert terminal.run("topics", "cancel-delayed-message", TOPIC, *options).code == 1
     assert fake.asked == []
 
 
@@ -91,7 +91,7 @@ def test_skipping_messages(terminal: Terminal, fake: FakeDelayedDelivery) -> Non
         ("7:1", ("my sub",)),
         ("7:2", ("my sub",)),
     ]
-    assert terminal.run("topics", "skip-messages", TOPIC, "-s", "s", "7:x").code == 2
+    assert terminal.run("topics", "skip-messages", TOPIC, "-s", "s", "7:x").code == 1
 
 
 def test_lines_from_a_file_in_parts_that_keep_their_numbers(
@@ -119,8 +119,8 @@ def test_a_selection_after_a_preview(terminal: Terminal, fake: FakeDelayedDelive
 @pytest.mark.parametrize(
     "options", [(), ("--file", "x", "--key", "k"), ("--property", "nonsense"), ("--file", "/no/such/file")]
 )
-def test_neither_or_both_or_nonsense_is_2(terminal: Terminal, options: tuple[str, ...]) -> None:
-    assert terminal.run("topics", "cancel-delayed-messages", TOPIC, *options).code == 2
+def test_neither_or_both_or_nonsense_is_1(terminal: Terminal, options: tuple[str, ...]) -> None:
+    assert terminal.run("topics", "cancel-delayed-messages", TOPIC, *options).code == 1
 
 
 def test_expediting_rescheduling_and_how_far_it_has_come(terminal: Terminal, fake: FakeDelayedDelivery) -> None:

@@ -1,0 +1,123 @@
+"""The Spark job's command line, with Spark and its audit replaced: options become a policy, a summary an exit code."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pyspark_jobs.orphan_ledgers import job
+from service.audit.policies import HOUR_MS, Policy
+from service.audit.summaries import AuditSummary, Guard
+from service.model.errors import InvalidInputError, SidecarError, TemporaryError
+from tests.unit.audit.findings import orphan, summary
+
+PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
+FAILED = Guard("share-of-ledgers", False, "40 %", "10 %", "too many")
+
+FOREIGN = ("--foreign-subtree", "/hbase", "--foreign-subtree", "/kafka")
+
+
+class Spark:
+    def __init__(self) -> None:
+        self.stopped = 0
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+class Job:
+    """`job.run` without Spark: remembers what it was asked for, and answers."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.answer: AuditSummary | SidecarError = summary(())
+        self.asked: list[tuple[Any, ...]] = []
+        self.spark = Spark()
+        patch.setattr(job, "session", lambda _: self.spark)
+        patch.setattr(job, "run", self._run)
+
+    def _run(self, spark: Spark, *asked: Any) -> AuditSummary:
+        assert spark is self.spark
+        self.asked.append(asked)
+        if isinstance(self.answer, SidecarError):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setenv("PYSPARK_PYTHON", "python")
+    return Job(monkeypatch)
+
+
+def test_what_is_not_said_is_as_in_the_embedded_engine(fake: Job) -> None:
+    assert job.main(PLACES) == 0
+    assert fake.asked == [("d", "l", "o", None, Policy())]
+    assert fake.spark.stopped == 1
+
+
+def test_every_option(fake: Job) -> None:
+    options = ("--previous", "p", "--min-age-hours", "1.5", "--look-window-hours", "2", "--max-share", "0.3")
+    job.main((*PLACES, *options, "--max-shrink", "0.4", "--allow-young", *FOREIGN))
+    policy = Policy(
+        round(1.5 * HOUR_MS), 2 * HOUR_MS, 0.3, 0.4, allow_young=True, foreign_subtrees=("/hbase", "/kafka")
+    )
+    assert fake.asked == [("d", "l", "o", "p", policy)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "verdict"),
+    [
+        (summary(()), 0, "clean"),
+        (summary([orphan(1)]), 2, "plan"),
+        (summary([orphan(1, standing="first-look")]), 2, "findings"),
+        (replace(summary([orphan(1)], guards=(FAILED,)), plan=None), 1, "stopped"),
+    ],
+    ids=["clean", "plan", "findings", "stopped"],
+)
+def test_the_exit_code_and_the_verdict(
+    fake: Job, capsys: pytest.CaptureFixture[str], answer: AuditSummary, code: int, verdict: str
+) -> None:
+    fake.answer = answer
+    assert job.main(PLACES) == code
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{verdict}: ")
+    assert second.startswith("next: ")
+
+
+@pytest.mark.parametrize("error", [InvalidInputError("two clusters"), TemporaryError("the disk is full")])
+def test_an_error_ends_with_1_and_nothing_on_standard_output(
+    fake: Job, capsys: pytest.CaptureFixture[str], error: SidecarError
+) -> None:
+    fake.answer = error
+    assert job.main(PLACES) == 1
+    assert tuple(capsys.readouterr()) == ("", f"error: {error}\n")
+    assert fake.spark.stopped == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ((), "--dump"),
+        (PLACES[:-2], "--output"),
+        ((*PLACES, "--nonsense"), "--nonsense"),
+        ((*PLACES, "--max-share", "much"), "--max-share"),
+    ],
+)
+def test_wrong_usage_ends_with_1_because_2_says_that_there_are_findings(
+    fake: Job, capsys: pytest.CaptureFixture[str], wrong: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        job.main(wrong)
+    assert ended.value.code == 1
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert streams.err.startswith("usage: job.py")
+    assert said in streams.err
+    assert fake.asked == []
+
+
+def test_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        job.main(["--help"])
+    assert ended.value.code == 0
+    assert "0 clean, 2 findings, 1 an error, wrong usage" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,61 @@
+"""``python -m service audit ...`` as a scheduler runs it: 2 says that there are findings, and nothing else does."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.audit.audit_worlds import full_world
+
+PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
+
+
+def ended(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "service", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("audit", "run", "--nonsense"), "--nonsense"),
+        (("audit", "run", "--dump", "d"), "--listing"),
+        (("audit", "run", *PLACES, "--max-share", "2"), "--max-share"),
+        (("audit", "show"), "AUDIT"),
+        (("audit", "shwo", "a"), "Did you mean 'show'"),
+        (("--output", "nonsense", "audit", "show", "a"), "--output"),
+    ],
+)
+def test_wrong_usage_ends_with_1_and_a_hint(wrong: tuple[str, ...], said: str) -> None:
+    process = ended(*wrong)
+    assert (process.returncode, process.stdout) == (1, "")
+    assert "Usage: pulsar-sidecar" in process.stderr
+    assert said in process.stderr
+
+
+def test_what_was_audited_ends_with_0_or_2(tmp_path: Path) -> None:
+    world = full_world()
+    places = ("--dump", world.dump(tmp_path / "dump"), "--listing", world.listing(tmp_path / "listing"))
+    assert ended("audit", "run", *places, "--output", tmp_path / "clean").returncode == 0
+    assert ended("audit", "show", tmp_path / "clean").returncode == 0
+    world.ledger(50)
+    places = ("--dump", world.dump(tmp_path / "dump-2"), "--listing", world.listing(tmp_path / "listing-2"))
+    assert ended("audit", "run", *places, "--output", tmp_path / "findings").returncode == 2
+    assert ended("audit", "show", tmp_path / "findings").returncode == 2
+
+
+def test_inputs_that_are_missing_or_contradict_each_other_end_with_1(tmp_path: Path) -> None:
+    world = full_world()
+    dump, listing = world.dump(tmp_path / "dump"), world.listing(tmp_path / "listing")
+    world.listing_changes = {"instance_id": "another cluster's"}
+    another = world.listing(tmp_path / "another")
+    output = tmp_path / "audit"
+    for inputs in ((tmp_path / "nowhere", listing), (dump, tmp_path / "nowhere"), (listing, dump), (dump, another)):
+        process = ended("audit", "run", "--dump", inputs[0], "--listing", inputs[1], "--output", output)
+        assert (process.returncode, process.stdout) == (1, ""), inputs
+        assert process.stderr.startswith("error: "), inputs
+        assert "Traceback" not in process.stderr
+        assert not output.exists()
+    process = ended("audit", "show", output)
+    assert (process.returncode, process.stdout) == (1, "")

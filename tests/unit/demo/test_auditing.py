@@ -1,0 +1,164 @@
+"""The audit's act on made-up answers of the commands: when engines agree, and when a last audit is clean."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.audit.audit_requests import ShowRequest
+from service.audit_review_bootstrap import show_audit
+from service.demo.auditing import AuditAct, AuditStory, Findings, differences, findings_of
+from service.local_cluster.addresses import ClusterAddresses
+from service.model.ids import LedgerId
+from tests.fakes.clock import FakeClock
+from tests.unit.audit.findings import missing, orphan, unattributed, usage
+from tests.unit.audit.written import write_audit
+
+ALL = ("orphans", "missing", "unattributed", "usage")
+LEAKED = frozenset({LedgerId(4)})
+NONE: frozenset[LedgerId] = frozenset()
+CLEAN = Findings(0, 0, 0)
+ADDRESSES = ClusterAddresses(
+    ("http://b:8080",), "pulsar://b:6650", "zk:z:2181", (), None, "4.0.8", "local", members={}, member_urls={}
+)
+
+
+class FakeCommands:
+    """`service.demo.commands.Commands`, with audits that were written before: those of each last look in turn."""
+
+    def __init__(self, directory: Path, spark: bool = True) -> None:
+        self.ran: list[tuple[str, ...]] = []
+        self._directory = directory
+        self._spark = spark
+
+    def write(self, name: str, **tables: Sequence[dict[str, Any]]) -> None:
+        write_audit(self.path(name), **tables)
+
+    def run(self, *arguments: str) -> str:
+        self.ran.append(arguments)
+        return "it is so"
+
+    def shown(self, audit: str, *more: str) -> dict[str, Any]:
+        wanted = tuple(name for name in ALL if f"--{name}" in more)
+        assert wanted == ALL
+        return dict(show_audit(ShowRequest(self.path(audit), wanted, {}, 1_000_000)).document)
+
+    def on_spark(self, *options: str) -> bool:
+        self.ran.append(("spark", *options))
+        return self._spark
+
+    def path(self, name: str) -> Path:
+        return self._directory / name
+
+    def looks(self) -> int:
+        return sum(command[:2] == ("audit", "run") and "last" in command[3] for command in self.ran)
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> FakeCommands:
+    """Ledger 4 leaked; it is found twice, by both engines."""
+    commands = FakeCommands(tmp_path)
+    commands.write("first", orphans=[orphan(4, standing="first-look")])
+    for name in ("second", "second-on-spark"):
+        commands.write(name, orphans=[orphan(4)], usage=[usage("persistent://a/b/c")])
+    return commands
+
+
+def played(commands: FakeCommands, dangling: frozenset[LedgerId] = NONE) -> tuple[AuditAct, str]:
+    said: list[str] = []
+    story = AuditStory(commands, ADDRESSES, FakeClock(), said.append, lambda ledger_ids: NONE)
+    return story.play(LEAKED, dangling), "\n".join(said)
+
+
+def test_what_leaked_is_found_by_both_engines_applied_and_the_last_audit_is_clean(commands: FakeCommands) -> None:
+    commands.write("last-1")
+    act, said = played(commands)
+    assert act == AuditAct(0, 1, 1, 1, 0, CLEAN, True, commands.path("second") / "report.html")
+    assert act.kept_its_promise
+    assert "its answer is the same" in said
+    assert [command[:2] for command in commands.ran if command[0] == "audit"] == [
+        ("audit", "run"), ("audit", "run"), ("audit", "explain"), ("audit", "apply"), ("audit", "run"),
+    ]  # fmt: skip
+
+
+def test_what_looks_like_a_finding_for_a_minute_is_looked_at_again(commands: FakeCommands) -> None:
+    commands.write("last-1", missing=[missing(7, kind="compacted")])
+    commands.write("last-2", orphans=[orphan(8, standing="first-look")])
+    commands.write("last-3")
+    act, said = played(commands)
+    assert (act.at_end, commands.looks()) == (CLEAN, 3)
+    assert "0 unreferenced, 1 missing and 0 unattributed ledgers" in said
+
+
+@pytest.mark.parametrize(
+    ("tables", "at_end"),
+    [
+        ({"orphans": [orphan(8)]}, Findings(1, 0, 0)),
+        ({"missing": [missing(7), missing(7, referenced_by="/another")]}, Findings(0, 1, 0)),
+        ({"unattributed": [unattributed(9)]}, Findings(0, 0, 1)),
+    ],
+)
+def test_what_stays_breaks_the_promise(commands: FakeCommands, tables: dict[str, Any], at_end: Findings) -> None:
+    for look in range(1, 9):
+        commands.write(f"last-{look}", **tables)
+    act, _ = played(commands)
+    assert (act.at_end, act.kept_its_promise) == (at_end, False)
+    assert 2 < commands.looks() < 9
+
+
+def test_references_that_dangled_before_are_not_counted(commands: FakeCommands) -> None:
+    commands.write("last-1", missing=[missing(7)])
+    act, _ = played(commands, dangling=frozenset({LedgerId(7)}))
+    assert act.kept_its_promise
+    assert commands.looks() == 1
+
+
+def test_without_spark_nothing_is_promised_and_that_is_said(tmp_path: Path) -> None:
+    commands = FakeCommands(tmp_path, spark=False)
+    for name in ("first", "second", "last-1"):
+        commands.write(name)
+    act, said = played(commands)
+    assert (act.spark_agrees, act.kept_its_promise) == (None, False)
+    assert "PySpark IS NOT INSTALLED" in said
+
+
+def test_another_answer_of_sparks_breaks_the_promise(tmp_path: Path) -> None:
+    commands = FakeCommands(tmp_path)
+    for name in ("first", "second", "last-1"):
+        commands.write(name)
+    commands.write("second-on-spark", usage=[usage("persistent://a/b/c")])
+    act, said = played(commands)
+    assert (act.spark_agrees, act.kept_its_promise) == (False, False)
+    assert "ANOTHER one: usage" in said
+
+
+FOUND: dict[str, list[dict[str, Any]]] = {
+    "orphans": [orphan(1)],
+    "missing": [missing(2)],
+    "unattributed": [unattributed(3)],
+    "usage": [usage("persistent://a/b/c"), usage("persistent://a/b/d")],
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "differing"),
+    [
+        ({}, []),
+        ({"orphans": [orphan(1, cause="unknown")]}, ["orphans"]),
+        ({"orphans": [orphan(1), orphan(5)]}, ["plan", "orphans"]),
+        ({"missing": []}, ["missing"]),
+        ({"unattributed": [unattributed(3, reason="other")]}, ["unattributed"]),
+        ({"usage": [usage("persistent://a/b/c")]}, ["usage"]),
+        ({"usage": FOUND["usage"][::-1]}, []),
+    ],
+)
+def test_engines_are_compared_by_plan_and_all_four_tables(
+    tmp_path: Path, changed: dict[str, Any], differing: list[str]
+) -> None:
+    commands = FakeCommands(tmp_path)
+    commands.write("embedded", **FOUND)
+    commands.write("spark", **(FOUND | changed))
+    options = [f"--{table}" for table in ALL]
+    assert differences(commands.shown("embedded", *options), commands.shown("spark", *options)) == differing
+    assert findings_of(commands.shown("embedded", *options), NONE) == Findings(1, 1, 1)
