@@ -90,6 +90,9 @@ lock: ## resolve the dependencies again (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --no-annotate --no-header --group bench --constraint deploy/requirements-dev.lock \
 	  --output-file deploy/requirements-bench.lock
+	echo pandas | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --no-annotate --no-header --constraint deploy/requirements-dev.lock \
+	  --output-file deploy/spark/requirements.lock -
 
 clean: ## remove what the build made; the demo's processes are not touched
 	rm -rf $(VENV) mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -18,11 +18,14 @@ Everything is set in the environment:
   AUDIT_ENGINE         embedded (default); spark for submit.sh beside this file; none to make the inputs only
   AUDIT_OPTIONS        more options for the audit, such as "--min-age-hours 96"
   METRICS_DIRECTORY    where the node exporter's textfile collector reads; metrics.prom is put there
+  PUSHGATEWAY_URL      a group of a Pushgateway, such as http://HOST:9091/metrics/job/pulsar-sidecar-audit; metrics.prom
+                       replaces what it holds. For audits in pods: each cluster of Pulsar's needs a group of its own.
+                       push_metrics.py beside this file does it
   KEEP                 how many listings, dumps and audits to keep in any case; 7
   KEEP_DAYS            and everything that is younger; 30
   PULSAR_SIDECAR_METADATA_STORE_AUTH   the credential for ZooKeeper, if it needs one
 
-Exit codes: 0 clean; 2 there are findings; 1 an error, or a guard that said no.
+Exit codes: 0 clean; 2 there are findings; 1 an error, a guard that said no, or nobody took the metrics.
 TEXT
 }
 
@@ -44,14 +47,16 @@ audit=$AUDIT_DIRECTORY/audits/$now
 zookeeper=${METADATA_STORE_URL#zk:}
 mkdir -p "$AUDIT_DIRECTORY/listings" "$AUDIT_DIRECTORY/dumps" "$AUDIT_DIRECTORY/audits"
 
+# Whatever these two end with, it is no finding: every failure here is a 1.
 # The listing first: a ledger that is linked in between is then seen as linked.
 pulsar-sidecar ledgers list --source metadata --metadata-store-url "$METADATA_STORE_URL" --with-metadata \
-    --output "$listing"
+    --output "$listing" || exit 1
 if [ -n "${DUMP_SOURCE:-}" ]; then
-    pulsar-sidecar metadata dump --source "$DUMP_SOURCE" --cursors-from "$METADATA_STORE_URL" --output "$dump"
+    set -- --source "$DUMP_SOURCE" --cursors-from "$METADATA_STORE_URL"
 else
-    pulsar-sidecar metadata dump --source "zk://$zookeeper" --output "$dump"
+    set -- --source "zk://$zookeeper"
 fi
+pulsar-sidecar metadata dump "$@" --output "$dump" || exit 1
 
 previous=
 for candidate in "$AUDIT_DIRECTORY"/audits/*/summary.json; do
@@ -70,7 +75,7 @@ case "${AUDIT_ENGINE:-embedded}" in
     *) echo "AUDIT_ENGINE is embedded, spark or none" >&2; exit 1 ;;
 esac
 
-# 2 is also how wrong options end; without an audit there are no findings.
+# Without an audit there are no findings (a Python that does not find its file ends with 2, too).
 if [ "$code" -eq 2 ] && [ ! -f "$audit/summary.json" ]; then code=1; fi
 
 if [ -n "${METRICS_DIRECTORY:-}" ] && [ -f "$audit/metrics.prom" ]; then
@@ -79,5 +84,9 @@ if [ -n "${METRICS_DIRECTORY:-}" ] && [ -f "$audit/metrics.prom" ]; then
     cp "$audit/metrics.prom" "$METRICS_DIRECTORY/.pulsar_sidecar_audit.prom.$$"
     mv "$METRICS_DIRECTORY/.pulsar_sidecar_audit.prom.$$" "$METRICS_DIRECTORY/pulsar_sidecar_audit.prom"
 fi
-pulsar-sidecar audit prune "$AUDIT_DIRECTORY" --keep "${KEEP:-7}" --older-than-days "${KEEP_DAYS:-30}" --execute
+if [ -n "${PUSHGATEWAY_URL:-}" ] && [ -f "$audit/metrics.prom" ]; then
+    python3 "$here/push_metrics.py" "$audit/metrics.prom" "$PUSHGATEWAY_URL" || code=1
+fi
+pulsar-sidecar audit prune "$AUDIT_DIRECTORY" --keep "${KEEP:-7}" --older-than-days "${KEEP_DAYS:-30}" --execute ||
+    exit 1
 exit "$code"

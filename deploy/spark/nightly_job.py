@@ -2,11 +2,15 @@
 
 ``nightly_job.py DIRECTORY [options of the job]``: in DIRECTORY are ``dumps/``, ``listings/`` and ``audits/`` as
 nightly.sh makes them, each with one directory a night, named by its time. The newest dump is audited with the listing
-of the same name against the newest audit; a dump that was audited already is left alone.
+of the same name against the newest audit; a dump that was audited already is left alone. With ``PUSHGATEWAY_URL`` in
+the environment the newest audit's metrics are pushed there, as nightly.sh does it.
 """
 
+import os
 import sys
 from pathlib import Path
+
+from push_metrics import main as push_metrics  # beside this file
 
 DONE, ERROR, FINDINGS = 0, 1, 2
 
@@ -30,20 +34,29 @@ def arguments(directory: Path) -> list[str] | None:
     return [*inputs, "--output", str(directory / "audits" / name), *previous]
 
 
+def published(directory: Path) -> int:
+    """Push the newest audit's metrics; a run that finds nothing new makes up for a push that failed."""
+    files = sorted(directory.glob("audits/*/metrics.prom"))
+    url = os.environ.get("PUSHGATEWAY_URL")
+    return push_metrics([str(files[-1]), url]) if files and url else DONE
+
+
 def main(words: list[str]) -> int:
     """Audit; 0 with findings too, since Spark calls everything else a failed run, and the metrics tell of them."""
     try:
-        chosen = arguments(Path(words[0]))
+        directory = Path(words[0])
+        chosen = arguments(directory)
     except (IndexError, FileNotFoundError) as error:
         sys.stderr.write(f"{error}\nusage: nightly_job.py DIRECTORY [options of the job]\n")
         return ERROR
     if chosen is None:
         sys.stderr.write("the newest dump was audited already\n")
-        return DONE
+        return published(directory)
     from pyspark_jobs.orphan_ledgers.job import main as audit
 
+    # Options that the job does not know leave by SystemExit(2), past this: a 2 that is returned is findings.
     code = int(audit([*chosen, *words[1:]]))
-    return DONE if code == FINDINGS else code
+    return published(directory) or (DONE if code == FINDINGS else code)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,303 @@
+"""The nightly audit's scripts do what they say, and end with what they found."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.cluster.choosing import PROJECT
+
+SPARK = PROJECT / "deploy" / "spark"
+NIGHTLY = SPARK / "nightly.sh"
+
+_FAKE_SIDECAR = """#!/bin/sh
+echo "$*" >> "$CALLS"
+while [ $# -gt 1 ]; do [ "$1" = --output ] && [ "$3" != --output ] && mkdir -p "$2" && echo '{}' > "$2/summary.json" \\
+    && echo metric > "$2/metrics.prom"; shift; done
+case "$(tail -n 1 "$CALLS")" in
+    "audit run"* | "--master "*) exit "${AUDIT_CODE:-0}" ;;
+    "metadata dump"*) exit "${DUMP_CODE:-0}" ;;
+    "ledgers list"*) exit "${LIST_CODE:-0}" ;;
+    "audit prune"*) exit "${PRUNE_CODE:-0}" ;;
+esac
+"""
+"""Also a spark-submit: it leaves what its option --output names."""
+
+_FAKE_JOB = """
+import pathlib, sys
+def main(arguments):
+    if "--wrong" in arguments:
+        sys.exit(2)
+    audit = pathlib.Path(arguments[arguments.index("--output") + 1])
+    audit.mkdir()
+    for name in ("summary.json", "metrics.prom"):
+        (audit / name).write_text("made from " + pathlib.Path(arguments[1]).name)
+    return 2
+"""
+
+
+class Night:
+    def __init__(self, directory: Path) -> None:
+        self.audits = directory / "archive"
+        self.calls = directory / "calls"
+        self.metrics = directory / "metrics"
+        self._bin = directory / "bin"
+        self._bin.mkdir()
+        for name in ("pulsar-sidecar", "spark-submit"):
+            (self._bin / name).write_text(_FAKE_SIDECAR)
+            (self._bin / name).chmod(0o755)
+
+    def run(
+        self, *arguments: str, command: Sequence[str] = ("/bin/sh", str(NIGHTLY)), **environment: str
+    ) -> "subprocess.CompletedProcess[str]":
+        self.calls.unlink(missing_ok=True)
+        known = {
+            "PATH": f"{self._bin}:{os.environ['PATH']}",
+            "CALLS": str(self.calls),
+            "AUDIT_DIRECTORY": str(self.audits),
+            "METADATA_STORE_URL": "zk:z1:2181,z2:2181/chroot",
+        }
+        return subprocess.run(
+            [*command, *arguments], env=known | environment, capture_output=True, text=True, check=False
+        )
+
+    def called(self) -> list[str]:
+        return self.calls.read_text().splitlines() if self.calls.exists() else []
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    return Night(tmp_path)
+
+
+def test_a_night_lists_dumps_audits_and_tidies_up(night: Night) -> None:
+    ran = night.run(METRICS_DIRECTORY=str(night.metrics), AUDIT_OPTIONS="--min-age-hours 96")
+    assert ran.returncode == 0, ran.stderr
+    listed, dumped, audited, pruned = night.called()
+    assert listed.startswith("ledgers list --source metadata --metadata-store-url zk:z1:2181,z2:2181/chroot")
+    assert dumped.startswith("metadata dump --source zk://z1:2181,z2:2181/chroot --output")
+    assert audited.startswith("audit run --dump ")
+    assert audited.endswith("--min-age-hours 96")
+    assert "--previous" not in audited
+    assert pruned == f"audit prune {night.audits} --keep 7 --older-than-days 30 --execute"
+    assert [path.name for path in night.metrics.iterdir()] == ["pulsar_sidecar_audit.prom"]
+
+
+def test_the_audit_before_is_the_newest_complete_one(night: Night) -> None:
+    for name in ("20200101T000000Z", "20200103T000000Z", "20200102T000000Z"):
+        (night.audits / "audits" / name).mkdir(parents=True)
+        (night.audits / "audits" / name / "summary.json").touch()
+    (night.audits / "audits" / "20200104T000000Z").mkdir()
+    night.run()
+    assert night.called()[2].endswith(f"--previous {night.audits}/audits/20200103T000000Z")
+
+
+@pytest.mark.parametrize("engine", ["embedded", "spark"])
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_what_the_audit_says_is_told_by_the_exit_code_after_tidying_up(night: Night, engine: str, code: int) -> None:
+    ran = night.run(AUDIT_ENGINE=engine, AUDIT_CODE=str(code), METRICS_DIRECTORY=str(night.metrics))
+    assert ran.returncode == code
+    assert night.called()[-1].startswith("audit prune")
+    assert night.called()[2].startswith("audit run" if engine == "embedded" else "--master local")
+    assert (night.metrics / "pulsar_sidecar_audit.prom").is_file()
+
+
+@pytest.mark.parametrize("engine", ["embedded", "spark"])
+def test_options_that_the_audit_does_not_know_are_no_findings(night: Night, engine: str) -> None:
+    assert night.run(AUDIT_ENGINE=engine, AUDIT_CODE="2", AUDIT_OPTIONS="--output").returncode == 1
+
+
+@pytest.mark.parametrize("engine", ["embedded", "spark", "none"])
+@pytest.mark.parametrize("code", ["1", "2"])
+def test_a_listing_or_a_dump_that_fails_ends_the_night_and_is_no_finding(night: Night, engine: str, code: str) -> None:
+    assert night.run(AUDIT_ENGINE=engine, LIST_CODE=code).returncode == 1
+    assert len(night.called()) == 1
+    for source in ("", "zk-admin:http://z1:8080"):
+        assert night.run(AUDIT_ENGINE=engine, DUMP_CODE=code, DUMP_SOURCE=source).returncode == 1
+        assert len(night.called()) == 2
+
+
+def test_tidying_up_that_fails_is_no_finding(night: Night) -> None:
+    assert night.run(PRUNE_CODE="2").returncode == 1
+
+
+@pytest.mark.parametrize(("code", "seen"), [("0", 0), ("2", 0), ("1", 1)])
+def test_the_cronjob_fails_where_no_audit_was_made(night: Night, code: str, seen: int) -> None:
+    cronjob = YAML(typ="safe").load(SPARK / "cronjob.yaml")
+    (container,) = cronjob["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    command = [word.replace("/scripts", str(SPARK)) for word in container["command"]]
+    assert night.run(command=command, AUDIT_CODE=code).returncode == seen
+    assert night.run(command=command, LIST_CODE="2").returncode == 1
+    assert night.run(command=command, DUMP_CODE="2").returncode == 1
+
+
+class Pushgateway:
+    """Takes what is pushed, or says no."""
+
+    def __init__(self) -> None:
+        taken: list[tuple[str, str, str]] = []
+        answers = [200]
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_PUT(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                taken.append((self.path, self.headers["Content-Type"], body))
+                self.send_response(answers[-1])
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.taken, self.answers = taken, answers
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/metrics/job/audit"
+
+
+@pytest.fixture
+def pushgateway() -> Iterator[Pushgateway]:
+    gateway = Pushgateway()
+    thread = threading.Thread(target=gateway.server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield gateway
+    gateway.server.shutdown()
+    thread.join()
+    gateway.server.server_close()
+
+
+@pytest.mark.parametrize("engine", ["embedded", "spark"])
+def test_metrics_are_pushed(night: Night, pushgateway: Pushgateway, engine: str) -> None:
+    assert night.run(AUDIT_ENGINE="none", PUSHGATEWAY_URL=pushgateway.url).returncode == 0
+    assert pushgateway.taken == []
+    assert night.run(AUDIT_ENGINE=engine, AUDIT_CODE="2", PUSHGATEWAY_URL=pushgateway.url).returncode == 2
+    assert pushgateway.taken == [("/metrics/job/audit", "text/plain; version=0.0.4; charset=utf-8", "metric\n")]
+
+
+def test_metrics_that_nobody_took_fail_the_night_after_tidying_up(night: Night, pushgateway: Pushgateway) -> None:
+    pushgateway.answers.append(400)
+    for url in (pushgateway.url, "pushgateway:9091", "http://"):
+        ran = night.run(PUSHGATEWAY_URL=url, AUDIT_CODE="2")
+        assert (ran.returncode, f"not pushed to {url}" in ran.stderr) == (1, True)
+        assert night.called()[-1].startswith("audit prune")
+
+
+def test_inputs_alone_and_other_sources(night: Night) -> None:
+    assert night.run(AUDIT_ENGINE="none", DUMP_SOURCE="zk-admin:http://z1:8080").returncode == 0
+    listed, dumped, pruned = night.called()
+    assert "--source zk-admin:http://z1:8080 --cursors-from zk:z1:2181,z2:2181/chroot" in dumped
+    assert listed.startswith("ledgers list")
+    assert pruned.startswith("audit prune")
+
+
+def test_wrong_usage_calls_nothing(night: Night) -> None:
+    for ran in (night.run("--what"), night.run(METADATA_STORE_URL=""), night.run(AUDIT_DIRECTORY="")):
+        assert ran.returncode == 1
+        assert night.called() == []
+    assert night.run("--help").stdout.startswith("Usage: nightly.sh")
+
+
+def test_submitting_passes_the_jobs_options_on(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    submit = tmp_path / "bin" / "spark-submit"
+    submit.write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\n')
+    submit.chmod(0o755)
+    for name in ("job.py", "sidecar.whl"):
+        (tmp_path / name).touch()
+    environment = {
+        "PATH": os.environ["PATH"], "SPARK_HOME": str(tmp_path), "SIDECAR_JOB": str(tmp_path / "job.py"),
+        "SIDECAR_WHEEL": str(tmp_path / "sidecar.whl"), "SPARK_SUBMIT_OPTIONS": "--conf a=b",
+    }  # fmt: skip
+    script = str(SPARK / "submit.sh")
+    ran = subprocess.run(
+        ["/bin/sh", script, "--dump", "with space"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines() == [
+        "--master", "local[*]", "--name", "pulsar-sidecar-audit",
+        "--driver-java-options", "-XX:TieredStopAtLevel=1", "--driver-memory", "3g", "--conf", "a=b", "--py-files",
+        str(tmp_path / "sidecar.whl"), str(tmp_path / "job.py"), "--dump", "with space",
+    ]  # fmt: skip
+    missing = subprocess.run(
+        ["/bin/sh", script, "--dump", "d"], env=environment | {"SIDECAR_WHEEL": "/nowhere"}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert (missing.returncode, "no wheel" in missing.stderr) == (1, True)
+    helped = subprocess.run(["/bin/sh", script, "--help"], capture_output=True, text=True, check=True)
+    assert helped.stdout.startswith("Usage: submit.sh")
+
+
+def chosen(directory: Path) -> "subprocess.CompletedProcess[str]":
+    program = (
+        "import runpy, sys; print(runpy.run_path(sys.argv[1])['arguments'](__import__('pathlib').Path(sys.argv[2])))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program, str(SPARK / "nightly_job.py"), str(directory)],
+        env={"PYTHONPATH": str(SPARK)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_the_drivers_program_chooses_the_newest_inputs(tmp_path: Path) -> None:
+    assert "no dump with a listing" in chosen(tmp_path).stderr
+    for place in ("dumps/1", "listings/1", "dumps/2", "listings/2", "dumps/3"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "manifest.json").touch()
+    first = (
+        f"['--dump', '{tmp_path}/dumps/2', '--listing', '{tmp_path}/listings/2', '--output', '{tmp_path}/audits/2']\n"
+    )
+    assert chosen(tmp_path).stdout == first
+    (tmp_path / "audits" / "1").mkdir(parents=True)
+    (tmp_path / "audits" / "1" / "summary.json").touch()
+    assert chosen(tmp_path).stdout == first.replace("]\n", f", '--previous', '{tmp_path}/audits/1']\n")
+    (tmp_path / "audits" / "2").mkdir()
+    (tmp_path / "audits" / "2" / "summary.json").touch()
+    assert chosen(tmp_path).stdout == "None\n"
+
+
+@pytest.fixture
+def fake_job(tmp_path: Path) -> Path:
+    """A directory where the job is one that finds something."""
+    package = tmp_path / "python" / "pyspark_jobs" / "orphan_ledgers"
+    package.mkdir(parents=True)
+    for name, text in (("job.py", _FAKE_JOB), ("__init__.py", ""), ("../__init__.py", "")):
+        (package / name).write_text(text)
+    (tmp_path / "audits").mkdir()
+    return tmp_path
+
+
+def drive(directory: Path, *options: str, url: str = "") -> "subprocess.CompletedProcess[str]":
+    environment = {"PYTHONPATH": str(directory / "python"), "PUSHGATEWAY_URL": url}
+    command = [sys.executable, str(SPARK / "nightly_job.py"), str(directory), *options]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def make_inputs(directory: Path, name: str) -> None:
+    for place in (directory / "dumps" / name, directory / "listings" / name):
+        place.mkdir(parents=True)
+        (place / "manifest.json").touch()
+
+
+def test_findings_are_no_failed_run_of_the_drivers_program(fake_job: Path, pushgateway: Pushgateway) -> None:
+    assert drive(fake_job, url=pushgateway.url).returncode == 1
+    make_inputs(fake_job, "1")
+    assert drive(fake_job, "--wrong", url=pushgateway.url).returncode == 2
+    assert pushgateway.taken == []
+    assert drive(fake_job, url=pushgateway.url).returncode == 0
+    assert pushgateway.taken.pop()[2] == "made from 1"
+    make_inputs(fake_job, "2")
+    assert drive(fake_job).returncode == 0
+    assert pushgateway.taken == []
+
+
+def test_metrics_that_nobody_took_fail_the_drivers_program_and_are_pushed_again(
+    fake_job: Path, pushgateway: Pushgateway
+) -> None:
+    make_inputs(fake_job, "1")
+    pushgateway.answers.append(503)
+    assert drive(fake_job, url=pushgateway.url).returncode == 1
+    pushgateway.answers.append(200)
+    again = drive(fake_job, url=pushgateway.url)
+    assert (again.returncode, "audited already" in again.stderr) == (0, True)
+    assert [body for _, _, body in pushgateway.taken] == ["made from 1"] * 2
