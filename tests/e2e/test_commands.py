@@ -10,7 +10,7 @@ from tests.cluster.patience import until
 from tests.cluster.sidecars import CommandAnswer, SidecarProcess, run_command
 from tests.cluster.topics import TopicLedgers, connected_consumer
 
-DONE, REFUSED, USAGE, UNREACHABLE = 0, 1, 2, 3
+DONE, REFUSED, UNREACHABLE = 0, 1, 3
 
 
 def done(answer: CommandAnswer) -> CommandAnswer:
@@ -58,16 +58,16 @@ def test_appending_ledgers_and_watching_them_go(scene: Scene, tmp_path: Path) ->
 def test_what_append_refuses(scene: Scene, tmp_path: Path) -> None:
     sidecar = scene.sidecar
     append = ("ledger-deletion", "append")
-    failed(sidecar.command(*append, "1"), USAGE, "--topic")
+    failed(sidecar.command(*append, "1"), REFUSED, "--topic")
     failed(sidecar.command(*append, "1", "--topic", "non-persistent://public/default/x"), REFUSED, "not persistent")
-    failed(sidecar.command(*append, "--topic", "x", "--", "-1"), USAGE, "LEDGER_ID")
-    failed(sidecar.command(*append, str(2**63), "--topic", "x"), USAGE, "LEDGER_ID")
+    failed(sidecar.command(*append, "--topic", "x", "--", "-1"), REFUSED, "LEDGER_ID")
+    failed(sidecar.command(*append, str(2**63), "--topic", "x"), REFUSED, "LEDGER_ID")
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"ledgerId": 1}\n{"ledgerId": \n')
-    failed(sidecar.command(*append, "--file", str(broken)), USAGE, "line 2")
+    failed(sidecar.command(*append, "--file", str(broken)), REFUSED, "line 2")
     broken.write_text('{"ledgerId": 1, "surprise": 2}\n')
     failed(sidecar.command(*append, "--file", str(broken)), REFUSED, "surprise")
-    failed(sidecar.command(*append, "--file", str(tmp_path / "nowhere")), USAGE, "nowhere")
+    failed(sidecar.command(*append, "--file", str(tmp_path / "nowhere")), REFUSED, "nowhere")
 
 
 def test_the_switches(scene: Scene) -> None:
@@ -83,7 +83,7 @@ def test_the_switches(scene: Scene) -> None:
     assert resumed == {"paused": False, "pausedReason": None, "ratePerSecond": 250}
     done(sidecar.command("ledger-deletion", "rate", "none"))
     assert status_of(sidecar)["control"] == {"paused": False, "pausedReason": None, "ratePerSecond": None}
-    failed(sidecar.command("ledger-deletion", "rate", "fast"), USAGE, "none")
+    failed(sidecar.command("ledger-deletion", "rate", "fast"), REFUSED, "none")
 
 
 def test_deleting_topics(scene: Scene) -> None:
@@ -100,7 +100,7 @@ def test_deleting_topics(scene: Scene) -> None:
     scene.oracles.wait_for_finals(gone)
     assert not workload.existing(gone)
     failed(sidecar.command("topics", "delete", str(plain)), REFUSED, "404")
-    failed(sidecar.command("topics", "delete", "non-persistent://public/default/x"), USAGE, "persistent://")
+    failed(sidecar.command("topics", "delete", "non-persistent://public/default/x"), REFUSED, "persistent://")
     workload.fill(busy)
     with connected_consumer(workload, busy, "sub"):
         failed(sidecar.command("topics", "delete", str(busy)), REFUSED, "412")
@@ -162,19 +162,19 @@ def test_what_does_not_reach_a_sidecar(scene: Scene) -> None:
         ("ledger-deletion", "resume"),
     ):
         failed(run_command("--admin-url", nowhere, *command), UNREACHABLE, nowhere)
-    failed(run_command("--admin-url", "ftp://x", "ledger-deletion", "status"), USAGE, "http://")
-    failed(run_command("--admin-url", nowhere, "ledger-deletion", "explode"), USAGE, "explode")
+    failed(run_command("--admin-url", "ftp://x", "ledger-deletion", "status"), REFUSED, "http://")
+    failed(run_command("--admin-url", nowhere, "ledger-deletion", "explode"), REFUSED, "explode")
     # A broker is no sidecar, and says so.
     broker = scene.cluster.addresses.web_service_urls[0]
     assert run_command("--admin-url", broker, "ledger-deletion", "status").exit_code == REFUSED
 
 
 def test_serving_needs_settings_that_fit(scene: Scene) -> None:
-    failed(run_command("serve"), USAGE, "metadataStoreUrl")
+    failed(run_command("serve"), REFUSED, "metadataStoreUrl")
     store = scene.cluster.addresses.metadata_store_url
     failed(
-        run_command("serve", "--metadata-store-url", store, "--listen", "0.0.0.0:8750"), USAGE, "authenticationEnabled"
+        run_command("serve", "--metadata-store-url", store, "--listen", "0.0.0.0:8750"), REFUSED, "authenticationEnabled"
     )
-    failed(run_command("serve", "--metadata-store-url", "localhost:2181"), USAGE, "zk:")
+    failed(run_command("serve", "--metadata-store-url", "localhost:2181"), REFUSED, "zk:")
     taken = scene.sidecar.url.removeprefix("http://")
-    failed(run_command("serve", "--metadata-store-url", store, "--listen", taken), USAGE, "listen")
+    failed(run_command("serve", "--metadata-store-url", store, "--listen", taken), REFUSED, "listen")
