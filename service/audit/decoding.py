@@ -19,7 +19,7 @@ from service.audit.plain_cursors import NO_LEDGER, read_plain_cursors
 from service.audit.plain_schemas import read_plain_schemas
 from service.audit.shields import Damage, Reach, damage_of_undecodable, damage_of_unreadable
 from service.audit.tables import CursorLedgerState, LedgerKind
-from service.audit.varints import Mask, Numbers
+from service.audit.varints import Numbers, sums_between
 from service.ledger_ownership.compaction import COMPACTION_CURSOR
 from service.ledger_ownership.references import (
     CursorReferences,
@@ -56,7 +56,7 @@ LIST_USAGE = pa.schema(
         pa.field("unknown_size_ledgers", pa.int64(), nullable=False),
     ]
 )
-"""How many ledgers each node references, by kind."""
+"""How many ledgers each node references, by kind; there may be several rows for one kind."""
 
 
 SINGLES = pa.schema([REFERENCES.field(name) for name in ("ledger_id", "kind", "path")])
@@ -100,8 +100,8 @@ class DecodedNodes:
         named = pa.array(lists.node[starts])
         sums = (
             np.diff(starts, append=len(lists.node)),
-            _sums(np.where(lists.closed, lists.size_bytes, 0), starts),
-            _sums(~lists.closed, starts),
+            sums_between(np.where(lists.closed, lists.size_bytes, 0), starts),
+            sums_between(~lists.closed, starts),
         )
         kinds = pa.repeat(LedgerKind.DATA.value, len(named))
         return pa.RecordBatch.from_arrays([self.paths.take(named), kinds, *map(pa.array, sums)], schema=LIST_USAGE)
@@ -341,11 +341,3 @@ def _joined(lists: LedgerLists, rows: Sequence[tuple[int, int, int, int, bool]])
     order = np.argsort(columns[0], kind="stable")
     node, ledger_id, entries, size, closed = (column[order] for column in columns)
     return LedgerLists(node, ledger_id, entries, size, closed != 0, lists.left)
-
-
-def _sums(values: Numbers | Mask, starts: Numbers) -> Numbers:
-    """Exact sums of what lies between some places and the next of them."""
-    if not len(starts):
-        return np.zeros(0, np.int64)
-    totals: Numbers = np.add.reduceat(values.astype(np.int64), starts)
-    return totals

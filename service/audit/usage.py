@@ -3,7 +3,8 @@
 References of single nodes are summed up by their owner; what turned out to be missing is taken off again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ from service.audit.decoding import LIST_USAGE
 from service.audit.owner_columns import owners_at, topics_of_managed_ledgers
 from service.audit.summaries import Count
 from service.audit.tables import LEDGER_USAGE, LedgerKind
-from service.audit.varints import Numbers
+from service.audit.varints import Numbers, sums_between
 
 NAMED_USAGE = pa.schema(
     [
@@ -33,25 +34,15 @@ LOADED = pa.schema([pa.field("topic", pa.string()), pa.field("in_ledger", pa.boo
 
 _KEYS = ("tenant", "namespace", "topic", "kind")
 _SUMS = ("ledgers", "bytes", "unknown_size_ledgers")
-# Groups are as many as rows, nearly; threads that have to put theirs together take twice as long.
 
 
 def single_usage(singles: pa.Table, sizes: pa.Table) -> pa.RecordBatch:
-    """`LIST_USAGE` of single references, each counted once; ``sizes`` has ``ledger_id`` and ``length``, as known."""
-    ids = sizes.column("ledger_id").combine_chunks()
-    lengths = sizes.column("length").take(pc.index_in(singles.column("ledger_id"), value_set=ids))
-    rows = pa.table(
-        {
-            "path": singles.column("path"),
-            "kind": singles.column("kind"),
-            "ledgers": pa.repeat(1, singles.num_rows),
-            "bytes": lengths.fill_null(0),
-            "unknown_size_ledgers": lengths.is_null().cast(pa.int64()),
-        }
-    )
-    summed = rows.group_by(["path", "kind"], use_threads=False).aggregate([(name, "sum") for name in _SUMS])
-    columns = [summed.column(name).combine_chunks() for name in ("path", "kind", *(f"{name}_sum" for name in _SUMS))]
-    return pa.RecordBatch.from_arrays(columns, schema=LIST_USAGE)
+    """`LIST_USAGE` of single references, a row each; ``sizes`` has ``ledger_id`` and ``length``, as known."""
+    ids, lengths = (sizes.column(name).combine_chunks() for name in ("ledger_id", "length"))
+    named, kinds, paths = (singles.column(name).combine_chunks() for name in ("ledger_id", "kind", "path"))
+    found = lengths.take(pc.index_in(named, value_set=ids))
+    counts = (pa.repeat(1, len(named)), found.fill_null(0), found.is_null().cast(pa.int64()))
+    return pa.RecordBatch.from_arrays([paths, kinds, *counts], schema=LIST_USAGE)
 
 
 def usage_taken_off(missing: pa.RecordBatch) -> pa.RecordBatch:
@@ -78,33 +69,50 @@ def loaded_topics(cursors: pa.RecordBatch) -> pa.RecordBatch:
 
 def usage_table(named: Iterable[pa.RecordBatch], loaded: Iterable[pa.RecordBatch]) -> pa.Table:
     """`LEDGER_USAGE`, in the order of its keys."""
-    sums = (
-        pa.Table.from_batches(named, NAMED_USAGE)
-        .group_by(_KEYS, use_threads=False)
-        .aggregate([(name, "sum") for name in _SUMS])
-    )
-    grouped = sums.select([*_KEYS, *(f"{name}_sum" for name in _SUMS)]).rename_columns([*_KEYS, *_SUMS])
-    there = grouped.filter(pc.greater(grouped.column("ledgers"), 0))
-    there = there.take(pa.array(np.lexsort([_ranks(there.column(name)) for name in reversed(_KEYS)])))
-    columns = {name: there.column(name).combine_chunks() for name in (*_KEYS, *_SUMS)}
-    columns["loaded"] = _loaded(columns["topic"], columns["kind"], pa.Table.from_batches(loaded, LOADED))
+    rows = pa.Table.from_batches(named, NAMED_USAGE)
+    encoded = {name: _encoded(rows.column(name)) for name in _KEYS}
+    # There are nearly as many owners as rows: to put them in order takes half as long as to look each one up.
+    order, starts = _in_order([_ranks(texts) for texts in encoded.values()])
+    sums = {name: sums_between(rows.column(name).to_numpy()[order], starts) for name in _SUMS}
+    there = sums["ledgers"] > 0
+    owners = pa.array(order[starts][there])
+    columns = {name: texts.take(owners).dictionary_decode() for name, texts in encoded.items()}
+    columns.update((name, pa.array(summed[there])) for name, summed in sums.items())
+    flags = _loaded(encoded["topic"], pa.Table.from_batches(loaded, LOADED)).take(owners)
+    is_schema = pc.equal(columns["kind"], LedgerKind.SCHEMA.value)
+    columns["loaded"] = pc.if_else(is_schema, pa.scalar(None, pa.bool_()), flags)
     batch = pa.RecordBatch.from_arrays([columns[name] for name in LEDGER_USAGE.names], schema=LEDGER_USAGE)
     return pa.Table.from_batches([batch], LEDGER_USAGE)
 
 
-def _ranks(texts: pa.ChunkedArray) -> Numbers:
-    """Numbers in the order of the texts, none last: comparing four texts at a time takes ten times as long."""
-    encoded = pc.dictionary_encode(texts.combine_chunks())  # type: ignore[attr-defined]  # the stubs lack it
-    ranks = pc.rank(encoded.dictionary, tiebreaker="dense")
-    found: Numbers = ranks.take(encoded.indices).cast(pa.int64()).fill_null(len(ranks) + 1).to_numpy()
+def _encoded(texts: pa.ChunkedArray) -> Any:
+    return pc.dictionary_encode(texts.combine_chunks())  # type: ignore[attr-defined]  # the stubs lack it
+
+
+def _ranks(texts: Any) -> Numbers:
+    """Numbers in the order of the encoded texts, none last: comparing four texts at a time takes ten times as long."""
+    ranks = pc.rank(texts.dictionary, tiebreaker="dense")
+    found: Numbers = ranks.take(texts.indices).cast(pa.int64()).fill_null(len(ranks) + 1).to_numpy()
     return found
 
 
-def _loaded(topics: pa.Array, kinds: pa.Array, loaded: pa.Table) -> pa.Array:
-    by_topic = loaded.group_by("topic").aggregate([("in_ledger", "max")])
-    places = pc.index_in(topics, value_set=by_topic.column("topic").combine_chunks())
-    flags = by_topic.column("in_ledger_max").combine_chunks().take(places)
-    return pc.if_else(pc.equal(kinds, LedgerKind.SCHEMA.value), pa.scalar(None, pa.bool_()), flags)
+def _in_order(ranks: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
+    """The rows' order by their ranks, and where in it each group of equal ones starts."""
+    order: Numbers = np.lexsort(ranks[::-1])
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = np.any([np.diff(ranked[order]) != 0 for ranked in ranks], axis=0)
+    return order, np.flatnonzero(is_first)
+
+
+def _loaded(topics: Any, loaded: pa.Table) -> pa.Array:
+    """Whether some cursor's position is in a ledger, for each of the encoded topics; null without a cursor."""
+    elsewhere = len(topics.dictionary)
+    places = pc.index_in(loaded.column("topic"), value_set=topics.dictionary).fill_null(elsewhere).to_numpy()
+    has_cursor = np.zeros(elsewhere + 1, np.bool_)
+    in_ledger = has_cursor.copy()
+    has_cursor[places] = True
+    in_ledger[places[loaded.column("in_ledger").to_numpy()]] = True
+    return pa.array(in_ledger, mask=~has_cursor).take(topics.indices)
 
 
 def counts_of_usage(usage: pa.Table, column: str) -> dict[str, Count]:

@@ -41,6 +41,14 @@ def narrowed(ids: Numbers) -> Ids:
     return ids.astype(np.int32) if not len(ids) or int(ids.max()) <= _WIDEST_NARROW else ids
 
 
+def sums_between(values: Numbers | Mask, starts: Numbers) -> Numbers:
+    """Exact sums of what lies between some places and the next of them."""
+    if not len(starts):
+        return np.zeros(0, np.int64)
+    totals: Numbers = np.add.reduceat(values.astype(np.int64), starts)
+    return totals
+
+
 def joined(groups: Any) -> Numbers:
     """Numbers whose groups of 7 bits stand in bytes of their own, the first one lowest; changes what it is given."""
     for pairs, distance in _JOINS:
