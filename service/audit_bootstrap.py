@@ -25,7 +25,7 @@ from service.audit.dumping import DumpPlan, dump
 from service.audit.listing import list_ledgers
 from service.audit.manifests import Manifest, SourceKind
 from service.audit.ports import LedgerSource, NodeSource, Say
-from service.audit.requests import DumpRequest, ListingRequest, dump_source, listing_source
+from service.audit.requests import DumpRequest, ListingRequest, dump_source, listing_source, zookeeper_rate
 from service.command_process import ended_in_order, tool_version
 from service.model.clocks import Clock, SystemClock
 from service.model.errors import InvalidInputError
@@ -81,7 +81,7 @@ def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Cl
         if request.chroot:
             raise InvalidInputError("a living ZooKeeper's chroot stands in its address: zk://HOST:PORT/CHROOT")
         zookeeper = LiveZooKeeper(_pulsars_form(address), parse_credential(request.metadata_store_auth))
-        order = WalkOrder(is_skipped=_skipped(request), nodes_per_second=request.nodes_per_second)
+        order = WalkOrder(is_skipped=_skipped(request), nodes_per_second=zookeeper_rate(request.nodes_per_second))
         return WalkedNodes(zookeeper, clock, order)
     if request.nodes_per_second is not None:
         raise InvalidInputError("--rate limits reading from a living ZooKeeper; a snapshot is read as it comes")
@@ -114,7 +114,7 @@ def _ledger_source(request: ListingRequest, clock: Clock, stack: ExitStack) -> L
     kind, urls = listing_source(request.source)
     if kind is SourceKind.BOOKIE_HTTP:
         listing = BookieListing(
-            urls, clock, with_metadata=request.with_metadata, ledgers_per_second=request.ledgers_per_second
+            urls, clock, with_metadata=request.with_metadata, ledgers_per_second=request.ledgers_per_second or None
         )
         return stack.enter_context(closing(listing))
     if request.metadata_store_url is None:
@@ -126,7 +126,7 @@ def _ledger_source(request: ListingRequest, clock: Clock, stack: ExitStack) -> L
         clock,
         request.ledgers_root,
         with_metadata=request.with_metadata,
-        nodes_per_second=request.ledgers_per_second,
+        nodes_per_second=zookeeper_rate(request.ledgers_per_second),
     )
 
 

@@ -1,12 +1,13 @@
 """An audit's directory, read back."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from service.adapters.parquet.audits import AuditTables, open_audit
-from service.audit.summaries import AuditSummary
+from service.audit.running import AUDIT_TABLES
+from service.audit.summaries import AuditSummary, Engine
 from service.audit.tables import Table
 
 
@@ -41,3 +42,14 @@ class MadeAudit:
     def unattributed(self) -> dict[int, str]:
         """Reasons by ledger."""
         return {row["ledger_id"]: row["reason"] for row in self.rows(Table.UNATTRIBUTED_LEDGERS)}
+
+
+def told(directory: Path) -> tuple[dict[str, list[dict[str, Any]]], AuditSummary]:
+    """Everything in which the engines may not differ."""
+    summary = open_audit(directory)
+    tables = AuditTables(directory, summary)
+    rows = {table.value: tables.table(table).to_pylist() for table in AUDIT_TABLES}
+    rows["ledger_usage"].sort(key=repr)
+    assert (directory / "report.html").exists()
+    # Which engine it was, and the files' digests, may differ.
+    return rows, replace(summary, engine=Engine.EMBEDDED, files={})

@@ -10,6 +10,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_jobs.orphan_ledgers.files import Directory, open_audit, open_tables
 from pyspark_jobs.orphan_ledgers.finding import Finding, Inputs, names_of
 from pyspark_jobs.orphan_ledgers.schemas import spark_schema
+from pyspark_jobs.orphan_ledgers.shipping import ship_wheel
 from pyspark_jobs.orphan_ledgers.writing import Writing, extract
 from service.audit.guards import (
     EXIT_ERROR,
@@ -60,14 +63,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job; its exit code."""
     options = _parser().parse_args(arguments)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = session(SparkSession.builder.appName("orphan-ledgers"))
-    try:
-        summary = run(spark, options.dump, options.listing, options.output, options.previous, _policy(options))
-    except SidecarError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_ERROR
-    finally:
-        spark.stop()
+    with TemporaryDirectory() as scratch:
+        spark = session(SparkSession.builder.appName("orphan-ledgers"))
+        try:
+            ship_wheel(spark.sparkContext, Path(scratch))
+            summary = run(spark, options.dump, options.listing, options.output, options.previous, _policy(options))
+        except SidecarError as error:
+            print(f"error: {error}", file=sys.stderr)  # noqa: T201
+            return EXIT_ERROR
+        finally:
+            spark.stop()
     conclusion = conclude(summary, options.output)
     print(f"{conclusion.verdict.value}: {conclusion.sentence}\nnext: {conclusion.next_step}")  # noqa: T201
     return exit_code(summary)

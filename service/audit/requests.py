@@ -11,6 +11,8 @@ _DUMP_FORMS = "zk://HOST:PORT[,HOST:PORT...][/CHROOT], zk-snapshot:FILE or zk-ad
 _LISTING_FORMS = "metadata or bookie-http://HOST:PORT[,HOST:PORT...]"
 _OTHER_STORES = ("etcd:", "oxia:", "rocksdb:")
 METADATA = "metadata"
+DEFAULT_NODES_PER_SECOND = 20_000.0
+"""So fast a living ZooKeeper is read unless told otherwise: a million ledgers in a minute, a part of what it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class DumpRequest:
         chroot: where in a snapshot the cluster is; a living ZooKeeper's chroot is in its address.
         cursors_from: the living cluster's metadata store for the cursors' ledgers, as ``metadataStoreUrl``; None for
             ``source`` itself if it is living.
+        nodes_per_second: from a living ZooKeeper; None for the default, 0 for no limit.
         metadata_store_auth: ``scheme:credential`` for ZooKeeper and its AdminServer.
     """
 
@@ -45,6 +48,7 @@ class ListingRequest:
         source: one of the forms that `listing_source` reads.
         output: the directory to make.
         metadata_store_url: where the ledgers' nodes are, for the source ``metadata``.
+        ledgers_per_second: None for the default (none over HTTP, where one answer has them all), 0 for no limit.
     """
 
     source: str
@@ -109,3 +113,8 @@ def listing_source(text: str) -> tuple[SourceKind, tuple[str, ...]]:
     if servers == text or not all(server.strip() for server in servers.split(",")):
         raise InvalidInputError(f"{text!r:.200} is no source of a listing; write {_LISTING_FORMS}")
     return SourceKind.BOOKIE_HTTP, tuple(f"http://{server.strip()}" for server in servers.split(","))
+
+
+def zookeeper_rate(asked: float | None) -> float | None:
+    """The most nodes in a second from a living ZooKeeper, None for no limit."""
+    return DEFAULT_NODES_PER_SECOND if asked is None else asked or None

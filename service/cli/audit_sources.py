@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.audit.requests import DumpRequest, ListingRequest
+from service.audit.requests import DEFAULT_NODES_PER_SECOND, DumpRequest, ListingRequest
 from service.cli import output
 from service.cli.connecting import GlobalOptions
 from service.cli.exits import EXIT_CODES, exiting
@@ -56,7 +56,13 @@ _LedgersRoot = Annotated[
 ]
 _Rate = Annotated[
     float | None,
-    typer.Option("--rate", metavar="NUMBER", min=0.1, help="At most so many a second. Default: no limit."),
+    typer.Option(
+        "--rate",
+        metavar="NUMBER",
+        min=0,
+        help=f"At most so many a second, 0 for no limit. Default: {DEFAULT_NODES_PER_SECOND:,.0f} from a living "
+        "ZooKeeper, no limit from anything else.",
+    ),
 ]
 _Auth = Annotated[
     str | None,

@@ -105,7 +105,10 @@ def _read(path: Path, skip: tuple[bytes, ...]) -> int:
 
 
 def _dump(source: str, output: Path) -> int:
-    return sum(rows.rows for rows in make_dump(DumpRequest(source, output), lambda text: None).counts.values())
+    return sum(
+        rows.rows
+        for rows in make_dump(DumpRequest(source, output, nodes_per_second=0), lambda text: None).counts.values()
+    )
 
 
 def _living(arguments: argparse.Namespace, scratch: Path) -> list[Table]:

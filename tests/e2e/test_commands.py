@@ -173,7 +173,9 @@ def test_serving_needs_settings_that_fit(scene: Scene) -> None:
     failed(run_command("serve"), REFUSED, "metadataStoreUrl")
     store = scene.cluster.addresses.metadata_store_url
     failed(
-        run_command("serve", "--metadata-store-url", store, "--listen", "0.0.0.0:8750"), REFUSED, "authenticationEnabled"
+        run_command("serve", "--metadata-store-url", store, "--listen", "0.0.0.0:8750"),
+        REFUSED,
+        "authenticationEnabled",
     )
     failed(run_command("serve", "--metadata-store-url", "localhost:2181"), REFUSED, "zk:")
     taken = scene.sidecar.url.removeprefix("http://")

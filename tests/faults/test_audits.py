@@ -25,6 +25,7 @@ from tests.cluster.broker_view import BrokerView
 from tests.cluster.cursor_switches import CursorSwitches
 from tests.cluster.deletion import BOOKIE_CONF, BROKER_CONF
 from tests.cluster.every_kind import EVERY_KIND_CONF, Churn, EveryKind
+from tests.cluster.function_state import FunctionState, function_state
 from tests.cluster.java_programs import java_program
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
@@ -121,30 +122,38 @@ def test_nothing_that_is_referenced_is_condemned_while_everything_changes(
     world.fill()
     run_transactions(stage, world, tmp_path)
     upload_to_function_worker(stage, f"fn-{number:x}")
-    condemned: set[int] = set()
     churn = Churn(stage.workload, stage.cluster.addresses, f"public/churn-{number:x}", dice)
     audits.look()
-    with churn.running(CHURNING_THREADS):
-        for _ in range(LOOKS):
-            # Seen by brokers between two dumps: what is in use now must not be condemned by the second.
-            in_use = stage.view.references()
-            look = audits.look()
-            demand_unused(look, look.condemned, in_use)
-            condemned |= look.condemned
-            demand_unused(look, frozenset(condemned), stage.view.references())
-            line.fault("audited under load")
-            line.outcomes["ledgers compared under load"] += look.summary.existing.ledgers
-    for act, count in churn.done.items():
-        line.fault(f"load of audits: {act.strip('_').replace('_', ' ')}", count)
-    unused = stage.settled()
-    audits.look()
-    pause(3)
-    last = audits.look()
-    demand_unused(last, last.condemned, stage.view.references())
-    demand_exactly(last, unused)
-    stage.apply(audits, last, line)
-    world.check()
+    with function_state(stage.cluster.addresses, tmp_path) as state:
+        with churn.running(CHURNING_THREADS):
+            look_again_and_again(stage, state, audits, line)
+        for act, count in churn.done.items():
+            line.fault(f"load of audits: {act.strip('_').replace('_', ' ')}", count)
+        unused = stage.settled()
+        audits.look()
+        pause(3)
+        last = audits.look()
+        demand_unused(last, last.condemned, stage.view.references())
+        demand_exactly(last, unused)
+        stage.apply(audits, last, line)
+        world.check()
+        state.check()
     assert not (audits.look().orphans.keys() & unused)
+
+
+def look_again_and_again(stage: Stage, state: FunctionState, audits: Audits, line: Line) -> None:
+    """Nothing that is or will be used is condemned."""
+    condemned: set[int] = set()
+    for number in range(LOOKS):
+        state.put("looks", str(number))
+        # Seen by brokers between two dumps: what is in use now must not be condemned by the second.
+        in_use = stage.view.references()
+        look = audits.look()
+        demand_unused(look, look.condemned, in_use)
+        condemned |= look.condemned
+        demand_unused(look, frozenset(condemned), stage.view.references())
+        line.fault("audited under load")
+        line.outcomes["ledgers compared under load"] += look.summary.existing.ledgers
 
 
 def demand_exactly(look: Look, unused: frozenset[int]) -> None:

@@ -33,6 +33,7 @@ from tests.cluster.audits import Audits, demand_unused
 from tests.cluster.broker_view import BrokerView
 from tests.cluster.deletion import BOOKIE_CONF, BROKER_CONF
 from tests.cluster.every_kind import EVERY_KIND_CONF, Churn, EveryKind
+from tests.cluster.function_state import FunctionState, function_state
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
@@ -51,6 +52,7 @@ class World:
 
     cluster: ClusterUnderTest
     every: EveryKind
+    state: FunctionState
     view: BrokerView
     directory: Path
     numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -95,14 +97,16 @@ def world(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
         "bookie_conf": BOOKIE_CONF,
         "broker_conf": {**BROKER_CONF, **EVERY_KIND_CONF},
     }
+    directory = tmp_path_factory.mktemp("audit")
     with (
         special_cluster(**wishes) as cluster,
         closing(Workload(cluster)) as workload,
         closing(BrokerView(cluster.addresses)) as view,
+        function_state(cluster.addresses, directory) as state,
     ):
         every = EveryKind(workload, cluster.addresses, NAMESPACE)
         every.fill()
-        yield World(cluster, every, view, tmp_path_factory.mktemp("audit"))
+        yield World(cluster, every, state, view, directory)
 
 
 def nodes_of(directory: Path) -> dict[str, dict[str, Any]]:
@@ -154,9 +158,11 @@ def test_everything_that_references_a_ledger_is_in_a_dump(world: World) -> None:
     used = world.every.workload.ledgers(world.every.everything)
     assert used.all <= existing
     assert used.compacted <= compacted_of(dumped)
-    packages = segments_of(dumped)
+    packages, state = segments_of(dumped, "/pulsar/packages/"), segments_of(dumped, "/stream/storage/")
     assert packages
-    assert packages <= existing
+    # The table of tables, the root of each storage container, and the functions' table.
+    assert len(state) > 2
+    assert packages | state <= existing
     until(
         lambda: unreferenced(world) == world.view.unreferenced(),
         "nothing is unreferenced but what no broker knows",
@@ -185,10 +191,10 @@ def compacted_of(directory: Path) -> set[int]:
     return {ledger_id for ledger_id in named if ledger_id is not None}
 
 
-def segments_of(directory: Path) -> set[int]:
+def segments_of(directory: Path, root: str = "") -> set[int]:
     rows = read_table(directory, Table.LOG_SEGMENTS).to_pylist()
     assert {row["unreadable"] for row in rows} <= {None}
-    return {row["ledger_id"] for row in rows}
+    return {row["ledger_id"] for row in rows if row["path"].startswith(root)}
 
 
 def nodes_references(directory: Path) -> set[int]:
@@ -211,6 +217,7 @@ def test_nothing_in_use_is_condemned_while_topics_and_cursors_come_and_go(world:
     audits.look()
     churn = Churn(world.every.workload, world.cluster.addresses, "public/churned", random.Random(CHURN_SEED))
     with churn.running(threads=2):
+        world.state.put("meanwhile", "18")
         # What is used after the first dump must not be condemned by the second.
         in_use = world.view.references()
         look = audits.look()
@@ -218,6 +225,7 @@ def test_nothing_in_use_is_condemned_while_topics_and_cursors_come_and_go(world:
     assert churn.done.total() > 0, churn.failed
     demand_unused(look, look.condemned, world.view.references())
     world.every.check()
+    world.state.check()
 
 
 def test_both_ways_of_listing_see_the_same_ledgers(world: World) -> None:

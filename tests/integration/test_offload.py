@@ -2,7 +2,10 @@
 
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -11,6 +14,7 @@ import requests
 from service.adapters.metadata.zookeeper import open_metadata_store
 from service.adapters.offload.credentials import credentials_from_environment
 from service.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
+from service.audit.tables import Table
 from service.ledger_deletion.ports import OffloadDeletion
 from service.ledger_ownership.references import managed_ledger_references
 from service.model.clocks import SystemClock
@@ -18,9 +22,13 @@ from service.model.errors import PermanentError
 from service.model.ids import LedgerId
 from service.model.ledgers import OffloadContext
 from service.model.names import TopicName, parse_topic_name
+from tests.cluster.audits import Audits, demand_unused
+from tests.cluster.broker_view import BrokerView
 from tests.cluster.clients import PatientClient
+from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
+from tests.cluster.topics import Workload
 from tests.contract.offload_storages import ACCESS_KEY, BUCKET, DirectoryStorage, S3Storage, s3_server
 
 KEYS = {"ACCESS_KEY_ID": ACCESS_KEY.key_id, "ACCESS_KEY_SECRET": ACCESS_KEY.secret}
@@ -29,6 +37,7 @@ CLOSED_LEDGERS = 2
 _CLOCK = SystemClock()
 _WAIT_SECONDS = 60
 _POLL_SECONDS = 0.1
+_BETWEEN_LOOKS_SECONDS = 3
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +120,9 @@ def contexts(cluster: ClusterUnderTest, topic: TopicName) -> dict[LedgerId, Offl
     return {ledger_id: reference.offload for ledger_id, reference in ledgers if reference.offload is not None}
 
 
-def offload_to_directory(cluster: ClusterUnderTest, namespace: str, base: str, profile: Path) -> None:
+def offload_to_directory(
+    cluster: ClusterUnderTest, namespace: str, base: str, profile: Path, more: Mapping[str, Any] = MappingProxyType({})
+) -> None:
     """Let a new namespace offload with the filesystem driver; ``profile`` is its Hadoop configuration.
 
     A namespace's policy that does not say where the offloaders are means ``./offloaders``, whatever the broker's does.
@@ -126,6 +137,7 @@ def offload_to_directory(cluster: ClusterUnderTest, namespace: str, base: str, p
         "fileSystemURI": base,
         "fileSystemProfilePath": str(profile),
         "offloadersDirectory": settings["offloadersDirectory"],
+        **more,
     }
     requests.post(f"{url}/offloadPolicies", json=policies, timeout=30).raise_for_status()
 
@@ -173,3 +185,37 @@ def test_a_copy_in_a_directory(
     assert not list(Path(base.removeprefix("file:")).rglob(f"{first}-*"))
     assert directory.ledgers.delete_offloaded(first, context, name) is OffloadDeletion.GONE
     assert contexts(offloading_cluster, topic) == found
+
+
+def test_an_audit_of_offloaded_topics(
+    offloading_cluster: ClusterUnderTest, directory: DirectoryStorage, tmp_path: Path
+) -> None:
+    """A ledger in both places is in use; one whose copy in BookKeeper is gone is not missing; all of it still reads."""
+    base = directory.context(1, 2).driver_metadata["storageBasePath"]
+    at_once = {"managedLedgerOffloadDeletionLagInMillis": 0}
+    offload_to_directory(offloading_cluster, "public/moved", base, tmp_path / "profile.xml", at_once)
+    both, moved = (parse_topic_name(f"persistent://public/{name}/audited") for name in ("default", "moved"))
+    kept = offloaded(offloading_cluster, both)
+    replaced = offloaded(offloading_cluster, moved)
+    until(lambda: copies_deleted(offloading_cluster, moved), "the copies in BookKeeper are gone")
+    with closing(Workload(offloading_cluster)) as workload, closing(BrokerView(offloading_cluster.addresses)) as view:
+        audits = Audits(offloading_cluster.addresses, tmp_path)
+        audits.look()
+        _CLOCK.wait_seconds(_BETWEEN_LOOKS_SECONDS, threading.Event())
+        in_use = {ledger_id: whose for ledger_id, whose in view.references().items() if ledger_id not in replaced}
+        look = audits.look()
+        demand_unused(look, look.condemned, in_use)
+        existing = view.existing()
+        assert kept.keys() <= existing
+        assert not replaced.keys() & existing
+        assert not [row for row in look.missing if row["ledger_id"] in replaced]
+        numbers = [b"%d" % number for number in range(CLOSED_LEDGERS * ENTRIES_PER_LEDGER + 1)]
+        assert workload.read_all(both) == workload.read_all(moved) == numbers
+    used = {row["topic"]: row["ledgers"] for row in look.rows(Table.LEDGER_USAGE) if row["kind"] == "data"}
+    assert (used[str(both)], used[str(moved)]) == (CLOSED_LEDGERS + 1, 1)
+
+
+def copies_deleted(cluster: ClusterUnderTest, topic: TopicName) -> bool:
+    """Let the broker trim, and see whether it has."""
+    requests.post(f"{topic_url(cluster, topic)}/trim", timeout=30).raise_for_status()
+    return all(context.bookkeeper_deleted for context in contexts(cluster, topic).values())

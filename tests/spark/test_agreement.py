@@ -1,28 +1,22 @@
 """Both engines give the same tables, the same plan and the same summary, and refuse the same inputs."""
 
-import itertools
 import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
-from service.adapters.parquet.audits import AuditTables, open_audit
+from service.adapters.parquet.audits import open_audit
 from service.audit.requests import AuditRequest
-from service.audit.running import AUDIT_TABLES
-from service.audit.summaries import AuditSummary, Engine
 from service.model.errors import InvalidInputError
 from tests.benchmarks.audit_clusters import MadeUpCluster
-from tests.fakes.bookkeeper import managed_ledger_bytes
-from tests.spark.worlds import RandomCluster, changed, damaged
+from tests.made_audits import told
+from tests.spark.worlds import changed, damaged, random_world
 from tests.unit.audit.audit_worlds import NO_WAITING, World, embedded, full_world
 
 _ROOM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # in memory: audits wait for the disk
@@ -80,17 +74,6 @@ class Comparison:
                 assert told(Path(str(order["output"]))) == told(outcome), order
 
 
-def told(directory: Path) -> tuple[dict[str, list[dict[str, Any]]], AuditSummary]:
-    """Everything that may not differ."""
-    summary = open_audit(directory)
-    tables = AuditTables(directory, summary)
-    rows = {table.value: tables.table(table).to_pylist() for table in AUDIT_TABLES}
-    rows["ledger_usage"].sort(key=repr)
-    assert (directory / "report.html").exists()
-    # Which engine it was, and the files' digests, may differ.
-    return rows, replace(summary, engine=Engine.EMBEDDED, files={})
-
-
 @pytest.fixture
 def comparison() -> Iterator[Comparison]:
     with tempfile.TemporaryDirectory(dir=_ROOM) as made:
@@ -101,22 +84,6 @@ def add_random_clusters(comparison: Comparison, worlds: int, clusters: int) -> N
     """So many worlds of so many random clusters each: an audit by Spark costs nearly the same for one as for many."""
     for number in range(worlds):
         comparison.add_two_looks(random_world(clusters), Random(number))
-
-
-def random_world(clusters: int) -> World:
-    world = full_world()
-    # So many that no guard withholds each plan.
-    living = [world.ledger(ledger_id) for ledger_id in range(10**6, 10**6 + 40 * clusters)]
-    world.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
-    numbers = itertools.count(1)
-
-    @settings(max_examples=clusters, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-    @given(st.data())
-    def add(data: st.DataObject) -> None:
-        RandomCluster(data.draw, world, next(numbers)).add()
-
-    add()
-    return world
 
 
 def test_twenty_random_clusters(comparison: Comparison) -> None:

@@ -1,9 +1,11 @@
 """Random small clusters in which anything may be missing, left over, damaged or shared."""
 
+import itertools
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from service.audit.policies import HOUR_MS
@@ -18,7 +20,7 @@ from tests.fakes.bookkeeper import (
     schema_custom_metadata,
     schema_locator_bytes,
 )
-from tests.unit.audit.audit_worlds import AS_OF_MS, BUCKET_KEY, World, compaction_row, segment_row
+from tests.unit.audit.audit_worlds import AS_OF_MS, BUCKET_KEY, World, compaction_row, full_world, segment_row
 
 NAMES = ("t{}/n/persistent/a", "t{}/n/persistent/b%2Fc-partition-3", "u{}/c/m/persistent/old", "u{}/m/persistent/a.b")
 CURSORS = ("sub", "s%2Fub", "__compaction")
@@ -106,3 +108,19 @@ def changed(random: Random, world: World) -> None:
     for ledger_id in sorted(world.ledgers):
         if random.random() < 1 / 6:
             world.ledgers[ledger_id]["mzxid"] = 900
+
+
+def random_world(clusters: int) -> World:
+    world = full_world()
+    # So many that no guard withholds each plan.
+    living = [world.ledger(ledger_id) for ledger_id in range(10**6, 10**6 + 40 * clusters)]
+    world.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
+    numbers = itertools.count(1)
+
+    @settings(max_examples=clusters, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def add(data: st.DataObject) -> None:
+        RandomCluster(data.draw, world, next(numbers)).add()
+
+    add()
+    return world

@@ -76,4 +76,4 @@ def test_a_failure_ends_with_1_and_nothing_on_standard_output(terminal: Terminal
 def test_a_source_and_a_directory_are_wanted(terminal: Terminal, command: tuple[str, str]) -> None:
     assert terminal.run(*command).code == 1
     assert terminal.run(*command, "--source", "x").code == 1
-    assert terminal.run(*command, "--source", "x", "--output", "out", "--rate", "0").code == 1
+    assert terminal.run(*command, "--source", "x", "--output", "out", "--rate", "-1").code == 1

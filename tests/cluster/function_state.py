@@ -1,0 +1,46 @@
+"""Functions' state: BookKeeper's stream storage beside a cluster's bookies, whose ledgers only DistributedLog names."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from service.local_cluster.addresses import ClusterAddresses
+from tests.cluster.java_programs import JavaProgram, java_program
+
+_LOG = "function-state.log"
+
+
+class FunctionState:
+    """One table of a running storage server, and what was put into it."""
+
+    def __init__(self, java: JavaProgram) -> None:
+        self._java = java
+        self._values: dict[str, str] = {}
+
+    def put(self, key: str, value: str) -> None:
+        """Both without spaces."""
+        self._java.tell(f"put {key} {value}")
+        assert self._java.read() == "done"
+        self._values[key] = value
+
+    def check(self) -> None:
+        """Everything is still there."""
+        for key, value in self._values.items():
+            self._java.tell(f"get {key}")
+            assert self._java.read() == value, key
+
+
+@contextmanager
+def function_state(addresses: ClusterAddresses, directory: Path) -> Iterator[FunctionState]:
+    """Start a storage server (a bookie's own cannot be told ``metadata-store:``), with some state in its table.
+
+    Args:
+        addresses: the cluster's.
+        directory: the server runs there and leaves its log there.
+    """
+    program = Path(__file__).with_name("FunctionState.java")
+    zookeeper = addresses.metadata_store_url.removeprefix("zk:")
+    with java_program(program, addresses.version, ["-Xmx256m"], [zookeeper], directory / _LOG) as java:
+        state = FunctionState(java)
+        state.put("counted", "17")
+        yield state

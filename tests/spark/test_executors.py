@@ -1,0 +1,75 @@
+"""Executors in processes of their own need the wheel and its Python packages, and nothing else of this project."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from service.audit.guards import EXIT_FINDINGS
+from service.audit.requests import AuditRequest
+from tests.made_audits import told
+from tests.spark.worlds import random_world
+from tests.unit.audit.audit_worlds import NO_WAITING, embedded
+
+_PROJECT = Path(__file__).parents[2]
+_SECONDS = 300
+_CLUSTERS = 5
+_QUICK_JAVA = "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1"
+# As `NO_WAITING`.
+_POLICY = ("--look-window-hours", "0", "--max-share", "1")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    build = ["-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "--wheel-dir", str(directory)]
+    subprocess.run([sys.executable, *build, str(_PROJECT)], check=True, timeout=_SECONDS)
+    (built,) = directory.glob("*.whl")
+    return built
+
+
+def python_without_this_project(directory: Path) -> Path:
+    """The locked packages alone: without `site` no ``.pth`` file leads to the working tree."""
+    script = directory / "python"
+    packages = sysconfig.get_path("purelib")
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={packages}:${{PYTHONPATH:-}} exec {sys.executable} -S "$@"\n')
+    script.chmod(0o755)
+    asked = [str(script), "-c", "import numpy, pyarrow, pyspark; import service"]
+    ran = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=directory, timeout=_SECONDS)
+    assert "No module named 'service'" in ran.stderr
+    return script
+
+
+def test_two_executors_with_nothing_but_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    world, expected, audit = random_world(_CLUSTERS), tmp_path / "embedded", tmp_path / "audit"
+    dump, listing = world.dump(tmp_path / "dump"), world.listing(tmp_path / "listing")
+    embedded(AuditRequest(dump, listing, expected, None, NO_WAITING))
+    python = str(python_without_this_project(tmp_path))
+    places = ("--dump", str(dump), "--listing", str(listing), "--output", str(audit))
+    environment = {
+        "PATH": os.environ["PATH"],
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_MASTER": "local-cluster[2,1,1024]",
+        "SPARK_SUBMIT_OPTIONS": f"--conf spark.ui.enabled=false --conf spark.executor.memory=1g --conf {_QUICK_JAVA}",
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
+        "SIDECAR_WHEEL": str(wheel),
+        **{name: value for name, value in os.environ.items() if name == "JAVA_HOME"},
+    }
+    script = str(_PROJECT / "deploy" / "spark" / "submit.sh")
+    ran = subprocess.run(
+        ["sh", script, *places, *_POLICY],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_SECONDS,
+    )
+    assert ran.returncode == EXIT_FINDINGS, (ran.stdout, ran.stderr[-3000:])
+    assert told(audit) == told(expected)
