@@ -72,11 +72,13 @@ The plan's hash is what is approved: --execute takes it with --plan, and another
 here: every ledger becomes a pending deletion, and the deletion service proves it again.
 
 Each row is sent once, however often the command is stopped and started again: rows carry their number in the plan, and
-how far it has come is kept in the metadata store. --execute needs the metadata store and the brokers, as the sidecars
-have them (--metadata-store-url, --broker-service-url, or PULSAR_SIDECAR_* and client.conf).
+how far it has come is kept in the metadata store. (A broker that dies with rows on their way may store some of them
+twice; the second copy of a row finds its ledger gone.) --execute needs the metadata store and the brokers, as the
+sidecars have them (--metadata-store-url, --broker-service-url, or PULSAR_SIDECAR_* and client.conf).
 
 Example: pulsar-sidecar audit apply audits/monday
-         pulsar-sidecar audit apply audits/monday --execute --plan HASH"""
+
+Then: pulsar-sidecar audit apply audits/monday --execute --plan HASH"""
 
 _PRUNE_HELP = """Remove old audits, dumps and listings. Without --execute: only say which.
 
