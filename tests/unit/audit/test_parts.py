@@ -13,7 +13,7 @@ from service.audit.cursor_ledgers import CursorLedgers
 from service.audit.ledger_ids import ledger_ids
 from service.audit.log_segments import log_segments
 from service.audit.manifests import SourceKind
-from service.audit.requests import dump_source, listing_source
+from service.audit.requests import dump_source, listing_source, zookeeper_rate
 from service.audit.subtrees import Subtrees
 from service.audit.tables import CURSOR_LEDGERS, NODES, Subtree
 from service.ledger_ownership.paths import LAST_SHORT_LEDGER_ID, ledger_id_of_path, ledger_path
@@ -247,3 +247,8 @@ def test_sources_of_listings() -> None:
     for text in ("", "bookie-http://", "bookie-http://a,,b", "http://a:1", str(Path("/"))):
         with pytest.raises(InvalidInputError, match="no source of a listing"):
             listing_source(text)
+
+
+def test_a_living_zookeeper_is_read_gently_unless_told_otherwise() -> None:
+    assert zookeeper_rate(None) == 20_000
+    assert (zookeeper_rate(5), zookeeper_rate(0)) == (5, None)
