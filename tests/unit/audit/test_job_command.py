@@ -1,10 +1,12 @@
 """The Spark job's command line, with Spark and its audit replaced: options become a policy, a summary an exit code."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import service
 from pyspark_jobs.orphan_ledgers import job
 from service.audit.policies import HOUR_MS, Policy
 from service.audit.summaries import AuditSummary, Guard
@@ -17,9 +19,20 @@ FAILED = Guard("share-of-ledgers", False, "40 %", "10 %", "too many")
 FOREIGN = ("--foreign-subtree", "/hbase", "--foreign-subtree", "/kafka")
 
 
+class Context:
+    """What executors are sent, by name and content."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, bytes] = {}
+
+    def addPyFile(self, path: str) -> None:  # noqa: N802 - Spark's name
+        self.sent[Path(path).name] = Path(path).read_bytes()
+
+
 class Spark:
     def __init__(self) -> None:
         self.stopped = 0
+        self.sparkContext = Context()
 
     def stop(self) -> None:
         self.stopped += 1
@@ -53,6 +66,21 @@ def test_what_is_not_said_is_as_in_the_embedded_engine(fake: Job) -> None:
     assert job.main(PLACES) == 0
     assert fake.asked == [("d", "l", "o", None, Policy())]
     assert fake.spark.stopped == 1
+
+
+def test_an_installed_project_is_sent_to_nobody(fake: Job) -> None:
+    job.main(PLACES)
+    assert not fake.spark.sparkContext.sent
+
+
+def test_a_wheel_is_sent_under_a_name_that_executors_import_from(
+    fake: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wheel = tmp_path / "pulsar_sidecar-0.1.0-py3-none-any.whl"
+    wheel.write_bytes(b"packed")
+    monkeypatch.setattr(service, "__file__", str(wheel / "service" / "__init__.py"))
+    job.main(PLACES)
+    assert fake.spark.sparkContext.sent == {"pulsar_sidecar-0.1.0-py3-none-any.zip": b"packed"}
 
 
 def test_every_option(fake: Job) -> None:
