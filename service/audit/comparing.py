@@ -6,7 +6,6 @@ ledgers.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -156,17 +155,15 @@ class Comparing:
         gone = self._gone(sets, unread_directories)
         singles = seen.singles.filter(_not_among(gone, seen.singles.column("ledger_id")))
         sizes, cases = self._read_wanted(sets, singles.column("ledger_id").to_numpy())
-        # Usage is summed up by compiled code, which leaves the other core to the judge's Python.
-        with ThreadPoolExecutor(1) as beside:
-            counted = beside.submit(_counted, singles, sizes)
-            answered = [each for answers in self._ask(gone, cases, seen) for each in answers]
-            named_in_vain = _named_in_vain(gone, seen, [lists for lists, _ in answered])
-            summed = beside.submit(_usage, counted, named_in_vain, seen)
-            missing = made_before(named_in_vain, sets.newest())
-            orphans, unattributed = self._judge(
-                cases, seen.shields, {node.path: node for _, some in answered for node in some}
-            )
-            usage = summed.result()
+        asked = self._ask(gone, cases, seen)
+        counted = [*(part.usage for part in seen.parts()), named_usage(single_usage(singles, sizes))]
+        answered = [each for answers in asked for each in answers]
+        named_in_vain = _named_in_vain(gone, seen, [lists for lists, _ in answered])
+        missing = made_before(named_in_vain, sets.newest())
+        usage = _usage(counted, named_in_vain, seen)
+        orphans, unattributed = self._judge(
+            cases, seen.shields, {node.path: node for _, some in answered for node in some}
+        )
         found = _found(sets, usage, orphans, unattributed, missing)
         demand_plausible(found.measured(), self._inputs.dump)
         passed = self._guards(found)
@@ -325,14 +322,9 @@ def _named_in_vain(gone: Numbers, seen: _Seen, lists: Sequence[pa.RecordBatch]) 
     return pa.Table.from_batches([single_references(not_replaced(named, seen.singles)), *lists], REFERENCES)
 
 
-def _counted(singles: pa.Table, sizes: pa.Table) -> pa.RecordBatch:
-    return named_usage(single_usage(singles, sizes))
-
-
-def _usage(counted: Future[pa.RecordBatch], named_in_vain: pa.Table, seen: _Seen) -> pa.Table:
+def _usage(counted: Sequence[pa.RecordBatch], named_in_vain: pa.Table, seen: _Seen) -> pa.Table:
     taken_off = [named_usage(usage_taken_off(batch)) for batch in named_in_vain.to_batches()]
-    listed = [part.usage for part in seen.parts()]
-    return usage_table([*listed, counted.result(), *taken_off], [part.loaded for part in seen.parts()])
+    return usage_table([*counted, *taken_off], [part.loaded for part in seen.parts()])
 
 
 def _found(sets: LedgerSets, usage: pa.Table, orphans: pa.Table, unattributed: pa.Table, missing: pa.Table) -> Found:
