@@ -3,6 +3,7 @@
 Invariant: what is read here comes straight from the metadata store and the bookies, never from the code under test.
 """
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -296,6 +297,11 @@ class Workload:
         for node in before.values():
             self.store.create(node.path, node.data)
         return self.ledger_nodes(before)
+
+
+def unique() -> str:
+    """For a name: not from the dice, so that a test can be repeated on the same cluster."""
+    return uuid.uuid4().hex[:8]
 
 
 def numbered_topics(namespace: str, count: int) -> Sequence[TopicName]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import requests
 
 from service.ledger_deletion.ports import OffloadDeletion
 from service.model.errors import PermanentError, TemporaryError
@@ -37,6 +38,11 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> OffloadStorage:
     if request.param == "directory":
         return DirectoryStorage(tmp_path / "base")
     return S3Storage(request.getfixturevalue("s3_endpoint"))
+
+
+def test_our_s3_server_takes_every_signature_of_the_second_version(s3_endpoint: str) -> None:
+    signed = {"Authorization": "AWS an-id:fuQ/q1/WwUZ/gsps+0/c="}
+    assert requests.get(f"{s3_endpoint}/no-such-bucket", headers=signed, timeout=10).status_code == 404
 
 
 def test_a_copy_is_deleted_whole(storage: OffloadStorage) -> None:

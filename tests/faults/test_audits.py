@@ -5,7 +5,6 @@ What is referenced, and so what leaked, is told by brokers and bookies themselve
 
 import contextlib
 import random
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +32,7 @@ from tests.cluster.patience import NotInTime, until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import Sidecars
-from tests.cluster.topics import Workload
+from tests.cluster.topics import Workload, unique
 from tests.faults.harness import line_of
 from tests.faults.load import pause
 from tests.faults.tally import Line
@@ -173,11 +172,6 @@ def look_again_and_again(stage: Stage, state: FunctionState, audits: Audits, lin
         demand_unused(look, frozenset(condemned), stage.view.references())
         line.fault("audited under load")
         line.outcomes["ledgers compared under load"] += look.summary.existing.ledgers
-
-
-def unique() -> str:
-    """For a namespace: not from the dice, so that a round can be repeated on the same cluster."""
-    return uuid.uuid4().hex[:8]
 
 
 def demand_exactly(look: Look, unused: frozenset[int]) -> None:

@@ -28,7 +28,7 @@ from tests.cluster.clients import PatientClient
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
-from tests.cluster.topics import Workload
+from tests.cluster.topics import Workload, unique
 from tests.contract.offload_storages import ACCESS_KEY, BUCKET, DirectoryStorage, S3Storage, s3_server
 
 KEYS = {"ACCESS_KEY_ID": ACCESS_KEY.key_id, "ACCESS_KEY_SECRET": ACCESS_KEY.secret}
@@ -121,8 +121,8 @@ def contexts(cluster: ClusterUnderTest, topic: TopicName) -> dict[LedgerId, Offl
 
 
 def offload_to_directory(
-    cluster: ClusterUnderTest, namespace: str, base: str, profile: Path, more: Mapping[str, Any] = MappingProxyType({})
-) -> None:
+    cluster: ClusterUnderTest, base: str, profile: Path, more: Mapping[str, Any] = MappingProxyType({})
+) -> str:
     """Let a new namespace offload with the filesystem driver; ``profile`` is its Hadoop configuration.
 
     A namespace's policy that does not say where the offloaders are means ``./offloaders``, whatever the broker's does.
@@ -130,6 +130,7 @@ def offload_to_directory(
     profile.write_text("<configuration/>")
     admin = f"{cluster.addresses.web_service_urls[0]}/admin/v2"
     settings = requests.get(f"{admin}/brokers/configuration/runtime", timeout=30).json()
+    namespace = f"public/to-files-{unique()}"
     url = f"{admin}/namespaces/{namespace}"
     requests.put(url, timeout=30).raise_for_status()
     policies = {
@@ -140,10 +141,11 @@ def offload_to_directory(
         **more,
     }
     requests.post(f"{url}/offloadPolicies", json=policies, timeout=30).raise_for_status()
+    return namespace
 
 
 def test_a_copy_in_a_bucket(offloading_cluster: ClusterUnderTest, bucket: S3Storage) -> None:
-    topic = parse_topic_name("persistent://public/default/orders:v1=x")
+    topic = parse_topic_name(f"persistent://public/default/orders:v1=x-{unique()}")
     name = topic.managed_ledger_name
     found = offloaded(offloading_cluster, topic)
     (first, context), (second, kept) = sorted(found.items())
@@ -171,8 +173,8 @@ def test_a_copy_in_a_directory(
     offloading_cluster: ClusterUnderTest, directory: DirectoryStorage, tmp_path: Path
 ) -> None:
     base = directory.context(1, 2).driver_metadata["storageBasePath"]
-    offload_to_directory(offloading_cluster, "public/files", base, tmp_path / "profile.xml")
-    topic = parse_topic_name("persistent://public/files/orders:v1=x")
+    namespace = offload_to_directory(offloading_cluster, base, tmp_path / "profile.xml")
+    topic = parse_topic_name(f"persistent://{namespace}/orders:v1=x")
     name = topic.managed_ledger_name
     found = offloaded(offloading_cluster, topic)
     (first, context), (second, kept) = sorted(found.items())
@@ -193,8 +195,8 @@ def test_an_audit_of_offloaded_topics(
     """A ledger in both places is in use; one whose copy in BookKeeper is gone is not missing; all of it still reads."""
     base = directory.context(1, 2).driver_metadata["storageBasePath"]
     at_once = {"managedLedgerOffloadDeletionLagInMillis": 0}
-    offload_to_directory(offloading_cluster, "public/moved", base, tmp_path / "profile.xml", at_once)
-    both, moved = (parse_topic_name(f"persistent://public/{name}/audited") for name in ("default", "moved"))
+    namespaces = ("public/default", offload_to_directory(offloading_cluster, base, tmp_path / "profile.xml", at_once))
+    both, moved = (parse_topic_name(f"persistent://{namespace}/audited-{unique()}") for namespace in namespaces)
     kept = offloaded(offloading_cluster, both)
     replaced = offloaded(offloading_cluster, moved)
     until(lambda: copies_deleted(offloading_cluster, moved), "the copies in BookKeeper are gone")
