@@ -99,8 +99,9 @@ def compare_task(listed_tag: str, dumped_tag: str, own_ledgers: bool) -> Callabl
         number = facts.column("part")[0].as_py()
         written = _by_tag(facts, listed_tag, dumped_tag, IDS)
         listed, referenced = union(number, written[listed_tag]), union(number, written[IDS])
-        sets = LedgerSets([listed], union(number, written[dumped_tag]) if own_ledgers else listed, [referenced])
-        candidates, missing = sets.dumped[sets.candidates()], sets.gone()
+        sets = LedgerSets([listed], union(number, written[dumped_tag]) if own_ledgers else listed)
+        sets.refer(referenced)
+        candidates, missing = sets.candidates(), sets.gone()
         row = {
             "candidates": write_ids(candidates),
             "missing": write_ids(missing),

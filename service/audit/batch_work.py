@@ -26,9 +26,6 @@ NO_LEDGER = -1
 OWNER_COLUMNS = ("path", "value", "version", "mzxid")
 """What `owner_nodes` looks at."""
 
-ASKED_COLUMNS = (*OWNER_COLUMNS, "unreadable")
-"""What `answer` looks at."""
-
 LISTED = pa.schema([LEDGERS.field(name) for name in LISTED_LEDGER_COLUMNS])
 """Ledgers as they are judged."""
 
@@ -104,13 +101,6 @@ def lists_naming(wanted: Numbers, batch: pa.RecordBatch) -> pa.RecordBatch:
     no_list = pc.or_(pc.is_valid(owners_of_plain_cursors(batch.column("path"))), are_schemas(batch.column("path")))
     some = found | (left & ~no_list.to_numpy(zero_copy_only=False))
     return decode_nodes(batch.filter(pa.array(some))).lists_naming(wanted)
-
-
-def answer(
-    gone: Numbers, paths: pa.Array, batch: pa.RecordBatch, naming: Numbers
-) -> tuple[pa.RecordBatch, list[OwnerNode]]:
-    """References to missing ledgers from the lists of some rows, and what the nodes at some paths hold."""
-    return lists_naming(gone, batch.take(pa.array(naming))), owner_nodes_at(paths, batch)
 
 
 def read_ledgers(candidates: Numbers, rows: pa.RecordBatch, ids: Ids) -> tuple[pa.RecordBatch, Cases]:

@@ -30,6 +30,15 @@ from service.model.names import ManagedLedgerName, TopicName, encode_cursor, jav
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """How far a ledger was written, as its metadata tells; ``length_bytes`` is None while that is not known."""
+
+    state: LedgerState
+    length_bytes: int | None
+    last_entry_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Claimed:
     """A ledger of a kind that this version understands.
 
@@ -38,8 +47,7 @@ class Claimed:
         topic_path: the managed ledger's node above that; None for a schema.
     """
 
-    metadata: LedgerMetadata
-    claim: Claim
+    extent: Extent
     kind: LedgerKind
     owner: Owner
     owner_path: str
@@ -51,10 +59,10 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Unattributed:
-    """A ledger of somebody we do not know; ``metadata`` is None if it could not be read."""
+    """A ledger of somebody we do not know; ``extent`` is None if its metadata could not be read."""
 
     reason: str
-    metadata: LedgerMetadata | None = None
+    extent: Extent | None = None
 
 
 def read_candidate(row: Mapping[str, Any]) -> Claimed | Unattributed:
@@ -65,53 +73,51 @@ def read_candidate(row: Mapping[str, Any]) -> Claimed | Unattributed:
         metadata = decode_ledger_metadata(row["metadata"])
     except UndecodableError as error:
         return Unattributed(f"its metadata is not understood: {error}")
+    extent = Extent(metadata.state, length_bytes(metadata), metadata.last_entry_id)
     claim = read_claim(metadata.custom_metadata)
     if isinstance(claim, NotPulsars):
-        return Unattributed("its metadata does not say that Pulsar made it", metadata)
+        return Unattributed("its metadata does not say that Pulsar made it", extent)
     if isinstance(claim, Unrecognised):
-        return Unattributed(f"it is of no kind that this version knows: {claim.reason}", metadata)
-    claimed = _claimed(metadata, claim)
+        return Unattributed(f"it is of no kind that this version knows: {claim.reason}", extent)
+    claimed = _claimed(extent, claim)
     if claimed.owner.topic is None:
-        return Unattributed(f"its owner {claimed.managed_ledger or claimed.schema_id} is no topic", metadata)
+        return Unattributed(f"its owner {claimed.managed_ledger or claimed.schema_id} is no topic", extent)
     return claimed
 
 
-def length_bytes(metadata: LedgerMetadata | None) -> int | None:
+def length_bytes(metadata: LedgerMetadata) -> int | None:
     """The bytes in a ledger; None while that is not known."""
-    if metadata is None or metadata.state is not LedgerState.CLOSED:
-        return None
-    return metadata.length_bytes
+    return metadata.length_bytes if metadata.state is LedgerState.CLOSED else None
 
 
-def _claimed(metadata: LedgerMetadata, claim: Claim) -> Claimed:
+def _claimed(extent: Extent, claim: Claim) -> Claimed:
     match claim:
         case DataClaim(name):
             path = managed_ledger_path(name)
-            return _below_topic(metadata, claim, LedgerKind.DATA, topic_of_managed_ledger(name), name, path)
+            return _below_topic(extent, LedgerKind.DATA, topic_of_managed_ledger(name), name, path)
         case CursorClaim(name, cursor):
             topic, path = topic_of_managed_ledger(name), cursor_path(name, cursor)
             decoded = _decoded_cursor(cursor)
             # A cursor's name that Pulsar does not write belongs to nobody we know.
             topic = topic if decoded is not None else None
-            return _below_topic(metadata, claim, LedgerKind.CURSOR, topic, name, path, decoded)
+            return _below_topic(extent, LedgerKind.CURSOR, topic, name, path, decoded)
         case SchemaClaim(schema_id):
             owner, path = owner_of_schema(schema_id), schema_path(schema_id)
-            return Claimed(metadata, claim, LedgerKind.SCHEMA, owner, path, schema_id=schema_id)
+            return Claimed(extent, LedgerKind.SCHEMA, owner, path, schema_id=schema_id)
         case CompactedClaim(topic):
             name = topic.managed_ledger_name
             path = cursor_path(name, COMPACTION_CURSOR)
-            return _below_topic(metadata, claim, LedgerKind.COMPACTED, topic, name, path)
+            return _below_topic(extent, LedgerKind.COMPACTED, topic, name, path)
         case BucketClaim(topic, subscription, _):
             name = topic.managed_ledger_name
             path = cursor_path(name, encode_cursor(subscription))
-            return _below_topic(metadata, claim, LedgerKind.DELAYED_INDEX_BUCKET, topic, name, path, subscription)
+            return _below_topic(extent, LedgerKind.DELAYED_INDEX_BUCKET, topic, name, path, subscription)
         case never:
             assert_never(never)
 
 
 def _below_topic(
-    metadata: LedgerMetadata,
-    claim: Claim,
+    extent: Extent,
     kind: LedgerKind,
     topic: TopicName | None,
     name: ManagedLedgerName,
@@ -119,7 +125,7 @@ def _below_topic(
     cursor_name: str | None = None,
 ) -> Claimed:
     topic_path = managed_ledger_path(name)
-    return Claimed(metadata, claim, kind, owner_of_topic(topic), path, topic_path, name, cursor_name)
+    return Claimed(extent, kind, owner_of_topic(topic), path, topic_path, name, cursor_name)
 
 
 def _decoded_cursor(cursor: str) -> str | None:

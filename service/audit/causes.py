@@ -97,7 +97,7 @@ def _cause_of_data(ledger_id: int, claimed: Claimed, owner: OwnerNode) -> Orphan
         return OrphanCause.UNKNOWN
     if ledger_id < owner.first_ledger:
         return OrphanCause.INTERRUPTED_TRIM
-    is_empty = claimed.metadata.state is not LedgerState.CLOSED or claimed.metadata.last_entry_id < 0
+    is_empty = claimed.extent.state is not LedgerState.CLOSED or claimed.extent.last_entry_id < 0
     if ledger_id > owner.last_ledger or is_empty:
         return OrphanCause.FAILED_ROLLOVER
     return OrphanCause.HAND_EDIT

@@ -5,7 +5,7 @@ and judged one at a time. Invariant: a ledger is a candidate only if it is in th
 ledgers.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -16,15 +16,16 @@ import pyarrow.compute as pc
 
 from service.audit.ages import age_label
 from service.audit.batch_work import (
-    ASKED_COLUMNS,
+    OWNER_COLUMNS,
     SIZES,
     DecodedPart,
     age_order,
-    answer,
     decode_part,
     dumped_ids,
     listed_ids,
+    lists_naming,
     newest_sizes,
+    owner_nodes_at,
     read_ledgers,
 )
 from service.audit.causes import OwnerNode
@@ -122,10 +123,6 @@ class _Seen:
     def parts(self) -> list[DecodedPart]:
         return [part for parts in self.decoded.values() for part in parts]
 
-    def referenced(self) -> list[Ids]:
-        """Every referenced ledger, with repetitions, in pieces."""
-        return [*(part.ids for part in self.parts()), self.singles.column("ledger_id").to_numpy()]
-
 
 class Comparing:
     """Compares what a dump references with what it and the listing have."""
@@ -149,21 +146,21 @@ class Comparing:
         listed = list(self._inputs.columns_of_ledgers(["ledger_id"], listed_ids))
         dumped, unread_directories = _dumped(dumped_parts if self._own_ledgers else ((ids, []) for ids in listed))
         self._say(f"{sum(map(len, listed)):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
-        seen = self._seen({subtree: list(parts) for subtree, parts in nodes.items()}, chain.from_iterable(unknown))
-        sets = LedgerSets(listed, dumped, seen.referenced())
+        sets = LedgerSets(listed, dumped)
+        decoded = {subtree: list(_told_to(sets, parts)) for subtree, parts in nodes.items()}
+        seen = self._seen(decoded, chain.from_iterable(unknown))
+        sets.refer(seen.singles.column("ledger_id").to_numpy())
         self._say(f"{sets.references:,} references")
         gone = self._gone(sets, unread_directories)
         singles = seen.singles.filter(_not_among(gone, seen.singles.column("ledger_id")))
+        lists = self._lists_naming(gone, seen)
         sizes, cases = self._read_wanted(sets, singles.column("ledger_id").to_numpy())
-        asked = self._ask(gone, cases, seen)
+        owners = self._owner_nodes(cases)
         counted = [*(part.usage for part in seen.parts()), named_usage(single_usage(singles, sizes))]
-        answered = [each for answers in asked for each in answers]
-        named_in_vain = _named_in_vain(gone, seen, [lists for lists, _ in answered])
+        named_in_vain = _named_in_vain(gone, seen, list(lists))
         missing = made_before(named_in_vain, sets.newest())
         usage = _usage(counted, named_in_vain, seen)
-        orphans, unattributed = self._judge(
-            cases, seen.shields, {node.path: node for _, some in answered for node in some}
-        )
+        orphans, unattributed = self._judge(cases, seen.shields, {node.path: node for some in owners for node in some})
         found = _found(sets, usage, orphans, unattributed, missing)
         demand_plausible(found.measured(), self._inputs.dump)
         passed = self._guards(found)
@@ -216,26 +213,28 @@ class Comparing:
         seen = [not ledger_path(LedgerId(ledger_id), self._root).startswith(below) for ledger_id in gone.tolist()]
         return gone[np.array(seen, np.bool_)]
 
-    def _ask(
-        self, gone: Numbers, cases: Sequence[Cases], seen: _Seen
-    ) -> list[Iterable[tuple[pa.RecordBatch, list[OwnerNode]]]]:
-        """Begin to read who names the missing ledgers and what candidates' owners hold."""
+    def _lists_naming(self, gone: Numbers, seen: _Seen) -> Iterable[pa.RecordBatch]:
+        """Begin to read who names the missing ledgers."""
+        table, work = IdTable(gone), partial(lists_naming, gone)
+        parts = seen.decoded.items()
+        return chain.from_iterable(
+            [self._inputs.nodes_at(subtree, NODE_COLUMNS, _nodes_naming(table, some), work) for subtree, some in parts]
+        )
+
+    def _owner_nodes(self, cases: Sequence[Cases]) -> Iterable[list[OwnerNode]]:
+        """Begin to read what candidates' owners hold."""
         paths = sorted(set().union(*(each.owner_paths() for each in cases)))
-        if not paths and not len(gone):
-            return []
-        table = IdTable(gone)
-        work = partial(answer, gone, pa.array(paths, pa.string()))
-        return [
-            self._inputs.nodes_marked(subtree, ASKED_COLUMNS, _nodes_naming(table, parts), work)
-            for subtree, parts in seen.decoded.items()
-        ]
+        if not paths:
+            return ()
+        work = partial(owner_nodes_at, pa.array(paths, pa.string()))
+        return chain.from_iterable([self._inputs.nodes(subtree, OWNER_COLUMNS, work) for subtree in _NODES])
 
     def _read_wanted(self, sets: LedgerSets, single_ids: Numbers) -> tuple[pa.Table, list[Cases]]:
         """The sizes of singly referenced ledgers, and the candidates."""
         candidates = sets.candidates()
-        positions = np.flatnonzero(candidates | IdTable(single_ids).holds(sets.dumped))
+        positions = sets.rows_of(np.concatenate([candidates, single_ids]))
         ids = sets.dumped[positions]
-        work = partial(read_ledgers, np.unique(sets.dumped[candidates]))
+        work = partial(read_ledgers, candidates)
         if self._own_ledgers:
             answers = self._inputs.ledger_nodes_at(NODE_METADATA_COLUMNS, positions, ids, work)
         else:
@@ -273,6 +272,13 @@ def _dumped(parts: Iterable[tuple[Ids, list[str]]]) -> tuple[Ids, list[str]]:
     """The dump's own ledgers in the order of its rows, -1 for a row that is none, and directories not read."""
     found = list(parts)
     return np.concatenate([ids for ids, _ in found] or [_NONE]), [path for _, paths in found for path in paths]
+
+
+def _told_to(sets: LedgerSets, parts: Iterable[DecodedPart]) -> Iterator[DecodedPart]:
+    """The same parts, their references added while others are still being decoded."""
+    for part in parts:
+        sets.refer(part.ids)
+        yield part
 
 
 def _once(singles: pa.Table) -> pa.Table:

@@ -29,10 +29,19 @@ class IdSpan:
         """The union of these sets; -1 is never in it."""
         table = np.zeros(self._size + 1, np.bool_)
         for ids in sets:
-            for piece in _pieces(len(ids)):
-                table[self._places(ids[piece])] = True
-        table[self._size] = False
+            self.add(ids, table)
         return table
+
+    def add(self, ids: Ids, table: Mask) -> Numbers:
+        """Add these to a table; those without a place in it are answered, -1 among them."""
+        placeless = [np.zeros(0, np.int64)]
+        for piece in _pieces(len(ids)):
+            places = self._places(ids[piece])
+            table[places] = True
+            if table[self._size]:
+                table[self._size] = False
+                placeless.append(ids[piece][places == self._size].astype(np.int64))
+        return np.concatenate(placeless)
 
     def among(self, ids: Ids, table: Mask) -> Mask:
         """Which of these ids are in a set."""

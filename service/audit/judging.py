@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from service.audit.candidates import Claimed, Unattributed, length_bytes
+from service.audit.candidates import Claimed, Extent, Unattributed
 from service.audit.causes import OwnerNode, cause_of, evidence_of
 from service.audit.policies import HOUR_MS, Policy
 from service.audit.shields import Shields
 from service.audit.tables import OrphanStanding
-from service.model.ledgers import LedgerMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Judge:
 
     def unattributed(self, row: Mapping[str, Any], found: Unattributed) -> dict[str, Any]:
         """A row of `service.audit.tables.UNATTRIBUTED_LEDGERS`."""
-        return {**self._shared(row, found.metadata), "reason": found.reason}
+        return {**self._shared(row, found.extent), "reason": found.reason}
 
     def orphan(
         self,
@@ -53,7 +52,7 @@ class Judge:
         """A row of `service.audit.tables.ORPHAN_LEDGERS`, as if every guard had passed, not yet numbered."""
         owner = nodes.get(claimed.owner_path)
         topic = None if claimed.topic_path is None else nodes.get(claimed.topic_path)
-        shared = self._shared(row, claimed.metadata)
+        shared = self._shared(row, claimed.extent)
         standing, reason, first_seen_ms = self._standing(row, shared["age_ms"], claimed, earlier)
         return {
             **shared,
@@ -74,12 +73,12 @@ class Judge:
             "evidence": evidence_of(row["ledger_id"], claimed, owner, topic),
         }
 
-    def _shared(self, row: Mapping[str, Any], metadata: LedgerMetadata | None) -> dict[str, Any]:
+    def _shared(self, row: Mapping[str, Any], extent: Extent | None) -> dict[str, Any]:
         ctime_ms = row["ctime_ms"]
         return {
             "ledger_id": row["ledger_id"],
-            "state": None if metadata is None else metadata.state.name,
-            "length_bytes": length_bytes(metadata),
+            "state": None if extent is None else extent.state.name,
+            "length_bytes": None if extent is None else extent.length_bytes,
             "age_ms": None if ctime_ms is None else max(0, self.as_of_ms - ctime_ms),
             "ctime_ms": ctime_ms,
             "version": row["version"],

@@ -47,7 +47,7 @@ def _plain_lengths(data: ValueBytes) -> Numbers:
     """`_UNKNOWN` for ledgers that are not closed, `_LEFT` for nodes that were not understood here."""
     rows, walk = _below_header(data)
     quorum, ensemble, length = (walk.required(tag) for tag in (_QUORUM, _ENSEMBLE, _LENGTH))
-    _, has_last_entry = walk.number(_LAST_ENTRY)
+    _, has_last_entry = walk.number(_LAST_ENTRY, or_minus_one=True)
     state = walk.required(_STATE)
     _read_segments(walk, ensemble)
     digest, _ = walk.number(_DIGEST)
@@ -58,8 +58,8 @@ def _plain_lengths(data: ValueBytes) -> Numbers:
     walk.number(_TOKEN)
     ack_quorum = np.where(has_ack_quorum, ack_quorum, quorum)
     fitting = (ack_quorum >= 1) & (ack_quorum <= quorum) & (quorum <= ensemble) & (ensemble < _INT32)
-    known = (state >= 1) & (state <= _CLOSED) & (digest <= _DIGESTS) & (digest >= 0)
-    understood = walk.ended() & fitting & known & (length >= 0) & (has_last_entry | (state != _CLOSED))
+    known = (state >= 1) & (state <= _CLOSED) & (digest <= _DIGESTS)
+    understood = walk.ended() & fitting & known & (has_last_entry | (state != _CLOSED))
     lengths: Numbers = np.full(len(data.start), _LEFT)
     lengths[rows] = np.where(understood, np.where(state == _CLOSED, length, _UNKNOWN), _LEFT)
     return lengths

@@ -34,9 +34,9 @@ class PlainCursors:
 def read_plain_cursors(values: pa.Array) -> PlainCursors:
     """Read every node of a ``binary`` column that has the plain shape."""
     there, walk = walk_of_nodes(values)
-    ledger_id = walk.required(_LEDGER)
-    walk.number(_MARK_DELETE_LEDGER)
-    walk.number(_MARK_DELETE_ENTRY)
+    ledger_id = walk.required(_LEDGER, or_minus_one=True)
+    walk.number(_MARK_DELETE_LEDGER, or_minus_one=True)
+    walk.number(_MARK_DELETE_ENTRY, or_minus_one=True)
     for rows, deleted in walk.messages(_DELETED):
         deleted.position(_LOWER)
         deleted.position(_UPPER)

@@ -136,17 +136,10 @@ class AuditInputs(Protocol):
         """The same for the listing."""
         ...
 
-    def nodes_marked(
-        self,
-        subtree: Subtree,
-        columns: Sequence[str],
-        positions: Numbers,
-        work: Callable[[pa.RecordBatch, Numbers], Worked],
+    def nodes_at(
+        self, subtree: Subtree, columns: Sequence[str], positions: Numbers, work: Callable[[pa.RecordBatch], Worked]
     ) -> Iterator[Worked]:
-        """Go through the nodes of a subtree; the work is told which rows of a batch are at some places.
-
-        These are places in the order of `nodes`, ascending; in the batch they count from 0.
-        """
+        """Go through some nodes of a subtree, by their places in the order of `nodes`, ascending."""
         ...
 
     def ledger_nodes_at(
@@ -156,10 +149,7 @@ class AuditInputs(Protocol):
         ids: Ids,
         work: Callable[[pa.RecordBatch, Ids], Worked],
     ) -> Iterator[Worked]:
-        """Go through some nodes of the dump's ledgers, by their places in the order of `nodes`, ascending.
-
-        The work is told their ``ids`` beside.
-        """
+        """The same for the dump's ledgers; the work is told their ``ids`` beside."""
         ...
 
     def ledgers_at(

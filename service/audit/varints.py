@@ -18,6 +18,7 @@ Mask = npt.NDArray[np.bool_]
 
 _PADDING = 64
 """So much may be read behind the last byte; a few fields of 11 bytes at most are."""
+_WORD_BYTES = 8
 _TAG = np.uint64(0xFF)
 _BYTE = np.uint64(8)
 _MORE = np.uint64(0x8080808080808080)
@@ -76,7 +77,7 @@ class ValueBytes:
         self.start: Numbers = ends[:-1]
         self.end: Numbers = ends[1:]
         self._data = data
-        self._beyond_ascii: Numbers | None = None
+        self._words_beyond_ascii: Numbers | None = None
         self._pairs: Any = np.ndarray(len(data) - 1, np.dtype("<u2"), data, strides=(1,))
         self._words: Any = np.ndarray(len(data) - 7, np.dtype("<u8"), data, strides=(1,))
 
@@ -90,15 +91,23 @@ class ValueBytes:
 
     def are_ascii(self, start: Numbers, end: Numbers) -> Mask:
         """Whether no byte from each start to its end is beyond ASCII."""
-        if self._beyond_ascii is None:
-            self._beyond_ascii = np.zeros(len(self._data) + 1, np.int64)
-            np.cumsum(self._data >= 0x80, out=self._beyond_ascii[1:])
-        answer: Mask = self._beyond_ascii[start] == self._beyond_ascii[end]
+        if self._words_beyond_ascii is None:
+            # A running count of bytes would take longer than everything else that is read in a node.
+            words = self._data[: len(self._data) // _WORD_BYTES * _WORD_BYTES].view("<u8")
+            self._words_beyond_ascii = np.concatenate([[0], np.cumsum((words & _MORE) != 0)])
+        length = end - start
+        beyond_start = np.maximum(_WORD_BYTES - length, 0).view(np.uint64) * _BYTE
+        answer: Mask = ((self._words[start] & _MORE) << beyond_start) == 0
+        last = self._words[np.maximum(end - _WORD_BYTES, 0)] & _MORE
+        answer &= (last == 0) | (length < _WORD_BYTES)
+        first_whole = (start + (_WORD_BYTES - 1)) // _WORD_BYTES
+        after_whole = np.maximum(end // _WORD_BYTES, first_whole)
+        answer &= self._words_beyond_ascii[first_whole] == self._words_beyond_ascii[after_whole]
         return answer
 
     def mark(self, start: Numbers, length: Numbers) -> Numbers:
         """A number that is the same for the same bytes, of which there must be 8 at least."""
-        last = np.maximum(start + length - 8, 0)
+        last = np.maximum(start + length - _WORD_BYTES, 0)
         mark = (self._words[start] * _MIX) ^ self._words[last] ^ length.view(np.uint64)
         answer: Numbers = mark.view(np.int64)
         return answer

@@ -30,18 +30,19 @@ class Walk:
         self._stop = stop
         self._good = np.ones(len(at), np.bool_)
 
-    def number(self, tag: int) -> tuple[Numbers, Mask]:
+    def number(self, tag: int, *, or_minus_one: bool = False) -> tuple[Numbers, Mask]:
         """A field's values, and which messages have it."""
-        value, size, good = self.data.signed_field(self.at, tag)
+        field = self.data.signed_field if or_minus_one else self.data.field
+        value, size, good = field(self.at, tag)
         there = (size != 0) & (self.at < self._stop)
         after = np.where(there, self.at + size, self.at)
         self._good &= (good | ~there) & (after <= self._stop)
         self.at = np.minimum(after, self._stop)
         return np.where(there, value, 0), there
 
-    def required(self, tag: int) -> Numbers:
+    def required(self, tag: int, *, or_minus_one: bool = False) -> Numbers:
         """A field that each message must have."""
-        value, there = self.number(tag)
+        value, there = self.number(tag, or_minus_one=or_minus_one)
         self._good &= there
         return value
 
@@ -65,8 +66,8 @@ class Walk:
     def position(self, tag: int) -> Numbers:
         """The ledgers of positions that each must have (``NestedPositionInfo``, a schema's ``PositionInfo``)."""
         position = self.message(tag)
-        ledger_id = position.required(_POSITION_LEDGER)
-        position.required(_POSITION_ENTRY)
+        ledger_id = position.required(_POSITION_LEDGER, or_minus_one=True)
+        position.required(_POSITION_ENTRY, or_minus_one=True)
         self._good &= position.ended()
         return ledger_id
 

@@ -120,7 +120,9 @@ def _sets(place: Path) -> int:
     from service.audit.ledger_sets import LedgerSets
 
     ids, references = (pq.read_table(place / f"{name}.parquet")["ledger_id"].to_numpy() for name in _IDS)
-    return int(LedgerSets([ids], ids, [references]).candidates().sum())
+    sets = LedgerSets([ids], ids)
+    sets.refer(references)
+    return len(sets.candidates())
 
 
 def _spark_sets(place: Path) -> int:

@@ -22,7 +22,7 @@ from service.adapters.parquet.row_groups import (
     row_groups,
     work_on_group,
     work_on_ledgers,
-    work_on_marked,
+    work_on_rows,
 )
 from service.adapters.parquet.workers import Workers
 from service.audit.comparing import EarlierAudit
@@ -91,16 +91,12 @@ class ParquetInputs:
         """See `AuditInputs.columns_of_ledgers`."""
         return chain.from_iterable(self._workers.by_threads(partial(work_on_group, columns, work), self._ledgers()))
 
-    def nodes_marked(
-        self,
-        subtree: Subtree,
-        columns: Sequence[str],
-        positions: Numbers,
-        work: Callable[[pa.RecordBatch, Numbers], Worked],
+    def nodes_at(
+        self, subtree: Subtree, columns: Sequence[str], positions: Numbers, work: Callable[[pa.RecordBatch], Worked]
     ) -> Iterator[Worked]:
-        """See `AuditInputs.nodes_marked`."""
+        """See `AuditInputs.nodes_at`."""
         groups = marked_groups(self._nodes(subtree), positions)
-        return chain.from_iterable(self._workers.by_processes(partial(work_on_marked, columns, work), groups))
+        return self._workers.by_processes(partial(work_on_rows, columns, work), groups)
 
     def ledger_nodes_at(
         self,
@@ -134,7 +130,7 @@ class ParquetInputs:
         ids: Ids,
         work: Callable[[pa.RecordBatch, Ids], Worked],
     ) -> Iterator[Worked]:
-        marked = [each for each in marked_groups(groups, positions, ids) if len(each.places)]
+        marked = marked_groups(groups, positions, ids)
         return self._workers.by_processes(partial(work_on_ledgers, columns, work), marked)
 
     def _nodes(self, subtree: Subtree) -> list[RowGroup]:

@@ -29,7 +29,7 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class MarkedGroup:
-    """A row group some of whose rows are marked, by their places in it; ``ids`` has the ledger of each, if told."""
+    """Some rows of a row group, by their places in it; ``ids`` has the ledger of each, if told."""
 
     group: RowGroup
     places: Numbers
@@ -49,12 +49,13 @@ def row_groups(directory: Path, manifest: Manifest, beginning: str) -> list[RowG
 
 
 def marked_groups(groups: Sequence[RowGroup], positions: Numbers, ids: Ids = _NONE) -> list[MarkedGroup]:
-    """All groups with the rows at these positions, which count through all of them, ascending."""
+    """The groups with rows at these positions, which count through all groups, ascending."""
     starts = np.cumsum([0, *(group.rows for group in groups)])
     cuts = np.searchsorted(positions, starts)
     return [
         MarkedGroup(group, positions[first:last] - start, ids[first:last])
         for group, start, first, last in zip(groups, starts, cuts, cuts[1:], strict=False)
+        if last > first
     ]
 
 
@@ -63,27 +64,25 @@ def work_on_group(columns: Sequence[str], work: Callable[[pa.RecordBatch], Worke
     return [work(batch) for batch in _batches(columns, group)]
 
 
-def work_on_marked(
-    columns: Sequence[str], work: Callable[[pa.RecordBatch, Numbers], Worked], marked: MarkedGroup
-) -> list[Worked]:
-    """The same, the work being told which rows are marked."""
-    return [work(batch, places) for batch, places in _marked_batches(columns, marked)]
+def work_on_rows(columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked], marked: MarkedGroup) -> Worked:
+    """The work's answer for the marked rows alone."""
+    return work(_marked_rows(columns, marked))
 
 
 def work_on_ledgers(
     columns: Sequence[str], work: Callable[[pa.RecordBatch, Ids], Worked], marked: MarkedGroup
 ) -> Worked:
-    """The work's answer for the marked rows alone, and their ids."""
-    chosen = [batch.take(pa.array(places)) for batch, places in _marked_batches(columns, marked) if len(places)]
-    return work(pa.Table.from_batches(chosen).combine_chunks().to_batches()[0], marked.ids)
+    """The same, the work being told their ids."""
+    return work(_marked_rows(columns, marked), marked.ids)
 
 
-def _marked_batches(columns: Sequence[str], marked: MarkedGroup) -> Iterator[tuple[pa.RecordBatch, Numbers]]:
-    first = 0
+def _marked_rows(columns: Sequence[str], marked: MarkedGroup) -> pa.RecordBatch:
+    first, chosen = 0, []
     for batch in _batches(columns, marked.group):
         cuts = np.searchsorted(marked.places, [first, first + batch.num_rows])
-        yield batch, marked.places[slice(*cuts)] - first
+        chosen.append(batch.take(pa.array(marked.places[slice(*cuts)] - first)))
         first += batch.num_rows
+    return pa.concat_batches(chosen)
 
 
 def _batches(columns: Sequence[str], group: RowGroup) -> Iterator[pa.RecordBatch]:

@@ -22,11 +22,24 @@ from service.audit.places import Place, locate, owner_of_managed_ledger
 from service.audit.plain_cursors import NO_LEDGER, read_plain_cursors
 from service.audit.plain_schemas import read_plain_schemas
 from service.audit.tables import NODES
+from service.audit.varints import ValueBytes
 from service.ledger_ownership.references import cursor_references, schema_references
 from service.wire import MLDataFormats_pb2 as ml
 from service.wire import SchemaStorageFormat_pb2 as schema_storage
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes, schema_locator_bytes
 from tests.unit.audit.sources import node
+
+# --- bytes ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.data(), st.lists(st.sampled_from([b"", b"a" * 5, b"a" * 40, b"\x80", b"\x7f"]), max_size=12).map(b"".join))
+def test_pieces_of_values_are_ascii_if_every_byte_of_them_is(data: st.DataObject, value: bytes) -> None:
+    places = st.tuples(*[st.integers(0, len(value))] * 2).map(sorted)
+    pieces = data.draw(st.lists(places, min_size=1, max_size=8))
+    start, end = np.array(pieces, np.int64).T.copy()
+    values = ValueBytes(pa.array([value], pa.binary()))
+    assert values.are_ascii(start, end).tolist() == [value[first:last].isascii() for first, last in pieces]
+
 
 # --- owners --------------------------------------------------------------------------------------------------------
 
@@ -165,11 +178,15 @@ def test_a_table_holds_its_ids(members: list[int], asked: list[int]) -> None:
 @given(st.lists(ids.filter(lambda each: each >= 0), max_size=12), *[st.lists(ids, max_size=12)] * 2)
 def test_the_sets_of_an_audit(listed: list[int], dumped: list[int], referenced: list[int]) -> None:
     cut = len(listed) // 2
-    pieces = [[np.array(each, np.int64) for each in some] for some in ([listed[:cut], listed[cut:]], [referenced])]
-    sets = LedgerSets(pieces[0], np.array(dumped, np.int64), pieces[1])
+    sets = LedgerSets([np.array(each, np.int64) for each in (listed[:cut], listed[cut:])], np.array(dumped, np.int64))
+    for some in (referenced[:cut], referenced[cut:]):
+        sets.refer(np.array(some, np.int64))
     there, named = {each for each in dumped if each >= 0}, {each for each in referenced if each >= 0}
-    assert sets.candidates().tolist() == [each in listed and each not in named for each in dumped]
+    assert sets.candidates().tolist() == sorted((there & set(listed)) - named)
+    places = [place for place, each in enumerate(dumped) if each >= 0 and each in referenced]
+    assert sets.rows_of(np.array(referenced, np.int64)).tolist() == places
     assert sets.gone().tolist() == sorted(named - there - set(listed))
+    assert (sets.listed, sets.references) == (len(listed), len(referenced))
     assert (sets.in_dump(), sets.referenced_and_listed()) == (len(there & set(listed)), len(named & set(listed)))
     assert sets.newest() == max([*there, *listed], default=-1)
 

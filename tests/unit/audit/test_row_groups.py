@@ -13,7 +13,7 @@ from service import audit_run_bootstrap
 from service.adapters.parquet import row_groups
 from service.adapters.parquet.audits import AuditTables, open_audit
 from service.adapters.parquet.output import parquet_output
-from service.adapters.parquet.row_groups import RowGroup, marked_groups, work_on_group, work_on_ledgers, work_on_marked
+from service.adapters.parquet.row_groups import RowGroup, marked_groups, work_on_group, work_on_ledgers, work_on_rows
 from service.audit.requests import AuditRequest
 from service.audit.running import AUDIT_TABLES
 from service.audit.tables import LEDGERS, Table
@@ -41,19 +41,14 @@ def small_batches() -> object:
 def test_marked_rows_are_those_at_their_positions(groups: list[RowGroup], marked: list[int]) -> None:
     positions = np.array(marked, np.int64)
     every = [
-        (values.take(pa.array(places)).column(0).to_pylist(), values.num_rows)
+        work_on_rows(["value"], lambda batch: batch.column(0).to_pylist(), group)
         for group in marked_groups(groups, positions)
-        for values, places in work_on_marked(["value"], lambda batch, places: (batch, places), group)
     ]
-    assert [value for values, _ in every for value in values] == marked
-    assert sum(rows for _, rows in every) == ROWS
+    assert [value for values in every for value in values] == marked
+    assert all(every)
     told = [
-        answer
+        work_on_ledgers(["value"], lambda batch, ids: (batch.column(0).to_pylist(), ids.tolist()), group)
         for group in marked_groups(groups, positions, positions * 10)
-        if len(group.places)
-        for answer in work_on_ledgers(
-            ["value"], lambda batch, ids: [(batch.column(0).to_pylist(), ids.tolist())], group
-        )
     ]
     assert [value for values, _ in told for value in values] == marked
     assert [number for _, ids in told for number in ids] == [10 * each for each in marked]
