@@ -24,10 +24,8 @@ MOST_MISSING = 1_000_000
 _FEW = 20
 """Numbers below this say nothing about a trend."""
 
-DUMP_MAY_CONDEMN = "dump-may-condemn"
-NOTHING_LEFT_OUT = "nothing-left-out"
-_RESERVATIONS = (DUMP_MAY_CONDEMN, NOTHING_LEFT_OUT)
-"""The user chose such inputs: no plan, but no error either."""
+_DUMP_MAY_CONDEMN = "dump-may-condemn"
+"""The user chose inputs that only nominate: no plan, but no error either."""
 _BRAKES = ("share-of-ledgers", "share-of-bytes")
 """They say nothing against what was seen."""
 
@@ -129,8 +127,8 @@ def trusted(summary: AuditSummary) -> bool:
 
 
 def exit_code(summary: AuditSummary) -> int:
-    """0 clean, 2 findings, 1 a guard that did not pass, unless the user chose inputs that only nominate."""
-    if any(not guard.passed and guard.name not in _RESERVATIONS for guard in summary.guards):
+    """0 clean, 2 findings, 1 a guard that did not pass, unless all that it says is that the inputs only nominate."""
+    if any(not guard.passed and guard.name != _DUMP_MAY_CONDEMN for guard in summary.guards):
         return EXIT_ERROR
     return EXIT_FINDINGS if summary.findings else EXIT_CLEAN
 
@@ -183,7 +181,7 @@ def _demand_earlier(dump: Manifest, as_of_ms: int, earlier: AuditSummary) -> Non
 def _may_condemn(dump: Manifest, listing: Manifest) -> Guard:
     reservations = (*dump.reservations, *listing.reservations)
     return Guard(
-        DUMP_MAY_CONDEMN,
+        _DUMP_MAY_CONDEMN,
         dump.may_condemn and listing.may_condemn,
         "; ".join(reservations) or "no reservation",
         "no reservation",
@@ -193,7 +191,7 @@ def _may_condemn(dump: Manifest, listing: Manifest) -> Guard:
 
 def _nothing_left_out(dump: Manifest) -> Guard:
     return Guard(
-        NOTHING_LEFT_OUT,
+        "nothing-left-out",
         not dump.left_out,
         ", ".join(dump.left_out) or "nothing",
         "nothing",

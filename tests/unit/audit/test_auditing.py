@@ -261,14 +261,15 @@ def test_a_ledger_that_is_twice_in_the_dump_is_judged_once(auditor: Auditor, wor
     assert [(row["ledger_id"], row["czxid"]) for row in found.rows(Table.ORPHAN_LEDGERS)] == [(ORPHAN, 60)]
 
 
-def test_a_dump_without_ledgers_only_nominates(auditor: Auditor, world: World) -> None:
+def test_a_dump_without_ledgers_is_no_ground_for_a_plan(auditor: Auditor, world: World) -> None:
     world.ledger(ORPHAN)
     for ledger_id in list(world.ledgers):
         world.listed_too.add(ledger_id)
     world.ledgers.clear()
     world.dump_changes = {"left_out": ("ledgers",)}
     found = auditor.twice(world)
-    assert (found.summary.plan, found.audited.exit_code) == (None, 2)
+    assert (found.summary.plan, found.audited.exit_code) == (None, 1)
+    assert failed(found.summary) == ["nothing-left-out"]
     assert list(found.unattributed) == [ORPHAN]
 
 
