@@ -17,6 +17,8 @@ SUBSCRIPTIONS: Final = ("billing", "search", "mail")
 _CREATORS = 8
 _DELETERS = 32
 _REQUEST_SECONDS = 60
+_RECEIVE_SECONDS = 60
+"""A client that was connected to a broker that died has to find the next one first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ def _make_topic(client: Any, topic: str) -> None:
     for index in range(_MESSAGES):
         producer.send(f"message {index}".encode())
     for consumer in consumers:
-        consumer.acknowledge(consumer.receive(timeout_millis=10_000))
+        consumer.acknowledge(consumer.receive(timeout_millis=_RECEIVE_SECONDS * 1000))
         consumer.close()
     producer.close()
 
