@@ -105,10 +105,7 @@ def _read(path: Path, skip: tuple[bytes, ...]) -> int:
 
 
 def _dump(source: str, output: Path) -> int:
-    return sum(
-        rows.rows
-        for rows in make_dump(DumpRequest(source, output, nodes_per_second=0), lambda text: None).counts.values()
-    )
+    return sum(rows.rows for rows in make_dump(DumpRequest(source, output), lambda text: None).counts.values())
 
 
 def _living(arguments: argparse.Namespace, scratch: Path) -> list[Table]:
@@ -139,7 +136,7 @@ def _living(arguments: argparse.Namespace, scratch: Path) -> list[Table]:
 def _commands(url: str, scratch: Path, count: int, rounds: int) -> Table:
     """Both commands take turns; what they print and write is counted."""
     contenders: dict[str, Callable[[int], int]] = {
-        "`pulsar-sidecar ledgers list --with-metadata`, Parquet written": lambda n: _list(
+        "`pulsar-sidecar ledgers list --with-metadata --rate 0`, Parquet written": lambda n: _list(
             url, scratch / f"listing-{n}"
         ),
         "`bookkeeper shell listledgers -meta`, printed to a file": lambda n: _shell(url, scratch / f"shell-{n}"),
@@ -160,7 +157,8 @@ def _commands(url: str, scratch: Path, count: int, rounds: int) -> Table:
 
 def _list(url: str, output: Path) -> int:
     command = [sys.executable, "-m", "service", "ledgers", "list", "--source", "metadata", "--metadata-store-url", url]
-    subprocess.run([*command, "--with-metadata", "--output", str(output)], check=True, capture_output=True, cwd=PROJECT)
+    options = ["--with-metadata", "--rate", "0", "--output", str(output)]
+    subprocess.run([*command, *options], check=True, capture_output=True, cwd=PROJECT)
     manifest = parse_manifest(json.loads((output / MANIFEST_NAME).read_text()))
     return manifest.counts[AuditTable.LEDGERS.value].rows
 
