@@ -68,7 +68,9 @@ def report_html(summary: AuditSummary, extract: Extract, place: str = "AUDIT") -
 def _head(summary: AuditSummary, title: str, place: str) -> str:
     conclusion = conclude(summary, place)
     plan = summary.plan
-    approved = f'<p>The plan to approve: <code class="hash">{escape(plan.sha256)}</code></p>' if plan else ""
+    approved = (
+        f'<p>The plan to approve: <code class="hash">{escape(plan.sha256)}</code></p>' if plan and plan.rows else ""
+    )
     return (
         f"<header><h1>{escape(title)}</h1>"
         f"<p class=muted>As of {said_time(summary.store_time_ms)} by the metadata store's clock · audit "

@@ -112,6 +112,8 @@ def test_the_plans_hash_and_the_next_command_are_there_only_if_there_is_a_plan()
     assert written.plan.sha256 not in _page(stopped)
     assert "too many ledgers at once" in _page(stopped)
     assert "FAILED" in _page(stopped)
+    empty = replace(written, plan=replace(written.plan, rows=0, bytes=0))
+    assert written.plan.sha256 not in _page(empty)
 
 
 def test_long_tables_are_cut_and_say_so() -> None:
