@@ -215,6 +215,8 @@ class Comparing:
 
     def _lists_naming(self, gone: Numbers, seen: _Seen) -> Iterable[pa.RecordBatch]:
         """Begin to read who names the missing ledgers."""
+        if not len(gone):
+            return ()
         table, work = IdTable(gone), partial(lists_naming, gone)
         parts = seen.decoded.items()
         return chain.from_iterable(

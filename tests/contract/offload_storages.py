@@ -233,8 +233,7 @@ class DirectoryStorage:
 @contextmanager
 def s3_server() -> Iterator[str]:
     """The URL of an S3 server of one's own."""
-    handler = MotoRequestHandler
-    server = make_server("127.0.0.1", 0, _OldSignatures(), threaded=True, request_handler=handler)
+    server = make_server("127.0.0.1", 0, _OldSignatures(), threaded=True, request_handler=MotoRequestHandler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -130,7 +130,7 @@ def test_a_path_with_one_other_character_among_many(place: int, character: str, 
     assert found == [ledger_id_of_path(each) for each in paths]
 
 
-@pytest.mark.parametrize("root", ["/l", "/ledgers", "/a/longer/root/of/ledgers"])
+@pytest.mark.parametrize("root", ["/l", "/ledgers", "/a/longer/path/to/ledgers"])
 def test_ids_below_any_root(root: str) -> None:
     paths = [ledger_path(LedgerId(number), root) for number in (0, 7, 12_345_678, LAST_SHORT_LEDGER_ID)]
     others = [f"{path[:1]}x{path[2:]}" for path in paths]
