@@ -5,7 +5,7 @@ again from an older position when the cursor's ledger cannot be read. What is lo
 time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,7 @@ BROKER_STORES_EVERY_MS: Final = 1100
 """A cursor is stored at most once a second (``managedLedgerDefaultMarkDeleteRateLimit``), and only when something is
 acknowledged: so after this time another acknowledgement, of whatever position, has it stored."""
 _BEFORE_DUE_MS: Final = 3000
+_SECOND_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,14 @@ class Duties:
     ended: tuple[Cancellation, ...]
 
 
+def over_by_ms(policy: DelayPolicy, now_ms: int) -> int:
+    """What was due by then nobody needs to see to any more: two ticks after its due time (PIP-423)."""
+    return now_ms - 2 * policy.tick_ms
+
+
 def duties(cancellations: Sequence[Cancellation], acked: PositionRanges, policy: DelayPolicy, now_ms: int) -> Duties:
     """Decide for all cancellations of one subscription; ``now_ms`` is the brokers' time, as far as it is known."""
-    # Nobody needs to see to one any more two ticks after its due time (PIP-423).
-    over_ms = now_ms - 2 * policy.tick_ms
+    over_ms = over_by_ms(policy, now_ms)
     over = [one for one in cancellations if one.deliver_at_ms <= over_ms]
     live = [one for one in cancellations if one.deliver_at_ms > over_ms] if over else cancellations
     absent = {id(one) for one in live if not one.held_by(acked)}
@@ -62,14 +67,22 @@ def settled_late(cancellation: Cancellation, policy: DelayPolicy, now_ms: int) -
     return now_ms >= cancellation.deliver_at_ms - policy.earliest_lead_ms
 
 
-def next_look_ms(cancellations: Sequence[Cancellation], policy: DelayPolicy, now_ms: int, reassert_ms: int) -> int:
-    """When to look at all of them again; what is not PERSISTED yet is looked at in between."""
+def next_look_ms(due_seconds: Iterable[int], policy: DelayPolicy, now_ms: int, reassert_ms: int) -> int:
+    """When to look at all of them again; what is not PERSISTED yet is looked at in between.
+
+    Args:
+        due_seconds: the seconds since the epoch in which something is due.
+        policy: how the topic's delayed messages come due.
+        now_ms: the clock's time.
+        reassert_ms: how long it may be at most.
+    """
     regular = now_ms + reassert_ms
-    dues = {one.deliver_at_ms for one in cancellations}
+    before_ms = policy.earliest_lead_ms + _BEFORE_DUE_MS
+    after_ms = 2 * policy.tick_ms
     urgent = [
         moment
-        for due_ms in dues
-        for moment in (due_ms - policy.earliest_lead_ms - _BEFORE_DUE_MS, due_ms + 2 * policy.tick_ms)
+        for second in due_seconds
+        for moment in (second * 1000 - before_ms, second * 1000 + _SECOND_MS + after_ms)
         if now_ms < moment < regular
     ]
     return min([regular, *urgent])

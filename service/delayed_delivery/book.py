@@ -3,7 +3,7 @@
 Invariant: a level only ever rises or ends; a record that is older than what is known changes nothing.
 """
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,6 +16,9 @@ Place = tuple[TopicName, str]
 """A topic without partitions (or one partition), and a subscription of it."""
 
 REMEMBERED_ENDS: Final = 100_000
+_FEW_FORGOTTEN: Final = 1000
+_MOST_CHANGED: Final = 100_000
+"""Beyond that it takes less to look at everything."""
 _OPEN: Final = frozenset(proof.value for proof in Proof if proof.open)
 _RANKS: Final[Mapping[Proof, int]] = {
     Proof.ACCEPTED: 0,
@@ -30,11 +33,72 @@ _RANKS: Final[Mapping[Proof, int]] = {
 
 
 @dataclass(slots=True)
+class _Sheet:
+    """What there is to see to at one place, and what of it is worth a look.
+
+    Attributes:
+        unproven: what is not PERSISTED yet.
+        due: by the second of the due time, what was put there; some of it may have been forgotten since, at most about
+            as much as is open.
+        noted: how many there are in ``due``.
+        changed: what was put since somebody asked; None where that is not known.
+    """
+
+    open: dict[Position, Cancellation] = field(default_factory=dict)
+    unproven: set[Position] = field(default_factory=set)
+    due: dict[int, list[Position]] = field(default_factory=dict)
+    noted: int = 0
+    changed: set[Position] | None = None
+
+    def put(self, cancellation: Cancellation) -> None:
+        position = cancellation.position
+        if cancellation.proof is Proof.PERSISTED:
+            self.unproven.discard(position)
+        else:
+            self.unproven.add(position)
+        if position not in self.open:
+            self._note_due(cancellation)
+        self.open[position] = cancellation
+        if self.changed is not None:
+            self.changed.add(position)
+            if len(self.changed) > _MOST_CHANGED:
+                self.changed = None
+
+    def take_changed(self) -> list[Cancellation] | None:
+        changed, self.changed = self.changed, set()
+        return None if changed is None else self._open_of(changed | self.unproven)
+
+    def take_over(self, over_ms: int) -> list[Cancellation]:
+        """What was due by then."""
+        over: list[Cancellation] = []
+        for second in [second for second in self.due if second * 1000 <= over_ms]:
+            noted = self.due.pop(second)
+            left = self._open_of(dict.fromkeys(noted))  # twice where it was forgotten and asked for again
+            self.noted -= len(noted)
+            for one in left:
+                self._note_due(one)
+            over += (one for one in left if one.deliver_at_ms <= over_ms)
+        return over
+
+    def _note_due(self, cancellation: Cancellation) -> None:
+        if self.noted > 2 * len(self.open) + _FEW_FORGOTTEN:
+            # Whoever only follows the log never asks what is over.
+            known, self.due, self.noted = list(self.open.values()), {}, 0
+            for one in known:
+                self._note_due(one)
+        self.due.setdefault(cancellation.deliver_at_ms // 1000, []).append(cancellation.position)
+        self.noted += 1
+
+    def _open_of(self, positions: Iterable[Position]) -> list[Cancellation]:
+        found = (self.open.get(position) for position in positions)
+        return [one for one in found if one is not None]
+
+
+@dataclass(slots=True)
 class Book:
     """The cancellations by place and position; not thread-safe by itself."""
 
-    _open: dict[Place, dict[Position, Cancellation]] = field(default_factory=dict)
-    _unproven: defaultdict[Place, set[Position]] = field(default_factory=lambda: defaultdict(set))
+    _sheets: dict[Place, _Sheet] = field(default_factory=dict)
     _ended: OrderedDict[tuple[TopicName, Position], dict[str, Cancellation]] = field(default_factory=OrderedDict)
 
     def learn(self, cancellation: Cancellation) -> bool:
@@ -49,7 +113,7 @@ class Book:
             return False
         if cancellation.proof.open:
             self._ended.get((cancellation.topic, cancellation.position), {}).pop(cancellation.subscription, None)
-            self._put(place, self._open.setdefault(place, {}), cancellation)
+            self._sheets.setdefault(place, _Sheet()).put(cancellation)
         else:
             self._forget_open(place, cancellation.position)
             self._remember(cancellation)
@@ -57,10 +121,9 @@ class Book:
 
     def lower(self, cancellation: Cancellation) -> None:
         """Take over a level that fell: what had been stored was lost and acknowledged again."""
-        place = (cancellation.topic, cancellation.subscription)
-        at_place = self._open.get(place, {})
-        if cancellation.position in at_place:
-            self._put(place, at_place, cancellation)
+        sheet = self._sheets.get((cancellation.topic, cancellation.subscription))
+        if sheet is not None and cancellation.position in sheet.open:
+            sheet.put(cancellation)
 
     def forget(self, topic: TopicName, position: Position, subscription: str) -> None:
         """The log has dropped it: nobody needs to see to it any more; how it ended is remembered for a while."""
@@ -71,7 +134,9 @@ class Book:
 
     def find(self, topic: TopicName, position: Position) -> list[Cancellation]:
         """What is known of one message, by subscription."""
-        found = [known[position] for (of, _), known in self._open.items() if of == topic and position in known]
+        found = [
+            sheet.open[position] for (of, _), sheet in self._sheets.items() if of == topic and position in sheet.open
+        ]
         found += self._ended.get((topic, position), {}).values()
         return sorted(found, key=lambda cancellation: cancellation.subscription)
 
@@ -81,7 +146,7 @@ class Book:
 
     def known_at(self, place: Place) -> Callable[[Position], Cancellation | None]:
         """`known` for many messages of one place; it shows what is known at the time of this call, or newer."""
-        at_place, ended = self._open.get(place, {}), self._ended
+        at_place, ended = self._open_at(place), self._ended
         topic, subscription = place
 
         def known(position: Position) -> Cancellation | None:
@@ -94,41 +159,60 @@ class Book:
 
     def places(self) -> list[Place]:
         """Where there is something to see to."""
-        return list(self._open)
+        return list(self._sheets)
 
     def at(self, place: Place) -> list[Cancellation]:
         """What there is to see to at a place."""
-        return list(self._open.get(place, {}).values())
+        return list(self._open_at(place).values())
+
+    def changed_at(self, place: Place) -> list[Cancellation] | None:
+        """What is news at a place since the last call, and what is not PERSISTED yet.
+
+        None where that is not known, as at the first call: then everything may be (`at`).
+        """
+        sheet = self._sheets.get(place)
+        return [] if sheet is None else sheet.take_changed()
+
+    def over_at(self, place: Place, over_ms: int) -> list[Cancellation]:
+        """What was due by then at a place."""
+        sheet = self._sheets.get(place)
+        return [] if sheet is None else sheet.take_over(over_ms)
+
+    def due_seconds(self, place: Place) -> list[int]:
+        """The seconds since the epoch in which something is due at a place, or was."""
+        sheet = self._sheets.get(place)
+        return [] if sheet is None else list(sheet.due)
 
     def unproven_count(self, place: Place) -> int:
         """How many there are not PERSISTED yet."""
-        return len(self._unproven.get(place, ()))
+        sheet = self._sheets.get(place)
+        return 0 if sheet is None else len(sheet.unproven)
 
     def unproven_at(self, place: Place) -> list[Cancellation]:
         """What there is not PERSISTED yet."""
-        at_place = self._open.get(place, {})
-        return [at_place[position] for position in self._unproven.get(place, ())]
+        sheet = self._sheets.get(place)
+        return [] if sheet is None else [sheet.open[position] for position in sheet.unproven]
 
     @property
     def open_count(self) -> int:
         """How many somebody has to see to: the size of the log once it is compacted."""
-        return sum(len(known) for known in self._open.values())
+        return sum(len(sheet.open) for sheet in self._sheets.values())
 
     def learn_all(self, cancellations: Iterable[Cancellation]) -> None:
         """`learn` each; what is new at a place, or rises there, without looking anywhere else."""
         place: Place | None = None
-        at_place: dict[Position, Cancellation] = {}
+        sheet = _Sheet()
         for cancellation in cancellations:
             if place is None or cancellation.subscription != place[1] or cancellation.topic is not place[0]:
                 place = (cancellation.topic, cancellation.subscription)
-                at_place = self._open.get(place, {})
-            if not self._rises(at_place.get(cancellation.position), cancellation):
+                sheet = self._sheets.get(place) or _Sheet()
+            if not self._rises(sheet.open.get(cancellation.position), cancellation):
                 self.learn(cancellation)
-                at_place = self._open.get(place, {})
+                sheet = self._sheets.get(place) or _Sheet()
                 continue
-            if not at_place:
-                self._open[place] = at_place
-            self._put(place, at_place, cancellation)
+            if not sheet.open:
+                self._sheets[place] = sheet
+            sheet.put(cancellation)
 
     def _rises(self, known: Cancellation | None, cancellation: Cancellation) -> bool:
         """Whether it certainly is news of something open that has not ended before."""
@@ -139,24 +223,21 @@ class Book:
         return _RANKS[cancellation.proof] >= _RANKS[known.proof]
 
     def _known(self, place: Place, position: Position) -> Cancellation | None:
-        found = self._open.get(place, {}).get(position)
+        found = self._open_at(place).get(position)
         return found if found is not None else self._ended.get((place[0], position), {}).get(place[1])
 
-    def _put(self, place: Place, at_place: dict[Position, Cancellation], cancellation: Cancellation) -> None:
-        if cancellation.proof is Proof.PERSISTED:
-            self._unproven[place].discard(cancellation.position)
-        else:
-            self._unproven[place].add(cancellation.position)
-        at_place[cancellation.position] = cancellation
+    def _open_at(self, place: Place) -> Mapping[Position, Cancellation]:
+        sheet = self._sheets.get(place)
+        return {} if sheet is None else sheet.open
 
     def _forget_open(self, place: Place, position: Position) -> Cancellation | None:
-        at_place = self._open.get(place, {})
-        known = at_place.pop(position, None)
-        if known is not None:
-            self._unproven[place].discard(position)
-        if not at_place:
-            self._open.pop(place, None)
-            self._unproven.pop(place, None)
+        sheet = self._sheets.get(place)
+        if sheet is None:
+            return None
+        known = sheet.open.pop(position, None)
+        sheet.unproven.discard(position)
+        if not sheet.open:
+            del self._sheets[place]
         return known
 
     def _remember(self, cancellation: Cancellation) -> None:

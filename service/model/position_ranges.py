@@ -104,6 +104,12 @@ class PositionRanges:
         added = (EntryRange(position.ledger_id, position.entry_id, position.entry_id) for position in positions)
         return PositionRanges.of(self.mark_delete, (*self, *added))
 
+    def holds_all_of(self, other: "PositionRanges") -> bool:
+        """Whether everything of the other set certainly is in this one: its mark-delete position lies no further on."""
+        if self.mark_delete < other.mark_delete:
+            return False
+        return self._by_ledger == other._by_ledger or next(other.without(self, {}), None) is None
+
     def without(self, others: "PositionRanges", lengths: Mapping[LedgerId, int]) -> Iterator[EntryRange]:
         """What is in this set and not in the other, ascending.
 

@@ -1,6 +1,7 @@
 """Sees to what was accepted until its due time has passed: puts acknowledgements back, has them stored, ends them.
 
-Every visit is idempotent and begins from what the broker says now, so it does not matter who made the last one.
+Every visit is idempotent and begins from what the broker says now, so it does not matter who made the last one. What
+was acknowledged at the last visit is not looked at one by one while the cursor still holds all that it held then.
 """
 
 import threading
@@ -11,7 +12,14 @@ from dataclasses import replace
 
 import structlog
 
-from service.delayed_delivery.asserting import BROKER_STORES_EVERY_MS, Duties, duties, next_look_ms, settled_late
+from service.delayed_delivery.asserting import (
+    BROKER_STORES_EVERY_MS,
+    Duties,
+    duties,
+    next_look_ms,
+    over_by_ms,
+    settled_late,
+)
 from service.delayed_delivery.book import Place
 from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
 from service.delayed_delivery.checking import check_subscription, with_known_type
@@ -20,6 +28,7 @@ from service.delayed_delivery.merging import fitting, runs
 from service.delayed_delivery.workflow.world import TYPES_SECONDS, CancelMetrics, Configuration, Memory, World
 from service.model.errors import NotFoundError, SidecarError, TemporaryError
 from service.model.names import TopicName
+from service.model.position_ranges import PositionRanges
 
 log = structlog.get_logger("delayed-delivery")
 
@@ -48,11 +57,13 @@ class Asserter:
         self._due_ms: dict[Place, int] = {}
         self._soon_ms: dict[Place, int] = {}
         self._unproven: dict[Place, int] = {}
+        self._held: dict[Place, PositionRanges] = {}
+        """What the cursor held when nothing was lost, except of what `Memory.changed_at` tells of."""
 
     def round(self) -> None:
         """Visit every place that is due."""
         places = self._memory.places()
-        for noted in (self._due_ms, self._soon_ms, self._unproven):
+        for noted in (self._due_ms, self._soon_ms, self._unproven, self._held):
             for place in noted.keys() - set(places):
                 del noted[place]
         for place in places:
@@ -85,7 +96,9 @@ class Asserter:
     def _visit_or_postpone(self, place: Place) -> None:
         with self._postponing(place, self._due_ms) as now_ms:
             policy = self.visit(place)
-            self._due_ms[place] = next_look_ms(self._memory.at(place), policy, now_ms, self._configuration.reassert_ms)
+            self._due_ms[place] = next_look_ms(
+                self._memory.due_seconds(place), policy, now_ms, self._configuration.reassert_ms
+            )
 
     def _prove_or_postpone(self, place: Place) -> None:
         with self._postponing(place, self._soon_ms):
@@ -109,12 +122,19 @@ class Asserter:
             TemporaryError: something could not be asked; nothing was concluded.
         """
         topic, name = place
+        held = self._held.pop(place, None)
+        changed = self._memory.changed_at(place)
         policy, found, cursor = self._asked(place)
-        cancellations = self._memory.at(place)
         if found is None or cursor is None:
-            self._end_without(cancellations, f"{topic} has no subscription {name!r} any more")
+            self._end_without(self._memory.at(place), f"{topic} has no subscription {name!r} any more")
             return policy
-        self._see_to(topic, found, cursor, policy, cancellations)
+        if held is None or changed is None or not cursor.acked.holds_all_of(held):
+            cancellations = self._memory.at(place)
+        else:
+            over = self._memory.over_at(place, over_by_ms(policy, self._world.brokers_now_ms()))
+            cancellations = list({one.position: one for one in (*changed, *over)}.values())
+        if not self._see_to(topic, found, cursor, policy, cancellations).lost:
+            self._held[place] = cursor.acked
         return policy
 
     def prove(self, place: Place) -> None:
@@ -151,13 +171,14 @@ class Asserter:
         cursor: CursorFacts,
         policy: DelayPolicy,
         cancellations: Sequence[Cancellation],
-    ) -> None:
+    ) -> Duties:
         now_ms = self._world.brokers_now_ms()
         what = duties(cancellations, cursor.acked, policy, now_ms)
         self._end(what.ended)
         if what.unproven:
             what = self._prove_stored(topic, found, cursor, what)
         self._acknowledge(topic, found, cursor, policy, what)
+        return what
 
     # --- acknowledging ---------------------------------------------------------------------------------------------
 

@@ -248,6 +248,21 @@ class Memory:
         with self._lock:
             return self._book.unproven_at(place)
 
+    def changed_at(self, place: Place) -> list[Cancellation] | None:
+        """`Book.changed_at`."""
+        with self._lock:
+            return self._book.changed_at(place)
+
+    def over_at(self, place: Place, over_ms: int) -> list[Cancellation]:
+        """`Book.over_at`."""
+        with self._lock:
+            return self._book.over_at(place, over_ms)
+
+    def due_seconds(self, place: Place) -> list[int]:
+        """`Book.due_seconds`."""
+        with self._lock:
+            return self._book.due_seconds(place)
+
     def at(self, place: Place) -> list[Cancellation]:
         """`Book.at`."""
         with self._lock:

@@ -76,6 +76,15 @@ def test_without_is_the_difference(
     assert left == sorted(left)
 
 
+@given(mark_deletes, contents, mark_deletes, contents)
+def test_what_holds_all_of_another_set_is_said_unless_the_mark_moved_back(
+    mark_delete: Position, members: set[Position], other_mark_delete: Position, other_members: set[Position]
+) -> None:
+    ranges, other = ranges_of(mark_delete, members), ranges_of(other_mark_delete, other_members)
+    moved_back = mark_delete < other_mark_delete
+    assert ranges.holds_all_of(other) == (not moved_back and members_of(other) <= members_of(ranges))
+
+
 @given(mark_deletes, contents, positions)
 def test_neighbours_are_seen(mark_delete: Position, members: set[Position], position: Position) -> None:
     ranges = ranges_of(mark_delete, members)
