@@ -64,22 +64,24 @@ def subscription_names(parameters: CancelParameters) -> tuple[str, ...]:
     return tuple(dict.fromkeys(check_subscription_name(name.strip()) for name in given))
 
 
-def target_of_payload(payload: MessageIdPayload | str, subscriptions: tuple[str, ...] = ()) -> Target:
+def target_of_payload(
+    payload: MessageIdPayload | str, subscriptions: tuple[str, ...] = (), deliver_at_ms: int | None = None
+) -> Target:
     """One message.
 
     Raises:
         InvalidInputError: it names no message, or two ways at once.
     """
     if isinstance(payload, str):
-        return _of_message_id(payload, subscriptions)
+        return _of_message_id(payload, subscriptions, deliver_at_ms)
     if payload.message_id is not None:
         if payload.ledger_id is not None or payload.entry_id is not None:
             raise InvalidInputError("give messageId, or ledgerId and entryId, not both")
-        return _of_message_id(payload.message_id, subscriptions)
+        return _of_message_id(payload.message_id, subscriptions, deliver_at_ms)
     if payload.ledger_id is None or payload.entry_id is None:
         raise InvalidInputError("give ledgerId and entryId, or messageId")
     position = Position(LedgerId(payload.ledger_id), EntryId(payload.entry_id))
-    return Target(position, None, payload.batch_index, subscriptions, _partition(payload.partition))
+    return Target(position, deliver_at_ms, payload.batch_index, subscriptions, _partition(payload.partition))
 
 
 def target_of_line(text: bytes) -> Target:
@@ -94,11 +96,9 @@ def target_of_line(text: bytes) -> Target:
         problem = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(str(part) for part in problem["loc"])
         raise InvalidInputError(f"{place}: {problem['msg']}"[:_MAX_PROBLEM].removeprefix(": ")) from error
-    target = target_of_payload(line, _names(tuple(line.subscription_names or ())))
-    if line.deliver_at is None:
-        return target
-    check_deliver_at(line.deliver_at)
-    return target._replace(deliver_at_ms=line.deliver_at)
+    if line.deliver_at is not None:
+        check_deliver_at(line.deliver_at)
+    return target_of_payload(line, _names(tuple(line.subscription_names or ())), line.deliver_at)
 
 
 @lru_cache(_REMEMBERED_NAMES)
@@ -130,7 +130,7 @@ def selection_of(payload: SelectionPayload) -> Selection:
     )
 
 
-def _of_message_id(text: str, subscriptions: tuple[str, ...]) -> Target:
+def _of_message_id(text: str, subscriptions: tuple[str, ...], deliver_at_ms: int | None) -> Target:
     try:
         found = api.MessageIdData.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, DecodeError):
@@ -142,7 +142,7 @@ def _of_message_id(text: str, subscriptions: tuple[str, ...]) -> Target:
     ):
         raise InvalidInputError("messageId names no message: its ledger or its entry is missing or out of range")
     position = Position(LedgerId(found.ledgerId), EntryId(found.entryId))
-    return Target(position, None, found.batch_index, subscriptions, _partition(found.partition))
+    return Target(position, deliver_at_ms, found.batch_index, subscriptions, _partition(found.partition))
 
 
 def _partition(partition: int | None) -> int | None:

@@ -292,10 +292,9 @@ def _targets(payload: SkipRequest, where: tuple[str, ...]) -> list[Target]:
 def _reissue(
     service: DelayedDeliveryService, topic: TopicName, payload: ReissuePayload, due: int | None, request: Request
 ) -> ReissuedAnswer:
-    target = target_of_payload(payload)
     if payload.deliver_at is not None:
         check_deliver_at(payload.deliver_at)
-        target = Target(target.position, payload.deliver_at, target.batch_index, (), target.partition)
+    target = target_of_payload(payload, deliver_at_ms=payload.deliver_at)
     done = service.reissue(topic, target, due, CancelOptions(requested_by=request.state.role))
     return ReissuedAnswer(
         message_id=done.message_id, deliver_at=done.deliver_at_ms, outcome=outcome_answer(done.outcome)
