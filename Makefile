@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FAST_TESTS := tests/unit tests/model
+RUN_FAST_TESTS := $(BIN)/python -m pytest -q -n auto $(FAST_TESTS)
 FAST_TESTS_PASSED := $(VENV)/.fast-tests-passed
 WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null)
 FAULT_ROUNDS ?= 20
@@ -32,11 +33,11 @@ check: $(INSTALLED) ## format, lint, types, import contracts, generated files, u
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python docs/generate.py --check
-	$(BIN)/python -m pytest -q -n auto $(FAST_TESTS)
+	$(RUN_FAST_TESTS)
 	@touch $(FAST_TESTS_PASSED)
 
 $(FAST_TESTS_PASSED): $(INSTALLED) $(or $(wildcard $(WATCHED)),always)
-	$(BIN)/python -m pytest -q -n auto $(FAST_TESTS)
+	$(RUN_FAST_TESTS)
 	@touch $@
 
 # Clusters live as long as the process that runs their tests: several processes, so that fewer run at a time. The unit

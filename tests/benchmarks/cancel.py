@@ -11,7 +11,6 @@ import socket
 import statistics
 import tempfile
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from tests.benchmarks.stage import ProcessorTime, benchmark_cluster, wait_until_
 from tests.cluster.delays import SHARED, DelayedTopic, Sent, now_ms
 from tests.cluster.java_programs import JavaProgram, java_program
 from tests.cluster.sidecars import SidecarProcess, Sidecars
+from tests.cluster.topics import unique
 
 NAME = "cancel"
 _PROGRAM = Path(__file__).with_name("AckIds.java")
@@ -96,7 +96,7 @@ def _measured(
 
 @contextmanager
 def _delayed_topic(addresses: ClusterAddresses) -> Iterator[DelayedTopic]:
-    topic = DelayedTopic(addresses, parse_topic_name(f"persistent://public/default/cancel-{uuid.uuid4().hex[:8]}"))
+    topic = DelayedTopic(addresses, parse_topic_name(f"persistent://public/default/cancel-{unique()}"))
     try:
         for name in ("sidecar", "java"):
             topic.subscribe(name, SHARED)

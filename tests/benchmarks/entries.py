@@ -4,7 +4,6 @@ import argparse
 import random
 import statistics
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -28,6 +27,7 @@ from service.model.positions import Position
 from tests.benchmarks.reporting import Table
 from tests.benchmarks.stage import benchmark_cluster, wait_until_quiet
 from tests.cluster.clients import PatientClient
+from tests.cluster.topics import unique
 
 NAME = "entries"
 _PAYLOAD = b"x" * 100
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
     with benchmark_cluster(arguments.cluster) as addresses, _reading(addresses) as (entries, rest):
-        topic = parse_topic_name(f"persistent://public/default/entries-{uuid.uuid4().hex[:12]}")
+        topic = parse_topic_name(f"persistent://public/default/entries-{unique()}")
         positions = _publish(addresses, topic, arguments.messages)
         wait_until_quiet(addresses)
         rows = list(_measured(entries, rest, topic, positions, arguments.rounds))

@@ -10,7 +10,6 @@ import statistics
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.benchmarks.reporting import Table
 from tests.benchmarks.stage import benchmark_cluster, wait_until_quiet
 from tests.cluster.delays import KEY_SHARED, SHARED, DelayedTopic, Sent, now_ms
 from tests.cluster.sidecars import SidecarProcess, Sidecars
+from tests.cluster.topics import unique
 
 NAME = "visits"
 _DELAY_MS = 3_600_000
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
             sidecar = sidecars.start_with_defaults(**_SETTINGS)
             rows = []
             for kind in (KEY_SHARED, SHARED):
-                name = f"persistent://public/default/visits-{uuid.uuid4().hex[:8]}"
+                name = f"persistent://public/default/visits-{unique()}"
                 topic = DelayedTopic(addresses, parse_topic_name(name))
                 try:
                     topic.subscribe(_SUBSCRIPTION, kind)

@@ -4,7 +4,6 @@ Invariant: what was acknowledged and what was delivered is what this client did 
 says.
 """
 
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from service.model.position_ranges import EntryRange
 from service.model.positions import Position
 from tests.cluster.clients import PatientClient
 from tests.cluster.running import ClusterUnderTest
+from tests.cluster.topics import unique
 
 EVERYTHING = Wishes(ranges=100_000)
 SUBSCRIPTION = "with holes"
@@ -138,7 +138,7 @@ class AckStateStage:
     states: AckStates
 
     def holes(self, name: str = "holes", namespace: str = "public/default") -> Holes:
-        return Holes(self.client, parse_topic_name(f"persistent://{namespace}/{name}-{uuid.uuid4().hex[:12]}"))
+        return Holes(self.client, parse_topic_name(f"persistent://{namespace}/{name}-{unique()}"))
 
     def state(self, topic: TopicName) -> AckState:
         (state,) = self.states.ack_states(topic, SUBSCRIPTION, EVERYTHING)

@@ -20,10 +20,9 @@ from kazoo.exceptions import NoNodeError
 
 from service.audit.tables import LedgerKind, OrphanCause
 from service.local_cluster.addresses import ClusterAddresses
-from tests.cluster.patience import until
+from tests.cluster.patience import OPERATION_SECONDS, until
 
 _THREADS = 6
-_REQUEST_SECONDS = 120
 _MANAGED_LEDGERS = "/managed-ledgers"
 _V2_DOMAIN, _V1_DOMAIN = 2, 3
 _BUCKET = re.compile(rb"#pulsar\.internal\.delayed\.bucket_\d+_\d+\x12(.)(\d+)", re.DOTALL)
@@ -50,7 +49,7 @@ class BrokerView:
 
     def existing(self) -> frozenset[int]:
         """Every ledger that BookKeeper has, by a bookie's word."""
-        answer = self._session.get(f"{self._bookies[0]}/api/v1/ledger/list", timeout=_REQUEST_SECONDS)
+        answer = self._session.get(f"{self._bookies[0]}/api/v1/ledger/list", timeout=OPERATION_SECONDS)
         answer.raise_for_status()
         return frozenset(map(int, answer.json()))
 
@@ -148,7 +147,7 @@ class BrokerView:
 
         def ask() -> Any:
             try:
-                answer = self._session.get(f"{self._urls[0]}{request}", timeout=_REQUEST_SECONDS)
+                answer = self._session.get(f"{self._urls[0]}{request}", timeout=OPERATION_SECONDS)
             except requests.ConnectionError:
                 return None
             if answer.ok and answer.content:

@@ -1,6 +1,5 @@
 """A cluster, a sidecar that cancels on it, and topics: the stage of every story about cancelling."""
 
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +8,7 @@ from service.model.names import parse_topic_name
 from tests.cluster.delays import DelayedTopic, Deliveries
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import Sidecars
+from tests.cluster.topics import unique
 
 CANCELLING = {
     "topic_two_phase_deletion_enabled": "true",
@@ -31,7 +31,7 @@ class Stage:
         if not self.sidecar.is_running:
             self.sidecar.restart()  # an earlier story broke off after it had killed it
             self.sidecar.wait_until_ready()
-        name = f"persistent://{namespace}/delays-{uuid.uuid4().hex[:8]}"
+        name = f"persistent://{namespace}/delays-{unique()}"
         topic = DelayedTopic(self.cluster.addresses, parse_topic_name(name))
         try:
             yield topic

@@ -5,7 +5,6 @@ small topics have ledgers of every kind. Each test has a namespace of its own.
 """
 
 import contextlib
-import uuid
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,7 @@ from tests.cluster.oracles import Oracles, OutcomeLog
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import SidecarProcess, Sidecars
-from tests.cluster.topics import ENTRIES_PER_LEDGER, TopicLedgers, Workload
+from tests.cluster.topics import ENTRIES_PER_LEDGER, TopicLedgers, Workload, unique
 
 BROKER_CONF = {
     "managedLedgerMaxEntriesPerLedger": str(ENTRIES_PER_LEDGER),
@@ -133,7 +132,7 @@ def scene(
     outcome_log: OutcomeLog,
 ) -> Iterator[Scene]:
     """A namespace of one's own; when the test has passed, the oracles."""
-    namespace = f"public/t-{uuid.uuid4().hex[:10]}"
+    namespace = f"public/t-{unique()}"
     workload.create_namespace(namespace)
     oracles = Oracles(workload, outcome_log)
     yield Scene(deletion_cluster, workload, sidecars, oracles, namespace)

@@ -16,7 +16,7 @@ import requests
 from service.local_cluster.addresses import ClusterAddresses
 from service.model.names import TopicName, parse_topic_name
 from tests.cluster.cursor_switches import CURSOR_SWITCHES_CONF
-from tests.cluster.patience import until
+from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.topics import Workload
 
 EVERY_KIND_CONF = {
@@ -33,7 +33,6 @@ _PACKAGE_BYTES = b"no jar at all" * 1000
 _ODD_NAMES = ("named-partition-3", "dots.in..it.", "100%.and%2Fmore", "a space+plus", "x" * 200, "ünïcode~*")
 _ODD_CURSORS = ("dot.ted x", "pct%41", "plus+p", "ü")
 _PARTITIONS = 3
-_REQUEST_SECONDS = 120
 _RECEIVE_MS = 10_000
 
 
@@ -88,12 +87,12 @@ class EveryKind:
                 "metadata": (None, json.dumps({"description": "a tool"}), "application/json"),
                 "file": ("tool.jar", _PACKAGE_BYTES, "application/octet-stream"),
             },
-            timeout=_REQUEST_SECONDS,
+            timeout=OPERATION_SECONDS,
         )
         assert answer.status_code < 300, f"{answer.status_code} {answer.text[:300]}"
 
     def download_package(self) -> bytes:
-        answer = requests.get(self._package, timeout=_REQUEST_SECONDS)
+        answer = requests.get(self._package, timeout=OPERATION_SECONDS)
         answer.raise_for_status()
         return answer.content
 

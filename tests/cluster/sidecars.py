@@ -33,7 +33,7 @@ from service.settings_sources import environment_variable
 from tests.cluster.choosing import PROJECT
 from tests.cluster.links import SidecarNetwork
 from tests.cluster.nursery import Nursery
-from tests.cluster.patience import PATIENCE_SECONDS, until
+from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, until
 
 QUICK: Mapping[str, object] = {
     "topic_two_phase_deletion_enabled": "true",
@@ -51,7 +51,6 @@ QUICK: Mapping[str, object] = {
 
 BASE = "/admin/v2/ledger-deletion"
 _SERVE = (sys.executable, "-m", "service", "serve")
-_REQUEST_SECONDS = 120
 _CLI_SECONDS = 180
 _LINES_OF_A_LOG = 60
 _CLOCK = SystemClock()
@@ -140,7 +139,7 @@ class SidecarProcess:
     def request(self, method: str, path: str, body: object = None, **params: str) -> requests.Response:
         """Any answer; redirects are not followed."""
         return requests.request(
-            method, self.url + path, json=body, params=params, timeout=_REQUEST_SECONDS, allow_redirects=False
+            method, self.url + path, json=body, params=params, timeout=OPERATION_SECONDS, allow_redirects=False
         )
 
     def call(self, method: str, path: str, body: object = None, **params: str) -> Any:
@@ -165,7 +164,7 @@ class SidecarProcess:
     def metrics(self) -> dict[str, float]:
         """Sums over all labels, by name of the sample."""
         sums: dict[str, float] = {}
-        for line in requests.get(f"{self.url}/metrics", timeout=_REQUEST_SECONDS).text.splitlines():
+        for line in requests.get(f"{self.url}/metrics", timeout=OPERATION_SECONDS).text.splitlines():
             if line and not line.startswith("#"):
                 name, _, value = line.rpartition(" ")
                 name = name.partition("{")[0]

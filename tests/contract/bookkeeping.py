@@ -1,7 +1,5 @@
 """Ledgers with entries to read, in memory and as a cluster's brokers write them."""
 
-import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -30,10 +28,10 @@ from service.model.ledgers import LedgerMetadata, LedgerState
 from service.model.metadata import Node
 from service.model.names import CursorName, TopicName, parse_topic_name
 from tests.cluster.clients import PatientClient
+from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.running import ClusterUnderTest
+from tests.cluster.topics import unique
 from tests.fakes.bookkeeper import FakeLedgerEntries, ledger_metadata_bytes
-
-PATIENCE_SECONDS = 120
 
 
 class Bookkeeping(Protocol):
@@ -93,11 +91,11 @@ class ClusterBookkeeping:
         topic = self.topic()
         self.produce(topic, *(f"entry {index}".encode() for index in range(count)))
         self.admin("PUT", topic, "unload")
-        until(lambda: self._only_ledger(topic)[1].state is LedgerState.CLOSED)
+        until(lambda: self._only_ledger(topic)[1].state is LedgerState.CLOSED, f"the ledger of {topic} is closed")
         return self._only_ledger(topic)
 
     def topic(self) -> TopicName:
-        return parse_topic_name(f"entries-{uuid.uuid4().hex}")
+        return parse_topic_name(f"entries-{unique()}")
 
     def produce(self, topic: TopicName, *payloads: bytes, key: str | None = None) -> None:
         producer = self._client.create_producer(str(topic), batching_enabled=False)
@@ -109,7 +107,7 @@ class ClusterBookkeeping:
         """Acknowledge ``count`` messages and leave the subscription there."""
         consumer = self._client.subscribe(str(topic), subscription, initial_position=pulsar.InitialPosition.Earliest)
         for _ in range(count):
-            consumer.acknowledge(consumer.receive(timeout_millis=PATIENCE_SECONDS * 1000))
+            consumer.acknowledge(consumer.receive(timeout_millis=OPERATION_SECONDS * 1000))
         consumer.close()
 
     @contextmanager
@@ -128,13 +126,13 @@ class ClusterBookkeeping:
     def admin(self, method: str, topic: TopicName, verb: str, body: object = None) -> Any:
         place = f"{topic.namespace}/{topic.local_name}/{verb}"
         path = f"schemas/{place}" if verb == "schema" else f"{topic.domain.value}/{place}"
-        response = requests.request(method, self._admin_url + path, json=body, timeout=PATIENCE_SECONDS)
+        response = requests.request(method, self._admin_url + path, json=body, timeout=OPERATION_SECONDS)
         response.raise_for_status()
         return response.json() if response.content else None
 
     def compact(self, topic: TopicName) -> None:
         self.admin("PUT", topic, "compaction")
-        until(lambda: self.admin("GET", topic, "compaction")["status"] == "SUCCESS")
+        until(lambda: self.admin("GET", topic, "compaction")["status"] == "SUCCESS", f"{topic} is compacted")
 
     def node(self, path: str) -> Node:
         node = self.store.read(path)
@@ -159,10 +157,3 @@ class ClusterBookkeeping:
         path = paths.managed_ledger_path(topic.managed_ledger_name)
         ledger_id = next(iter(managed_ledger_references(self.node(path).data).ledgers))
         return ledger_id, self.metadata(ledger_id)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not become so in time"
-        time.sleep(0.1)

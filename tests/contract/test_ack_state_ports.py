@@ -1,6 +1,5 @@
 """What brokers and stores say of acknowledgements, in memory and on a cluster."""
 
-import uuid
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from service.model.positions import Position
 from tests.cluster.acknowledging import SUBSCRIPTION, AckStateStage, Holes, ack_state_stage, every_other
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
+from tests.cluster.topics import unique
 from tests.fakes.acknowledging_broker import FakeAcknowledgingBroker, FakeCursor, FakeTopic
 
 NOWHERE = parse_topic_name("persistent://public/default/nobody-made-this")
@@ -54,7 +54,7 @@ class FakeWorld:
 
 class RealWorld:
     def __init__(self, stage: AckStateStage) -> None:
-        namespace = f"public/contract-{uuid.uuid4().hex[:12]}"
+        namespace = f"public/contract-{unique()}"
         stage.rest.change("PUT", f"/admin/v2/namespaces/{namespace}", {})
         self._holes: Holes = stage.holes("topic", namespace)
         self._stage = stage

@@ -1,6 +1,5 @@
 """How entries' metadata is read in bulk, in memory and from a cluster's bookies, brokers having written it."""
 
-import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Protocol
@@ -26,6 +25,7 @@ from service.model.names import TopicName, parse_topic_name
 from service.model.positions import Position
 from tests.cluster.clients import PatientClient
 from tests.cluster.running import ClusterUnderTest
+from tests.cluster.topics import unique
 from tests.fakes.delayed_messages import TOPIC, FakeCluster
 
 NEVER_WRITTEN = LedgerId(2**40)
@@ -86,7 +86,7 @@ class Cluster:
 class RealWorld:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.topic = parse_topic_name(f"persistent://public/default/waiting-{uuid.uuid4().hex[:12]}")
+        self.topic = parse_topic_name(f"persistent://public/default/waiting-{unique()}")
         self.entries = BulkDelayedEntries(
             cluster.store, cluster.bulk, cluster.rest, DEFAULT_LEDGERS_ROOT, SystemClock()
         )

@@ -17,8 +17,9 @@ from service.model.errors import TemporaryError
 from service.model.ids import BookieId, EntryId, LedgerId
 from service.model.ledgers import LedgerState
 from service.model.names import CursorName
+from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
-from tests.contract.bookkeeping import Bookkeeping, ClusterBookkeeping, FakeBookkeeping, until
+from tests.contract.bookkeeping import Bookkeeping, ClusterBookkeeping, FakeBookkeeping
 
 NEVER_WRITTEN = LedgerId(2**40)
 
@@ -100,12 +101,12 @@ def test_a_cursors_position_is_in_the_tail_of_its_ledger(real: ClusterBookkeepin
     topic = real.topic()
     real.produce(topic, *[b"message"] * 4)
     real.consume(topic, "a b/c", 3)
-    until(lambda: real.cursor(topic, "a+b%2Fc").cursor_ledger is not None)
+    until(lambda: real.cursor(topic, "a+b%2Fc").cursor_ledger is not None, "the cursor has a ledger")
     ledger_id = real.cursor(topic, "a+b%2Fc").cursor_ledger
     assert ledger_id is not None
     claim = read_claim(real.metadata(ledger_id).custom_metadata)
     assert claim == CursorClaim(topic.managed_ledger_name, CursorName("a+b%2Fc"))
-    until(lambda: bool(real.entries.read_tail(ledger_id, real.metadata(ledger_id), 1)))
+    until(lambda: bool(real.entries.read_tail(ledger_id, real.metadata(ledger_id), 1)), "entries can be read")
     tail = real.entries.read_tail(ledger_id, real.metadata(ledger_id), 3)
     assert [position_entry_compacted_ledger(entry.payload) for entry in tail] == [None] * len(tail) != []
 
@@ -117,11 +118,11 @@ def test_the_compacted_ledger_is_found_where_only_the_cursors_ledger_names_it(re
     real.compact(topic)
     brokers_own = real.admin("GET", topic, "internalStats")["compactedLedger"]["ledgerId"]
     # A broker writes positions at a limited rate, else within a minute; until then it alone knows the new ledger.
-    until(lambda: real.compacted_ledgers_in_tail(topic, 1) == [brokers_own])
+    until(lambda: real.compacted_ledgers_in_tail(topic, 1) == [brokers_own], "the broker compacted on its own")
     assert read_claim(real.metadata(LedgerId(brokers_own)).custom_metadata) == CompactedClaim(topic)
 
     real.admin("PUT", topic, "unload")
-    until(lambda: real.cursor(topic, "__compaction").cursor_ledger is None)
+    until(lambda: real.cursor(topic, "__compaction").cursor_ledger is None, "the cursor has no ledger")
     assert real.cursor(topic, "__compaction").compacted_ledger == brokers_own
 
 

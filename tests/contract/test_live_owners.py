@@ -2,7 +2,6 @@
 
 import json
 import time
-import uuid
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from service.model.errors import TemporaryError
 from service.model.ids import LedgerId
 from service.model.names import CursorName, TopicName, parse_topic_name
 from tests.cluster.running import ClusterUnderTest
+from tests.cluster.topics import unique
 from tests.fakes.pulsar import FakeLiveOwners
 
 _Answer = TypeVar("_Answer")
@@ -117,7 +117,7 @@ class ClusterWorld:
 
 
 def new_topic(local_name: str) -> TopicName:
-    return parse_topic_name(f"persistent://public/default/{local_name}-{uuid.uuid4().hex[:12]}")
+    return parse_topic_name(f"persistent://public/default/{local_name}-{unique()}")
 
 
 @contextmanager

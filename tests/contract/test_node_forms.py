@@ -15,8 +15,9 @@ from service.ledger_ownership.references import managed_ledger_references
 from service.model.ledgers import DigestType
 from service.model.names import TopicName, encode_cursor
 from tests.cluster.buckets import BUCKETS
+from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
-from tests.contract.bookkeeping import ClusterBookkeeping, until
+from tests.contract.bookkeeping import ClusterBookkeeping
 
 SMALL_BUCKETS = {**BUCKETS, "delayedDeliveryMinIndexCountPerBucket": "5"}
 SIGNED = {"managedLedgerDigestType": "MAC", "managedLedgerPassword": "a password"}
@@ -63,7 +64,7 @@ def _with_buckets(real: ClusterBookkeeping) -> TopicName:
                 send()
             return len(real.cursor(topic, cursor).buckets) >= 2
 
-        until(sealed_two)
+        until(sealed_two, "two buckets are sealed")
     return topic
 
 

@@ -1,6 +1,5 @@
 """What is said of acknowledgement states, against what brokers then really deliver again."""
 
-import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +19,7 @@ from tests.cluster.acknowledging import (
 )
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
+from tests.cluster.topics import unique
 
 DEFAULT_LIMIT = 10_000
 HOLES = 12_000
@@ -91,7 +91,7 @@ def test_a_topics_policy_is_set_and_what_removing_does_is_told(stage: AckStateSt
 
 
 def test_a_namespaces_policy_is_set_and_really_removed(stage: AckStateStage) -> None:
-    namespace = f"public/pausing-{uuid.uuid4().hex[:12]}"
+    namespace = f"public/pausing-{unique()}"
     stage.rest.change("PUT", f"/admin/v2/namespaces/{namespace}", {})
     topic = dug(stage, 1, namespace).topic
     before = stage.store.read(f"/admin/policies/{namespace}")

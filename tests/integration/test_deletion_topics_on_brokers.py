@@ -25,7 +25,9 @@ from service.local_cluster.addresses import ClusterAddresses
 from service.model.clocks import SystemClock
 from service.model.errors import ConflictError
 from service.model.names import TopicName, parse_topic_name
+from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
+from tests.cluster.topics import unique
 
 STORED, ALREADY_STORED, UNKNOWN = PublishResult.STORED, PublishResult.ALREADY_STORED, PublishResult.UNKNOWN
 SHORT = PublisherSettings(batching=True, deadline_seconds=3.0)
@@ -117,21 +119,12 @@ def test_compaction_leaves_nothing_of_the_records_behind(connected: Connected) -
         connected.rest.change("PUT", topic_path(topic.partition(index), "/compaction"))
     for index in range(4):
         path = topic_path(topic.partition(index), "/compaction")
-        assert until(lambda path=path: connected.rest.get(path), "SUCCESS")
+        until(lambda path=path: "SUCCESS" in str(connected.rest.get(path)), f"{path} is compacted")
         compacted = connected.admin.internal_stats(topic.partition(index))["compactedLedger"]
         assert isinstance(compacted, dict)
         assert compacted["entries"] <= 0
     expected = numbers(20)
     assert receive_all(connected.topics.pending(), expected) == expected
-
-
-def until(read: object, expected: str) -> bool:
-    assert callable(read)
-    for _ in range(100):
-        if expected in str(read()):
-            return True
-        time.sleep(0.1)
-    return False
 
 
 def test_outcomes_survive_without_a_subscription(connected: Connected) -> None:
@@ -163,10 +156,10 @@ def test_the_backlog_counts_records_also_of_a_topic_that_was_just_loaded(connect
 
 
 def test_more_partitions_are_added_and_none_taken_away(connected: Connected) -> None:
-    unique = uuid.uuid4().hex[:8]
+    name = unique()
 
     def named(kind: DeletionTopic) -> TopicName:
-        return parse_topic_name(f"persistent://pulsar/system/{unique}{kind.value}")
+        return parse_topic_name(f"persistent://pulsar/system/{name}{kind.value}")
 
     topic = named(DeletionTopic.PENDING)
     for parallelism, expected in ((2, 2), (3, 3), (1, 3)):
@@ -179,10 +172,10 @@ def test_more_partitions_are_added_and_none_taken_away(connected: Connected) -> 
 
 
 def test_an_unpartitioned_topic_of_the_name_is_a_conflict(connected: Connected) -> None:
-    unique = uuid.uuid4().hex[:8]
+    name = unique()
 
     def named(kind: DeletionTopic) -> TopicName:
-        return parse_topic_name(f"persistent://pulsar/system/{unique}{kind.value}")
+        return parse_topic_name(f"persistent://pulsar/system/{name}{kind.value}")
 
     connected.admin.create(named(DeletionTopic.PENDING))
     with pytest.raises(ConflictError, match="without partitions"):
@@ -194,10 +187,10 @@ def test_an_unpartitioned_topic_of_the_name_is_a_conflict(connected: Connected) 
 
 @pytest.fixture
 def deduplicated(connected: Connected) -> TopicName:
-    topic = parse_topic_name(f"persistent://public/default/deduplicated-{uuid.uuid4().hex[:8]}")
+    topic = parse_topic_name(f"persistent://public/default/deduplicated-{unique()}")
     connected.admin.create(topic)
     connected.admin.set_policy(topic, "deduplicationEnabled", True)
-    assert until(lambda: connected.admin.stats(topic)["deduplicationStatus"], "Enabled")
+    until(lambda: "Enabled" in str(connected.admin.stats(topic)["deduplicationStatus"]), "deduplication is on")
     return topic
 
 

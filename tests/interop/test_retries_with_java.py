@@ -5,7 +5,6 @@ one on the dead-letter topic when they are used up. Whose turn it is, the tests 
 """
 
 import json
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -25,7 +24,7 @@ from tests.cluster.oracles import Outcome
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import QUICK
-from tests.cluster.topics import record
+from tests.cluster.topics import record, unique
 from tests.interop.java_client import JavaClient, JavaMessage, java_client, received_record
 
 PENDING, RETRY, DEAD_LETTER = (
@@ -201,7 +200,7 @@ def test_the_sidecar_continues_javas_retries_and_java_reads_what_the_sidecar_gav
 def test_of_one_message_both_make_the_same_retry(scene: Scene, java: JavaClient) -> None:
     # Java has a subscription of its own, so both get the same messages; these share a batch, so their ids say where.
     leave_the_topics_to_java(scene)
-    subscription, retries = f"java-{uuid.uuid4().hex}", str(scene.topic("retries-of-java"))
+    subscription, retries = f"java-{unique()}", str(scene.topic("retries-of-java"))
     java.subscribe(
         PENDING,
         subscription,
