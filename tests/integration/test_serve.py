@@ -1,6 +1,5 @@
 """``pulsar-sidecar serve`` as a process of its own: TLS, tokens, its log, and its end."""
 
-import ipaddress
 import json
 import os
 import signal
@@ -11,19 +10,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import jwt
 import pytest
 import requests
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from service.local_cluster.ports import free_ports
 from service.model.clocks import SystemClock
+from tests.cluster.certificates import write_certificate
 from tests.cluster.running import ClusterUnderTest
 
 SECRET = b"an integration test's key: 32 bytes or more"
@@ -62,39 +57,17 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}
 
 
-def write_certificate(directory: Path) -> tuple[Path, Path]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "sidecar")])
-    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
-        .sign(key, SHA256())
-    )
-    certificate_file, key_file = directory / "sidecar.crt", directory / "sidecar.key"
-    certificate_file.write_bytes(certificate.public_bytes(Encoding.PEM))
-    key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return certificate_file, key_file
-
-
 @contextmanager
 def serving(cluster: ClusterUnderTest, directory: Path, *flags: str) -> Iterator[Sidecar]:
     """A sidecar with TLS and tokens, configured by a file; killed at the end if it still runs."""
-    certificate, key = write_certificate(directory)
+    certificate = write_certificate(directory, "sidecar")
     (directory / "token.key").write_bytes(SECRET)
     (port,) = free_ports(1)
     addresses = cluster.addresses
     config = directory / "sidecar.conf"
     config.write_text(
         f"listen=127.0.0.1:{port}\n"
-        f"listenTlsCertificateFilePath={certificate}\nlistenTlsKeyFilePath={key}\n"
+        f"listenTlsCertificateFilePath={certificate.file}\nlistenTlsKeyFilePath={certificate.key_file}\n"
         f"webServiceUrl={addresses.web_service_urls[0]}\n"
         f"brokerServiceUrl={addresses.broker_service_url}\n"
         f"metadataStoreUrl={addresses.metadata_store_url}\n"
@@ -113,7 +86,7 @@ def serving(cluster: ClusterUnderTest, directory: Path, *flags: str) -> Iterator
             env=environment(),
         )
     try:
-        sidecar = Sidecar(f"https://127.0.0.1:{port}", process, log, certificate)
+        sidecar = Sidecar(f"https://127.0.0.1:{port}", process, log, certificate.file)
         wait_until_ready(sidecar)
         yield sidecar
     finally:

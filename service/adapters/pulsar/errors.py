@@ -4,6 +4,7 @@ Invariant: both tables name every exception class of their client; a class that 
 ``tests/unit/pulsar/test_errors.py`` finds before an operator does.
 """
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -147,10 +148,11 @@ def publish_result(result: pulsar.Result, ledger_id: int) -> PublishResult:
 def http_error(error: requests.RequestException, doing: str, *, change: bool) -> SidecarError:
     """Our error for a request that got no answer; a change that may have left is `OutcomeUnknownError`."""
     kind = HTTP_ERRORS.get(type(error), TemporaryError)
-    reason = f"{doing}: {type(error).__name__}"
+    is_tls = isinstance(error, http.SSLError)
+    reason = f"{doing}: {f'TLS failed ({_tls_reason(error)})' if is_tls else type(error).__name__}"
     if kind is TemporaryError and change and not never_left(error):
         return OutcomeUnknownError(f"{reason}, so it may have taken effect; read the state again")
-    return kind(f"{reason}; {_NEXT_STEP[kind]}")
+    return kind(f"{reason}; {_TLS_NEXT_STEP if is_tls else _NEXT_STEP[kind]}")
 
 
 def never_left(error: requests.RequestException) -> bool:
@@ -161,6 +163,21 @@ def never_left(error: requests.RequestException) -> bool:
     reason = cause.reason if isinstance(cause, urllib3.exceptions.MaxRetryError) else cause
     return isinstance(reason, urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError)
 
+
+def _tls_reason(error: requests.RequestException) -> str:
+    """What the TLS library says, such as ``CERTIFICATE_VERIFY_FAILED``, as deep as it may be wrapped."""
+    wrapped: object = error
+    for _ in range(_DEEPEST_CAUSE):
+        if isinstance(wrapped, ssl.SSLError) and wrapped.reason:
+            return str(wrapped.reason)
+        inner = getattr(wrapped, "reason", None)
+        args = getattr(wrapped, "args", ())
+        wrapped = inner if isinstance(inner, BaseException) else args[0] if args else None
+    return type(error).__name__
+
+
+_DEEPEST_CAUSE: Final = 6
+_TLS_NEXT_STEP: Final = "check tlsTrustCertsFilePath, the client certificate in authParams, and the scheme and port"
 
 _NEXT_STEP: Final[dict[_Kind, str]] = {
     ConflictError: "somebody else holds it now",

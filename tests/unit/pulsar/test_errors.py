@@ -1,5 +1,7 @@
 """Every exception a client can raise has a meaning here, and every failed send an honest result."""
 
+import ssl
+
 import pulsar
 import pytest
 import requests
@@ -98,3 +100,17 @@ def test_a_change_that_may_have_left_has_an_unknown_outcome(error: requests.Requ
 def test_an_unusable_url_is_invalid_input() -> None:
     assert isinstance(http_error(http.InvalidURL("x"), "PUT /x", change=True), InvalidInputError)
     assert issubclass(InvalidInputError, PermanentError)
+
+
+def test_a_failure_of_tls_says_which_and_what_to_check() -> None:
+    # As requests and urllib3 wrap it.
+    refused = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] ...")
+    refused.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+    wrapped = urllib3.exceptions.MaxRetryError(
+        urllib3.HTTPSConnectionPool("localhost"), "/x", urllib3.exceptions.SSLError(refused)
+    )
+    told = http_error(http.SSLError(wrapped), "GET /x", change=False)
+    assert isinstance(told, TemporaryError)
+    assert "GET /x: TLS failed (TLSV13_ALERT_CERTIFICATE_REQUIRED); check tlsTrustCertsFilePath" in str(told)
+    assert isinstance(http_error(http.SSLError(wrapped), "PUT /x", change=True), OutcomeUnknownError)
+    assert "TLS failed (SSLError)" in str(http_error(http.SSLError(), "GET /x", change=False))

@@ -1,0 +1,45 @@
+"""Certificates of a test's own, for whoever listens on this machine."""
+
+import ipaddress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from service.local_cluster.ports import LOOPBACK
+from service.model.clocks import SystemClock
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """PEM files of a certificate that signs itself, so it is what to trust as well."""
+
+    file: Path
+    key_file: Path
+
+
+def write_certificate(directory: Path, name: str) -> Certificate:
+    """A certificate of this machine's loopback address, valid for an hour."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(LOOPBACK))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .sign(key, SHA256())
+    )
+    made = Certificate(directory / f"{name}.crt", directory / f"{name}.key")
+    made.file.write_bytes(certificate.public_bytes(Encoding.PEM))
+    made.key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return made

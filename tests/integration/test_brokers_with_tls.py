@@ -1,0 +1,116 @@
+"""Brokers that admit nobody without a certificate they trust: everything that a sidecar asks goes over TLS."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from service.local_cluster.ports import LOOPBACK, free_ports
+from service.model.names import parse_topic_name
+from tests.cluster.buckets import BUCKETS
+from tests.cluster.cancelling import CANCELLING, check
+from tests.cluster.certificates import Certificate, write_certificate
+from tests.cluster.delays import SHARED, DelayedTopic, await_rest, now_ms
+from tests.cluster.deletion import BROKER_CONF, Scene
+from tests.cluster.oracles import Oracles, OutcomeLog
+from tests.cluster.patience import until
+from tests.cluster.plugin import ClusterFactory
+from tests.cluster.running import ClusterUnderTest
+from tests.cluster.sidecars import SidecarProcess, Sidecars
+from tests.cluster.topics import Workload, unique
+
+NAMESPACE = "public/with-tls"
+
+
+@dataclass(frozen=True, slots=True)
+class SecuredStage:
+    """A cluster whose broker has TLS ports, and how a sidecar gets in."""
+
+    cluster: ClusterUnderTest
+    sidecars: Sidecars
+    settings: dict[str, object]
+
+    def sidecar(self, **others: object) -> SidecarProcess:
+        return self.sidecars.start(**CANCELLING, **(self.settings | others))
+
+
+@pytest.fixture(scope="module")
+def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredStage]:
+    directory = tmp_path_factory.mktemp("tls")
+    broker, client = write_certificate(directory, "broker"), write_certificate(directory, "client")
+    binary_port, web_port = free_ports(2)
+    broker_conf = {
+        **BROKER_CONF,
+        **BUCKETS,
+        "brokerServicePortTls": str(binary_port),
+        "webServicePortTls": str(web_port),
+        "tlsCertificateFilePath": str(broker.file),
+        "tlsKeyFilePath": str(broker.key_file),
+        "tlsTrustCertsFilePath": str(client.file),
+        "tlsRequireTrustedClientCertOnConnect": "true",
+    }
+    settings: dict[str, object] = {
+        "web_service_url": f"https://{LOOPBACK}:{web_port}",
+        "broker_service_url": f"pulsar+ssl://{LOOPBACK}:{binary_port}",
+        "tls_trust_certs_file_path": broker.file,
+        **_as_client(client),
+    }
+    with (
+        special_cluster(broker_conf=broker_conf) as cluster,
+        contextlib.closing(Sidecars(cluster.addresses, directory)) as sidecars,
+    ):
+        yield SecuredStage(cluster, sidecars, settings)
+
+
+def _as_client(certificate: Certificate) -> dict[str, object]:
+    return {
+        "auth_plugin": "tls",
+        "auth_params": f"tlsCertFile:{certificate.file},tlsKeyFile:{certificate.key_file}",
+    }
+
+
+def test_a_topic_and_what_was_left_behind_are_deleted(stage: SecuredStage) -> None:
+    with (
+        contextlib.closing(Workload(stage.cluster)) as workload,
+        contextlib.closing(OutcomeLog(workload)) as log,
+    ):
+        workload.create_namespace(NAMESPACE)
+        sidecar = stage.sidecar()
+        scene = Scene(stage.cluster, workload, stage.sidecars, Oracles(workload, log), NAMESPACE)
+        doomed, kept = scene.topic("doomed"), scene.topic("kept")
+        workload.fill(doomed, 2)
+        scene.oracles.keeps(kept, workload.fill(kept, 2))
+        before = workload.ledgers(doomed).all
+        left = scene.orphans(scene.topic("left"), 3)
+        scene.append(sidecar, left.records())
+        assert sidecar.request("DELETE", f"/admin/v2/{workload.of_topic(doomed)}").status_code == 204
+        scene.oracles.wait_for_finals(left.all, 120)
+        assert not workload.existing(left.all | before)
+        scene.oracles.check(sidecar)
+        sidecar.kill()
+
+
+def test_delayed_messages_are_cancelled_and_proven_stored(stage: SecuredStage) -> None:
+    sidecar = stage.sidecar()
+    name = parse_topic_name(f"persistent://public/default/delays-{unique()}")
+    with contextlib.closing(DelayedTopic(stage.cluster.addresses, name)) as topic:
+        topic.subscribe("s", SHARED)
+        with topic.consuming("s", SHARED) as deliveries:
+            due = now_ms() + 15_000
+            sent = topic.send(60, due)
+            assert topic.cancel(sidecar, sent[0], wait="persisted").headers["X-Pulsar-Sidecar-Proof"] == "PERSISTED"
+            verdicts = topic.cancel_all(sidecar, sent[1:30], wait="persisted")
+            assert {proof["proof"] for one in verdicts for proof in one["verdicts"]} == {"PERSISTED"}
+            await_rest(deliveries, set(range(30, 60)), due)
+            check(deliveries, set(range(60)), set(range(30)))
+    sidecar.kill()
+
+
+def test_a_sidecar_whose_certificate_nobody_trusts_says_so(stage: SecuredStage, tmp_path: Path) -> None:
+    stranger = stage.sidecars.launch(**CANCELLING, **(stage.settings | _as_client(write_certificate(tmp_path, "no"))))
+    until(lambda: "TLS failed (" in stranger.whole_log, "it says why it cannot ask the broker")
+    assert "check tlsTrustCertsFilePath, the client certificate in authParams" in stranger.whole_log
+    assert not stranger.is_ready
+    stranger.kill()
