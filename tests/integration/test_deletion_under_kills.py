@@ -74,7 +74,7 @@ def demand_found_and_deleted(scene: Scene, namespace: str, orphans: frozenset[Le
     assert audits.apply(look).sent == len(look.condemned), sidecar.log()
     scene.oracles.told(orphans)
     finals = scene.oracles.wait_for_finals(orphans)
-    assert {final.decision for final in finals.values()} == {"deleted"}
+    assert {final.decision for final in finals.values()} == {"deleted"}, sorted(map(str, finals.values()))
     assert not scene.workload.existing(orphans)
 
 

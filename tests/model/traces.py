@@ -24,13 +24,13 @@ from tests.model.alloy import solve, theory
 KNOWN = Path(__file__).with_name("known_traces.json")
 """Traces seen so far, all replayed by the tests of the model: what is among them is legal."""
 
-_JUDGED, _AGAIN = "Judges", "SentAgain"
+_JUDGED, _AGAIN, _DEAD = "Judges", "SentAgain", "SentToDeadLetters"
 _VERDICTS = {
     ("deleted", "unreferenced"): "Deleted",
     ("kept", "already-gone"): "Gone",
     ("kept", "ledger-still-in-use"): "InUse",
 }
-_OTHER_VERDICTS = {"kept": "Refused", "rejected": "Refused", "retry": _AGAIN, "dead-letter": "SentToDeadLetters"}
+_OTHER_VERDICTS = {"kept": "Refused", "rejected": "Refused", "retry": _AGAIN, "dead-letter": _DEAD}
 _WITH_VERSIONS = frozenset({_JUDGED, "Deleted", "InUse"})
 _STEPS = {_JUDGED: 3, "Deleted": 3}
 """Steps of the model that lead to an event, with the acknowledgement; 5 for any other."""
@@ -245,8 +245,9 @@ def _steps(trace: Trace) -> int:
     """Enough for every event, for changes in between, for copies that turn up, and to come to rest."""
     own = sum(_STEPS.get(event.what, 5) for event in trace.events)
     in_use = 4 * any(event.what == "InUse" and event.marked is None for event in trace.events)
+    last_try = 3 * any(event.what == _DEAD for event in trace.events)
     repeated = sum(event.what not in (_JUDGED, _AGAIN) for event in trace.events) - 1
-    return 4 + own + in_use + 2 * max(0, repeated) + 2 * _records(trace) + _versions(trace) - 2
+    return 4 + own + in_use + last_try + 2 * max(0, repeated) + 2 * _records(trace) + _versions(trace) - 2
 
 
 # --- what is known already -------------------------------------------------------------------------------------------
