@@ -5,6 +5,7 @@ bookie. Whoever asks meanwhile waits for what is on its way, so the number of de
 what decides about another client's slowest requests.
 """
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -71,26 +72,23 @@ class IdleLatency:
     """The store's latency while this sidecar lets it alone: the last probes, none of them old."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, float]] = deque(maxlen=_IDLE_SAMPLES)
-        self._p99_seconds: float | None = None
+        self._samples: deque[tuple[float, float]] = deque()
+        self._ascending: list[float] = []
 
     def add(self, now: float, seconds: float) -> None:
         """Take note of one probe."""
         self._samples.append((now, seconds))
-        self._forget(now)
-        known = len(self._samples) >= _SAMPLES_TO_KNOW
-        self._p99_seconds = percentile([each for _, each in self._samples], 0.99) if known else None
+        insort(self._ascending, seconds)
+        while len(self._samples) > _IDLE_SAMPLES or now - self._samples[0][0] > _IDLE_SAMPLES_AGE_SECONDS:
+            _, oldest = self._samples.popleft()
+            del self._ascending[bisect_left(self._ascending, oldest)]
 
     def p99_seconds(self, now: float) -> float | None:
         """The 99th percentile; None before there are enough probes, and after all of them are old."""
         if self._samples and now - self._samples[-1][0] > _IDLE_SAMPLES_AGE_SECONDS:
             self._samples.clear()
-            self._p99_seconds = None
-        return self._p99_seconds
-
-    def _forget(self, now: float) -> None:
-        while now - self._samples[0][0] > _IDLE_SAMPLES_AGE_SECONDS:
-            self._samples.popleft()
+            self._ascending.clear()
+        return _percentile(self._ascending, 0.99) if len(self._ascending) >= _SAMPLES_TO_KNOW else None
 
 
 class AdaptiveLimit:
@@ -234,8 +232,11 @@ def seconds_of_work(level: float) -> int:
 
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest of ``values`` that so large a share of them does not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
+    return _percentile(sorted(values), share)
+
+
+def _percentile(ascending: Sequence[float], share: float) -> float:
+    return ascending[max(0, -int(-share * len(ascending) // 1) - 1)]
 
 
 class Pacer:
