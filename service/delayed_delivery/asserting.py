@@ -18,7 +18,6 @@ BROKER_STORES_EVERY_MS: Final = 1100
 """A cursor is stored at most once a second (``managedLedgerDefaultMarkDeleteRateLimit``), and only when something is
 acknowledged: so after this time another acknowledgement, of whatever position, has it stored."""
 _BEFORE_DUE_MS: Final = 3000
-_SECOND_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +66,28 @@ def settled_late(cancellation: Cancellation, policy: DelayPolicy, now_ms: int) -
     return now_ms >= cancellation.deliver_at_ms - policy.earliest_lead_ms
 
 
-def next_look_ms(due_seconds: Iterable[int], policy: DelayPolicy, now_ms: int, reassert_ms: int) -> int:
-    """When to look at all of them again; what is not PERSISTED yet is looked at in between.
+def next_look_ms(dues_ms: Iterable[int], policy: DelayPolicy, now_ms: int, reassert_ms: int) -> int:
+    """When to look again at all of them; what is not PERSISTED yet is looked at in between.
 
     Args:
-        due_seconds: the seconds since the epoch in which something is due.
+        dues_ms: the due times of what is open, at least up to `last_due_of_interest_ms`.
         policy: how the topic's delayed messages come due.
         now_ms: the clock's time.
         reassert_ms: how long it may be at most.
     """
     regular = now_ms + reassert_ms
-    before_ms = policy.earliest_lead_ms + _BEFORE_DUE_MS
-    after_ms = 2 * policy.tick_ms
     urgent = [
         moment
-        for second in due_seconds
-        for moment in (second * 1000 - before_ms, second * 1000 + _SECOND_MS + after_ms)
+        for due_ms in dues_ms
+        for moment in (due_ms - policy.earliest_lead_ms - _BEFORE_DUE_MS, due_ms + 2 * policy.tick_ms)
         if now_ms < moment < regular
     ]
     return min([regular, *urgent])
+
+
+def last_due_of_interest_ms(policy: DelayPolicy, now_ms: int, reassert_ms: int) -> int:
+    """What is due later does not matter to `next_look_ms`."""
+    return now_ms + reassert_ms + policy.earliest_lead_ms + _BEFORE_DUE_MS
 
 
 def _end(cancellation: Cancellation, is_held: bool) -> Cancellation:

@@ -80,6 +80,11 @@ class _Sheet:
             over += (one for one in left if one.deliver_at_ms <= over_ms)
         return over
 
+    def dues(self, until_ms: int) -> set[int]:
+        """The due times up to then of what is open."""
+        noted = (self.due[second] for second in self.due if second * 1000 <= until_ms)
+        return {one.deliver_at_ms for positions in noted for one in self._open_of(positions)}
+
     def _note_due(self, cancellation: Cancellation) -> None:
         if self.noted > 2 * len(self.open) + _FEW_FORGOTTEN:
             # Whoever only follows the log never asks what is over.
@@ -178,10 +183,10 @@ class Book:
         sheet = self._sheets.get(place)
         return [] if sheet is None else sheet.take_over(over_ms)
 
-    def due_seconds(self, place: Place) -> list[int]:
-        """The seconds since the epoch in which something is due at a place, or was."""
+    def dues_at(self, place: Place, until_ms: int) -> set[int]:
+        """The due times, up to then, of what is open at a place."""
         sheet = self._sheets.get(place)
-        return [] if sheet is None else list(sheet.due)
+        return set() if sheet is None else sheet.dues(until_ms)
 
     def unproven_count(self, place: Place) -> int:
         """How many there are not PERSISTED yet."""

@@ -57,7 +57,7 @@ def test_a_random_half_is_cancelled_on_shared_and_key_shared_across_an_unload(st
                 await_rest(deliveries, everything - cancelled, due)
                 check(deliveries, everything, cancelled)
                 assert deliveries.repeated == {}
-        assert topic.proofs(stage.sidecar, chosen[0]) == {"EXPIRED": 2}
+        until(lambda: topic.proofs(stage.sidecar, chosen[0]) == {"EXPIRED": 2}, "it is seen to its end")
 
 
 def test_what_was_persisted_outlives_the_kill_of_its_broker_and_its_sidecar(stage: Stage) -> None:

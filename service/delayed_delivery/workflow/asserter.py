@@ -16,6 +16,7 @@ from service.delayed_delivery.asserting import (
     BROKER_STORES_EVERY_MS,
     Duties,
     duties,
+    last_due_of_interest_ms,
     next_look_ms,
     over_by_ms,
     settled_late,
@@ -96,9 +97,9 @@ class Asserter:
     def _visit_or_postpone(self, place: Place) -> None:
         with self._postponing(place, self._due_ms) as now_ms:
             policy = self.visit(place)
-            self._due_ms[place] = next_look_ms(
-                self._memory.due_seconds(place), policy, now_ms, self._configuration.reassert_ms
-            )
+            reassert_ms = self._configuration.reassert_ms
+            dues_ms = self._memory.dues_at(place, last_due_of_interest_ms(policy, now_ms, reassert_ms))
+            self._due_ms[place] = next_look_ms(dues_ms, policy, now_ms, reassert_ms)
 
     def _prove_or_postpone(self, place: Place) -> None:
         with self._postponing(place, self._soon_ms):

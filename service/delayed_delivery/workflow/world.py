@@ -258,10 +258,10 @@ class Memory:
         with self._lock:
             return self._book.over_at(place, over_ms)
 
-    def due_seconds(self, place: Place) -> list[int]:
-        """`Book.due_seconds`."""
+    def dues_at(self, place: Place, until_ms: int) -> set[int]:
+        """`Book.dues_at`."""
         with self._lock:
-            return self._book.due_seconds(place)
+            return self._book.dues_at(place, until_ms)
 
     def at(self, place: Place) -> list[Cancellation]:
         """`Book.at`."""

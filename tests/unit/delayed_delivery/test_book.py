@@ -76,8 +76,10 @@ def test_what_is_over_is_found_by_its_second(
         over_ms = BEGIN_MS + steps * DUE_STEP_MS
         over = book.over_at(PLACE, over_ms)
         assert sorted(over) == sorted(one for one in book.at(PLACE) if one.deliver_at_ms <= over_ms)
-        due = {one.deliver_at_ms // 1000 for one in book.at(PLACE)}
-        assert due <= set(book.due_seconds(PLACE))
+        due = {one.deliver_at_ms for one in book.at(PLACE)}
+        found = book.dues_at(PLACE, over_ms)
+        assert {due_ms for due_ms in due if due_ms <= over_ms} <= found <= due
+        assert book.dues_at(PLACE, BEGIN_MS + 10 * DUE_STEP_MS) == due
 
 
 def test_what_was_forgotten_takes_no_room_although_nobody_asks_what_is_over() -> None:
@@ -86,7 +88,7 @@ def test_what_was_forgotten_takes_no_room_although_nobody_asks_what_is_over() ->
     for entry in range(1, 20_000):
         book.learn(cancellation(entry, Proof.ACCEPTED))
         book.forget(TOPIC, at(entry), "s")
-    assert len(book.due_seconds(PLACE)) < 3_000
+    assert len(book._sheets[PLACE].due) < 3_000
 
 
 def test_after_very_many_changes_everything_is_news() -> None:
