@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from tests.benchmarks import audit, cancel, drain, dumps, entries, inflight, latency, memory, visits
+from tests.benchmarks import audit, cancel, drain, dumps, entries, inflight, latency, looks, memory, visits
 
-BENCHMARKS: Sequence[ModuleType] = (drain, latency, inflight, memory, dumps, audit, entries, cancel, visits)
+BENCHMARKS: Sequence[ModuleType] = (drain, latency, inflight, memory, dumps, audit, entries, cancel, looks, visits)
 """Modules with NAME, ``add_arguments(parser)`` and ``run(arguments) -> Sequence[Table]``; the docstring's first line
 is the help text."""
 

@@ -2,7 +2,7 @@
 
 Every contender cancels the same messages of the same topic, each on a subscription of its own with a live backlog of
 delayed messages; the sidecar with every check and its durable log, the Java client by acknowledging the ids that it is
-given (no check, no log), Redis by removing members of a sorted set.
+given (no check; once without a log, once after storing a record of each), Redis by removing members of a sorted set.
 """
 
 import argparse
@@ -38,7 +38,9 @@ _DELAY_MS = 3_600_000
 _LINES_AT_ONCE = 20_000
 _RUN = 20
 """Messages side by side that are cancelled together, so that 50,000 make 2,500 holes; a cursor stores 10,000."""
-_WARM_SINGLES = 600
+_JAVA = {"Java client": "java", "Java client with a log": "java-with-a-log"}
+"""Its subscriptions; it keeps a log on the last one."""
+_WARM_SINGLES = 3000
 _WARM_MESSAGES = 20_000
 """Cancelled first by each, on another topic: the members' JVMs compile what they run only after very many requests."""
 _SECONDS_A_DAY = 86_400
@@ -98,7 +100,7 @@ def _measured(
 def _delayed_topic(addresses: ClusterAddresses) -> Iterator[DelayedTopic]:
     topic = DelayedTopic(addresses, parse_topic_name(f"persistent://public/default/cancel-{unique()}"))
     try:
-        for name in ("sidecar", "java"):
+        for name in ("sidecar", *_JAVA.values()):
             topic.subscribe(name, SHARED)
         yield topic
     finally:
@@ -121,16 +123,18 @@ class _Contenders:
 
     def warm(self, sent: Sequence[Sent], singles: Sequence[Sent]) -> None:
         self._by_sidecar(sent)
-        self._by_java(sent)
         self._latencies(singles)
-        self._java_latencies(singles)
+        for subscription in _JAVA.values():
+            self._by_java(subscription, sent)
+            self._java_latencies(subscription, singles)
 
     # --- one at a time ---------------------------------------------------------------------------------------------
 
     def singles(self, sent: Sequence[Sent]) -> Table:
         """One after the other."""
         rows = [_latency_row("pulsar-sidecar, to ACKED", "checks, log, acknowledged", self._latencies(sent))]
-        rows.append(_latency_row("Java client", "acknowledged, receipt", self._java_latencies(sent)))
+        for name, subscription in _JAVA.items():
+            rows.append(_latency_row(name, "acknowledged, receipt", self._java_latencies(subscription, sent)))
         if self.redis is not None:
             members = [f"{one.ledger_id}:{one.entry_id}" for one in sent]
             self.redis.fill("singles", members)
@@ -154,8 +158,8 @@ class _Contenders:
         connection.close()
         return found
 
-    def _java_latencies(self, sent: Sequence[Sent]) -> list[float]:
-        self.java.tell(f"one {self.topic.topic} java {self._file(sent)}")
+    def _java_latencies(self, subscription: str, sent: Sequence[Sent]) -> list[float]:
+        self.java.tell(f"one {self._java_task(subscription, sent)}")
         return [int(text) / 1e6 for text in self.java.read().split()]
 
     # --- many ------------------------------------------------------------------------------------------------------
@@ -164,7 +168,7 @@ class _Contenders:
         """All at once."""
         results = [self._timed("pulsar-sidecar, to ACKED", "checks, log, acknowledged", sent)]
         self._settle()
-        results.append(self._timed("Java client", "acknowledged, receipts", sent))
+        results += [self._timed(name, "acknowledged, receipts", sent) for name in _JAVA]
         if self.redis is not None:
             self.redis.fill("bulk", [f"{one.ledger_id}:{one.entry_id}" for one in sent])
             results.append(self._timed("Redis ZREM", "removed, fsync", sent))
@@ -179,9 +183,10 @@ class _Contenders:
         if self.redis is not None:
             pids["redis"] = self.redis.pid
         used = ProcessorTime(pids)
-        seconds = {"pulsar-sidecar": self._by_sidecar, "Java client": self._by_java, "Redis ZREM": self._by_redis}[
-            name.partition(",")[0]
-        ](sent)
+        if name in _JAVA:
+            seconds = self._by_java(_JAVA[name], sent)
+        else:
+            seconds = (self._by_redis if name.startswith("Redis") else self._by_sidecar)(sent)
         return _Result(name, seconds, used.used(), proof)
 
     def _by_sidecar(self, sent: Sequence[Sent]) -> float:
@@ -202,9 +207,13 @@ class _Contenders:
         assert cancelled == len(sent), f"{cancelled} of {len(sent)} were cancelled\n{self.sidecar.log()}"
         return seconds
 
-    def _by_java(self, sent: Sequence[Sent]) -> float:
-        self.java.tell(f"{self.topic.topic} java {self._file(sent)}")
+    def _by_java(self, subscription: str, sent: Sequence[Sent]) -> float:
+        self.java.tell(self._java_task(subscription, sent))
         return int(self.java.read()) / 1e9
+
+    def _java_task(self, subscription: str, sent: Sequence[Sent]) -> str:
+        log = f" {self.topic.topic}-log" if subscription == _JAVA["Java client with a log"] else ""
+        return f"{self.topic.topic} {subscription} {self._file(sent)}{log}"
 
     def _by_redis(self, sent: Sequence[Sent]) -> float:
         assert self.redis is not None
@@ -247,6 +256,7 @@ class _Contenders:
         )
 
 
+_PROCESSES = {"pulsar-sidecar": "sidecar", "Java client": "java", "Redis": "redis"}
 _LOG_TOPIC = "/admin/v2/persistent/pulsar/system/__delayed_message_cancellations"
 _LATENCIES = ("", "what the answer means", "p50", "p99", "max")
 _BULK = ("", "what the answer means", "messages/s", "CPU: itself", "brokers", "bookies")
@@ -259,7 +269,7 @@ def _latency_row(name: str, proof: str, seconds: Sequence[float]) -> list[str]:
 
 
 def _bulk_row(result: _Result, count: int) -> list[str]:
-    own = {"pulsar-sidecar": "sidecar", "Java client": "java", "Redis ZREM": "redis"}[result.name.partition(",")[0]]
+    own = next(process for start, process in _PROCESSES.items() if result.name.startswith(start))
 
     def share(prefix: str) -> str:
         return f"{sum(used for name, used in result.cpu.items() if name.startswith(prefix)):.2f} s"

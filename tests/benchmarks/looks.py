@@ -1,0 +1,78 @@
+"""What a look at very many open cancellations costs the sidecar that sees to them, without brokers or bookies.
+
+Every few seconds it asks a broker what the subscription's cursor holds and compares. While the cursor still holds all
+that it held, only news and what is over is compared; once something may have been lost, everything is.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+from service.delayed_delivery.asserting import duties, last_due_of_interest_ms, next_look_ms, over_by_ms
+from service.delayed_delivery.book import Book
+from service.delayed_delivery.cancelling import Cancellation, Proof
+from service.delayed_delivery.facts import DelayPolicy
+from service.model.ids import EntryId, LedgerId
+from service.model.names import parse_topic_name
+from service.model.position_ranges import EntryRange, PositionRanges
+from service.model.positions import Position
+from tests.benchmarks.reporting import Table
+
+NAME = "looks"
+_TOPIC = parse_topic_name("persistent://public/default/orders")
+_PLACE = (_TOPIC, "workers")
+_LEDGER = LedgerId(812)
+_NOW_MS = 1_800_000_000_000
+_POLICY = DelayPolicy()
+_RANGES = 5_000
+_EVERY_MS = 10_000
+_HORIZON_MS = 3_600_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--open", type=int, default=1_000_000, help="open cancellations, due within the next hour")
+    parser.add_argument("--rounds", type=int, default=5)
+
+
+def run(arguments: argparse.Namespace) -> Sequence[Table]:
+    count = arguments.open
+    length = max(1, count // _RANGES)
+    firsts = range(length, 2 * count, 2 * length)
+    ranges = [EntryRange(_LEDGER, EntryId(first), EntryId(first + length - 1)) for first in firsts]
+    before = PositionRanges.of(Position(_LEDGER, EntryId(-1)), ranges)
+    now = before.with_positions([Position(_LEDGER, EntryId(0))])
+    positions = [Position(_LEDGER, EntryId(entry)) for found in ranges for entry in range(found.first, found.last + 1)]
+    step_ms = _HORIZON_MS / len(positions)
+    book = Book()
+    book.learn_all(
+        Cancellation(_TOPIC, "workers", position, _NOW_MS + _EVERY_MS + int(index * step_ms), _NOW_MS, Proof.PERSISTED)
+        for index, position in enumerate(positions)
+    )
+    book.changed_at(_PLACE)
+
+    def everything() -> None:
+        duties(book.at(_PLACE), now, _POLICY, _NOW_MS)
+
+    def news() -> None:
+        assert now.holds_all_of(before)
+        changed = book.changed_at(_PLACE)
+        assert changed is not None
+        duties([*changed, *book.over_at(_PLACE, over_by_ms(_POLICY, _NOW_MS))], now, _POLICY, _NOW_MS)
+        dues_ms = book.dues_at(_PLACE, last_due_of_interest_ms(_POLICY, _NOW_MS, _EVERY_MS))
+        next_look_ms(dues_ms, _POLICY, _NOW_MS, _EVERY_MS)
+
+    rows = [
+        ("everything, as after a loss", _median_ms(everything, arguments.rounds)),
+        ("news, while the cursor holds what it held", _median_ms(news, arguments.rounds)),
+    ]
+    return [Table(f"A look at {len(positions):,} open cancellations in {len(ranges):,} ranges", ("", "median"), rows)]
+
+
+def _median_ms(look: Callable[[], None], rounds: int) -> str:
+    found = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        look()
+        found.append((time.perf_counter() - begin) * 1000)
+    return f"{statistics.median(found):.1f} ms"
