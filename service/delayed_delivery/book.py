@@ -57,6 +57,8 @@ class _Sheet:
         else:
             self.unproven.add(position)
         if position not in self.open:
+            if self.noted > 2 * len(self.open) + _FEW_FORGOTTEN:
+                self._note_dues_anew()
             self._note_due(cancellation)
         self.open[position] = cancellation
         if self.changed is not None:
@@ -86,13 +88,14 @@ class _Sheet:
         return {one.deliver_at_ms for positions in noted for one in self._open_of(positions)}
 
     def _note_due(self, cancellation: Cancellation) -> None:
-        if self.noted > 2 * len(self.open) + _FEW_FORGOTTEN:
-            # Whoever only follows the log never asks what is over.
-            known, self.due, self.noted = list(self.open.values()), {}, 0
-            for one in known:
-                self._note_due(one)
         self.due.setdefault(cancellation.deliver_at_ms // 1000, []).append(cancellation.position)
         self.noted += 1
+
+    def _note_dues_anew(self) -> None:
+        # Whoever only follows the log never asks what is over.
+        self.due, self.noted = {}, 0
+        for one in self.open.values():
+            self._note_due(one)
 
     def _open_of(self, positions: Iterable[Position]) -> list[Cancellation]:
         found = (self.open.get(position) for position in positions)

@@ -91,6 +91,14 @@ def test_what_was_forgotten_takes_no_room_although_nobody_asks_what_is_over() ->
     assert len(book._sheets[PLACE].due) < 3_000
 
 
+def test_what_is_over_is_found_among_very_much_that_was_forgotten() -> None:
+    book = Book()
+    book.learn_all(cancellation(entry, Proof.ACCEPTED) for entry in range(3_000))
+    for entry in range(1, 3_000):
+        book.forget(TOPIC, at(entry), "s")
+    assert book.over_at(PLACE, BEGIN_MS + 3_000 * DUE_STEP_MS) == [cancellation(0, Proof.ACCEPTED)]
+
+
 def test_after_very_many_changes_everything_is_news() -> None:
     book = Book()
     book.learn(cancellation(0, Proof.PERSISTED))
