@@ -16,7 +16,6 @@ from service.model.names import TopicName, java_url_decode, java_url_encode, par
 from service.model.positions import Position
 
 _VERSION: Final = 1
-_BEGIN: Final = f'{{"version":{_VERSION},"deliverAt":'
 _PARTS: Final = 3
 _REMEMBERED: Final = 4096
 _PROOFS: Final[Mapping[str, Proof]] = {proof.value: proof for proof in Proof}
@@ -68,26 +67,12 @@ def encode_all(cancellations: Iterable[Cancellation]) -> list[tuple[str, bytes]]
     """Key and value of each; what those of one place have in common is looked up once."""
     records: list[tuple[str, bytes]] = []
     topic, subscription, before, after = None, None, "", ""
-    proof, requested_by, end = None, None, ""
     for one in cancellations:
         if one.topic is not topic or one.subscription != subscription:
             topic, subscription = one.topic, one.subscription
             before, after = _around(topic, subscription)
-        if one.positions or one.cause is not None or one.reason is not None:
-            value = _value(one)
-        else:
-            if one.proof is not proof or one.requested_by != requested_by:
-                proof, requested_by = one.proof, one.requested_by
-                end = _end(proof, requested_by)
-            value = f'{_BEGIN}{one.deliver_at_ms},"requestedMs":{one.requested_ms},{end}'.encode()
-        records.append((_key(before, one.position, after), value))
+        records.append((_key(before, one.position, after), _value(one)))
     return records
-
-
-def _end(proof: Proof, requested_by: str | None) -> str:
-    """How the values end of those of which there is nothing else to tell."""
-    document = {"proof": proof.value, **({} if requested_by is None else {"requestedBy": requested_by})}
-    return orjson.dumps(document).decode()[1:]
 
 
 def _value(cancellation: Cancellation) -> bytes:
