@@ -1,5 +1,6 @@
-"""The fixtures through which every test gets its cluster, and what its members say in the report of a failure."""
+"""The fixtures through which every test gets its cluster, and what members complain of in the report of a failure."""
 
+import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,7 +16,11 @@ from tests.cluster.threads import busy_threads
 
 ClusterFactory = Callable[..., AbstractContextManager[ClusterUnderTest]]
 
-_LINES_OF_A_LOG = 25
+# What members inform about would bury what failed: only their complaints are told, and the very last lines.
+_LINES_LOOKED_AT = 1_000
+_COMPLAINTS = re.compile(r"\b(WARN|ERROR|FATAL)\b")
+_COMPLAINTS_TOLD = 15
+_LAST_LINES = 3
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +54,7 @@ def special_cluster(tmp_path_factory: pytest.TempPathFactory) -> ClusterFactory:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the end of each member's log, and what brokers are busy with, to the report of a test that failed."""
+    """Add each member's last complaints, and what brokers are busy with, to the report of a test that failed."""
     report = yield
     if report.failed:
         for value in getattr(item, "funcargs", {}).values():
@@ -84,7 +89,13 @@ def _mended(cluster: ClusterUnderTest) -> list[tuple[str, str]]:
 
 
 def _logs(cluster: ClusterUnderTest) -> list[tuple[str, str]]:
-    return [(f"end of the log of {name}", cluster.log(name, _LINES_OF_A_LOG)) for name in cluster.addresses.member_urls]
+    return [(f"end of the log of {name}", _end_of_log(cluster, name)) for name in cluster.addresses.member_urls]
+
+
+def _end_of_log(cluster: ClusterUnderTest, name: str) -> str:
+    lines = cluster.log(name, _LINES_LOOKED_AT).splitlines()
+    complaints = [line for line in lines[:-_LAST_LINES] if _COMPLAINTS.search(line)]
+    return "\n".join(complaints[-_COMPLAINTS_TOLD:] + lines[-_LAST_LINES:])
 
 
 def _threads(cluster: ClusterUnderTest) -> list[tuple[str, str]]:
