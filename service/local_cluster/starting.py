@@ -1,9 +1,10 @@
 """Starting members side by side and waiting until each is ready.
 
 Invariant: a member that lost the race for a port is planned again with other ports; one that was refused for a moment
-(a port it must keep is still taken, a dead bookie's session still has its name) is started again until its time is
-over; any other failure ends the start of all, with the last lines of that member's log. "Ready" needs the probe and
-that it is this member's process that listens: the probe alone could be answered by whoever took the port.
+(a port it must keep is still taken, a dead bookie's session still has its name), or that will never serve for a reason
+that another start may not have, is started again until its time is over; any other failure ends the start of all, with
+the last lines of that member's log. "Ready" needs the probe and that it is this member's process that listens: the
+probe alone could be answered by whoever took the port.
 """
 
 import os
@@ -28,8 +29,14 @@ _PASSING_REFUSALS = {
     "LockBusyException": "its name is still held by the session of the process before it",
     "NodeExists for /ledgers/underreplication": "another bookie laid out the store in the same moment",
     "BadVersion for /ledgers/underreplication": "another bookie laid out the store in the same moment",
+    "Failed to load topic within timeout": "a topic did not load; two of its threads may wait for each other for ever",
 }
-"""What a member may write once and not again when it is started a little later, and what that means."""
+"""What a member may write once and not again when it is started a little later, and what that means.
+
+A topic that does not load within a minute: in brokers of 4.0, one thread that initialises `Schema` and another that
+initialises a class that implements it can wait for each other. Every thread that asks for a topic's policies then waits
+for them, and the broker serves nothing until it is started anew.
+"""
 
 
 @dataclass(frozen=True, slots=True)

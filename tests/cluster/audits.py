@@ -1,5 +1,6 @@
 """A chain of audits of one cluster: a listing, a dump and an audit against the one before, each time."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +58,10 @@ class Audits:
         assert made.exit_code in (0, 2), refused
         self.looks.append(look)
         return look
+
+    def wait_between_looks(self) -> None:
+        """Until the next look may condemn all that the last one saw unreferenced."""
+        time.sleep(max(self.policy.look_window_ms, self.policy.min_age_ms) / 1000)
 
     def apply(self, look: Look) -> Applied:
         """Approve and send a look's plan."""

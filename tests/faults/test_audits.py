@@ -287,7 +287,7 @@ def demand_found_and_deleted(stage: Stage, audits: Audits, line: Line) -> list[d
     """The second of two looks condemns all that no broker knows, says why, and it is deleted; its rows."""
     unused = stage.settled()
     audits.look()
-    pause(3)
+    audits.wait_between_looks()
     look = audits.look()
     demand_unused(look, look.condemned, stage.view.references())
     demand_exactly(look, unused)

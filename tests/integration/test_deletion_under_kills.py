@@ -65,7 +65,7 @@ def demand_found_and_deleted(scene: Scene, namespace: str, orphans: frozenset[Le
     """The second of two looks condemns exactly these of the namespace; what others left is theirs."""
     sidecar = scene.sidecar
     audits.look()
-    wait(audits.policy.look_window_ms / 1000)
+    audits.wait_between_looks()
     look = audits.look()
     rows = [row for row in look.orphans.values() if row["namespace"] == namespace and row["kind"] in ("data", "cursor")]
     assert {row["ledger_id"] for row in rows} == orphans <= look.condemned

@@ -37,7 +37,6 @@ CLOSED_LEDGERS = 2
 _CLOCK = SystemClock()
 _WAIT_SECONDS = 60
 _POLL_SECONDS = 0.1
-_BETWEEN_LOOKS_SECONDS = 3
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +202,7 @@ def test_an_audit_of_offloaded_topics(
     with closing(Workload(offloading_cluster)) as workload, closing(BrokerView(offloading_cluster.addresses)) as view:
         audits = Audits(offloading_cluster.addresses, tmp_path)
         audits.look()
-        _CLOCK.wait_seconds(_BETWEEN_LOOKS_SECONDS, threading.Event())
+        audits.wait_between_looks()
         in_use = {ledger_id: whose for ledger_id, whose in view.references().items() if ledger_id not in replaced}
         look = audits.look()
         demand_unused(look, look.condemned, in_use)

@@ -136,6 +136,7 @@ if not pathlib.Path("refused").exists():
         ("LayoutManager$LockBusyException", "session of the process before it"),
         ("KeeperErrorCode = NodeExists for /ledgers/underreplication/LAYOUT", "another bookie"),
         ("KeeperErrorCode = BadVersion for /ledgers/underreplication/LAYOUT", "another bookie"),
+        ("LowOverheadTimeoutException: Failed to load topic within timeout", "did not load"),
     ],
 )
 def test_a_restart_that_was_refused_for_a_moment_is_repeated(stage: Stage, said: str, shown: str) -> None:
