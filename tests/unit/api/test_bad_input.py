@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -247,6 +248,34 @@ def test_what_is_no_http_is_answered_too(request_bytes: bytes, server: Served) -
     else:
         assert len(request_bytes) > 65_536
     assert server.ask("GET", "/livez").status == 200
+
+
+@pytest.mark.parametrize("header_bytes", [1, 33_000])
+def test_a_head_is_read_to_its_end_up_to_64_kib(server: Served, header_bytes: int) -> None:
+    header = b"X: " + b"a" * header_bytes + b"\r\n"
+    head = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + header
+    assert raw(server, head + b"\r\n").startswith(b"HTTP/1.1 200 ")
+    at_once = raw(server, head + header * (66_000 // len(header)) + b"\r\n")
+    assert at_once.startswith(b"HTTP/1.1 400 ")
+    assert b"64 KiB" in at_once
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(head)
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):
+            connection.sendall(header * (10_000_000 // len(header)))  # without an end
+
+
+def test_a_request_behind_a_large_body_is_answered(service: FakeDeletionService, server: Served) -> None:
+    body = json.dumps({"reason": "x" * 200_000}).encode()
+    head = b"POST %s/pause HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" % BASE.encode()
+    large = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    behind = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(large + behind[:20])
+        time.sleep(0.1)
+        connection.sendall(behind[20:])
+        answers = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert answers.count(b"HTTP/1.1 ") == 2
+    assert answers.rpartition(b"HTTP/1.1 ")[2].startswith(b"200 ")
 
 
 def test_a_request_that_breaks_off_changes_nothing(service: FakeDeletionService, server: Served) -> None:
