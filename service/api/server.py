@@ -1,7 +1,7 @@
 """The HTTP server around the app: one process, and an orderly end.
 
 It parses with httptools and runs on uvloop, where that exists: while a backlog drains, each answer has to wait for the
-interpreter, and with h11 and asyncio it needs it three times as long.
+interpreter, and with h11 and asyncio it needs it longer and more often (docs/benchmarks.md).
 
 Invariant: even a request that is not HTTP at all is answered with ``{"reason": ...}``.
 """

@@ -64,7 +64,7 @@ def _expand(algorithm: int, payload: bytes, size_bytes: int) -> bytes:
         case ml.ZLIB:
             return _inflate(payload, size_bytes)
         case ml.LZ4:
-            written = cramjam.lz4.decompress_block_into(payload, output, output_len=size_bytes)
+            written = cramjam.lz4.decompress_block_into(payload, output)
         case ml.ZSTD:
             written = cramjam.zstd.decompress_into(payload, output)
         case ml.SNAPPY:

@@ -1,7 +1,7 @@
 """The estimate of what waits: latency of 500 requests a second, idle and while a backlog drains.
 
 The generator is a process of its own that counts each latency from the moment at which the request was due
-(`open_loop`). Its own share is measured against a server that answers the same bytes and does nothing else.
+(`open_loop`). What is the machine's is measured against a server that answers the same bytes and does nothing else.
 """
 
 import argparse
@@ -9,16 +9,18 @@ import contextlib
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from service.adapters.metadata.zookeeper import open_metadata_store
+from service.local_cluster.addresses import ClusterAddresses
 from service.local_cluster.ports import LOOPBACK
 from service.model.clocks import SystemClock
 from tests.benchmarks.drain import SidecarUnderLoad, backlog_gauge
-from tests.benchmarks.open_loop import Latencies, open_loop_client
+from tests.benchmarks.open_loop import Latencies, OpenLoopClient, open_loop_client
 from tests.benchmarks.orphans import OrphanMaker
 from tests.benchmarks.reporting import Table
 from tests.benchmarks.stage import add_cluster_arguments, benchmark_cluster, wait_until_quiet
@@ -34,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ledgers", type=int, default=50_000, help="for each round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=500, help="requests a second")
-    parser.add_argument("--seconds", type=float, default=10, help="how long each of the two others is measured")
+    parser.add_argument("--seconds", type=float, default=10, help="how long each is measured idle")
     add_cluster_arguments(parser)
 
 
@@ -48,30 +50,45 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
         stack.callback(sidecars.end_all)
         sidecar = sidecars.start_with_defaults()
         drained = SidecarUnderLoad(sidecar, store, backlog_gauge(addresses))
-        url = urlsplit(sidecar.url)
+        turn = partial(_drain, drained, maker, addresses, arguments.ledgers)
+        turn(None)  # only warms up
+        rows = []
         with _server_that_does_nothing() as port:
-            wait_until_quiet(addresses)
-            with open_loop_client("http", LOOPBACK, port, arguments.rate, PATH) as client:
-                floor = client.over(arguments.seconds)
-        with open_loop_client("http", str(url.hostname), int(url.port or 0), arguments.rate, PATH) as client:
-            client.over(2)
-            idle = client.over(arguments.seconds)
-            rates, draining = [], []
-            for number in range(arguments.rounds + 1):
-                orphans = maker.make(arguments.ledgers)
-                drained.record(orphans)
-                wait_until_quiet(addresses)
-                client.take()
-                seconds = drained.drain(orphans)
-                if number:  # the first turn only warms up
-                    rates.append(arguments.ledgers / seconds)
-                    draining += client.take().milliseconds
-    rows = [
-        ("a server that does nothing (the generator's own share)", "", *floor.cells()),
-        ("sidecar, idle", "", *idle.cells()),
-        ("sidecar, draining", f"{sum(rates) / len(rates):,.0f}", *Latencies(draining).cells()),
-    ]
+            rows += _idle_and_draining("a server that does nothing", LOOPBACK, port, arguments, turn)
+        url = urlsplit(sidecar.url)
+        rows += _idle_and_draining("the sidecar", str(url.hostname), int(url.port or 0), arguments, turn)
     return [Table(f"{PATH} at {arguments.rate:.0f} requests/s", ("", "ledgers/s", "p50", "p99", "slowest"), rows)]
+
+
+def _idle_and_draining(
+    who: str, host: str, port: int, arguments: argparse.Namespace, turn: Callable[[OpenLoopClient], float]
+) -> list[tuple[str, ...]]:
+    """How quickly a server answers while nothing is deleted, and while the sidecar drains a backlog."""
+    with open_loop_client("http", host, port, arguments.rate, PATH) as client:
+        client.over(2)
+        idle = client.over(arguments.seconds)
+        rates, draining = [], []
+        for _ in range(arguments.rounds):
+            rates.append(turn(client))
+            draining += client.take().milliseconds
+    rate = f"{sum(rates) / len(rates):,.0f}"
+    return [(f"{who}, idle", "", *idle.cells()), (f"{who}, while it drains", rate, *Latencies(draining).cells())]
+
+
+def _drain(
+    drained: SidecarUnderLoad,
+    maker: OrphanMaker,
+    addresses: ClusterAddresses,
+    count: int,
+    client: OpenLoopClient | None,
+) -> float:
+    """Ledgers a second; what the client saw before is dropped."""
+    orphans = maker.make(count)
+    drained.record(orphans)
+    wait_until_quiet(addresses)
+    if client is not None:
+        client.take()
+    return count / drained.drain(orphans)
 
 
 @contextmanager

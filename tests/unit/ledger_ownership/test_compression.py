@@ -72,6 +72,13 @@ def test_an_absurd_size_is_not_even_tried(size: int) -> None:
         unwrap(b"\x47\x78" + len(metadata).to_bytes(4, "big") + metadata)
 
 
+def test_the_largest_size_is_tried() -> None:
+    metadata = ml.ManagedLedgerInfoMetadata(compressionType=ml.NONE, uncompressedSize=MAX_UNCOMPRESSED_BYTES)
+    header = metadata.SerializeToString()
+    with pytest.raises(UndecodableError, match=f"expands to 3 bytes, not {MAX_UNCOMPRESSED_BYTES}"):
+        unwrap(b"\x47\x78" + len(header).to_bytes(4, "big") + header + b"abc")
+
+
 @pytest.mark.parametrize(
     "node",
     [
