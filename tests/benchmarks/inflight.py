@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,7 +20,7 @@ from service.local_cluster.addresses import ClusterAddresses
 from service.local_cluster.ports import LOOPBACK
 from service.model.clocks import SystemClock
 from tests.benchmarks.drain import SidecarUnderLoad, backlog_gauge
-from tests.benchmarks.open_loop import Latencies, OpenLoopClient, open_loop_client
+from tests.benchmarks.open_loop import Latencies, open_loop_client
 from tests.benchmarks.orphans import OrphanMaker
 from tests.benchmarks.reporting import Table
 from tests.benchmarks.stage import add_cluster_arguments, benchmark_cluster, wait_until_quiet
@@ -50,45 +50,45 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
         stack.callback(sidecars.end_all)
         sidecar = sidecars.start_with_defaults()
         drained = SidecarUnderLoad(sidecar, store, backlog_gauge(addresses))
-        turn = partial(_drain, drained, maker, addresses, arguments.ledgers)
-        turn(None)  # only warms up
+        stage = _Stage(arguments, addresses, maker, drained)
+        stage.drain()  # only warms up
         rows = []
         with _server_that_does_nothing() as port:
-            rows += _idle_and_draining("a server that does nothing", LOOPBACK, port, arguments, turn)
+            rows += stage.idle_and_draining("a server that does nothing", LOOPBACK, port)
         url = urlsplit(sidecar.url)
-        rows += _idle_and_draining("the sidecar", str(url.hostname), int(url.port or 0), arguments, turn)
+        rows += stage.idle_and_draining("the sidecar", str(url.hostname), int(url.port or 0))
     return [Table(f"{PATH} at {arguments.rate:.0f} requests/s", ("", "ledgers/s", "p50", "p99", "slowest"), rows)]
 
 
-def _idle_and_draining(
-    who: str, host: str, port: int, arguments: argparse.Namespace, turn: Callable[[OpenLoopClient], float]
-) -> list[tuple[str, ...]]:
-    """How quickly a server answers while nothing is deleted, and while the sidecar drains a backlog."""
-    with open_loop_client("http", host, port, arguments.rate, PATH) as client:
-        client.over(2)
-        idle = client.over(arguments.seconds)
-        rates, draining = [], []
-        for _ in range(arguments.rounds):
-            rates.append(turn(client))
-            draining += client.take().milliseconds
-    rate = f"{sum(rates) / len(rates):,.0f}"
-    return [(f"{who}, idle", "", *idle.cells()), (f"{who}, while it drains", rate, *Latencies(draining).cells())]
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """The cluster with the sidecar that drains."""
 
+    arguments: argparse.Namespace
+    addresses: ClusterAddresses
+    maker: OrphanMaker
+    drained: SidecarUnderLoad
 
-def _drain(
-    drained: SidecarUnderLoad,
-    maker: OrphanMaker,
-    addresses: ClusterAddresses,
-    count: int,
-    client: OpenLoopClient | None,
-) -> float:
-    """Ledgers a second; what the client saw before is dropped."""
-    orphans = maker.make(count)
-    drained.record(orphans)
-    wait_until_quiet(addresses)
-    if client is not None:
-        client.take()
-    return count / drained.drain(orphans)
+    def idle_and_draining(self, who: str, host: str, port: int) -> list[tuple[str, ...]]:
+        """How quickly a server answers while nothing is deleted, and while the sidecar drains a backlog."""
+        wait_until_quiet(self.addresses)
+        with open_loop_client("http", host, port, self.arguments.rate, PATH) as client:
+            client.over(2)
+            idle = client.over(self.arguments.seconds)
+            rates, draining = [], []
+            for _ in range(self.arguments.rounds):
+                rates.append(self.drain(client.take))
+                draining += client.take().milliseconds
+        rate = f"{sum(rates) / len(rates):,.0f}"
+        return [(f"{who}, idle", "", *idle.cells()), (f"{who}, while it drains", rate, *Latencies(draining).cells())]
+
+    def drain(self, begins: Callable[[], object] = lambda: None) -> float:
+        """Ledgers a second; ``begins`` is called when all is prepared."""
+        orphans = self.maker.make(self.arguments.ledgers)
+        self.drained.record(orphans)
+        wait_until_quiet(self.addresses)
+        begins()
+        return len(orphans) / self.drained.drain(orphans)
 
 
 @contextmanager

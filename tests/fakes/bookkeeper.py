@@ -195,8 +195,13 @@ def schema_locator_bytes(ledger_ids: Sequence[int]) -> bytes:
 
 def compressed(algorithm: str, plain: bytes, payload: bytes) -> bytes:
     """Wrap a node's already compressed ``payload`` as ``MetaStoreImpl`` does; ``algorithm`` as Pulsar names it."""
+    return wrapped(algorithm, len(plain), payload)
+
+
+def wrapped(algorithm: str, promised_bytes: int, payload: bytes = b"") -> bytes:
+    """A node like that of `compressed`, whatever size it promises."""
     metadata = ml.ManagedLedgerInfoMetadata(
-        compressionType=ml.CompressionType.Value(algorithm), uncompressedSize=len(plain)
+        compressionType=ml.CompressionType.Value(algorithm), uncompressedSize=promised_bytes
     ).SerializeToString()
     return b"\x47\x78" + struct.pack(">i", len(metadata)) + metadata + payload
 

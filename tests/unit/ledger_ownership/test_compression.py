@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from service.ledger_ownership.compression import MAX_UNCOMPRESSED_BYTES, unwrap
 from service.model.errors import UndecodableError
 from service.wire import MLDataFormats_pb2 as ml
-from tests.fakes.bookkeeper import compressed
+from tests.fakes.bookkeeper import compressed, wrapped
 from tests.unit.ledger_ownership import golden
 
 
@@ -67,16 +67,13 @@ def test_another_size_than_promised(algorithm: str, promised: int) -> None:
 
 @pytest.mark.parametrize("size", [-1, MAX_UNCOMPRESSED_BYTES + 1])
 def test_an_absurd_size_is_not_even_tried(size: int) -> None:
-    metadata = ml.ManagedLedgerInfoMetadata(compressionType=ml.LZ4, uncompressedSize=size).SerializeToString()
     with pytest.raises(UndecodableError, match="promises"):
-        unwrap(b"\x47\x78" + len(metadata).to_bytes(4, "big") + metadata)
+        unwrap(wrapped("LZ4", size))
 
 
 def test_the_largest_size_is_tried() -> None:
-    metadata = ml.ManagedLedgerInfoMetadata(compressionType=ml.NONE, uncompressedSize=MAX_UNCOMPRESSED_BYTES)
-    header = metadata.SerializeToString()
     with pytest.raises(UndecodableError, match=f"expands to 3 bytes, not {MAX_UNCOMPRESSED_BYTES}"):
-        unwrap(b"\x47\x78" + len(header).to_bytes(4, "big") + header + b"abc")
+        unwrap(wrapped("NONE", MAX_UNCOMPRESSED_BYTES, b"abc"))
 
 
 @pytest.mark.parametrize(
@@ -135,9 +132,8 @@ def test_why_a_payload_does_not_expand() -> None:
 
 
 def test_why_a_size_is_absurd() -> None:
-    metadata = ml.ManagedLedgerInfoMetadata(compressionType=ml.LZ4, uncompressedSize=-1).SerializeToString()
     with pytest.raises(UndecodableError) as refusal:
-        unwrap(b"\x47\x78" + len(metadata).to_bytes(4, "big") + metadata)
+        unwrap(wrapped("LZ4", -1))
     assert str(refusal.value) == (
         "a compressed node promises -1 bytes, and at most 268435456 are ever expanded; look at the node by hand"
     )
