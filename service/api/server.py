@@ -44,17 +44,19 @@ class ReasonProtocol(HttpToolsProtocol):
     _begun_head_bytes = 0
     """What has been read of a head whose end has not come, without the piece in which it began."""
     _in_head = False
+    _head_goes_on = False
+    """The head is not one that began in the piece that is being read."""
 
     def data_received(self, data: bytes) -> None:
-        if self._in_head:
-            self._begun_head_bytes += len(data)
-            if self._begun_head_bytes > _MAX_HEAD_BYTES:
-                self.send_400_response("its head does not end")
-                return
+        self._head_goes_on = self._in_head
         super().data_received(data)
+        if self._in_head and self._head_goes_on:
+            self._begun_head_bytes += len(data)
+            if self._begun_head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response("its head does not end")
 
     def on_message_begin(self) -> None:
-        self._in_head, self._begun_head_bytes = True, 0
+        self._in_head, self._head_goes_on, self._begun_head_bytes = True, False, 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:

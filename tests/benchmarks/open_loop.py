@@ -193,7 +193,9 @@ def _run(lanes: Sequence[Lane], rate: float) -> None:
         due = begin + number / rate
         now = time.perf_counter()
         if now >= due:
-            lane = min(lanes, key=lambda lane: len(waiting[lane.socket.fileno()]))
+            # Of those with the fewest the next in turn, as a server closes connections that it takes to be idle.
+            turn = number % len(lanes)
+            lane = min((*lanes[turn:], *lanes[:turn]), key=lambda lane: len(waiting[lane.socket.fileno()]))
             lane.socket.sendall(lane.request(number))
             waiting[lane.socket.fileno()].append(due)
             number += 1

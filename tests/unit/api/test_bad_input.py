@@ -278,6 +278,17 @@ def test_a_request_behind_a_large_body_is_answered(service: FakeDeletionService,
     assert answers.rpartition(b"HTTP/1.1 ")[2].startswith(b"200 ")
 
 
+def test_requests_behind_one_another_are_answered_however_their_bytes_are_cut(server: Served) -> None:
+    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: %s\r\n\r\n" % (b"a" * 400)
+    requests = request * 499 + request.replace(b"X: ", b"Connection: close\r\nX: ")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(requests[:20])
+        time.sleep(0.1)
+        connection.sendall(requests[20:])  # more than a head may have, and the first head's end is in it
+        answers = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert answers.count(b"HTTP/1.1 200 ") == answers.count(b"HTTP/1.1 ") == 500
+
+
 def test_a_request_that_breaks_off_changes_nothing(service: FakeDeletionService, server: Served) -> None:
     head = b"POST %s/pause HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" % BASE.encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
