@@ -92,6 +92,7 @@ class FakeCluster:
         self.native_calls: list[tuple[Position, int]] = []
         self.store = FakeMetadataStore()
         self._followers: list[Callable[[LogRecords], None]] = []
+        self._state: tuple[int, TopicState | None] = (0, None)
 
     # --- what a test does ------------------------------------------------------------------------------------------
 
@@ -186,7 +187,18 @@ class FakeCluster:
             self._existing()
             return {name: _facts(found) for name, found in self.subscriptions_.items()}
 
-    def state(self, topic: TopicName) -> TopicState:
+    def cursor_names(self, topic: TopicName) -> Collection[str]:
+        with self._call("cursor_names"):
+            return [name for name, found in self.subscriptions_.items() if found.durable and self.topic_exists]
+
+    def state(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> TopicState:
+        read_ms, state = self._state
+        if state is None or self.clock.now_ms() - read_ms >= max_age_seconds * 1000:
+            state = self._read_state()
+            self._state = self.clock.now_ms(), state
+        return state
+
+    def _read_state(self) -> TopicState:
         with self._call("state"):
             self._existing()
             last = max(self.entries, default=BEFORE_ALL)

@@ -122,6 +122,38 @@ def test_subscriptions_may_be_some_seconds_old_for_those_who_say_so(world: World
     assert world.topics.subscriptions(TOPIC, max_age_seconds=2) == first
 
 
+def test_cursors_may_be_some_seconds_old_for_those_who_say_so(world: World) -> None:
+    first = world.topics.state(TOPIC)
+    world.answers["/internalStats"] = _json({**INTERNAL, "cursors": {}})
+    assert world.topics.state(TOPIC, max_age_seconds=2) is first
+    assert world.topics.state(TOPIC).cursors == {}
+    assert world.topics.state(TOPIC, max_age_seconds=2).cursors == {}
+    world.answers["/internalStats"] = Answer(404)
+    world.clock.advance_ms(2_001)
+    with pytest.raises(BrokerRefusedError):
+        world.topics.state(TOPIC, max_age_seconds=2)
+
+
+def test_the_cursors_of_few_topics_are_remembered_and_all_are_told(world: World) -> None:
+    topics = [parse_topic_name(f"persistent://public/default/t{number}") for number in range(100)]
+    for topic in topics:
+        assert world.topics.state(topic, max_age_seconds=2).cursors.keys() == {"my sub", "closed"}
+    asked = len(world.broker.arrived)
+    assert world.topics.state(topics[-1], max_age_seconds=2).cursors
+    assert len(world.broker.arrived) == asked
+    assert world.topics.state(topics[0], max_age_seconds=2).cursors
+    assert len(world.broker.arrived) == asked + 1
+
+
+def test_the_metadata_store_tells_which_cursors_exist(world: World) -> None:
+    assert list(world.topics.cursor_names(TOPIC)) == []
+    path = "/managed-ledgers/public/default/persistent/orders"
+    world.store.create(path, b"")
+    world.store.create(f"{path}/my+sub", b"")
+    world.store.create(f"{path}/__compaction", b"")
+    assert set(world.topics.cursor_names(TOPIC)) == {"my sub", "__compaction"}
+
+
 def test_what_is_half_as_old_as_it_may_be_is_renewed_behind_the_callers_back(world: World) -> None:
     first = world.topics.subscriptions(TOPIC)
     world.answers["/stats"] = _json({"subscriptions": {}})
