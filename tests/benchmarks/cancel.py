@@ -43,6 +43,9 @@ _JAVA = {"Java client": "java", "Java client with a log": "java-with-a-log"}
 _WARM_SINGLES = 3000
 _WARM_MESSAGES = 20_000
 """Cancelled first by each, on another topic: the members' JVMs compile what they run only after very many requests."""
+_TO_FORGET_MS = 120_000
+_IDLE_SECONDS = 10.0
+_FORGET_PATIENCE_SECONDS = 120
 _SECONDS_A_DAY = 86_400
 _A_DAY = 40_000_000
 SETTINGS = {"delayed_message_cancelling_enabled": "true", "log_level": "WARNING"}
@@ -59,6 +62,7 @@ class _Result:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--messages", type=int, default=50_000, help="cancelled in bulk by each contender")
     parser.add_argument("--singles", type=int, default=500, help="cancelled one after the other by each")
+    parser.add_argument("--forgotten", type=int, default=50_000, help="cancelled and then forgotten; 0 leaves it out")
     parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
 
 
@@ -93,7 +97,10 @@ def _measured(
             contenders = _Contenders(addresses, topic, sidecar, java, redis, scratch)
             replace(contenders, topic=other).warm(*warm)
             wait_until_quiet(addresses)
-            return [contenders.singles(singles), *contenders.bulk(bulk)]
+            tables = [contenders.singles(singles), *contenders.bulk(bulk)]
+            if arguments.forgotten:
+                tables.append(replace(contenders, topic=other).forgetting(arguments.forgotten))
+            return tables
 
 
 @contextmanager
@@ -178,6 +185,31 @@ class _Contenders:
         note = f"Runs of {_RUN} messages side by side, every other run; {len(sent) // _RUN:,} holes in each cursor."
         return [Table(title, _BULK, rows, [note, load]), self._a_day(results[0], sent)]
 
+    def forgetting(self, count: int) -> Table:
+        """What the members use from the due time to the last cancellation that is forgotten."""
+        pids = {**self.addresses.members, "sidecar": self.sidecar.pid}
+        before = self._open()
+        due = now_ms() + _TO_FORGET_MS
+        self._by_sidecar(self.topic.send(count, due))
+        self._settle()
+        idle = ProcessorTime(pids)
+        time.sleep(_IDLE_SECONDS)
+        idle_used = idle.used()
+        assert now_ms() < due, "it was due before it was measured; take fewer, or a quicker machine"
+        time.sleep((due - now_ms()) / 1000)
+        used, begin = ProcessorTime(pids), time.monotonic()
+        while self._open() > before:
+            assert time.monotonic() - begin < _FORGET_PATIENCE_SECONDS, self.sidecar.log()
+            time.sleep(0.5)
+        seconds = time.monotonic() - begin
+        cpu = {name: share - idle_used[name] * seconds / _IDLE_SECONDS for name, share in used.used().items()}
+        row = ["forgotten", f"{seconds:.1f} s", *_shares(cpu, "sidecar"), f"{cpu['sidecar'] / count * 1e6:.0f} µs"]
+        note = "Of the due time; what the processes use when nothing happens is taken off."
+        return Table(f"Forgetting {count:,} cancellations whose time has passed", _FORGETTING, [row], [note])
+
+    def _open(self) -> float:
+        return self.sidecar.metrics()["pulsar_delayed_message_cancellations_open"]
+
     def _timed(self, name: str, proof: str, sent: Sequence[Sent]) -> _Result:
         pids = {**self.addresses.members, "sidecar": self.sidecar.pid, "java": self.java.pid}
         if self.redis is not None:
@@ -259,6 +291,7 @@ class _Contenders:
 _PROCESSES = {"pulsar-sidecar": "sidecar", "Java client": "java", "Redis": "redis"}
 _LOG_TOPIC = "/admin/v2/persistent/pulsar/system/__delayed_message_cancellations"
 _LATENCIES = ("", "what the answer means", "p50", "p99", "max")
+_FORGETTING = ("", "after the due time", "CPU: sidecar", "brokers", "bookies", "sidecar, each")
 _BULK = ("", "what the answer means", "messages/s", "CPU: itself", "brokers", "bookies")
 
 
@@ -270,15 +303,12 @@ def _latency_row(name: str, proof: str, seconds: Sequence[float]) -> list[str]:
 
 def _bulk_row(result: _Result, count: int) -> list[str]:
     own = next(process for start, process in _PROCESSES.items() if result.name.startswith(start))
+    return [result.name, result.proof, f"{count / result.seconds:,.0f}", *_shares(result.cpu, own)]
 
-    def share(prefix: str) -> str:
-        return f"{sum(used for name, used in result.cpu.items() if name.startswith(prefix)):.2f} s"
 
+def _shares(cpu: Mapping[str, float], own: str) -> list[str]:
+    """Processor time of the one process, of all brokers and of all bookies."""
     return [
-        result.name,
-        result.proof,
-        f"{count / result.seconds:,.0f}",
-        f"{result.cpu.get(own, 0.0):.2f} s",
-        share("broker"),
-        share("bookie"),
+        f"{sum(used for name, used in cpu.items() if name.startswith(prefix)):.2f} s"
+        for prefix in (own, "broker", "bookie")
     ]
