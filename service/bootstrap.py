@@ -74,6 +74,8 @@ from service.settings_loading import load_settings
 _CLUSTER_NAME_PATIENCE_SECONDS = 60.0
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 _SWITCH_SECONDS = 0.001
+_STARTING_SECONDS = 3.0
+"""A sidecar that starts, and asks brokers for the first time, makes the store slower than it is if it is let alone."""
 _log = structlog.get_logger("pulsar-sidecar")
 
 
@@ -244,7 +246,8 @@ def _adaptive_limit(settings: Settings, clock: Clock, stack: ExitStack) -> Share
         return None
     limit = SharedLimit(AdaptiveLimit(clock, settings.two_phase_deletion_latency_factor))
     servers = parse_metadata_store_url(settings.metadata_store_url).servers
-    probe = LatencyProbe(servers, store_credential_of(settings), clock, limit)
+    credential = store_credential_of(settings)
+    probe = LatencyProbe(servers, credential, clock, limit, after_seconds=_STARTING_SECONDS)
     probe.start()
     close_at_the_end(stack, probe)
     return limit

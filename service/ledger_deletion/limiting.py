@@ -33,7 +33,8 @@ _GENTLE_LEVEL: Final = 0.2
 _ALONE_SECONDS: Final = 0.002
 _GRACE_SECONDS: Final = 0.0005
 """So much longer than its idle p99 is never late, however quick the store is."""
-_FIRST_LEVEL: Final = 25.0
+_FIRST_LEVEL: Final = 1.0
+"""What a store bears shows only while it is worked on; where it bears more, the level is at tens within seconds."""
 _BLIND_LEVEL: Final = 25.0
 _TWO_MULTIS_FROM: Final = 40
 _REST_SECONDS: Final = 0.005
@@ -110,6 +111,7 @@ class AdaptiveLimit:
         self._recent: deque[float] = deque(maxlen=_RECENT_SAMPLES)
         self._level = LOWEST_LEVEL
         self._learnt = False
+        self._batches = 0
         started = clock.monotonic_seconds()
         self._worked_at = started - _QUIET_SECONDS
         self._observed_at = started
@@ -131,12 +133,26 @@ class AdaptiveLimit:
         now = self._clock.monotonic_seconds()
         self._worked_at = now
 
+    # --- what the worker tells ---------------------------------------------------------------------------------------
+
+    def batch_begins(self) -> None:
+        """A batch is in hand: what is measured until its end is not idle, although the store may be let alone.
+
+        It asks brokers and bookies too, and they share the store's machines and ask it themselves.
+        """
+        self._batches += 1
+
+    def batch_ends(self) -> None:
+        """It is in hand no more."""
+        self._batches -= 1
+        self.working()
+
     # --- what the probe tells ----------------------------------------------------------------------------------------
 
     def probe_interval_seconds(self) -> float:
         """When the next probe is due after this one."""
         now = self._clock.monotonic_seconds()
-        rarely = self._is_idle(now) and self._learnt
+        rarely = self._is_quiet(now) and self._learnt
         return _IDLE_PROBE_SECONDS if rarely else _BUSY_PROBE_SECONDS
 
     def observe(self, seconds: float) -> None:
@@ -144,19 +160,19 @@ class AdaptiveLimit:
         now = self._clock.monotonic_seconds()
         passed = min(_LONGEST_STEP_SECONDS, now - self._observed_at)
         self._observed_at = now
-        idle = self._is_idle(now)
-        if idle or self._was_alone(now, seconds):
+        quiet = self._is_quiet(now)
+        if (quiet and not self._batches) or self._was_alone(now, seconds):
             self._idle.add(now, seconds)
-        if not idle:
+        if not quiet:
             self._recent.append(seconds)
-        if self._has_learnt(now) and not idle:
+        if self._has_learnt(now) and not quiet:
             self._steer(now, seconds, passed)
 
     def overdue(self, seconds: float) -> None:
         """A probe has taken so long already and has no answer yet; its end is still to be told (`observe`)."""
         now = self._clock.monotonic_seconds()
         self._observed_at = now
-        if self._has_learnt(now) and not self._is_idle(now) and seconds > self._in_time_seconds(now):
+        if self._has_learnt(now) and not self._is_quiet(now) and seconds > self._in_time_seconds(now):
             self._steer(now, seconds, 0.0)
 
     def readings(self) -> LimitReadings:
@@ -168,7 +184,8 @@ class AdaptiveLimit:
 
     # --- steering ----------------------------------------------------------------------------------------------------
 
-    def _is_idle(self, now: float) -> bool:
+    def _is_quiet(self, now: float) -> bool:
+        """Whether the store has been let alone for a while."""
         return now - self._worked_at >= _QUIET_SECONDS
 
     def _was_alone(self, now: float, seconds: float) -> bool:

@@ -87,13 +87,31 @@ def _table(turns: dict[str, list[Turn]], arguments: argparse.Namespace) -> Table
     return Table(
         f"Another client at {arguments.rate:.0f} requests/s while {arguments.ledgers:,} ledgers are deleted, "
         f"{arguments.rounds} rounds together",
-        ("", "ledgers/s", "alone: p50", "p99", "slowest", "meanwhile: p50", "p99", "slowest", "p99, times alone"),
+        (
+            *("", "ledgers/s", "alone: p50", "p99", "slowest", "meanwhile: p50", "p99", "slowest", "p99, times alone"),
+            *("on the wire: alone, p99", "meanwhile, p99", "times"),
+        ),
         rows,
     )
 
 
 def _row(name: str, found: Sequence[Turn]) -> tuple[str, ...]:
-    alone = Latencies([each for turn in found for each in turn.alone.milliseconds])
-    beside = Latencies([each for turn in found for each in turn.beside.milliseconds])
+    alone, beside = _joined([turn.alone for turn in found]), _joined([turn.beside for turn in found])
     rate = statistics.median(turn.ledgers_per_second for turn in found)
-    return (name, f"{rate:,.0f}", *alone.cells(), *beside.cells(), f"{beside.p(99) / alone.p(99):.1f}")
+    cells = (*alone.cells(), *beside.cells(), _times(alone, beside))
+    return (name, f"{rate:,.0f}", *cells, *_wire_cells(alone.wire(), beside.wire()))
+
+
+def _joined(latencies: Sequence[Latencies]) -> Latencies:
+    return Latencies(
+        [each for one in latencies for each in one.milliseconds],
+        [each for one in latencies for each in one.on_the_wire],
+    )
+
+
+def _wire_cells(alone: Latencies, beside: Latencies) -> tuple[str, ...]:
+    return f"{alone.p(99):.2f} ms", f"{beside.p(99):.2f} ms", _times(alone, beside)
+
+
+def _times(alone: Latencies, beside: Latencies) -> str:
+    return f"{beside.p(99) / alone.p(99):.1f}"

@@ -1,9 +1,10 @@
 """A client in a process of its own that sends requests at fixed moments, whether or not earlier ones were answered.
 
 A latency counts from the moment at which the request should have been sent, so a server that stalls is charged with
-every request that it kept waiting, and a late client with its own lateness. Two kinds of requests: HTTP GETs over
-keep-alive connections, and ZooKeeper reads and writes (four to one) over one session, as another client of the cluster
-makes them.
+every request that it kept waiting, and a late client with its own lateness. Beside it stands what was on the wire: from
+the moment of sending to the one at which the kernel had the answer, without what the client waits for a processor. Two
+kinds of requests: HTTP GETs over keep-alive connections, and ZooKeeper reads and writes (four to one) over one session,
+as another client of the cluster makes them.
 """
 
 import argparse
@@ -26,6 +27,9 @@ from tests.cluster.choosing import PROJECT
 _LENGTH = struct.Struct("!i")
 _HEADER = struct.Struct("!ii")
 _REPLY = struct.Struct("!iqi")
+_SO_TIMESTAMPNS = 35
+"""asm-generic/socket.h; Python has no name for it. A stamp is a ``struct timespec``."""
+_TIMESPEC = struct.Struct("@qq")
 _SECONDS = 30.0
 _SPIN_SECONDS = 0.0002
 
@@ -33,12 +37,17 @@ _SPIN_SECONDS = 0.0002
 class Latencies:
     """What one stretch of time looked like to the client, in milliseconds."""
 
-    def __init__(self, milliseconds: Sequence[float]) -> None:
+    def __init__(self, milliseconds: Sequence[float], on_the_wire: Sequence[float] = ()) -> None:
         self.milliseconds = milliseconds
+        self.on_the_wire = on_the_wire
 
     def p(self, percent: float) -> float:
         """A percentile."""
         return percentile(self.milliseconds, percent / 100)
+
+    def wire(self) -> "Latencies":
+        """The same without the client's own waiting."""
+        return Latencies(self.on_the_wire)
 
     def cells(self) -> list[str]:
         """p50, p99 and the slowest, for a table."""
@@ -57,7 +66,7 @@ class OpenLoopClient:
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        return Latencies(json.loads(self._process.stdout.readline()))
+        return Latencies(*json.loads(self._process.stdout.readline()))
 
     def over(self, seconds: float) -> Latencies:
         """The next so many seconds."""
@@ -182,11 +191,12 @@ def _run(lanes: Sequence[Lane], rate: float) -> None:
     poll = select.poll()
     poll.register(0, select.POLLIN)
     by_descriptor = {lane.socket.fileno(): lane for lane in lanes}
-    waiting: dict[int, deque[float]] = {descriptor: deque() for descriptor in by_descriptor}
+    waiting: dict[int, deque[tuple[float, int]]] = {descriptor: deque() for descriptor in by_descriptor}
     for lane in lanes:
         lane.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        lane.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         poll.register(lane.socket, select.POLLIN)
-    taken: list[float] = []
+    taken: tuple[list[float], list[float]] = ([], [])
     number, begin = 0, time.perf_counter()
     gc.disable()
     while True:
@@ -196,8 +206,8 @@ def _run(lanes: Sequence[Lane], rate: float) -> None:
             # Of those with the fewest the next in turn, as a server closes connections that it takes to be idle.
             turn = number % len(lanes)
             lane = min((*lanes[turn:], *lanes[:turn]), key=lambda lane: len(waiting[lane.socket.fileno()]))
+            waiting[lane.socket.fileno()].append((due, time.time_ns()))
             lane.socket.sendall(lane.request(number))
-            waiting[lane.socket.fileno()].append(due)
             number += 1
             continue
         # poll() counts in milliseconds; the rest is spent asking, so that the client is not late itself.
@@ -208,14 +218,24 @@ def _run(lanes: Sequence[Lane], rate: float) -> None:
                     return
                 sys.stdout.write(json.dumps(taken) + "\n")
                 sys.stdout.flush()
-                taken.clear()
+                taken = ([], [])
                 continue
-            data = by_descriptor[descriptor].socket.recv(65_536)
+            data, stamps, _, _ = by_descriptor[descriptor].socket.recvmsg(65_536, 256)
             if not data:
                 sys.exit("the server has closed the connection")
             arrived = time.perf_counter()
             answered = by_descriptor[descriptor].answers(data)
-            taken.extend((arrived - waiting[descriptor].popleft()) * 1000 for _ in range(answered))
+            received_ns = _kernel_ns(stamps)
+            for _ in range(answered):
+                due, sent_ns = waiting[descriptor].popleft()
+                taken[0].append((arrived - due) * 1000)
+                taken[1].append((received_ns - sent_ns) / 1e6)
+
+
+def _kernel_ns(stamps: Sequence[tuple[int, int, bytes]]) -> int:
+    ((_, _, stamp),) = stamps
+    seconds, nanoseconds = _TIMESPEC.unpack(stamp)
+    return int(seconds) * 1_000_000_000 + int(nanoseconds)
 
 
 def main() -> None:

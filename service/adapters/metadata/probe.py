@@ -58,7 +58,13 @@ class LatencyProbe:
     """Probes in a thread of its own until it is closed; a lost connection is made again."""
 
     def __init__(
-        self, servers: Sequence[str], credential: ZooKeeperCredential | None, clock: Clock, listener: ProbeListener
+        self,
+        servers: Sequence[str],
+        credential: ZooKeeperCredential | None,
+        clock: Clock,
+        listener: ProbeListener,
+        *,
+        after_seconds: float = 0.0,
     ) -> None:
         """Prepare; see `start`.
 
@@ -67,7 +73,9 @@ class LatencyProbe:
             credential: for servers that demand one of every session.
             clock: times waiting.
             listener: is told of every probe, in the probe's thread.
+            after_seconds: how long to wait before the first one.
         """
+        self._after_seconds = after_seconds
         self._servers = servers
         self._credential = credential
         self._clock = clock
@@ -87,6 +95,7 @@ class LatencyProbe:
 
     def _run(self) -> None:
         out_of_reach = False
+        self._clock.wait_seconds(self._after_seconds, self._stop)
         while not self._stop.is_set():
             server = random.choice(self._servers)  # noqa: S311
             try:

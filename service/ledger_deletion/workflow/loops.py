@@ -6,6 +6,7 @@ hold the work, never this process.
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import structlog
 
@@ -130,7 +131,9 @@ class Loops:
 
     def _settle(self, settler: Settler, pending: PendingDeletions, deliveries: Sequence[Delivery]) -> None:
         started = self._clock.monotonic_seconds()
-        report = settler.settle(pending, deliveries)
+        limit = self._runtime.world.limit
+        with nullcontext() if limit is None else limit.batch():
+            report = settler.settle(pending, deliveries)
         self._runtime.metrics.batch_seconds(self._clock.monotonic_seconds() - started)
         if report.mean_length_bytes is not None:
             self._runtime.learn_length(report.mean_length_bytes)

@@ -1,6 +1,8 @@
 """The adaptive limit as several threads use it: the driver's callers, the probe, whoever asks for the status."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from service.ledger_deletion.limiting import AdaptiveLimit, LimitReadings
 from service.model.metadata import Allowance
@@ -22,6 +24,17 @@ class SharedLimit:
         """See `AdaptiveLimit.working`."""
         with self._lock:
             self._limit.working()
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Around the settling of a batch; see `AdaptiveLimit.batch_begins`."""
+        with self._lock:
+            self._limit.batch_begins()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._limit.batch_ends()
 
     def probe_interval_seconds(self) -> float:
         """See `AdaptiveLimit.probe_interval_seconds`."""

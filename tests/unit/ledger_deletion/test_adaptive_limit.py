@@ -134,12 +134,20 @@ def test_it_never_leaves_its_bounds(events: list[tuple[str, float]], known: int)
         assert 0 < limit.probe_interval_seconds() <= 0.05
 
 
-def test_it_begins_carefully_and_learns_within_a_second() -> None:
+def test_it_begins_carefully_and_is_quick_within_seconds() -> None:
     store = Store(1.0, 0.05)
     assert store.limit.allowance().rest_seconds > 0
     store.drain(2)
     assert store.levels[0] == LOWEST_LEVEL
+    assert 1 <= store.levels[-1] < 10
+    store.drain(3)
     assert store.levels[-1] > 10
+
+
+def test_a_first_backlog_does_not_begin_with_a_burst() -> None:
+    store = Store(1.0, 0.05)
+    store.idle(30)
+    assert store.limit.allowance() == Allowance(1, 1)
 
 
 def test_after_a_stall_it_comes_back() -> None:
@@ -192,9 +200,9 @@ def test_half_a_millisecond_more_is_never_late() -> None:
     limit.allowance()
     clock.advance_ms(100)
     limit.observe(0.0006)
-    assert limit.readings().level >= 25
+    assert limit.readings().level >= 1
     limit.observe(0.00061)
-    assert limit.readings().level < 25
+    assert limit.readings().level < 1
 
 
 def test_a_slow_probe_while_nothing_is_deleted_cuts_nothing() -> None:
@@ -227,6 +235,24 @@ def test_what_it_does_besides_deleting_is_not_idle_either() -> None:
     assert store.limit.readings().recent_p99_ms == 1000
 
 
+def test_while_a_batch_is_in_hand_nothing_is_idle_even_if_the_store_is_let_alone() -> None:
+    store = Store(1.0, 0.05)
+    store.idle(30)
+    before = store.limit.readings()
+    store.limit.batch_begins()
+    for _ in range(99):
+        store.limit.observe(0.1)
+    assert store.limit.readings() == before
+    store.limit.batch_ends()
+    store.clock.advance_ms(499)
+    store.limit.observe(0.1)
+    assert store.limit.readings().idle_p99_ms == before.idle_p99_ms
+    store.idle(1)
+    for _ in range(5):
+        store.limit.observe(0.1)
+    assert store.limit.readings().idle_p99_ms == 100
+
+
 def test_a_few_probes_are_not_knowledge() -> None:
     idle = IdleLatency()
     for number in range(99):
@@ -250,7 +276,8 @@ def test_threads_share_one() -> None:
     shared = SharedLimit(AdaptiveLimit(clock, 2.0))
     for _ in range(100):
         shared.observe(0.001)
-    shared.working()
+    with shared.batch():
+        shared.working()
     clock.advance_ms(100)
     shared.overdue(1.0)
     assert shared.readings().idle_p99_ms == 1.0
