@@ -41,7 +41,7 @@ WINDOW = 1000
 _WARM_UP_LEDGERS = 10_000
 _RECORDS_PER_CALL = 5_000
 _LOOK_SECONDS = 0.02
-_PATIENCE_SECONDS = 300
+_PATIENCE_SECONDS = 900
 _CLOCK = SystemClock()
 
 SIDECAR = "sidecar, every check, to acknowledged"

@@ -20,7 +20,7 @@ from service.local_cluster.addresses import ClusterAddresses
 from service.local_cluster.ports import LOOPBACK
 from service.model.clocks import SystemClock
 from tests.benchmarks.drain import SidecarUnderLoad, backlog_gauge
-from tests.benchmarks.open_loop import Latencies, open_loop_client
+from tests.benchmarks.open_loop import Latencies, joined, open_loop_client
 from tests.benchmarks.orphans import OrphanMaker
 from tests.benchmarks.reporting import Table
 from tests.benchmarks.stage import add_cluster_arguments, benchmark_cluster, wait_until_quiet
@@ -29,6 +29,7 @@ from tests.cluster.sidecars import Sidecars
 NAME = "inflight"
 PATH = "/admin/v2/broker-stats/estimatedInflightDeletionLedgerCount"
 _CLOCK = SystemClock()
+_HEAD = ("", "ledgers/s", "p50", "p99", "slowest", "on the wire: p50", "p99")
 _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1\r\n\r\n0"
 
 
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
             rows += stage.idle_and_draining("a server that does nothing", LOOPBACK, port)
         url = urlsplit(sidecar.url)
         rows += stage.idle_and_draining("the sidecar", str(url.hostname), int(url.port or 0))
-    return [Table(f"{PATH} at {arguments.rate:.0f} requests/s", ("", "ledgers/s", "p50", "p99", "slowest"), rows)]
+    return [Table(f"{PATH} at {arguments.rate:.0f} requests/s", _HEAD, rows)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +76,12 @@ class _Stage:
         with open_loop_client("http", host, port, self.arguments.rate, PATH) as client:
             client.over(2)
             idle = client.over(self.arguments.seconds)
-            rates, draining = [], []
+            rates, taken = [], []
             for _ in range(self.arguments.rounds):
                 rates.append(self.drain(client.take))
-                draining += client.take().milliseconds
+                taken.append(client.take())
         rate = f"{sum(rates) / len(rates):,.0f}"
-        return [(f"{who}, idle", "", *idle.cells()), (f"{who}, while it drains", rate, *Latencies(draining).cells())]
+        return [(f"{who}, idle", "", *_cells(idle)), (f"{who}, while it drains", rate, *_cells(joined(taken)))]
 
     def drain(self, begins: Callable[[], object] = lambda: None) -> float:
         """Ledgers a second; ``begins`` is called when all is prepared."""
@@ -89,6 +90,10 @@ class _Stage:
         wait_until_quiet(self.addresses)
         begins()
         return len(orphans) / self.drained.drain(orphans)
+
+
+def _cells(latencies: Latencies) -> tuple[str, ...]:
+    return *latencies.cells(), f"{latencies.wire().p(50):.2f} ms", f"{latencies.wire().p(99):.2f} ms"
 
 
 @contextmanager

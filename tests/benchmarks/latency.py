@@ -17,7 +17,7 @@ from pathlib import Path
 from service.adapters.metadata.url import parse_metadata_store_url
 from service.local_cluster.addresses import ClusterAddresses
 from tests.benchmarks.drain import BROKERS_CLIENT, Starter, contender_starters
-from tests.benchmarks.open_loop import Latencies, OpenLoopClient, open_loop_client
+from tests.benchmarks.open_loop import Latencies, OpenLoopClient, joined, open_loop_client
 from tests.benchmarks.orphans import OrphanMaker
 from tests.benchmarks.reporting import Table
 from tests.benchmarks.stage import add_cluster_arguments, benchmark_cluster, wait_until_quiet
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ledgers", type=int, default=50_000, help="for each contender and round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=100, help="requests a second of the other client")
-    parser.add_argument("--alone-seconds", type=float, default=10, help="how long it is measured alone, each time")
+    parser.add_argument("--alone-seconds", type=float, default=30, help="how long it is measured alone, each time")
     parser.add_argument("--only", help="only contenders whose name contains this")
     add_cluster_arguments(parser)
 
@@ -96,17 +96,10 @@ def _table(turns: dict[str, list[Turn]], arguments: argparse.Namespace) -> Table
 
 
 def _row(name: str, found: Sequence[Turn]) -> tuple[str, ...]:
-    alone, beside = _joined([turn.alone for turn in found]), _joined([turn.beside for turn in found])
+    alone, beside = joined([turn.alone for turn in found]), joined([turn.beside for turn in found])
     rate = statistics.median(turn.ledgers_per_second for turn in found)
     cells = (*alone.cells(), *beside.cells(), _times(alone, beside))
     return (name, f"{rate:,.0f}", *cells, *_wire_cells(alone.wire(), beside.wire()))
-
-
-def _joined(latencies: Sequence[Latencies]) -> Latencies:
-    return Latencies(
-        [each for one in latencies for each in one.milliseconds],
-        [each for one in latencies for each in one.on_the_wire],
-    )
 
 
 def _wire_cells(alone: Latencies, beside: Latencies) -> tuple[str, ...]:

@@ -54,6 +54,14 @@ class Latencies:
         return [f"{self.p(50):.2f} ms", f"{self.p(99):.2f} ms", f"{self.p(100):.1f} ms"]
 
 
+def joined(latencies: Sequence[Latencies]) -> Latencies:
+    """All of them as one stretch of time."""
+    return Latencies(
+        [each for one in latencies for each in one.milliseconds],
+        [each for one in latencies for each in one.on_the_wire],
+    )
+
+
 class OpenLoopClient:
     """The process, as its parent sees it."""
 
