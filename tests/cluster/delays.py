@@ -151,6 +151,13 @@ class DelayedTopic:
     def unload(self) -> None:
         self._admin("PUT", "/unload")
 
+    def delete_subscription(self, name: str) -> None:
+        self._admin("DELETE", f"/subscription/{name}")
+
+    def backlogs(self) -> dict[str, int]:
+        """Messages that are not acknowledged, by subscription."""
+        return {name: int(stats["msgBacklog"]) for name, stats in self.stats()["subscriptions"].items()}
+
     def stats(self) -> dict[str, Any]:
         """What its broker counts."""
         found: dict[str, Any] = requests.get(f"{self.urls[0]}{self.path}/stats", timeout=OPERATION_SECONDS).json()

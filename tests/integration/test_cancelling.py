@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pulsar
 import pytest
 import requests
 
@@ -81,6 +82,28 @@ def test_what_was_persisted_outlives_the_kill_of_its_broker_and_its_sidecar(stag
             assert deliveries.repeated == {}
         stage.sidecar.wait_until_ready()
         until(lambda: topic.proofs(stage.sidecar, sent[3]) in ({"EXPIRED": 1}, {}), "the cancellation has ended")
+
+
+def test_what_is_not_due_soon_goes_by_what_was_read_a_moment_ago(stage: Stage) -> None:
+    with stage.topic() as topic:
+        topic.subscribe("s", SHARED)
+        topic.subscribe("keyed", KEY_SHARED)
+        sent = topic.send(40, now_ms() + 600_000)
+        answers = [topic.cancel(stage.sidecar, one).status_code for one in sent[:20] + sent[:2]]
+        assert answers == [204] * 22, "one by one, and the first two again"
+        assert topic.backlogs() == {"s": 20, "keyed": 20}
+        topic.delete_subscription("s")
+        gone = topic.cancel(stage.sidecar, sent[20], subscriptionNames="s")
+        assert gone.status_code == 404, gone.text
+        assert topic.cancel(stage.sidecar, sent[20]).status_code == 204
+        earliest = pulsar.InitialPosition.Earliest
+        topic.client.subscribe(str(topic.topic), "late", consumer_type=SHARED, initial_position=earliest).close()
+        assert topic.cancel(stage.sidecar, sent[21]).status_code == 204
+        assert topic.backlogs() == {"keyed": 18, "late": 39}
+        until(lambda: topic.proofs(stage.sidecar, sent[19])["PERSISTED"] >= 1, "what was acknowledged is stored")
+        topic.unload()
+        assert topic.cancel(stage.sidecar, sent[22]).status_code == 204
+        until(lambda: topic.backlogs()["keyed"] == 17, "no acknowledgement was lost")
 
 
 def test_a_partitioned_topic_is_cancelled_on_by_one_call_and_by_what_messages_are(stage: Stage) -> None:
