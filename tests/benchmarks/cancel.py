@@ -204,7 +204,7 @@ class _Contenders:
         seconds = time.monotonic() - begin
         cpu = {name: share - idle_used[name] * seconds / _IDLE_SECONDS for name, share in used.used().items()}
         row = ["forgotten", f"{seconds:.1f} s", *_shares(cpu, "sidecar"), f"{cpu['sidecar'] / count * 1e6:.0f} µs"]
-        note = "Of the due time; what the processes use when nothing happens is taken off."
+        note = "From the due time on; what the processes use when nothing happens is taken off."
         return Table(f"Forgetting {count:,} cancellations whose time has passed", _FORGETTING, [row], [note])
 
     def _open(self) -> float:

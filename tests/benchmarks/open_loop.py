@@ -21,15 +21,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from service.adapters.metadata.kernel_stamps import STAMP_SPACE_BYTES, stamp_arrivals, stamp_ns
 from service.ledger_deletion.limiting import percentile
 from tests.cluster.choosing import PROJECT
 
 _LENGTH = struct.Struct("!i")
 _HEADER = struct.Struct("!ii")
 _REPLY = struct.Struct("!iqi")
-_SO_TIMESTAMPNS = 35
-"""asm-generic/socket.h; Python has no name for it. A stamp is a ``struct timespec``."""
-_TIMESPEC = struct.Struct("@qq")
 _SECONDS = 30.0
 _SPIN_SECONDS = 0.0002
 
@@ -202,7 +200,7 @@ def _run(lanes: Sequence[Lane], rate: float) -> None:
     waiting: dict[int, deque[tuple[float, int]]] = {descriptor: deque() for descriptor in by_descriptor}
     for lane in lanes:
         lane.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        lane.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        stamp_arrivals(lane.socket)
         poll.register(lane.socket, select.POLLIN)
     taken: tuple[list[float], list[float]] = ([], [])
     number, begin = 0, time.perf_counter()
@@ -228,22 +226,16 @@ def _run(lanes: Sequence[Lane], rate: float) -> None:
                 sys.stdout.flush()
                 taken = ([], [])
                 continue
-            data, stamps, _, _ = by_descriptor[descriptor].socket.recvmsg(65_536, 256)
+            data, stamps, _, _ = by_descriptor[descriptor].socket.recvmsg(65_536, STAMP_SPACE_BYTES)
             if not data:
                 sys.exit("the server has closed the connection")
             arrived = time.perf_counter()
             answered = by_descriptor[descriptor].answers(data)
-            received_ns = _kernel_ns(stamps)
+            received_ns = stamp_ns(stamps) or time.time_ns()
             for _ in range(answered):
                 due, sent_ns = waiting[descriptor].popleft()
                 taken[0].append((arrived - due) * 1000)
                 taken[1].append((received_ns - sent_ns) / 1e6)
-
-
-def _kernel_ns(stamps: Sequence[tuple[int, int, bytes]]) -> int:
-    ((_, _, stamp),) = stamps
-    seconds, nanoseconds = _TIMESPEC.unpack(stamp)
-    return int(seconds) * 1_000_000_000 + int(nanoseconds)
 
 
 def main() -> None:

@@ -10,13 +10,13 @@ import logging
 import random
 import socket
 import struct
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Final, Protocol, Self
 
 from kazoo.protocol.serialization import Auth, CloseInstance, Connect, Sync
 
+from service.adapters.metadata.kernel_stamps import STAMP_SPACE_BYTES, stamp_arrivals, stamp_ns
 from service.adapters.metadata.session import ZooKeeperCredential
 from service.model.clocks import Clock, wall_ns
 
@@ -30,9 +30,6 @@ _AUTH_XID: Final = -4
 _CLOSE_XID: Final = 0
 _MAX_ANSWER_BYTES: Final = 64 * 1024
 
-# asm-generic/socket.h; Python has no name for it. Stamps are struct timespec of CLOCK_REALTIME.
-_SO_TIMESTAMPNS: Final = 35
-_TIMESPEC = struct.Struct("@qq")
 _LENGTH = struct.Struct("!i")
 _HEADER = struct.Struct("!ii")
 _REPLY = struct.Struct("!iqi")
@@ -131,8 +128,7 @@ class ProbeConnection:
         self._socket = socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if sys.platform == "linux":
-                self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            stamp_arrivals(self._socket)
             self._greet(credential)
         except BaseException:
             self._socket.close()
@@ -195,12 +191,12 @@ class ProbeConnection:
     def _receive(self) -> bool:
         """Wait a little; whether a whole answer is there."""
         try:
-            data, ancillary, _, _ = self._socket.recvmsg(_MAX_ANSWER_BYTES, socket.CMSG_SPACE(_TIMESPEC.size))
+            data, ancillary, _, _ = self._socket.recvmsg(_MAX_ANSWER_BYTES, STAMP_SPACE_BYTES)
         except TimeoutError:
             return False
         if not data:
             raise ConnectionResetError("the server has closed the connection")
-        self._received_ns = _stamp_ns(ancillary) or wall_ns()
+        self._received_ns = stamp_ns(ancillary) or wall_ns()
         self._buffer += data
         return len(self._buffer) >= self._frame_bytes()
 
@@ -217,11 +213,3 @@ class ProbeConnection:
         frame = bytes(self._buffer[_LENGTH.size : end])
         del self._buffer[:end]
         return frame
-
-
-def _stamp_ns(ancillary: Sequence[tuple[int, int, bytes]]) -> int | None:
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) >= _TIMESPEC.size:
-            seconds, nanoseconds = _TIMESPEC.unpack_from(data)
-            return int(seconds * 1_000_000_000 + nanoseconds)
-    return None

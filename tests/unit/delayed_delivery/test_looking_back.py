@@ -16,10 +16,10 @@ _WITHIN_MS = 1_999
 class Looking:
     """A cluster whose calls are counted, a sidecar, and a first cancellation that has read everything."""
 
-    def __init__(self, **facts: object) -> None:
+    def __init__(self) -> None:
         self.cluster = FakeCluster()
         self.subscription = self.cluster.subscribe()
-        self.cluster.publish(20, _DUE_IN_MS, **facts)
+        self.cluster.publish(20, _DUE_IN_MS)
         self.calls: Counter[str] = Counter()
         self.cluster.before = lambda call: self.calls.update([call])
         self.sidecar = FakeSidecar(self.cluster)
@@ -112,8 +112,7 @@ def test_many_are_looked_at_afresh(looking: Looking) -> None:
     assert all(outcome.cancelled for outcome in looking.sidecar.cancel(*range(121, 150)))
 
 
-def test_chunks_are_looked_for_afresh() -> None:
-    looking = Looking()
+def test_chunks_are_looked_for_afresh(looking: Looking) -> None:
     looking.cluster.publish(1, _DUE_IN_MS, chunk=Chunk("u", 0, 2))
     looking.cluster.publish(1, _DUE_IN_MS, chunk=Chunk("u", 1, 2))
     assert looking.proof(21) is Proof.ACKED
