@@ -1,0 +1,53 @@
+"""Which topics are shadows (PIP-180), and of which source.
+
+A shadow's managed ledger lists its source's ledgers, offload contexts included, and stock 4.0.8 brokers delete them
+with the shadow. A node that cannot be read is never taken for an ordinary topic's: the call raises `UndecodableError`.
+"""
+
+import json
+from collections.abc import Mapping
+
+from service.ledger_ownership.references import managed_ledger_references
+from service.model.errors import InvalidInputError, UndecodableError
+from service.model.names import TopicName, parse_topic_name
+
+SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE"
+"""``ManagedLedgerConfig.PROPERTY_SOURCE_TOPIC_KEY``: the property that makes a topic a shadow and names its source."""
+
+
+def managed_ledger_shadow_source(data: bytes) -> str | None:
+    """The source as a ``ManagedLedgerInfo`` node (compressed or not) spells it, or None for a topic of its own."""
+    return managed_ledger_references(data).properties.get(SHADOW_SOURCE)
+
+
+def partitioned_topic_shadow_source(data: bytes) -> str | None:
+    """The source as a node below ``/admin/partitioned-topics`` spells it, or None for a topic of its own.
+
+    Brokers read a partition's source from here: it is this topic's partition of the same number.
+    """
+    properties = _partitioned_topic_properties(data)
+    source = properties.get(SHADOW_SOURCE)
+    if source is not None and not isinstance(source, str):
+        raise UndecodableError(f"a partitioned topic's {SHADOW_SOURCE} is not text; look at its node by hand")
+    return source
+
+
+def source_topic(spelled: str) -> TopicName | None:
+    """The topic that a shadow's property names, or None where it names nothing that a broker could load."""
+    try:
+        return parse_topic_name(spelled)
+    except InvalidInputError:
+        return None
+
+
+def _partitioned_topic_properties(data: bytes) -> Mapping[str, object]:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UndecodableError("a partitioned topic's node is not JSON; read it again") from error
+    properties = document.get("properties") if isinstance(document, dict) else document
+    if properties is None and isinstance(document, dict):
+        return {}
+    if not isinstance(properties, dict):
+        raise UndecodableError("a partitioned topic's node is not what Pulsar 4.0 writes; look at it by hand")
+    return properties

@@ -1,0 +1,73 @@
+"""A shadow is recognised in whatever form its node is kept, and an unreadable node is never taken for an owner's."""
+
+import zlib
+
+import pytest
+
+from service.ledger_ownership.shadows import (
+    SHADOW_SOURCE,
+    managed_ledger_shadow_source,
+    partitioned_topic_shadow_source,
+    source_topic,
+)
+from service.model.errors import UndecodableError
+from service.model.names import parse_topic_name
+from tests.fakes.bookkeeper import compressed, managed_ledger_bytes
+
+SOURCE = "persistent://public/default/orders"
+
+
+def test_a_shadow_s_managed_ledger_names_its_source() -> None:
+    plain = managed_ledger_bytes([1, 2], properties={"other": "x", SHADOW_SOURCE: SOURCE})
+    assert managed_ledger_shadow_source(plain) == SOURCE
+    assert managed_ledger_shadow_source(compressed("ZLIB", plain, zlib.compress(plain))) == SOURCE
+
+
+@pytest.mark.parametrize(
+    "data", [b"", managed_ledger_bytes([1, 2]), managed_ledger_bytes([1], properties={"k": SOURCE})]
+)
+def test_an_owner_s_managed_ledger_names_none(data: bytes) -> None:
+    assert managed_ledger_shadow_source(data) is None
+
+
+def test_a_partitioned_shadow_names_its_source() -> None:
+    node = b'{"partitions":2,"deleted":false,"properties":{"PULSAR.SHADOW_SOURCE":"%s"}}' % SOURCE.encode()
+    assert partitioned_topic_shadow_source(node) == SOURCE
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"partitions":2,"deleted":false}',
+        b'{"partitions":2,"properties":null}',
+        b'{"partitions":2,"properties":{"owner":"me"}}',
+    ],
+)
+def test_a_partitioned_owner_names_none(data: bytes) -> None:
+    assert partitioned_topic_shadow_source(data) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"partitions":2,"properties":[]}',
+        b'{"partitions":2,"properties":{"PULSAR.SHADOW_SOURCE":7}}',
+    ],
+)
+def test_an_unreadable_partitioned_topic_is_not_taken_for_an_owner(data: bytes) -> None:
+    with pytest.raises(UndecodableError):
+        partitioned_topic_shadow_source(data)
+
+
+def test_an_unreadable_managed_ledger_is_not_taken_for_an_owner() -> None:
+    with pytest.raises(UndecodableError):
+        managed_ledger_shadow_source(b"\xff\xff")
+
+
+def test_a_source_is_spelled_as_any_topic() -> None:
+    assert source_topic("public/default/orders") == source_topic(SOURCE) == parse_topic_name(SOURCE)
+    assert source_topic("half/a-name") is None
