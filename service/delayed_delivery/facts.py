@@ -89,8 +89,6 @@ class SubscriptionFacts:
 
     Attributes:
         consumers: how many are connected.
-        messages_out: messages handed to consumers so far, ever since the topic was loaded; it only grows.
-        unacked: messages handed to consumers and not acknowledged yet.
         sticky: a Key_Shared subscription whose consumers chose their hash ranges (``keySharedMode`` STICKY).
         durable: False for a reader's.
     """
@@ -98,8 +96,6 @@ class SubscriptionFacts:
     name: str
     type: SubscriptionType
     consumers: int = 0
-    messages_out: int = 0
-    unacked: int = 0
     sticky: bool = False
     allow_out_of_order: bool = False
     durable: bool = True

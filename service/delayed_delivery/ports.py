@@ -78,18 +78,8 @@ class Topics(Protocol):
         """
         ...
 
-    def state(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> TopicState:
-        """Its ledgers and cursors, asked now or at most so long ago.
-
-        Raises `NotFoundError` when there is no such topic.
-        """
-        ...
-
-    def cursor_names(self, topic: TopicName) -> Collection[str]:
-        """The durable subscriptions that the metadata store holds now, brokers' own among them; none without a topic.
-
-        It takes a fraction of what a broker takes to tell them.
-        """
+    def state(self, topic: TopicName) -> TopicState:
+        """Its ledgers and cursors. Raises `NotFoundError` when there is no such topic."""
         ...
 
     def delay_policy(self, topic: TopicName) -> DelayPolicy:

@@ -61,7 +61,6 @@ class FakeSubscription:
     delivered: defaultdict[Position, int] = field(default_factory=lambda: defaultdict(int))
     by_sidecar: set[Position] = field(default_factory=set)
     out: set[Position] = field(default_factory=set)
-    messages_out: int = 0
     stored_at_ms: int = -10_000
 
     @property
@@ -92,7 +91,6 @@ class FakeCluster:
         self.native_calls: list[tuple[Position, int]] = []
         self.store = FakeMetadataStore()
         self._followers: list[Callable[[LogRecords], None]] = []
-        self._state: tuple[int, TopicState | None] = (0, None)
 
     # --- what a test does ------------------------------------------------------------------------------------------
 
@@ -136,7 +134,6 @@ class FakeCluster:
         for subscription in self.subscriptions_.values():
             subscription.acked = set(subscription.stored)
             subscription.out.clear()
-            subscription.messages_out = 0
 
     def unload(self) -> None:
         for subscription in self.subscriptions_.values():
@@ -150,7 +147,6 @@ class FakeCluster:
 
     def _deliver(self, subscription: FakeSubscription, position: Position) -> None:
         subscription.delivered[position] += 1
-        subscription.messages_out += 1
         if subscription.keeps:
             subscription.out.add(position)
         else:
@@ -187,18 +183,7 @@ class FakeCluster:
             self._existing()
             return {name: _facts(found) for name, found in self.subscriptions_.items()}
 
-    def cursor_names(self, topic: TopicName) -> Collection[str]:
-        with self._call("cursor_names"):
-            return [name for name, found in self.subscriptions_.items() if found.durable and self.topic_exists]
-
-    def state(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> TopicState:
-        read_ms, state = self._state
-        if state is None or self.clock.now_ms() - read_ms >= max_age_seconds * 1000:
-            state = self._read_state()
-            self._state = self.clock.now_ms(), state
-        return state
-
-    def _read_state(self) -> TopicState:
+    def state(self, topic: TopicName) -> TopicState:
         with self._call("state"):
             self._existing()
             last = max(self.entries, default=BEFORE_ALL)
@@ -397,8 +382,6 @@ def _facts(found: FakeSubscription) -> SubscriptionFacts:
         found.name,
         found.type,
         found.consumers,
-        messages_out=found.messages_out,
-        unacked=len(found.out),
         sticky=found.sticky,
         durable=found.durable,
     )

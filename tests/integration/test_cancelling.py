@@ -84,7 +84,7 @@ def test_what_was_persisted_outlives_the_kill_of_its_broker_and_its_sidecar(stag
         until(lambda: topic.proofs(stage.sidecar, sent[3]) in ({"EXPIRED": 1}, {}), "the cancellation has ended")
 
 
-def test_what_is_not_due_soon_goes_by_what_was_read_a_moment_ago(stage: Stage) -> None:
+def test_subscriptions_that_come_and_go_between_cancellations_are_seen(stage: Stage) -> None:
     with stage.topic() as topic:
         topic.subscribe("s", SHARED)
         topic.subscribe("keyed", KEY_SHARED)

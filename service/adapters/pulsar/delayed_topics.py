@@ -1,12 +1,12 @@
 """What brokers tell of topics whose delayed messages are cancelled: subscriptions, cursors, policies, and their clock.
 
-Invariant: asking creates nothing; what is remembered for some seconds (partitions, policies, and subscriptions and
-cursors for those who say how old they may be) is never what decides whether a topic or a subscription exists.
+Invariant: asking creates nothing; what is remembered for some seconds (partitions, policies, and subscriptions for
+those who say how old they may be) is never what decides whether a topic or a subscription exists.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -38,8 +38,6 @@ _POLICY_SECONDS: Final = 10.0
 _PARTITIONS_SECONDS: Final = 10.0
 _CLOCK_SECONDS: Final = 600.0
 _MOST_REMEMBERED: Final = 10_000
-_MOST_STATES: Final = 32
-"""One may have ten thousand ranges."""
 _NO_TOPIC_POLICIES: Final = 405
 
 _LOGGER = logging.getLogger(__name__)
@@ -54,9 +52,8 @@ class _Remembered(Generic[_Value]):
     that those who ask often never wait.
     """
 
-    def __init__(self, clock: Clock, seconds: float, renewer: Executor, most: int = _MOST_REMEMBERED) -> None:
+    def __init__(self, clock: Clock, seconds: float, renewer: Executor) -> None:
         self._clock = clock
-        self._most = most
         self._renewer = renewer
         self._seconds = seconds
         self._values: dict[object, tuple[float, _Value]] = {}
@@ -81,7 +78,7 @@ class _Remembered(Generic[_Value]):
         now = self._clock.monotonic_seconds()
         value = ask()
         with self._lock:
-            if len(self._values) >= self._most and key not in self._values:
+            if len(self._values) >= _MOST_REMEMBERED:
                 self._values.clear()
             if now >= self._values.get(key, (now, value))[0]:
                 self._values[key] = (now, value)
@@ -120,7 +117,6 @@ class BrokerTopics:
         self._policies: _Remembered[DelayPolicy] = _Remembered(clock, _POLICY_SECONDS, renewer)
         self._runtime: _Remembered[_BrokerDelays] = _Remembered(clock, _RUNTIME_SECONDS, renewer)
         self._subscriptions: _Remembered[Mapping[str, SubscriptionFacts]] = _Remembered(clock, 0.0, renewer)
-        self._states: _Remembered[TopicState] = _Remembered(clock, 0.0, renewer, most=_MOST_STATES)
         self._ahead = (0, 0.0)
 
     def partitions(self, topic: TopicName) -> int | None:
@@ -139,12 +135,17 @@ class BrokerTopics:
     def subscriptions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> Mapping[str, SubscriptionFacts]:
         return self._subscriptions.get(topic, lambda: self._asked_subscriptions(topic), seconds=max_age_seconds)
 
-    def state(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> TopicState:
-        return self._states.get(topic, lambda: self._asked_state(topic), seconds=max_age_seconds)
-
-    def cursor_names(self, topic: TopicName) -> Collection[str]:
-        names = self._store.children(managed_ledger_path(topic.managed_ledger_name))
-        return [java_url_decode(name) for name in names or ()]
+    def state(self, topic: TopicName) -> TopicState:
+        document = self._object(topic_path(topic, "/internalStats"))
+        cursors = document.get("cursors")
+        if not isinstance(cursors, dict):
+            raise TemporaryError(f"a broker does not list the cursors of {topic}; try again")
+        lengths = ledger_lengths(document)
+        return TopicState(
+            ledgers=tuple(LedgerSpan(ledger_id, EntryId(lengths[ledger_id] - 1)) for ledger_id in sorted(lengths)),
+            last_confirmed=position_of_text(document.get("lastConfirmedEntry")),
+            cursors=_Cursors(document, {java_url_decode(name): name for name in cursors}),
+        )
 
     def delay_policy(self, topic: TopicName) -> DelayPolicy:
         return self._policies.get(topic, lambda: self._asked_policy(topic))
@@ -178,18 +179,6 @@ class BrokerTopics:
         if not isinstance(found, dict):
             raise TemporaryError(f"a broker does not list the subscriptions of {topic}; try again")
         return {name: _subscription(name, stats) for name, stats in found.items() if isinstance(stats, dict)}
-
-    def _asked_state(self, topic: TopicName) -> TopicState:
-        document = self._object(topic_path(topic, "/internalStats"))
-        cursors = document.get("cursors")
-        if not isinstance(cursors, dict):
-            raise TemporaryError(f"a broker does not list the cursors of {topic}; try again")
-        lengths = ledger_lengths(document)
-        return TopicState(
-            ledgers=tuple(LedgerSpan(ledger_id, EntryId(lengths[ledger_id] - 1)) for ledger_id in sorted(lengths)),
-            last_confirmed=position_of_text(document.get("lastConfirmedEntry")),
-            cursors=_Cursors(document, {java_url_decode(name): name for name in cursors}),
-        )
 
     def _asked_partitions(self, topic: TopicName) -> int:
         found = self._object(topic_path(topic, "/partitions")).get("partitions")
@@ -253,8 +242,6 @@ def _subscription(name: str, stats: Mapping[str, object]) -> SubscriptionFacts:
         name=name,
         type=_type(stats.get("type")),
         consumers=len(consumers) if isinstance(consumers, list) else 0,
-        messages_out=_count(stats, "msgOutCounter"),
-        unacked=_count(stats, "unackedMessages"),
         sticky=stats.get("keySharedMode") == "STICKY",
         allow_out_of_order=stats.get("allowOutOfOrderDelivery") is True,
         durable=stats.get("isDurable", stats.get("durable", True)) is not False,
@@ -266,13 +253,6 @@ def _type(text: object) -> SubscriptionType:
         return SubscriptionType(text)
     except ValueError:
         return SubscriptionType.NONE
-
-
-def _count(stats: Mapping[str, object], name: str) -> int:
-    value = stats.get(name)
-    if not isinstance(value, int):
-        raise TemporaryError(f"a broker's statistics lack the number {name}; try again")
-    return value
 
 
 class _Cursors(Mapping[str, CursorFacts]):

@@ -6,7 +6,7 @@ found fit to be cancelled.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -22,15 +22,12 @@ from service.delayed_delivery.merging import fitting, runs
 from service.delayed_delivery.planning import KnownCancellation, Looked, Plan, Wanted, plan
 from service.delayed_delivery.workflow.world import TYPES_SECONDS, CancelMetrics, Configuration, Memory, World
 from service.model.errors import NotFoundError, OutcomeUnknownError, PermanentError, TemporaryError
-from service.model.ids import LedgerId
 from service.model.names import TopicName
 from service.model.positions import Position
 
 _SOON_MS = 60_000
 _WHERE_SECONDS = 10.0
 """How old it may be, far from the due time, where a topic's entries lie; the entries are read each time."""
-_STATE_SECONDS = 2.0
-"""How old a cursor's state may be that nothing speaks against."""
 _FEW = 100
 """So few cancellations on a Shared subscription are recorded while the broker lets us in; it is a visit of
 milliseconds, and of a consumer that shares no keys with others."""
@@ -71,7 +68,8 @@ class Canceller:
         """
         self._memory.await_log(self._configuration.log_patience_ms)
         began_ms = self._world.clock.now_ms()
-        looked, planned = self._planned(topic, targets, options)
+        looked = self._look(topic, targets)
+        planned = self._explained(targets, looked, options)
         for subscription, wanted in planned.wanted.items():
             self._carry_out(looked, subscription, wanted, options)
         self._count(planned, began_ms)
@@ -79,74 +77,19 @@ class Canceller:
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
-    def _planned(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> tuple[Looked, Plan]:
-        """What is to be done, and what was read for it.
-
-        What is remembered may only say yes: it decides where nothing speaks against a few cancellations, and
-        everything else is decided on a fresh look.
-        """
-        if len(targets) <= _FEW and not _may_be_near(targets, self._world.brokers_now_ms()):
-            looked = self._look_back(topic, targets)
-            if looked is not None:
-                planned = plan(targets, looked, self._known_on(topic), options)
-                if self._is_plain(looked, planned):
-                    return looked, planned
-        looked = self._look(topic, targets)
-        return looked, self._explained(targets, looked, options)
-
-    def _look_back(self, topic: TopicName, targets: Sequence[Target]) -> Looked | None:
-        """All that is to be known, as it was a moment ago, of a topic and subscriptions that exist now.
-
-        None where it has changed since; chunks are not looked for. Whoever acknowledges a message within that moment
-        that is not due for long has done what is asked for here.
-        """
-        topics = self._world.topics
-        asked = self._looks.submit(self._cursors, topic)
-        subscriptions = topics.subscriptions(topic, max_age_seconds=TYPES_SECONDS)
-        policy = topics.delay_policy(topic)
-        found = self._world.entries.read(topic, _positions(targets), max_age_seconds=_WHERE_SECONDS)
-        names, state = asked.result()
-        exist_still = _names_the_same(subscriptions, names) and _names_the_same(subscriptions, state.cursors)
-        if not exist_still or _dropped(found, state):
-            return None
-        return Looked(topic, subscriptions, state, policy, found, {}, self._world.brokers_now_ms())
-
-    def _cursors(self, topic: TopicName) -> tuple[Collection[str], TopicState]:
-        """Whose cursors exist now, and how they were a moment ago."""
-        topics = self._world.topics
-        return topics.cursor_names(topic), topics.state(topic, max_age_seconds=_STATE_SECONDS)
-
-    def _is_plain(self, looked: Looked, planned: Plan) -> bool:
-        """Whether nothing speaks against any of it, and nothing is known of it either."""
-        if any(draft.verdicts or draft.facts is None for draft in planned.drafts):
-            return False
-        return all(self._is_new_and_fits(looked, name, wanted) for name, wanted in planned.wanted.items())
-
-    def _is_new_and_fits(self, looked: Looked, name: str, wanted: Sequence[Wanted]) -> bool:
-        place = (looked.topic, name)
-        known = self._memory.known_at(place)
-        if any(known(one.cancellation.position) is not None for one in wanted):
-            return False
-        # What was acknowledged since the cursor was read is not PERSISTED yet, and each adds a range at most.
-        ranges = looked.state.cursors[name].acked.range_count + self._memory.unproven_count(place)
-        return len(wanted) <= self._world.budget.room(looked.topic, name, ranges=ranges).free
-
     def _look(self, topic: TopicName, targets: Sequence[Target]) -> Looked:
-        """All that is to be known; the counters of subscriptions always from before their cursors.
-
-        Only then do they prove anything near the due time: what is not acknowledged was not out then.
-        """
+        """Everything a decision needs; each cursor is read for this request."""
         topics = self._world.topics
         age_seconds = 0.0 if _may_be_near(targets, self._world.brokers_now_ms()) else TYPES_SECONDS
         subscriptions = topics.subscriptions(topic, max_age_seconds=age_seconds)
         states = self._looks.submit(topics.state, topic)
         policy = topics.delay_policy(topic)
         where_seconds = _WHERE_SECONDS if age_seconds else 0.0
-        found = self._world.entries.read(topic, _positions(targets), max_age_seconds=where_seconds)
+        found = self._world.entries.read(topic, {target.position for target in targets}, max_age_seconds=where_seconds)
         state = states.result()
-        if age_seconds and not _names_the_same(subscriptions, state.cursors):
+        if age_seconds and not _names_the_same(subscriptions, state):
             subscriptions, state = topics.subscriptions(topic), topics.state(topic)
-        dropped = _dropped(found, state)
+        dropped = {position.ledger_id for position in found} - {span.ledger_id for span in state.ledgers}
         if where_seconds and dropped:
             again = {position for position in found if position.ledger_id in dropped}
             found = {**found, **self._world.entries.read(topic, again)}
@@ -166,7 +109,10 @@ class Canceller:
 
     def _explained(self, targets: Sequence[Target], looked: Looked, options: CancelOptions) -> Plan:
         """The plan; while something acknowledged is unexplained, wait a moment for another sidecar's record of it."""
-        known = self._known_on(looked.topic)
+
+        def known(subscription: str) -> KnownCancellation:
+            return self._memory.known_at((looked.topic, subscription))
+
         planned = plan(targets, looked, known, options)
         for _ in range(_EXPLAIN_TRIES):
             if not planned.unexplained:
@@ -174,9 +120,6 @@ class Canceller:
             self._world.clock.wait_seconds(_EXPLAIN_WAIT_SECONDS, self._stop)
             planned = plan(targets, looked, known, options)
         return planned
-
-    def _known_on(self, topic: TopicName) -> Callable[[str], KnownCancellation]:
-        return lambda subscription: self._memory.known_at((topic, subscription))
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
@@ -291,20 +234,11 @@ def _may_be_near(targets: Sequence[Target], now_ms: int) -> bool:
     return any(target.deliver_at_ms is None or target.deliver_at_ms < soon_ms for target in targets)
 
 
-def _names_the_same(subscriptions: Mapping[str, SubscriptionFacts], cursors: Collection[str]) -> bool:
-    """Whether what was remembered of subscriptions is about those that have a cursor, no other and no fewer."""
+def _names_the_same(subscriptions: Mapping[str, SubscriptionFacts], state: TopicState) -> bool:
+    """Whether what was remembered of subscriptions is about those that exist now, no other and no fewer."""
     durable = {name for name, found in subscriptions.items() if found.durable}
     others = (subscriptions.keys() - durable) | INTERNAL_SUBSCRIPTIONS
-    return durable - INTERNAL_SUBSCRIPTIONS == set(cursors) - others
-
-
-def _positions(targets: Sequence[Target]) -> set[Position]:
-    return {target.position for target in targets}
-
-
-def _dropped(found: Collection[Position], state: TopicState) -> set[LedgerId]:
-    """The ledgers of entries that the topic has no more."""
-    return {position.ledger_id for position in found} - {span.ledger_id for span in state.ledgers}
+    return durable - INTERNAL_SUBSCRIPTIONS == state.cursors.keys() - others
 
 
 def _tell(

@@ -23,8 +23,6 @@ STATS = {
         "shared": {
             "type": "Shared",
             "consumers": [{}, {}],
-            "msgOutCounter": 5,
-            "unackedMessages": 2,
             "isDurable": True,
         },
         "sticky": {
@@ -32,10 +30,8 @@ STATS = {
             "keySharedMode": "STICKY",
             "allowOutOfOrderDelivery": True,
             "consumers": [],
-            "msgOutCounter": 0,
-            "unackedMessages": 0,
         },
-        "fresh": {"consumers": [], "msgOutCounter": 0, "unackedMessages": 0},
+        "fresh": {"consumers": []},
     }
 }
 INTERNAL = {
@@ -96,7 +92,7 @@ def _json(document: object) -> Answer:
 def test_subscriptions_and_their_types(world: World) -> None:
     found = world.topics.subscriptions(TOPIC)
     shared, sticky, fresh = found["shared"], found["sticky"], found["fresh"]
-    assert (shared.type, shared.consumers, shared.messages_out, shared.unacked) == (SubscriptionType.SHARED, 2, 5, 2)
+    assert (shared.type, shared.consumers) == (SubscriptionType.SHARED, 2)
     assert (sticky.type, sticky.sticky, sticky.allow_out_of_order) == (SubscriptionType.KEY_SHARED, True, True)
     assert (fresh.type, fresh.durable) == (SubscriptionType.NONE, True)
 
@@ -120,38 +116,6 @@ def test_subscriptions_may_be_some_seconds_old_for_those_who_say_so(world: World
     world.answers["/stats"] = _json(STATS)
     world.clock.advance_ms(2_001)
     assert world.topics.subscriptions(TOPIC, max_age_seconds=2) == first
-
-
-def test_cursors_may_be_some_seconds_old_for_those_who_say_so(world: World) -> None:
-    first = world.topics.state(TOPIC)
-    world.answers["/internalStats"] = _json({**INTERNAL, "cursors": {}})
-    assert world.topics.state(TOPIC, max_age_seconds=2) is first
-    assert world.topics.state(TOPIC).cursors == {}
-    assert world.topics.state(TOPIC, max_age_seconds=2).cursors == {}
-    world.answers["/internalStats"] = Answer(404)
-    world.clock.advance_ms(2_001)
-    with pytest.raises(BrokerRefusedError):
-        world.topics.state(TOPIC, max_age_seconds=2)
-
-
-def test_the_cursors_of_few_topics_are_remembered_and_all_are_told(world: World) -> None:
-    topics = [parse_topic_name(f"persistent://public/default/t{number}") for number in range(100)]
-    for topic in topics:
-        assert world.topics.state(topic, max_age_seconds=2).cursors.keys() == {"my sub", "closed"}
-    asked = len(world.broker.arrived)
-    assert world.topics.state(topics[-1], max_age_seconds=2).cursors
-    assert len(world.broker.arrived) == asked
-    assert world.topics.state(topics[0], max_age_seconds=2).cursors
-    assert len(world.broker.arrived) == asked + 1
-
-
-def test_the_metadata_store_tells_which_cursors_exist(world: World) -> None:
-    assert list(world.topics.cursor_names(TOPIC)) == []
-    path = "/managed-ledgers/public/default/persistent/orders"
-    world.store.create(path, b"")
-    world.store.create(f"{path}/my+sub", b"")
-    world.store.create(f"{path}/__compaction", b"")
-    assert set(world.topics.cursor_names(TOPIC)) == {"my sub", "__compaction"}
 
 
 def test_what_is_half_as_old_as_it_may_be_is_renewed_behind_the_callers_back(world: World) -> None:
