@@ -59,6 +59,8 @@ def usual(broker: BinaryBroker, came: api.BaseCommand) -> Answers:
         case kind.SEND:
             sent = api.CommandSendReceipt(producer_id=came.send.producer_id, sequence_id=came.send.sequence_id)
             return [kind(type=kind.SEND_RECEIPT, send_receipt=sent)]
+        case kind.CLOSE_PRODUCER:
+            return [success(came.close_producer.request_id)]
         case kind.CLOSE_CONSUMER:
             broker.open.discard(came.close_consumer.consumer_id)
             return [success(came.close_consumer.request_id)]
@@ -74,6 +76,12 @@ def last_message(request_id: int, ledger_id: int, entry_id: int) -> api.BaseComm
     found = api.MessageIdData(ledgerId=ledger_id, entryId=entry_id)
     told = api.CommandGetLastMessageIdResponse(request_id=request_id, last_message_id=found)
     return api.BaseCommand(type=api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=told)
+
+
+def closed_consumer(consumer_id: int) -> api.BaseCommand:
+    """What a broker says to a consumer whose topic moves away."""
+    told = api.CommandCloseConsumer(consumer_id=consumer_id, request_id=2**64 - 1)
+    return api.BaseCommand(type=api.BaseCommand.CLOSE_CONSUMER, close_consumer=told)
 
 
 def refusal(request_id: int, error: int) -> api.BaseCommand:

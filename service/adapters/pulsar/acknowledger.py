@@ -13,12 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from service.adapters.pulsar.binary_connections import BinaryConnection, BinaryConnections, server_error
+from service.adapters.pulsar.binary_connections import (
+    BinaryConnection,
+    BinaryConnections,
+    answered_request,
+    server_error,
+)
 from service.adapters.pulsar.topic_owners import TopicOwners
 from service.delayed_delivery.facts import SubscriptionFacts, SubscriptionType
 from service.delayed_delivery.ports import Acknowledged
 from service.model.clocks import Clock
-from service.model.errors import OutcomeUnknownError, PermanentError, TemporaryError
+from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from service.model.names import TopicName
 from service.model.positions import Position
 from service.wire import PulsarApi_pb2 as api
@@ -97,7 +102,7 @@ class _Visit:
         self._topic = topic
         self._subscription = subscription
         self._consumer_id = connection.next_id()
-        self._join_id = connection.next_id()
+        self._join_id = connection.next_request_id()
 
     def ask_to_join(self) -> None:
         command = api.BaseCommand(type=api.BaseCommand.SUBSCRIBE, subscribe=self._subscribe(self._join_id))
@@ -106,7 +111,9 @@ class _Visit:
 
     def await_joined(self) -> None:
         with self._joining():
-            self._await_success(self._join_id)
+            self._connection.answer_to(
+                self._join_id, api.BaseCommand.SUCCESS, f"joining {self._place()}", self._check_open
+            )
 
     @contextmanager
     def _joining(self) -> Iterator[None]:
@@ -126,11 +133,13 @@ class _Visit:
             ) from error
 
     def leave(self) -> None:
-        """Go; nobody waits for the broker's word, and whoever uses the connection next skips it."""
-        close = api.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=self._connection.next_id())
+        """Go; what was confirmed stays so even if the broker does not answer."""
+        request_id = self._connection.next_request_id()
+        close = api.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=request_id)
         try:
             self._connection.send(api.BaseCommand(type=api.BaseCommand.CLOSE_CONSUMER, close_consumer=close))
-        except OSError:
+            self._connection.answer_to(request_id, api.BaseCommand.SUCCESS, f"leaving {self._place()}")
+        except (OSError, SidecarError):
             # Closing the connection makes the broker forget the consumer as well.
             self._connection.close()
 
@@ -158,7 +167,7 @@ class _Visit:
         for begin in range(0, len(positions), _IDS_PER_COMMAND):
             if len(waiting) >= _COMMANDS_IN_FLIGHT:
                 self._take_receipt(waiting)
-            request_id = self._connection.next_id()
+            request_id = self._connection.next_request_id()
             self._connection.send(self._ack(request_id, positions[begin : begin + _IDS_PER_COMMAND]))
             waiting.add(request_id)
         while waiting:
@@ -172,27 +181,21 @@ class _Visit:
         return api.BaseCommand(type=api.BaseCommand.ACK, ack=ack)
 
     def _take_receipt(self, waiting: set[int]) -> None:
-        answer = self._next()
-        if answer.type != api.BaseCommand.ACK_RESPONSE:
+        answer = self._connection.receive()
+        self._check_open(answer)
+        request_id = answered_request(answer)
+        if request_id not in waiting:
             return
-        receipt = answer.ackResponse
-        waiting.discard(receipt.request_id)
-        if receipt.HasField("error"):
+        waiting.discard(request_id)
+        if answer.type == api.BaseCommand.ERROR:
+            raise TemporaryError(str(server_error("acknowledging", answer.error.error, answer.error.message)))
+        if answer.ackResponse.HasField("error"):
+            receipt = answer.ackResponse
             raise TemporaryError(str(server_error("acknowledging", receipt.error, receipt.message)))
 
-    def _await_success(self, request_id: int) -> None:
-        while True:
-            answer = self._next()
-            if answer.type == api.BaseCommand.SUCCESS and answer.success.request_id == request_id:
-                return
-
-    def _next(self) -> api.BaseCommand:
-        answer = self._connection.receive()
-        if answer.type == api.BaseCommand.ERROR:
-            raise server_error(f"on {self._place()}", answer.error.error, answer.error.message)
-        if answer.type == api.BaseCommand.CLOSE_CONSUMER:
+    def _check_open(self, event: api.BaseCommand, message: bytes = b"") -> None:
+        if event.type == api.BaseCommand.CLOSE_CONSUMER and event.close_consumer.consumer_id == self._consumer_id:
             raise TemporaryError("the broker closed the consumer; the topic is moving")
-        return answer
 
     def _place(self) -> str:
         return f"{self._topic}, subscription {self._subscription.name!r}"

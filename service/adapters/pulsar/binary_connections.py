@@ -3,14 +3,15 @@
 One connection carries one conversation at a time; idle ones are kept per broker for some seconds. Nothing runs in the
 background, so nothing here ever reconnects, and no consumer comes back by itself.
 
-Invariant: a failure before anything was sent is a `TemporaryError`; a connection that failed is closed, and with it
-everything that was opened over it on the broker.
+Invariants: a failure before anything was sent is a `TemporaryError`; a connection that failed is closed, and with it
+everything that was opened over it on the broker; an answer belongs to the request whose id it bears, and a connection
+with an unanswered request is never used again.
 """
 
 import itertools
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -54,6 +55,18 @@ SERVER_ERRORS: Final[dict[int, type[SidecarError]]] = {
 }
 """What brokers' errors mean; every other one may be over soon."""
 
+_NO_REQUEST: Final = 2**64 - 1
+"""-1 as an unsigned number: the id in a broker's errors that concern the whole connection."""
+
+_REQUEST_IDS: Final[Mapping[int, Callable[[api.BaseCommand], int]]] = {
+    api.BaseCommand.ERROR: lambda answer: answer.error.request_id,
+    api.BaseCommand.SUCCESS: lambda answer: answer.success.request_id,
+    api.BaseCommand.LOOKUP_RESPONSE: lambda answer: answer.lookupTopicResponse.request_id,
+    api.BaseCommand.ACK_RESPONSE: lambda answer: answer.ackResponse.request_id,
+    api.BaseCommand.PRODUCER_SUCCESS: lambda answer: answer.producer_success.request_id,
+    api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: lambda answer: answer.getLastMessageIdResponse.request_id,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlace:
@@ -78,13 +91,25 @@ class BinaryConnection:
         self._connection = connection
         self._reader = FrameReader(connection)
         self._credentials = credentials
-        self._requests = itertools.count(1)
+        self._ids = itertools.count(1)
+        self._unanswered: set[int] = set()
         self.frames_received = 0
         self._handshake(proxied_to)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether every request has been answered."""
+        return not self._unanswered
+
     def next_id(self) -> int:
-        """A number that no other request or consumer of this connection has."""
-        return next(self._requests)
+        """A number that no other request, consumer or producer of this connection has."""
+        return next(self._ids)
+
+    def next_request_id(self) -> int:
+        """The id of a request that the caller sends now, and whose answer it awaits."""
+        request_id = self.next_id()
+        self._unanswered.add(request_id)
+        return request_id
 
     def send(self, *commands: api.BaseCommand) -> None:
         """Send commands, in order."""
@@ -107,6 +132,7 @@ class BinaryConnection:
         while True:
             command, message = self._reader.next_with_message()
             self.frames_received += 1
+            self._unanswered.discard(answered_request(command))
             match command.type if command.HasField("type") else None:
                 case api.BaseCommand.PING:
                     self.send(api.BaseCommand(type=api.BaseCommand.PONG, pong=api.CommandPong()))
@@ -115,12 +141,30 @@ class BinaryConnection:
                 case _:
                     return command, message
 
-    def receive_past(self, skipped: int) -> api.BaseCommand:
-        """The next command of another type: answers to those who have left are of no use to those who come."""
+    def answer_to(
+        self,
+        request_id: int,
+        wanted: int,
+        doing: str,
+        between: Callable[[api.BaseCommand, bytes], None] = lambda event, message: None,
+    ) -> api.BaseCommand:
+        """The broker's answer to this request; ``between`` gets what comes before it, answers to others among it.
+
+        Raises:
+            OSError: the connection ended, or the answer takes too long.
+            SidecarError: the broker refused, or answered something else than ``wanted``.
+        """
         while True:
-            command = self.receive()
-            if command.type != skipped:
-                return command
+            answer, message = self.receive_with_message()
+            answered = answered_request(answer)
+            if answered != request_id and not (answer.type == api.BaseCommand.ERROR and answered == _NO_REQUEST):
+                between(answer, message)
+            elif answer.type == api.BaseCommand.ERROR:
+                raise server_error(doing, answer.error.error, answer.error.message)
+            elif answer.type != wanted:
+                raise TemporaryError(f"{doing}: the broker gave an answer of another kind; try again")
+            else:
+                return answer
 
     def close(self) -> None:
         """Close it; the broker forgets its consumers."""
@@ -167,7 +211,7 @@ class BinaryConnections:
 
     @contextmanager
     def using(self, place: BrokerPlace) -> Iterator[BinaryConnection]:
-        """A connection for one conversation; kept afterwards unless the conversation failed.
+        """A connection for one conversation; kept afterwards unless the conversation failed or left a request open.
 
         Raises:
             TemporaryError: the broker cannot be reached.
@@ -178,7 +222,10 @@ class BinaryConnections:
         except BaseException:
             connection.close()
             raise
-        self._idle.keep(place, connection)
+        if connection.is_settled:
+            self._idle.keep(place, connection)
+        else:
+            connection.close()
 
     def close(self) -> None:
         """Close what is idle; idempotent."""
@@ -215,6 +262,12 @@ class BinaryConnections:
         if parts.scheme != "pulsar+ssl":
             return connection
         return _tls_context(self._credentials, self._tls).wrap_socket(connection, server_hostname=host)
+
+
+def answered_request(command: api.BaseCommand) -> int:
+    """The id of the request that this is the answer to; that of no request for an event."""
+    find = _REQUEST_IDS.get(command.type)
+    return _NO_REQUEST if find is None else find(command)
 
 
 def server_error(doing: str, code: int, message: str) -> SidecarError:

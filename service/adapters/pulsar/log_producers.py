@@ -121,14 +121,12 @@ class _LogProducer:
         self._connection.close()
 
     def _open(self) -> None:
+        request_id = self._connection.next_request_id()
         command = api.CommandProducer(
-            topic=str(self._topic),
-            producer_id=self._id,
-            request_id=self._connection.next_id(),
-            producer_name=self._name,
+            topic=str(self._topic), producer_id=self._id, request_id=request_id, producer_name=self._name
         )
         self._connection.send(api.BaseCommand(type=api.BaseCommand.PRODUCER, producer=command))
-        self._next(api.BaseCommand.PRODUCER_SUCCESS)
+        self._connection.answer_to(request_id, api.BaseCommand.PRODUCER_SUCCESS, f"writing to {self._topic}")
 
     def _publish(self, batch: KeyedBatch) -> int:
         sequence_id = self._next_sequence_id
@@ -140,16 +138,16 @@ class _LogProducer:
         return sequence_id
 
     def _await_receipt(self, sequence_id: int) -> None:
-        receipt = self._next(api.BaseCommand.SEND_RECEIPT).send_receipt
+        receipt = self._receipt()
         if receipt.sequence_id != sequence_id:
             raise TemporaryError(f"a broker confirmed another record of {self._topic} than the one that was sent")
 
-    def _next(self, wanted: int) -> api.BaseCommand:
-        answer = self._connection.receive_past(api.BaseCommand.SUCCESS)
+    def _receipt(self) -> api.CommandSendReceipt:
+        answer = self._connection.receive()
         if answer.type == api.BaseCommand.ERROR:
             raise server_error(f"writing to {self._topic}", answer.error.error, answer.error.message)
         if answer.type == api.BaseCommand.SEND_ERROR:
             raise server_error(f"writing to {self._topic}", answer.send_error.error, answer.send_error.message)
-        if answer.type != wanted:
+        if answer.type != api.BaseCommand.SEND_RECEIPT:
             raise TemporaryError(f"the broker closed the producer of {self._topic}; the topic is moving")
-        return answer
+        return answer.send_receipt

@@ -99,7 +99,7 @@ class _Reading:
                 end = self._last_message()
 
     def _join(self) -> None:
-        request_id = self._connection.next_id()
+        request_id = self._connection.next_request_id()
         command = api.CommandSubscribe(
             topic=str(self._topic),
             subscription=f"pulsar-sidecar-log-{secrets.token_hex(8)}",
@@ -113,12 +113,13 @@ class _Reading:
             force_topic_creation=False,
         )
         self._connection.send(api.BaseCommand(type=api.BaseCommand.SUBSCRIBE, subscribe=command))
-        self._answer(api.BaseCommand.SUCCESS)
+        self._answer(request_id, api.BaseCommand.SUCCESS)
 
     def _last_message(self) -> Position:
-        command = api.CommandGetLastMessageId(consumer_id=self._id, request_id=self._connection.next_id())
+        request_id = self._connection.next_request_id()
+        command = api.CommandGetLastMessageId(consumer_id=self._id, request_id=request_id)
         self._connection.send(api.BaseCommand(type=api.BaseCommand.GET_LAST_MESSAGE_ID, getLastMessageId=command))
-        answer = self._answer(api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
+        answer = self._answer(request_id, api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
         found = answer.getLastMessageIdResponse.last_message_id
         if _EARLIEST in (found.ledgerId, found.entryId):
             return Position(LedgerId(-1), EntryId(-1))
@@ -173,15 +174,14 @@ class _Reading:
                 f"the broker has said nothing to the reader of {self._topic} for long; it is read again"
             )
 
-    def _answer(self, wanted: int) -> api.BaseCommand:
+    def _answer(self, request_id: int, wanted: int) -> api.BaseCommand:
         """The answer to a request; messages that come before it are held for `_next`."""
-        while True:
-            answer, message = self._connection.receive_with_message()
-            self._check(answer)
-            if answer.type == wanted:
-                return answer
-            if answer.type == api.BaseCommand.MESSAGE:
-                self._held.append((answer, message))
+        return self._connection.answer_to(request_id, wanted, f"reading {self._topic}", self._hold)
+
+    def _hold(self, command: api.BaseCommand, message: bytes) -> None:
+        self._check(command)
+        if command.type == api.BaseCommand.MESSAGE:
+            self._held.append((command, message))
 
     def _check(self, command: api.BaseCommand) -> None:
         if command.type == api.BaseCommand.ERROR:

@@ -20,7 +20,7 @@ from service.delayed_delivery.ports import WholeMessage
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.paths import ledger_path
 from service.model.clocks import Clock
-from service.model.errors import OutcomeUnknownError, PermanentError, TemporaryError
+from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from service.model.metadata import MetadataStore
 from service.model.names import TopicName
 from service.model.positions import Position
@@ -123,7 +123,7 @@ class _Sending:
         return message_id
 
     def _open(self, *, encrypted: bool) -> None:
-        request_id = self._connection.next_id()
+        request_id = self._connection.next_request_id()
         command = api.CommandProducer(
             topic=str(self._topic),
             producer_id=self._producer_id,
@@ -132,29 +132,34 @@ class _Sending:
             encrypted=encrypted,
         )
         self._connection.send(api.BaseCommand(type=api.BaseCommand.PRODUCER, producer=command))
-        answer = self._next()
-        if answer.type != api.BaseCommand.PRODUCER_SUCCESS:
-            raise TemporaryError(f"the broker opened no producer on {self._topic}; try again")
+        self._connection.answer_to(request_id, api.BaseCommand.PRODUCER_SUCCESS, f"opening a producer on {self._topic}")
 
     def _receipt(self) -> str:
-        answer = self._next()
-        if answer.type == api.BaseCommand.SEND_ERROR:
-            raise server_error(f"publishing to {self._topic}", answer.send_error.error, answer.send_error.message)
-        if answer.type != api.BaseCommand.SEND_RECEIPT:
-            raise OutcomeUnknownError(f"the broker did not confirm the copy on {self._topic}; look for it first")
+        answer = self._connection.receive()
+        while not self._is_own_receipt(answer):
+            self._check(answer)
+            answer = self._connection.receive()
         found = answer.send_receipt.message_id
         index = self._topic.partition_index
         return f"{found.ledgerId}:{found.entryId}:{-1 if index is None else index}"
 
+    def _is_own_receipt(self, answer: api.BaseCommand) -> bool:
+        return answer.type == api.BaseCommand.SEND_RECEIPT and answer.send_receipt.producer_id == self._producer_id
+
+    def _check(self, answer: api.BaseCommand) -> None:
+        """Raise what a broker says against this producer; what is about others is passed over."""
+        refused, closed = answer.send_error, answer.close_producer
+        if answer.type == api.BaseCommand.SEND_ERROR and refused.producer_id == self._producer_id:
+            raise server_error(f"publishing to {self._topic}", refused.error, refused.message)
+        if answer.type == api.BaseCommand.CLOSE_PRODUCER and closed.producer_id == self._producer_id:
+            raise OutcomeUnknownError(f"the broker did not confirm the copy on {self._topic}; look for it first")
+
     def _close(self) -> None:
-        close = api.CommandCloseProducer(producer_id=self._producer_id, request_id=self._connection.next_id())
+        """Go; the copy is stored, so it does not matter how the broker takes it."""
+        request_id = self._connection.next_request_id()
+        close = api.CommandCloseProducer(producer_id=self._producer_id, request_id=request_id)
         try:
             self._connection.send(api.BaseCommand(type=api.BaseCommand.CLOSE_PRODUCER, close_producer=close))
-        except OSError:
+            self._connection.answer_to(request_id, api.BaseCommand.SUCCESS, f"closing a producer on {self._topic}")
+        except (OSError, SidecarError):
             self._connection.close()
-
-    def _next(self) -> api.BaseCommand:
-        answer = self._connection.receive_past(api.BaseCommand.SUCCESS)
-        if answer.type == api.BaseCommand.ERROR:
-            raise server_error(f"on {self._topic}", answer.error.error, answer.error.message)
-        return answer

@@ -65,18 +65,16 @@ class TopicOwners:
         raise TemporaryError(f"looking up {topic} was redirected too often; ownership is moving, try again")
 
     def _ask(self, topic: TopicName, place: BrokerPlace, authoritative: bool) -> api.CommandLookupTopicResponse:
+        doing = f"looking up {topic} at {place.url}"
         try:
             with self._connections.using(place) as connection:
-                lookup = api.CommandLookupTopic(
-                    topic=str(topic), request_id=connection.next_id(), authoritative=authoritative
-                )
+                request_id = connection.next_request_id()
+                lookup = api.CommandLookupTopic(topic=str(topic), request_id=request_id, authoritative=authoritative)
                 connection.send(api.BaseCommand(type=api.BaseCommand.LOOKUP, lookupTopic=lookup))
-                answer = connection.receive_past(api.BaseCommand.SUCCESS)
+                answer = connection.answer_to(request_id, api.BaseCommand.LOOKUP_RESPONSE, doing)
         except OSError as error:
-            raise TemporaryError(f"the broker at {place.url} did not answer a look-up ({error}); try again") from error
+            raise TemporaryError(f"{doing}: the broker did not answer ({error}); try again") from error
         response = answer.lookupTopicResponse
-        if answer.type != api.BaseCommand.LOOKUP_RESPONSE:
-            raise TemporaryError(f"the broker at {place.url} did not answer a look-up; try again")
         if response.response == api.CommandLookupTopicResponse.Failed:
-            raise server_error(f"looking up {topic}", response.error, response.message)
+            raise server_error(doing, response.error, response.message)
         return response

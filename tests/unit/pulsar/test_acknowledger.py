@@ -21,7 +21,7 @@ from service.model.errors import (
 )
 from service.wire import PulsarApi_pb2 as api
 from tests.cluster.patience import until
-from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, refusal, usual
+from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, closed_consumer, refusal, usual
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC, at
 
@@ -150,6 +150,34 @@ def test_a_failed_acknowledgement_leaves_the_outcome_open(broker: BinaryBroker, 
     broker.answer = fail
     with acknowledger(broker) as helper, pytest.raises(OutcomeUnknownError):
         helper.acknowledge(TOPIC, SHARED, [at(1)])
+
+
+def test_what_is_said_of_earlier_consumers_and_requests_does_not_count(broker: BinaryBroker) -> None:
+    def haunted(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+        extra = [
+            closed_consumer(99),
+            refusal(98, api.ServiceNotReady),
+            api.BaseCommand(
+                type=api.BaseCommand.ACK_RESPONSE,
+                ackResponse=api.CommandAckResponse(consumer_id=99, request_id=97, error=api.UnknownError),
+            ),
+        ]
+        return usual(of, came) if came.type == api.BaseCommand.CONNECT else [*extra, *(usual(of, came) or [])]
+
+    broker.answer = haunted
+    with acknowledger(broker) as helper:
+        helper.acknowledge(TOPIC, SHARED, [at(1)])
+    assert broker.acked == [(7, 1)]
+    assert (broker.connections, broker.kinds().count("ACK")) == (1, 1)
+
+
+def test_a_consumer_whose_leaving_is_not_confirmed_takes_its_connection_with_it(broker: BinaryBroker) -> None:
+    broker.answer = lambda of, came: [] if came.type == api.BaseCommand.CLOSE_CONSUMER else usual(of, came)
+    with acknowledger(broker) as helper:
+        helper.acknowledge(TOPIC, SHARED, [at(1)])
+        helper.acknowledge(TOPIC, SHARED, [at(2)])
+    assert broker.acked == [(7, 1), (7, 2)]
+    assert broker.connections == 2
 
 
 def test_a_connection_that_died_meanwhile_is_replaced(broker: BinaryBroker) -> None:
