@@ -5,14 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FAST_TESTS := tests/unit tests/model
+BUILD_SITE := $(BIN)/sphinx-build -q -W --keep-going -n -b html docs docs/_build
 RUN_FAST_TESTS := $(BIN)/python -m pytest -q -n auto $(FAST_TESTS)
 FAST_TESTS_PASSED := $(VENV)/.fast-tests-passed
 WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null)
 FAULT_ROUNDS ?= 20
 FAULTS ?= tests/faults
-SOURCES := service pyspark_jobs tests docs/generate.py proto/generate.py
+SOURCES := service pyspark_jobs tests docs/generate.py docs/conf.py proto/generate.py
 
-.PHONY: always help check test matrix test-faults mutants demo demo-down format generate lock clean bench
+.PHONY: always help check test matrix test-faults mutants demo demo-down docs format generate lock clean bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -26,13 +27,14 @@ $(INSTALLED): deploy/requirements-dev.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-check: $(INSTALLED) ## format, lint, types, import contracts, generated files, unit tests (about two minutes)
+check: $(INSTALLED) ## format, lint, types, import contracts, generated files, site, unit tests (about two minutes)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python docs/generate.py --check
+	$(BUILD_SITE)
 	$(RUN_FAST_TESTS)
 	@touch $(FAST_TESTS_PASSED)
 
@@ -72,6 +74,9 @@ demo: $(INSTALLED) ## the main job on a real cluster: leaks without the sidecar,
 demo-down: ## end the demo's processes and remove its files
 	@test ! -x $(BIN)/pulsar-sidecar || $(BIN)/pulsar-sidecar demo down
 
+docs: $(INSTALLED) ## the documentation as a site, in docs/_build
+	$(BUILD_SITE)
+
 format: $(INSTALLED) ## format and fix what can be fixed
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -96,4 +101,4 @@ lock: ## resolve the dependencies again (needs uv)
 	  --output-file deploy/spark/requirements.lock -
 
 clean: ## remove what the build made; the demo's processes are not touched
-	rm -rf $(VENV) mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) mutants docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
