@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from service.ledger_deletion.deciding import Reason
+from service.ledger_deletion.facts import StoredLedger
+from service.ledger_deletion.judging import Malformed
 from service.ledger_deletion.outcomes import Settlement
 from service.ledger_deletion.ports import Delivery
 from service.ledger_deletion.retrying import Reconsumption
@@ -44,6 +46,29 @@ class Ledgerbook:
     handed_on: list[Delivery] = field(default_factory=list)
     reconsumptions: list[tuple[Delivery, Reconsumption, Settlement]] = field(default_factory=list)
     postponed: list[Delivery] = field(default_factory=list)
+
+    def reject(self, malformed: Malformed) -> None:
+        """A message that is no record ends with its reason."""
+        self.tally.decisions["rejected", Reason.MALFORMED] += 1
+        self.settlements.append(
+            Settlement("rejected", Reason.MALFORMED.value, malformed.detail, malformed.delivery.message_id, None)
+        )
+        self.finished.append(malformed.delivery)
+
+    def report(self, received: int) -> "BatchReport":
+        """What the batch of so many messages did."""
+        settlements = [*self.settlements, *(settlement for _, _, settlement in self.reconsumptions)]
+        lengths = [
+            settlement.facts.ledger.metadata.length_bytes
+            for settlement in settlements
+            if settlement.facts is not None and isinstance(settlement.facts.ledger, StoredLedger)
+        ]
+        return BatchReport(
+            received=received,
+            deleted=sum(settlement.decision == "deleted" for settlement in settlements),
+            postponed=len(self.postponed),
+            mean_length_bytes=sum(lengths) / len(lengths) if lengths else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,17 +32,22 @@ class LedgerDeleter:
         self._direct = direct
         self._warn = warn
 
-    def delete(self, ledgers: Sequence[tuple[LedgerId, Delete]], *, last_resort: bool) -> list[Deletion]:
-        """One answer per ledger, in order; CONFLICT and UNKNOWN have to be judged again.
+    def delete(
+        self, ledgers: Sequence[tuple[LedgerId, Delete]], may_send: Callable[[], bool], *, last_resort: bool
+    ) -> list[Deletion]:
+        """One answer per ledger, in order; CONFLICT, UNKNOWN and NOT_SENT have to be judged again.
 
         BookKeeper is asked only as a ``last_resort``: one lost answer of the store is no reason to do without guards.
+        No deletion is sent once ``may_send`` says no.
         """
         deletions = [
             GuardedDeletion(verdict.ledger.path, verdict.ledger.version, verdict.guards) for _, verdict in ledgers
         ]
         return [
-            self._without_store(ledger_id) if last_resort and result is DeletionResult.UNKNOWN else Deletion(result)
-            for (ledger_id, _), result in zip(ledgers, self._delete_many(deletions), strict=True)
+            self._without_store(ledger_id, may_send)
+            if last_resort and result is DeletionResult.UNKNOWN
+            else Deletion(result)
+            for (ledger_id, _), result in zip(ledgers, self._delete_many(deletions, may_send), strict=True)
         ]
 
     def clear_under_replication(self, mark: str) -> None:
@@ -52,16 +57,18 @@ class LedgerDeleter:
         except SidecarError as error:
             self._warn(f"auto-recovery's note {mark} about a deleted ledger stays: {error}")
 
-    def _delete_many(self, deletions: Sequence[GuardedDeletion]) -> list[DeletionResult]:
+    def _delete_many(self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool]) -> list[DeletionResult]:
         try:
-            return self._store.delete_many(deletions)
+            return self._store.delete_many(deletions, may_send)
         except (TemporaryError, OutcomeUnknownError) as error:
             self._warn(f"the metadata store did not answer {len(deletions)} deletions: {error}")
             return [DeletionResult.UNKNOWN] * len(deletions)
 
-    def _without_store(self, ledger_id: LedgerId) -> Deletion:
+    def _without_store(self, ledger_id: LedgerId, may_send: Callable[[], bool]) -> Deletion:
         if self._direct is None:
             return Deletion(DeletionResult.UNKNOWN)
+        if not may_send():
+            return Deletion(DeletionResult.NOT_SENT)
         try:
             self._direct.delete(ledger_id)
         except SidecarError as error:

@@ -1,4 +1,4 @@
-"""How fast ledgers may be deleted: the operator's rate (`Pacer`), and what others can bear (`AdaptiveLimit`).
+"""How fast ledgers may be deleted for others' sake.
 
 A deletion occupies the metadata store for longer than others' requests do, since it also notifies every broker and
 bookie. Whoever asks meanwhile waits for what is on its way, so the number of deletions on their way, not their rate, is
@@ -7,14 +7,12 @@ what decides about another client's slowest requests.
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
-from service.model.clocks import Clock, StopSignal
+from service.model.clocks import Clock
 from service.model.metadata import Allowance
-
-Item = TypeVar("Item")
 
 _QUIET_SECONDS: Final = 0.5
 _SAMPLES_TO_KNOW: Final = 100
@@ -38,9 +36,6 @@ _FIRST_LEVEL: Final = 1.0
 _BLIND_LEVEL: Final = 25.0
 _TWO_MULTIS_FROM: Final = 40
 _REST_SECONDS: Final = 0.005
-
-_SMALLEST_PORTION: Final = 100
-_PORTION_PER_LEVEL: Final = 200
 
 _SLOW_GROWTH: Final = 0.00125
 """By so much the level grows with each probe in time. A late one takes a fifth to a half, so that in balance about one
@@ -239,14 +234,6 @@ def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 3)
 
 
-def seconds_of_work(level: float) -> int:
-    """So many ledgers that even a store that bears only so many on their way takes them within seconds.
-
-    A shutdown waits for what was handed out; at `LOWEST_LEVEL` it is 10 seconds' work.
-    """
-    return max(_SMALLEST_PORTION, int(level * _PORTION_PER_LEVEL))
-
-
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest of ``values`` that so large a share of them does not exceed."""
     return _percentile(sorted(values), share)
@@ -254,48 +241,3 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def _percentile(ascending: Sequence[float], share: float) -> float:
     return ascending[max(0, -int(-share * len(ascending) // 1) - 1)]
-
-
-class Pacer:
-    """Hands out work in portions that keep the rate; a raised or lifted limit counts from the next portion on."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        stop: StopSignal,
-        rate_per_second: Callable[[], float | None],
-        portion: Callable[[], int] | None = None,
-    ) -> None:
-        """``portion``: most items at once where there is no rate (`seconds_of_work`); None for no bound."""
-        self._clock = clock
-        self._stop = stop
-        self._rate_per_second = rate_per_second
-        self._portion = portion
-        self._free_at_seconds = 0.0
-
-    def chunks(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-        """The items in order, each portion not before its time.
-
-        Ends early when it is stopped: what was not handed out was not begun.
-        """
-        position = 0
-        while position < len(items):
-            rate = self._rate_per_second()
-            chunk = items[position : position + self._size(rate, len(items))]
-            if self._stopped_before(len(chunk), rate, is_first=position == 0):
-                return
-            yield chunk
-            position += len(chunk)
-
-    def _size(self, rate: float | None, count: int) -> int:
-        if rate is not None:
-            return max(1, int(rate))
-        return count if self._portion is None else self._portion()
-
-    def _stopped_before(self, count: int, rate: float | None, *, is_first: bool) -> bool:
-        if rate is None:
-            return not is_first and self._stop.is_set()
-        now = self._clock.monotonic_seconds()
-        start = max(now, self._free_at_seconds)
-        self._free_at_seconds = start + count / rate
-        return start > now and self._clock.wait_seconds(start - now, self._stop)

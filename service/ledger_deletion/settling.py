@@ -3,10 +3,13 @@
 Invariant: a message is acknowledged only after what became of it is durable: its outcome, or its copy on the retry or
 dead-letter topic. Whatever fails in between leaves the message to be delivered again, and everything before it can be
 done again.
+
+The facts about a batch are gathered once. Only its deletions are paced, by the operator's rate and by what the metadata
+store bears; those whose turn comes when their facts are too old are judged again, on new facts.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from service.ledger_deletion.booking import BatchReport, Ledgerbook
@@ -20,41 +23,55 @@ from service.ledger_deletion.deciding import (
     RetryLater,
 )
 from service.ledger_deletion.deleting import LedgerDeleter
-from service.ledger_deletion.facts import StoredLedger
 from service.ledger_deletion.gathering import Gatherer
-from service.ledger_deletion.judging import Candidate, Judgement, Malformed, judge, read_deliveries
-from service.ledger_deletion.limiting import Pacer
-from service.ledger_deletion.outcomes import Settlement, judged_messages, settled_messages
+from service.ledger_deletion.judging import Candidate, Judgement, judge, read_deliveries
+from service.ledger_deletion.outcomes import Settlement
+from service.ledger_deletion.pacing import Pacer
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record
 from service.ledger_deletion.ports import (
     DeletionTopic,
     Delivery,
     OffloadDeletion,
     OffloadedLedgers,
-    OutgoingMessage,
     PendingDeletions,
-    Publisher,
-    PublishResult,
 )
+from service.ledger_deletion.publishing import BatchPublishing, Publishers
 from service.ledger_deletion.retrying import RetryPolicy, reconsume
 from service.ledger_deletion.steps import Step, Steps
 from service.model.clocks import Clock
-from service.model.errors import DisabledError, OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from service.model.errors import DisabledError, OutcomeUnknownError, PermanentError, TemporaryError
 from service.model.ledgers import LedgerType
 from service.model.metadata import DeletionResult
 from service.observability.metrics import DeletionMetrics
 
+FACTS_SECONDS = 10.0
+"""Facts that are older are gathered again before they are acted on: versions guard what is in the metadata store, but
+not what a broker holds in its memory."""
 _JUDGING_ROUNDS = 3
 """How often a record whose nodes change under it is judged within one batch before it is sent to the retry topic."""
 
 
 @dataclass(frozen=True, slots=True)
-class Publishers:
-    """Where a batch writes."""
+class _Round:
+    """One judging of some records, and what is done about it.
 
-    retry: Publisher
-    dead_letter: Publisher
-    outcome: Publisher
+    Attributes:
+        may_send: whether a deletion may still be sent: the facts are fresh, and the sidecar is not being stopped.
+        last_resort: no other round follows.
+        paced: whether deletions keep to the operator's rate.
+    """
+
+    may_send: Callable[[], bool]
+    last_resort: bool
+    paced: bool
+
+
+@dataclass(slots=True)
+class _Open:
+    """The candidates that a round leaves: those to be judged again at once, and those whose turn did not come."""
+
+    again: list[Candidate] = field(default_factory=list)
+    unreached: list[Candidate] = field(default_factory=list)
 
 
 class Settler:
@@ -75,18 +92,17 @@ class Settler:
         pacer: Pacer,
         warn: Callable[[str], None],
     ) -> None:
-        self._sidecar = sidecar
         self._clock = clock
         self._deleter = deleter
         self._gatherer = gatherer
         self._offloaded = offloaded
-        self._publishers = publishers
         self._policy = policy
         self._retry_policy = retry_policy
         self._metrics = metrics
         self._steps = steps
         self._pacer = pacer
         self._warn = warn
+        self._publishing = BatchPublishing(sidecar, clock, publishers, steps, warn)
 
     def settle(self, pending: PendingDeletions, deliveries: Sequence[Delivery]) -> BatchReport:
         """Take one batch to its end; a failure postpones, it never raises for a single record."""
@@ -95,10 +111,9 @@ class Settler:
         with self._steps.taking(Step.BATCH_RECEIVED):
             candidates, malformed = read_deliveries(deliveries)
         for message in malformed:
-            self._reject(book, message)
-        for chunk in self._pacer.chunks(candidates):
-            self._work_through(book, chunk)
-        report = _report(deliveries, book)
+            book.reject(message)
+        self._work_off(book, candidates)
+        report = book.report(len(deliveries))
         book.tally.tell(self._metrics)
         self._close(book, pending)
         return report
@@ -111,52 +126,80 @@ class Settler:
         """
         book = Ledgerbook()
         delivery = Delivery(None, encode_record(record), str(record.topic), {}, origin, "", 0)
-        self._work_through(book, [Candidate(delivery, record)])
+        self._work_through(book, [Candidate(delivery, record)], paced=False)
         book.tally.tell(self._metrics)
         if book.reconsumptions:
             return book.reconsumptions[0][2]
         if not book.settlements:
             raise TemporaryError(f"ledger {record.ledger_id} could not be judged now; try again")
-        payloads = settled_messages(self._sidecar, self._clock.now_ms(), book.settlements)
-        with self._steps.taking(Step.OUTCOMES_KEPT):
-            kept = self._stored(self._publishers.outcome, [OutgoingMessage(payload) for payload in payloads])
-        if not kept:
+        if not self._publishing.keep_outcomes(book.settlements):
             self._warn(f"the outcome of ledger {record.ledger_id} could not be kept")
         return book.settlements[0]
 
     # --- judging and deleting ---------------------------------------------------------------------------------------
 
-    def _work_through(self, book: Ledgerbook, candidates: Sequence[Candidate]) -> None:
-        open_candidates = list(candidates)
-        for rounds_left in reversed(range(_JUDGING_ROUNDS)):
-            if not open_candidates:
+    def _work_off(self, book: Ledgerbook, candidates: Sequence[Candidate]) -> None:
+        """All of them, as far as the sidecar is not stopped: what was not begun is delivered again."""
+        waiting = list(candidates)
+        most = count = len(waiting)
+        while waiting:
+            unreached = self._work_through(book, waiting[:count], paced=True)
+            if self._pacer.is_stopped():
                 return
+            if len(unreached) == count:
+                # The facts were old before the first deletion: those of fewer records are gathered faster.
+                most = count // 2
+            if most == 0:
+                why = f"gathering the facts of one takes longer than {FACTS_SECONDS:.0f} s"
+                self._postpone_all(book, unreached + waiting[count:], why)
+                return
+            waiting = unreached + waiting[count:]
+            count = min(len(waiting), most, self._pacer.most_within(FACTS_SECONDS) or most)
+
+    def _work_through(self, book: Ledgerbook, candidates: Sequence[Candidate], *, paced: bool) -> list[Candidate]:
+        """Judge them, and obey; returns those whose deletion has to wait for other facts."""
+        open_candidates = list(candidates)
+        unreached: list[Candidate] = []
+        for rounds_left in reversed(range(_JUDGING_ROUNDS)):
+            # Waiting for the first deletion's turn comes before gathering, or a low rate would only make facts old.
+            if not open_candidates or (paced and not self._pacer.wait()):
+                return unreached + open_candidates
+            round_ = _Round(self._while_fresh(), last_resort=rounds_left == 0, paced=paced)
             try:
                 with self._steps.taking(Step.FACTS_GATHERED):
                     judgements = judge(self._gatherer, self._policy, open_candidates)
             except (TemporaryError, OutcomeUnknownError) as error:
                 self._postpone_all(book, open_candidates, f"facts could not be gathered: {error}")
-                return
+                return unreached
             except PermanentError as error:
-                self._set_apart(book, open_candidates, error)
-                return
-            open_candidates = self._obey(book, judgements, last_resort=rounds_left == 0)
+                return unreached + self._set_apart(book, open_candidates, error, paced=paced)
+            left = self._obey(book, judgements, round_)
+            open_candidates = left.again
+            unreached += left.unreached
         for candidate in open_candidates:
             self._retry(book, candidate, RetryLater(Reason.CHANGED_MEANWHILE, "its nodes change all the time"), None)
+        return unreached
 
-    def _set_apart(self, book: Ledgerbook, candidates: Sequence[Candidate], error: PermanentError) -> None:
+    def _while_fresh(self) -> Callable[[], bool]:
+        """Whether facts that are gathered from now on may still be acted on."""
+        until = self._clock.monotonic_seconds() + FACTS_SECONDS
+        return lambda: self._clock.monotonic_seconds() <= until and not self._pacer.is_stopped()
+
+    def _set_apart(
+        self, book: Ledgerbook, candidates: Sequence[Candidate], error: PermanentError, *, paced: bool
+    ) -> list[Candidate]:
         """Find the record that cannot even be asked about, so that it does not hold up its neighbours."""
         if len(candidates) == 1:
             self._retry(book, candidates[0], RetryLater(Reason.REFERENCES_UNKNOWN, str(error)), None)
-            return
+            return []
         half = len(candidates) // 2
-        self._work_through(book, candidates[:half])
-        self._work_through(book, candidates[half:])
+        unreached = self._work_through(book, candidates[:half], paced=paced)
+        return unreached + self._work_through(book, candidates[half:], paced=paced)
 
-    def _obey(self, book: Ledgerbook, judgements: Sequence[Judgement], *, last_resort: bool) -> list[Candidate]:
-        """Carry out the verdicts; returns what has to be judged again."""
+    def _obey(self, book: Ledgerbook, judgements: Sequence[Judgement], round_: _Round) -> _Open:
+        """Carry out the verdicts."""
         deletions: list[Judgement] = []
-        again: list[Candidate] = []
+        left = _Open()
         deleting: set[tuple[int, LedgerType]] = set()
         for judgement in judgements:
             record = judgement.candidate.record
@@ -171,46 +214,47 @@ class Settler:
                 case Delete() | DeleteOffloaded():
                     # Two records of one ledger in a batch: the second is judged again after the first's deletion.
                     key = (record.ledger_id, record.ledger_type)
-                    (again.append(judgement.candidate) if key in deleting else deletions.append(judgement))
+                    (left.again.append(judgement.candidate) if key in deleting else deletions.append(judgement))
                     deleting.add(key)
                 case never:
                     assert_never(never)
-        return again + (self._delete(book, deletions, last_resort=last_resort) if deletions else [])
+        if deletions:
+            self._delete(book, deletions, left, round_)
+        return left
 
-    def _delete(self, book: Ledgerbook, judgements: Sequence[Judgement], *, last_resort: bool) -> list[Candidate]:
-        with self._steps.taking(Step.JUDGEMENT_KEPT):
-            kept = self._keep_judgements(judgements)
-        if not kept:
-            candidates = [judgement.candidate for judgement in judgements]
+    def _delete(self, book: Ledgerbook, judgements: Sequence[Judgement], left: _Open, round_: _Round) -> None:
+        # A judgement is kept only for what the rate lets through while its facts are fresh.
+        most = self._pacer.most_within(FACTS_SECONDS) if round_.paced else None
+        first = judgements if most is None else judgements[:most]
+        left.unreached += [judgement.candidate for judgement in judgements[len(first) :]]
+        if not self._publishing.keep_judgements(first):
+            candidates = [judgement.candidate for judgement in first]
             self._postpone_all(book, candidates, "the judgement could not be kept on the outcome topic")
-            return []
+            return
+        reached = 0
+        for chunk in self._pacer.chunks(first) if round_.paced else [first]:
+            self._delete_chunk(book, chunk, left, round_)
+            reached += len(chunk)
+        left.unreached += [judgement.candidate for judgement in first[reached:]]
+
+    def _delete_chunk(self, book: Ledgerbook, judgements: Sequence[Judgement], left: _Open, round_: _Round) -> None:
         stored = [judgement for judgement in judgements if isinstance(judgement.verdict, Delete)]
-        again = self._delete_stored(book, stored, last_resort=last_resort)
+        self._delete_stored(book, stored, left, round_)
         for judgement in judgements:
             if isinstance(judgement.verdict, DeleteOffloaded):
-                self._delete_offloaded(book, judgement, judgement.verdict)
-        return again
+                if round_.may_send():
+                    self._delete_offloaded(book, judgement, judgement.verdict)
+                else:
+                    left.unreached.append(judgement.candidate)
 
-    def _keep_judgements(self, judgements: Sequence[Judgement]) -> bool:
-        judged = [
-            (judgement.candidate.delivery.message_id, judgement.facts, judgement.verdict)
-            for judgement in judgements
-            if isinstance(judgement.verdict, (Delete, DeleteOffloaded))
-        ]
-        payloads = judged_messages(self._sidecar, self._clock.now_ms(), judged)
-        return self._stored(self._publishers.outcome, [OutgoingMessage(payload) for payload in payloads])
-
-    def _delete_stored(
-        self, book: Ledgerbook, judgements: Sequence[Judgement], *, last_resort: bool
-    ) -> list[Candidate]:
+    def _delete_stored(self, book: Ledgerbook, judgements: Sequence[Judgement], left: _Open, round_: _Round) -> None:
         ledgers = [
             (judgement.candidate.record.ledger_id, judgement.verdict)
             for judgement in judgements
             if isinstance(judgement.verdict, Delete)
         ]
-        again: list[Candidate] = []
         with self._steps.taking(Step.LEDGERS_DELETED):
-            deletions = self._deleter.delete(ledgers, last_resort=last_resort)
+            deletions = self._deleter.delete(ledgers, round_.may_send, last_resort=round_.last_resort)
         for judgement, deletion in zip(judgements, deletions, strict=True):
             match deletion.result:
                 case DeletionResult.DELETED:
@@ -218,10 +262,11 @@ class Settler:
                 case DeletionResult.GONE:
                     self._finish(book, judgement, "kept", Reason.ALREADY_GONE, "somebody else deleted it just now")
                 case DeletionResult.CONFLICT | DeletionResult.UNKNOWN:
-                    again.append(judgement.candidate)
+                    left.again.append(judgement.candidate)
+                case DeletionResult.NOT_SENT:
+                    left.unreached.append(judgement.candidate)
                 case never:
                     assert_never(never)
-        return again
 
     def _deleted(self, book: Ledgerbook, judgement: Judgement, *, conditional: bool = True) -> None:
         record = judgement.candidate.record
@@ -254,13 +299,6 @@ class Settler:
             self._finish(book, judgement, "kept", Reason.ALREADY_GONE, "tiered storage holds no such objects")
 
     # --- how a record ends ------------------------------------------------------------------------------------------
-
-    def _reject(self, book: Ledgerbook, malformed: Malformed) -> None:
-        book.tally.decisions["rejected", Reason.MALFORMED] += 1
-        book.settlements.append(
-            Settlement("rejected", Reason.MALFORMED.value, malformed.detail, malformed.delivery.message_id, None)
-        )
-        book.finished.append(malformed.delivery)
 
     def _finish(
         self,
@@ -314,12 +352,8 @@ class Settler:
     # --- making it durable ------------------------------------------------------------------------------------------
 
     def _close(self, book: Ledgerbook, pending: PendingDeletions) -> None:
-        self._send_again(book)
-        payloads = settled_messages(self._sidecar, self._clock.now_ms(), book.settlements)
-        outgoing = [OutgoingMessage(payload) for payload in payloads]
-        with self._steps.taking(Step.OUTCOMES_KEPT):
-            kept = self._stored(self._publishers.outcome, outgoing) if outgoing else True
-        if not kept:
+        self._publishing.send_again(book)
+        if not self._publishing.keep_outcomes(book.settlements):
             self._warn(f"{len(book.finished)} records are postponed: their outcome could not be kept")
             book.postponed.extend(book.finished)
             book.finished.clear()
@@ -331,45 +365,3 @@ class Settler:
             with self._steps.taking(Step.ACKNOWLEDGED):
                 pending.acknowledge(done)
             self._metrics.acknowledged(len(done))
-
-    def _send_again(self, book: Ledgerbook) -> None:
-        for destination, publisher, step in (
-            (DeletionTopic.RETRY, self._publishers.retry, Step.RETRIES_SENT),
-            (DeletionTopic.DEAD_LETTER, self._publishers.dead_letter, Step.DEAD_LETTERS_SENT),
-        ):
-            group = [entry for entry in book.reconsumptions if entry[1].destination is destination]
-            if not group:
-                continue
-            with self._steps.taking(step):
-                results = self._publish(publisher, [again.message for _, again, _ in group])
-            for (delivery, _, settlement), result in zip(group, results, strict=True):
-                if result.stored:
-                    book.settlements.append(settlement)
-                    book.handed_on.append(delivery)
-                else:
-                    book.postponed.append(delivery)
-
-    def _stored(self, publisher: Publisher, messages: Sequence[OutgoingMessage]) -> bool:
-        return all(result.stored for result in self._publish(publisher, messages))
-
-    def _publish(self, publisher: Publisher, messages: Sequence[OutgoingMessage]) -> list[PublishResult]:
-        try:
-            return publisher.publish(messages)
-        except SidecarError as error:
-            self._warn(f"{len(messages)} messages could not be published: {error}")
-            return [PublishResult.UNKNOWN] * len(messages)
-
-
-def _report(deliveries: Sequence[Delivery], book: Ledgerbook) -> BatchReport:
-    settlements = [*book.settlements, *(settlement for _, _, settlement in book.reconsumptions)]
-    lengths = [
-        settlement.facts.ledger.metadata.length_bytes
-        for settlement in settlements
-        if settlement.facts is not None and isinstance(settlement.facts.ledger, StoredLedger)
-    ]
-    return BatchReport(
-        received=len(deliveries),
-        deleted=sum(settlement.decision == "deleted" for settlement in settlements),
-        postponed=len(book.postponed),
-        mean_length_bytes=sum(lengths) / len(lengths) if lengths else None,
-    )

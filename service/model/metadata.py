@@ -4,7 +4,7 @@ The invariant every driver keeps: an answer is complete or an error. A node that
 as absent, a listing that could not be finished is never reported short.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -63,6 +63,8 @@ class DeletionResult(Enum):
     """The node or a guard has another version, or the node has children: judge again."""
     UNKNOWN = "unknown"
     """The connection broke before the answer: read again."""
+    NOT_SENT = "not-sent"
+    """The caller did not allow it any more; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,11 @@ class Unlimited:
 
     def working(self) -> None:
         """Nobody needs to know."""
+
+
+def always() -> bool:
+    """A caller's ``may_send`` that sets no bound."""
+    return True
 
 
 class MetadataStore(Protocol):
@@ -142,8 +149,15 @@ class MetadataStore(Protocol):
         """Delete one node, at any version when ``version`` is None; never reports UNKNOWN silently as success."""
         ...
 
-    def delete_many(self, deletions: Sequence[GuardedDeletion]) -> list[DeletionResult]:
-        """Guarded deletions in bulk, one result each, in order; a failed one never undoes its neighbours' success."""
+    def delete_many(
+        self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool] = always
+    ) -> list[DeletionResult]:
+        """Guarded deletions in bulk, one result each, in order; a failed one never undoes its neighbours' success.
+
+        Args:
+            deletions: what is to be deleted.
+            may_send: asked before each transaction; what is left when it says no is NOT_SENT.
+        """
         ...
 
     def now_ms(self) -> int:

@@ -17,6 +17,7 @@ from service.model.metadata import DeletionResult, Guard, GuardedDeletion, Metad
 from tests.contract.metadata_store_servers import TwoSessions, fake_sessions, zookeeper_sessions
 
 DELETED, GONE, CONFLICT = DeletionResult.DELETED, DeletionResult.GONE, DeletionResult.CONFLICT
+NOT_SENT = DeletionResult.NOT_SENT
 V0, V1 = NodeVersion(0), NodeVersion(1)
 BAD_PATHS = ["", "a", "a/b", "/a/", "/a//b", "/./a", "/a/..", "/a\x00b", "/a\x1fb", "/a\ud800", "/\U0001f600", "//"]
 
@@ -334,6 +335,22 @@ def test_the_guarded_node_may_be_large(sessions: TwoSessions) -> None:
     sessions.rival.delete(paths[100])
     results = store.delete_many(deletions(paths, Guard("/guard", V0)))
     assert results == [GONE if number == 100 else DELETED for number in range(250)]
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 3])
+def test_what_is_not_allowed_any_more_is_not_sent(sessions: TwoSessions, allowed: int) -> None:
+    store = sessions.store
+    paths = fill(store, 600)
+    changed = set(paths[::7])
+    for path in changed:
+        sessions.rival.write(path, b"changed", V0)
+    answers = iter([True] * allowed)
+    results = store.delete_many(deletions(paths), lambda: next(answers, False))
+    assert results.count(NOT_SENT) >= 600 - allowed * 100
+    assert (results.count(NOT_SENT) < 600) == (allowed > 0)
+    deleted = {path for path, result in zip(paths, results, strict=True) if result is DELETED}
+    assert not deleted & changed
+    assert existing(store, paths) == [path for path in paths if path not in deleted]
 
 
 def test_two_deleters_share_the_work(sessions: TwoSessions) -> None:

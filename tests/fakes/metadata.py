@@ -21,7 +21,7 @@ from service.model.errors import (
     SidecarError,
 )
 from service.model.ids import NodeVersion
-from service.model.metadata import DeletionResult, Guard, GuardedDeletion, Node
+from service.model.metadata import DeletionResult, Guard, GuardedDeletion, Node, always
 
 Method = Literal["read", "read_many", "children", "create", "write", "delete", "delete_many", "now_ms"]
 START_MS = 1_700_000_000_000
@@ -223,13 +223,15 @@ class FakeMetadataStore:
             result = self._delete(path, at)
         return result if lost is None else DeletionResult.UNKNOWN
 
-    def delete_many(self, deletions: Sequence[GuardedDeletion]) -> list[DeletionResult]:
+    def delete_many(
+        self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool] = always
+    ) -> list[DeletionResult]:
         for deletion in deletions:
             _check_deletion(deletion)
         lost = self._arrive_writing("delete_many", *(deletion.path for deletion in deletions))
         if lost is not None and not lost.applied:
             return [DeletionResult.UNKNOWN] * len(deletions)
-        results = [self._delete_guarded(deletion) for deletion in deletions]
+        results = [self._delete_guarded(deletion) if may_send() else DeletionResult.NOT_SENT for deletion in deletions]
         return results if lost is None else [DeletionResult.UNKNOWN] * len(deletions)
 
     def now_ms(self) -> int:

@@ -28,7 +28,7 @@ from service.ledger_ownership.references import (
 )
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerState, OffloadContext
-from service.model.metadata import DeletionResult, GuardedDeletion, Node
+from service.model.metadata import DeletionResult, GuardedDeletion, Node, always
 from service.model.names import CursorName, TopicName, encode_cursor, parse_topic_name
 from tests.fakes.bookkeeper import (
     FakeLedgerEntries,
@@ -72,9 +72,11 @@ class WatchedStore(FakeMetadataStore):
 
     watcher: Callable[[LedgerId], None] | None = None
 
-    def delete_many(self, deletions: Sequence[GuardedDeletion]) -> list[DeletionResult]:
+    def delete_many(
+        self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool] = always
+    ) -> list[DeletionResult]:
         present = [deletion.path for deletion in deletions if self.peek(deletion.path) is not None]
-        results = super().delete_many(deletions)
+        results = super().delete_many(deletions, may_send)
         for path in present:
             ledger_id = ledger_id_of_path(path)
             if self.peek(path) is None and ledger_id is not None and self.watcher is not None:

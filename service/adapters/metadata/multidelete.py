@@ -85,13 +85,13 @@ class GuardedDeleter:
         self._reader = reader
         self._limit = limit
 
-    def delete_many(self, deletions: Sequence[GuardedDeletion]) -> list[DeletionResult]:
+    def delete_many(self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool]) -> list[DeletionResult]:
         """One result each, in order; after a lost connection UNKNOWN for whatever is not settled.
 
         Raises:
             TemporaryError: there was no connection to begin with, or the store refuses every one of them.
         """
-        run = _Run(deletions, self._limit, self._session.rest)
+        run = _Run(deletions, self._limit, self._session.rest, may_send)
         todo = list(range(len(deletions)))
         while todo and not run.is_lost:
             patience = self._session.patience()
@@ -137,11 +137,16 @@ class _Run:
     """One call of `GuardedDeleter.delete_many`."""
 
     def __init__(
-        self, deletions: Sequence[GuardedDeletion], limit: DeletionLimit, rest: Callable[[float], None]
+        self,
+        deletions: Sequence[GuardedDeletion],
+        limit: DeletionLimit,
+        rest: Callable[[float], None],
+        may_send: Callable[[], bool],
     ) -> None:
         self.deletions = deletions
         self._limit = limit
         self._rest = rest
+        self._may_send = may_send
         self.results: list[DeletionResult | None] = [None] * len(deletions)
         self.has_begun = False
         self.is_lost = False
@@ -155,8 +160,14 @@ class _Run:
         while items or in_flight:
             allowance = self._limit.allowance()
             while items and len(in_flight) < allowance.in_flight:
+                if not self._may_send():
+                    self._set(items, DeletionResult.NOT_SENT)
+                    items.clear()
+                    break
                 packet = take_packet(items, self.deletions, allowance.multi_size)
                 in_flight.append((packet, send(client, self._multi(client, packet))))
+            if not in_flight:
+                break
             packet, result = in_flight.popleft()
             try:
                 answers = patience.answer(result)

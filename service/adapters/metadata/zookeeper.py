@@ -5,7 +5,7 @@ a ``sync`` on the same connection), absent means that ZooKeeper answered NoNode,
 reported as such.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -47,7 +47,7 @@ from service.model.errors import (
     TemporaryError,
 )
 from service.model.ids import NodeVersion
-from service.model.metadata import DeletionLimit, DeletionResult, GuardedDeletion, Node, Unlimited
+from service.model.metadata import DeletionLimit, DeletionResult, GuardedDeletion, Node, Unlimited, always
 
 _LISTING_TRIES = 5
 _WHATEVER_VERSION = -1
@@ -190,10 +190,12 @@ class ZooKeeperMetadataStore:
             return DeletionResult.UNKNOWN
         return DeletionResult.DELETED
 
-    def delete_many(self, deletions: Sequence[GuardedDeletion]) -> list[DeletionResult]:
+    def delete_many(
+        self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool] = always
+    ) -> list[DeletionResult]:
         """See `MetadataStore.delete_many`; parents that become empty stay, as BookKeeper leaves them."""
         check_deletions(deletions)
-        return self._deleter.delete_many(deletions)
+        return self._deleter.delete_many(deletions, may_send)
 
     def now_ms(self) -> int:
         """See `MetadataStore.now_ms`."""

@@ -9,9 +9,10 @@ from service.ledger_deletion.controlling import ControlPanel, Register
 from service.ledger_deletion.deciding import Policy
 from service.ledger_deletion.deleting import LedgerDeleter
 from service.ledger_deletion.gathering import Gatherer
-from service.ledger_deletion.limiting import LimitReadings, Pacer, seconds_of_work
+from service.ledger_deletion.limiting import LimitReadings
 from service.ledger_deletion.operating import Control, InflightEstimate, SidecarInstance, TopicDeletionStatus
 from service.ledger_deletion.outcomes import note_message
+from service.ledger_deletion.pacing import Pacer
 from service.ledger_deletion.ports import (
     Backlog,
     DeletionTopic,
@@ -23,9 +24,10 @@ from service.ledger_deletion.ports import (
     Publisher,
     TopicAdmin,
 )
+from service.ledger_deletion.publishing import Publishers
 from service.ledger_deletion.recording import Recorder
 from service.ledger_deletion.retrying import RetryPolicy
-from service.ledger_deletion.settling import Publishers, Settler
+from service.ledger_deletion.settling import Settler
 from service.ledger_deletion.steps import GoOn, Step, Steps
 from service.ledger_deletion.topic_deleting import TopicDeleter
 from service.ledger_deletion.workflow.inflight import BacklogMemory
@@ -110,7 +112,7 @@ class Runtime:
         self.deleter = TopicDeleter(instance.name, world.store, recorder, world.admin, listener)
         self.steps = listener
         self._gatherer = Gatherer(world.store, world.entries, world.owners, root)
-        self._pacer = Pacer(world.clock, self.stop, self.rate_per_second, self._portion)
+        self._pacer = Pacer(world.clock, self.stop, self.rate_per_second)
         self._publishers: dict[DeletionTopic, Publisher] = {}
         self._publishers_lock = threading.Lock()
         self.backlog = BacklogMemory(world.topics.backlog, world.clock)
@@ -160,10 +162,6 @@ class Runtime:
     def limit_readings(self) -> LimitReadings | None:
         """What the adaptive limit allows and why; None when it is switched off."""
         return None if self.world.limit is None else self.world.limit.readings()
-
-    def _portion(self) -> int:
-        limit = self.world.limit
-        return self.configuration.batch_size if limit is None else seconds_of_work(limit.readings().level)
 
     def learn_length(self, mean_length_bytes: float) -> None:
         """Keep a running mean of the ledgers' lengths, for the estimate of waiting bytes."""

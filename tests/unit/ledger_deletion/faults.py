@@ -68,7 +68,7 @@ class Faulty:
         if name == "delete" and self._faults.failure is not Failure.REFUSED:
             return self._answer(name, method, lambda *_: DeletionResult.UNKNOWN)
         if name == "delete_many" and self._faults.failure is not Failure.REFUSED:
-            return self._answer(name, method, lambda deletions: [DeletionResult.UNKNOWN] * len(deletions))
+            return self._answer(name, method, lambda deletions, *_: [DeletionResult.UNKNOWN] * len(deletions))
         return self._change(name, method) if name in ("delete", "delete_many") else method
 
     def _look(self, name: str, method: Callable[..., object]) -> Callable[..., object]:

@@ -15,16 +15,18 @@ from service.ledger_deletion.booking import BatchReport
 from service.ledger_deletion.deciding import Policy
 from service.ledger_deletion.deleting import LedgerDeleter
 from service.ledger_deletion.gathering import Gatherer
-from service.ledger_deletion.limiting import Pacer
 from service.ledger_deletion.operating import OperationState
 from service.ledger_deletion.operations import OPERATIONS
+from service.ledger_deletion.pacing import Pacer
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record, parse_record
 from service.ledger_deletion.ports import DeletionTopic, PendingDeletions, Publisher
+from service.ledger_deletion.publishing import Publishers
 from service.ledger_deletion.recording import Recorder
 from service.ledger_deletion.retrying import RetryPolicy
-from service.ledger_deletion.settling import Publishers, Settler
+from service.ledger_deletion.settling import Settler
 from service.ledger_deletion.steps import GoOn, Step, Steps
 from service.ledger_deletion.topic_deleting import TopicDeleter
+from service.model.clocks import StopSignal
 from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from service.model.ids import OperationId
 from service.model.ledgers import LedgerType
@@ -89,6 +91,7 @@ class Sidecar:
         store: object | None = None,
         direct: object | None = None,
         rate_per_second: float | None = None,
+        stop: StopSignal | None = None,
         max_node_bytes: int = 900_000,
         operation_ids: Sequence[str] = ("op-1",),
     ) -> None:
@@ -100,6 +103,7 @@ class Sidecar:
         self.retry_policy = retry_policy
         self.direct = direct
         self.rate_per_second = rate_per_second
+        self.stop = stop or NotStopped()
         self.store = wrap(store or world.store)
         self.entries = wrap(world.entries)
         self.topics = wrap(world.topics)
@@ -178,7 +182,7 @@ class Sidecar:
                 retry_policy=self.retry_policy,
                 metrics=METRICS,
                 steps=self.steps,
-                pacer=Pacer(self.world.clock, NotStopped(), lambda: self.rate_per_second),
+                pacer=Pacer(self.world.clock, self.stop, lambda: self.rate_per_second),
                 warn=self.warnings.append,
             )
         return self._settler
