@@ -31,6 +31,7 @@ def configuration_of(settings: Settings) -> Configuration:
             open_min_age_ms=settings.two_phase_deletion_open_ledger_min_age_in_seconds * 1000,
             unlinked_min_age_ms=settings.two_phase_deletion_unlinked_ledger_min_age_in_seconds * 1000,
             in_use_settle_ms=settings.two_phase_deletion_in_use_settle_in_seconds * 1000,
+            bookkeeper_exclusive=settings.bookkeeper_exclusive_to_cluster,
         ),
         retry_policy=RetryPolicy(
             reconsume_later_ms=settings.two_phase_deletion_reconsume_later_in_seconds * 1000,
@@ -40,6 +41,7 @@ def configuration_of(settings: Settings) -> Configuration:
         watchdog_late_ms=settings.two_phase_deletion_watchdog_late_in_seconds * 1000,
         topic_deletion_wait_ms=settings.two_phase_deletion_topic_deletion_wait_in_seconds * 1000,
         undelete_lookback_ms=settings.two_phase_deletion_outcome_retention_in_minutes * 60_000,
+        undelete_protection_ms=settings.two_phase_deletion_undelete_protection_in_seconds * 1000,
         batch_size=settings.two_phase_deletion_batch_size,
     )
 

@@ -106,6 +106,11 @@ class PulsarCluster(_Group):
     ledgers_root_path: str = Field(default="/ledgers", pattern=r"^/[^/].*[^/]$")
     """Where BookKeeper keeps ledgers in the metadata store (``zkLedgersRootPath``)."""
 
+    bookkeeper_exclusive_to_cluster: bool = False
+    """This BookKeeper serves only this Pulsar cluster. While false, "nothing references it" is no evidence, since
+    another cluster's references cannot be seen from here: only ledgers that a topic's deletion took from this cluster's
+    own lists are deleted, other records go to the dead-letter topic."""
+
     bookie_http_urls: TextList = ()
     """Comma-separated URLs of bookies' HTTP admin services: the fallback when the metadata store cannot delete."""
 
@@ -199,6 +204,10 @@ class LedgerDeletion(_Group):
 
     two_phase_deletion_outcome_retention_size_in_mb: int = Field(default=-1, ge=-1)
     """Megabytes of outcomes kept per partition; -1 leaves it to the time alone."""
+
+    two_phase_deletion_undelete_protection_in_seconds: Seconds = 86_400
+    """Seconds during which nothing deletes a ledger that ``undelete`` has brought back, 24 hours by default: the time
+    to put it back into a list. Records about it wait until then."""
 
     two_phase_deletion_watchdog_late_in_seconds: Seconds = 60
     """Seconds a retry may be overdue before it is read past the broker's delayed delivery tracker."""

@@ -264,6 +264,13 @@ class AdaptiveLimitAnswer(Answer):
     """The same of the last probes while this sidecar worked."""
 
 
+class ProtectedLedgerAnswer(Answer):
+    """A ledger that nothing deletes for a while, because it was brought back."""
+
+    ledger_id: int
+    until_ms: int
+
+
 class StatusAnswer(Answer):
     """The state of the service."""
 
@@ -275,6 +282,10 @@ class StatusAnswer(Answer):
     last_error: str | None
     adaptive_limit: AdaptiveLimitAnswer | None
     """This sidecar's own; null when it is switched off."""
+    protected_ledgers: list[ProtectedLedgerAnswer]
+    """The ledgers that were brought back and are still protected, the first to end first, a hundred at most."""
+    bookkeeper_exclusive_to_cluster: bool
+    """This sidecar's setting: whether "nothing references it" is evidence enough to delete a ledger."""
 
 
 class DeadLetterAnswer(Answer):
@@ -302,6 +313,20 @@ class UndeleteAnswer(Answer):
     ledger_id: int
     readable: bool
     """Whether bookies still held its first and last entry."""
+    protected_until_ms: int
+    """Nothing deletes it again before then, milliseconds since the epoch by the metadata store's clock."""
+
+
+class EndProtectionRequest(Request):
+    """The ledger that may be deleted from now on."""
+
+    ledger_id: LedgerIdNumber
+
+
+class EndProtectionAnswer(Answer):
+    """The ledger that may be deleted from now on."""
+
+    ledger_id: int
 
 
 class Healthy(Answer):

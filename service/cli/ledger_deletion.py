@@ -135,9 +135,27 @@ def undelete(
 ) -> None:
     """Bring a deleted ledger back, as long as bookies hold its entries (gcWaitTime, 15 minutes by default).
 
+    Nothing deletes it again before protectedUntilMs (twoPhaseDeletionUndeleteProtectionInSeconds, 24 hours by default):
+    put it back into a list until then. Records about it wait; status lists what is protected.
+
     Example: pulsar-sidecar ledger-deletion undelete 4711
     """
     _show(ctx, form, "POST", "undelete", {"ledgerId": ledger_id, "force": force})
+
+
+@app.command("end-protection", epilog=EXIT_CODES)
+def end_protection(
+    ctx: typer.Context,
+    ledger_id: Annotated[int, typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID)],
+    form: Output = None,
+) -> None:
+    """Let a ledger that undelete brought back be deleted before its protection ends.
+
+    A record that waits for that end goes on waiting; to have the ledger deleted at once, append it again.
+
+    Example: pulsar-sidecar ledger-deletion end-protection 4711
+    """
+    _show(ctx, form, "POST", "end-protection", {"ledgerId": ledger_id})
 
 
 def _show(ctx: typer.Context, form: output.Format | None, method: str, call: str, body: object = None) -> None:

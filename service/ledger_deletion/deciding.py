@@ -18,6 +18,7 @@ from service.ledger_deletion.facts import (
     Unreferenced,
 )
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo
+from service.ledger_deletion.protecting import UNKNOWN_END, spoken
 from service.ledger_ownership.claims import (
     BucketClaim,
     Claim,
@@ -46,9 +47,11 @@ class Reason(Enum):
     NOT_PULSARS = "not-pulsars"
     UNKNOWN_COMPONENT = "unknown-component"
     REFUSED_BY_STORAGE = "refused-by-storage"
+    BOOKKEEPER_MAY_BE_SHARED = "bookkeeper-may-be-shared"
     MAY_STILL_SHRINK = "in-use-before-list-shrinks"
     OPERATION_RUNNING = "topic-deletion-running"
     OWNER_STILL_USES = "owner-still-uses"
+    BROUGHT_BACK = "brought-back"
     STILL_BEING_READ = "still-being-read"
     TOO_YOUNG = "too-young"
     REPLICATION_RUNNING = "replication-running"
@@ -68,11 +71,14 @@ class Policy:
         unlinked_min_age_ms: the same for kinds that Pulsar writes and closes before it links them.
         in_use_settle_ms: how long "in use" may be an early look at a list that is about to shrink, for a record
             that does not say more.
+        bookkeeper_exclusive: no other Pulsar cluster keeps ledgers in this BookKeeper, says the operator. Only then
+            "nothing references it" is evidence: another cluster's references cannot be seen from here.
     """
 
     open_min_age_ms: int
     unlinked_min_age_ms: int
     in_use_settle_ms: int
+    bookkeeper_exclusive: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,15 @@ class Postpone:
     detail: str
 
 
-Verdict = Delete | DeleteOffloaded | Finish | RetryLater | Postpone
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """To the dead-letter topic at once: only an operator can change what is in the way, and redrive it then."""
+
+    reason: Reason
+    detail: str
+
+
+Verdict = Delete | DeleteOffloaded | Finish | RetryLater | Postpone | SetAside
 
 LINKED_AFTER_CLOSING = (SchemaClaim, CompactedClaim, BucketClaim)
 """Kinds that exist, closed, for a moment before any node references them (their writers link them last)."""
@@ -150,7 +164,11 @@ def _decide_ledger(facts: Facts, policy: Policy) -> Verdict:
         case Referenced(by):
             return _decide_in_use(facts, by, policy)
         case Unreferenced(read):
-            return _reason_to_wait(facts, facts.ledger, facts.references, policy) or Delete(facts.ledger, read)
+            return (
+                _may_be_another_clusters(facts, policy)
+                or _reason_to_wait(facts, facts.ledger, facts.references, policy)
+                or Delete(facts.ledger, read)
+            )
         case never:
             assert_never(never)
 
@@ -165,7 +183,11 @@ def _decide_offloaded(facts: Facts, policy: Policy) -> Verdict:
         case Referenced(by):
             return _decide_in_use(facts, by, policy)
         case Unreferenced(read):
-            return _owner_objects(facts, facts.references) or DeleteOffloaded(context, read)
+            return (
+                _may_be_another_clusters(facts, policy)
+                or _owner_objects(facts, facts.references)
+                or DeleteOffloaded(context, read)
+            )
         case never:
             assert_never(never)
 
@@ -243,16 +265,38 @@ def _settle(facts: Facts, detail: str, policy: Policy) -> Verdict:
     return RetryLater(Reason.MAY_STILL_SHRINK, detail, min(left_ms, policy.in_use_settle_ms))
 
 
+# --- it is not referenced: is that evidence? ------------------------------------------------------------------------
+
+
+def _may_be_another_clusters(facts: Facts, policy: Policy) -> SetAside | None:
+    if policy.bookkeeper_exclusive or facts.from_own_list:
+        return None
+    return SetAside(
+        Reason.BOOKKEEPER_MAY_BE_SHARED,
+        "nothing in this Pulsar cluster references it, but another cluster on the same BookKeeper may; if this "
+        "BookKeeper serves only this cluster, set bookkeeperExclusiveToCluster=true and redrive the record",
+    )
+
+
 # --- it is not referenced: may it go now? --------------------------------------------------------------------------
 
 
 def _reason_to_wait(facts: Facts, ledger: StoredLedger, references: Unreferenced, policy: Policy) -> Verdict | None:
     return (
-        _owner_objects(facts, references)
+        _brought_back(facts)
+        or _owner_objects(facts, references)
         or _owner_may_hold_bucket(facts, ledger)
         or _too_young(facts, ledger, policy)
         or _replication(ledger)
     )
+
+
+def _brought_back(facts: Facts) -> RetryLater | None:
+    until_ms = facts.protected_until_ms
+    if until_ms is None or until_ms <= facts.now_ms:
+        return None
+    detail = f"undelete brought it back; it is protected until {spoken(until_ms)}"
+    return RetryLater(Reason.BROUGHT_BACK, detail, None if until_ms >= UNKNOWN_END else until_ms - facts.now_ms)
 
 
 def _owner_objects(facts: Facts, references: Unreferenced) -> Verdict | None:

@@ -81,6 +81,8 @@ class Facts:
         operation_running: the two-phase topic deletion that wrote the record has not ended.
         in_use_since_ms: when the record was first found in use, on the store's clock.
         now_ms: the store's clock.
+        from_own_list: the record is signed: a list of this Pulsar cluster named the ledger.
+        protected_until_ms: ``undelete`` brought the ledger back and protects it until then; None if it did not.
         under_replication_mark: path of auto-recovery's note about the ledger, None when there is none.
     """
 
@@ -92,4 +94,6 @@ class Facts:
     operation_running: bool
     in_use_since_ms: int | None
     now_ms: int
+    from_own_list: bool = False
+    protected_until_ms: int | None = None
     under_replication_mark: str | None = None

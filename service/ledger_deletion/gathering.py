@@ -14,7 +14,9 @@ from service.ledger_deletion.facts import Facts, References, ReferencesUnknown, 
 from service.ledger_deletion.operations import operation_path
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo
 from service.ledger_deletion.ports import LiveOwners
+from service.ledger_deletion.protecting import protected_until
 from service.ledger_deletion.referencing import OwnerNodes, owner_path
+from service.ledger_deletion.signing import SIGNING_KEY, is_signed
 from service.ledger_ownership.claims import (
     BucketClaim,
     Claim,
@@ -78,6 +80,8 @@ class Gatherer:
         ledgers = {ledger_id: _ledger(ledger_id, nodes[path], repair) for ledger_id, path in ledger_paths.items()}
         claims = [_claim(question.record, ledgers[question.record.ledger_id]) for question in questions]
         topics = [_topic(question.record, claim) for question, claim in zip(questions, claims, strict=True)]
+        # After the ledgers' nodes: a ledger that is brought back is protected before it is there.
+        protected = protected_until(self._store, ledger_paths)
         now_ms = self._store.now_ms()
         views = self._owners.views({topic for topic in topics if topic is not None})
         owners = OwnerNodes(self._read(_owner_paths(questions, claims)), self._compacted)
@@ -91,6 +95,8 @@ class Gatherer:
                 operation_running=_operation_running(question.record, nodes),
                 in_use_since_ms=question.in_use_since_ms,
                 now_ms=now_ms,
+                from_own_list=_is_from_own_list(question.record, nodes),
+                protected_until_ms=protected.get(question.record.ledger_id),
                 under_replication_mark=repair.marks.get(question.record.ledger_id),
             )
             for question, claim, topic in zip(questions, claims, topics, strict=True)
@@ -102,6 +108,8 @@ class Gatherer:
         for question in questions:
             if question.record.mark.operation_id is not None:
                 yield operation_path(question.record.mark.operation_id)
+            if question.record.mark.signature is not None:
+                yield SIGNING_KEY
 
     def _read(self, paths: Iterable[str]) -> dict[str, Node | None]:
         distinct = list(dict.fromkeys(paths))
@@ -186,6 +194,11 @@ def _references(owners: OwnerNodes, record: PendingDeleteLedgerInfo, claim: Clai
     if claim is None:
         return ReferencesUnknown("the ledger claims no owner that this version knows")
     return owners.references(claim, record.ledger_id)
+
+
+def _is_from_own_list(record: PendingDeleteLedgerInfo, nodes: Mapping[str, Node | None]) -> bool:
+    key = nodes.get(SIGNING_KEY)
+    return is_signed(record, None if key is None else key.data)
 
 
 def _operation_running(record: PendingDeleteLedgerInfo, nodes: Mapping[str, Node | None]) -> bool:

@@ -91,6 +91,14 @@ class SidecarInstance:
 
 
 @dataclass(frozen=True, slots=True)
+class ProtectedLedger:
+    """A ledger that was brought back, and until when (store's clock) nothing deletes it."""
+
+    ledger_id: LedgerId
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceStatus:
     """The state of the service as a whole, and of this sidecar's part in it."""
 
@@ -102,6 +110,10 @@ class ServiceStatus:
     last_error: str | None
     adaptive_limit: LimitReadings | None = None
     """This sidecar's own limit; None when it is switched off."""
+    protected_ledgers: tuple[ProtectedLedger, ...] = ()
+    """The ledgers that were brought back and are still protected, the first to end first, a hundred at most."""
+    bookkeeper_exclusive_to_cluster: bool = False
+    """This sidecar's setting: whether "nothing references it" is evidence enough to delete a ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +138,15 @@ class Redriven:
 
 @dataclass(frozen=True, slots=True)
 class Undeleted:
-    """A ledger brought back; ``readable`` tells whether bookies still held its first and last entry."""
+    """A ledger brought back.
+
+    ``readable`` tells whether bookies still held its first and last entry, ``protected_until_ms`` until when nothing
+    deletes it again.
+    """
 
     ledger_id: LedgerId
     readable: bool
+    protected_until_ms: int
 
 
 class LedgerDeletionService(Protocol):
@@ -212,6 +229,14 @@ class LedgerDeletionService(Protocol):
         Raises:
             NotFoundError: the outcome log has no deletion of it.
             ConflictError: the ledger exists, or its entries are gone (unless ``force``).
+        """
+        ...
+
+    def end_protection(self, ledger_id: LedgerId) -> None:
+        """Let a ledger that was brought back be deleted before its protection ends.
+
+        Raises:
+            NotFoundError: nothing protects it.
         """
         ...
 

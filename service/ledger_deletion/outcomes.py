@@ -31,7 +31,7 @@ SETTLED = "settled"
 class Settlement:
     """How one record ended, or why it goes on: a line of the ``settled`` step.
 
-    ``decision`` is ``deleted``, ``kept``, ``retry``, ``dead-letter`` or ``rejected``.
+    ``decision`` is ``deleted``, ``kept``, ``retry``, ``dead-letter``, ``set-aside`` or ``rejected``.
     """
 
     decision: str

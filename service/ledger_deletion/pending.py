@@ -46,6 +46,7 @@ class Mark:
         created_ms: creation time of the ledger's node; another time under the same id is another ledger.
         length_bytes: size of the ledger, for the estimate of waiting bytes.
         requested_by: who asked, for the outcome log.
+        signature: proof that a list of this cluster named the ledger (`service.ledger_deletion.signing`).
     """
 
     operation_id: OperationId | None = None
@@ -55,6 +56,7 @@ class Mark:
     created_ms: int | None = None
     length_bytes: int | None = None
     requested_by: str | None = None
+    signature: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ def _mark_document(mark: Mark) -> dict[str, object]:
         "createdMs": mark.created_ms,
         "lengthBytes": mark.length_bytes,
         "requestedBy": mark.requested_by,
+        "signature": mark.signature,
     }
     return {name: value for name, value in document.items() if value is not None}
 
@@ -207,6 +210,7 @@ def _parse_mark(fields: "_Fields") -> Mark:
         created_ms=fields.optional_integer("createdMs", 0, _INT64_MAX),
         length_bytes=fields.optional_integer("lengthBytes", 0, _INT64_MAX),
         requested_by=fields.optional_text("requestedBy"),
+        signature=fields.optional_text("signature"),
     )
     fields.refuse_unknown()
     # It becomes a node's name, and a name that the store refuses would stop a whole batch.

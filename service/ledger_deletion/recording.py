@@ -24,6 +24,7 @@ from service.ledger_deletion.ports import (
     Publisher,
     PublishResult,
 )
+from service.ledger_deletion.signing import signed, signing_key
 from service.ledger_deletion.steps import Step, Steps
 from service.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers, CursorLedgerGoneError
 from service.ledger_ownership.instances import instance_id_of
@@ -138,7 +139,11 @@ class Recorder:
         schemas = self._schema_ledgers(operation.topic)
         births = self._births({*schemas, *(ledger for found in references for ledger in ledger_ids_of(found))})
         records = [record for found in references for record in records_of(found, births, mark)]
-        return records + schema_records(operation.topic, schemas, births, mark)
+        records += schema_records(operation.topic, schemas, births, mark)
+        if not records:
+            return []
+        key = signing_key(self._store, self._steps)
+        return [signed(record, key) for record in records]
 
     def _topic_references(self, topic: TopicName, incarnations: Mapping[str, int]) -> TopicReferences | None:
         path = managed_ledger_path(topic.managed_ledger_name)

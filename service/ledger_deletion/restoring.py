@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from service.ledger_deletion.operating import Undeleted
 from service.ledger_deletion.outcomes import KeptLedger, kept_ledgers
 from service.ledger_deletion.ports import DeletionTopics
+from service.ledger_deletion.protecting import protect
 from service.ledger_deletion.steps import Step, Steps
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.ports import LedgerEntries
@@ -25,9 +26,10 @@ def undelete(
     *,
     since_ms: int,
     force: bool,
+    protection_ms: int,
     steps: Steps,
 ) -> Undeleted:
-    """Write back the metadata of a ledger that was deleted after ``since_ms``.
+    """Write back the metadata of a ledger that was deleted after ``since_ms``, and protect it from now on.
 
     Raises:
         NotFoundError: the outcome topic has no deletion of it since then.
@@ -44,12 +46,15 @@ def undelete(
             f"bookies no longer hold the entries of ledger {ledger_id}, or did not answer; "
             "force brings back its metadata only"
         )
+    protected_until_ms = store.now_ms() + protection_ms
+    with steps.taking(Step.LEDGER_PROTECTED):
+        protect(store, ledger_id, protected_until_ms)
     try:
         with steps.taking(Step.LEDGER_BROUGHT_BACK):
             store.create(kept.path, kept.metadata)
     except AlreadyExistsError as error:
         raise ConflictError(f"ledger {ledger_id} came back in this moment") from error
-    return Undeleted(ledger_id, readable)
+    return Undeleted(ledger_id, readable, protected_until_ms)
 
 
 def _readable(entries: LedgerEntries, kept: KeptLedger) -> bool:

@@ -55,9 +55,18 @@ def in_use_since_ms(properties: Mapping[str, str]) -> int | None:
 
 
 def reconsume(
-    delivery: Delivery, policy: RetryPolicy, reason: str, *, delay_ms: int | None, in_use_since: int | None
+    delivery: Delivery,
+    policy: RetryPolicy,
+    reason: str,
+    *,
+    delay_ms: int | None = None,
+    in_use_since: int | None = None,
+    give_up: bool = False,
 ) -> Reconsumption:
-    """The next copy of a record: on the retry topic, or on the dead-letter topic when its tries are used up."""
+    """The next copy of a record: on the retry topic, or on the dead-letter topic when its tries are used up.
+
+    With ``give_up`` there are no more tries.
+    """
     delay = policy.reconsume_later_ms if delay_ms is None else max(0, delay_ms)
     times = tries(delivery.properties) + 1
     properties = {
@@ -72,7 +81,7 @@ def reconsume(
     }
     if in_use_since is not None:
         properties[IN_USE_SINCE] = str(in_use_since)
-    exhausted = times > policy.max_redeliver_count
+    exhausted = give_up or times > policy.max_redeliver_count
     message = OutgoingMessage(
         payload=delivery.payload,
         key=delivery.key,

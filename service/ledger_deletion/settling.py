@@ -21,6 +21,7 @@ from service.ledger_deletion.deciding import (
     Postpone,
     Reason,
     RetryLater,
+    SetAside,
 )
 from service.ledger_deletion.deleting import LedgerDeleter
 from service.ledger_deletion.gathering import Gatherer
@@ -208,6 +209,8 @@ class Settler:
                     self._finish(book, judgement, "kept", reason, detail)
                 case RetryLater() as verdict:
                     self._retry(book, judgement.candidate, verdict, judgement)
+                case SetAside() as verdict:
+                    self._set_aside(book, judgement, verdict)
                 case Postpone(reason, _):
                     book.tally.decisions["postponed", reason] += 1
                     book.postponed.append(judgement.candidate.delivery)
@@ -343,6 +346,14 @@ class Settler:
             judgement.facts if judgement else None,
         )
         book.reconsumptions.append((candidate.delivery, again, settlement))
+
+    def _set_aside(self, book: Ledgerbook, judgement: Judgement, verdict: SetAside) -> None:
+        delivery, record = judgement.candidate.delivery, judgement.candidate.record
+        reason, detail = verdict.reason, verdict.detail
+        again = reconsume(delivery, self._retry_policy, f"{reason.value}: {detail}", give_up=True)
+        book.tally.decisions["set-aside", reason] += 1
+        settlement = Settlement("set-aside", reason.value, detail, delivery.message_id, record, judgement.facts)
+        book.reconsumptions.append((delivery, again, settlement))
 
     def _postpone_all(self, book: Ledgerbook, candidates: Sequence[Candidate], why: str) -> None:
         self._warn(f"{len(candidates)} records are postponed: {why}")

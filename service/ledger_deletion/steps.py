@@ -18,6 +18,7 @@ class Step(Enum):
     OPERATION_CREATED = "operation-created"
     OPERATION_HELD = "operation-held"
     REFERENCES_GATHERED = "references-gathered"
+    SIGNING_KEY_CREATED = "signing-key-created"
     RECORDING_PERSISTED = "recording-persisted"
     RECORDS_SENT = "records-sent"
     TOPIC_LOADED = "topic-loaded"
@@ -41,7 +42,9 @@ class Step(Enum):
     # An operator's verbs.
     DEAD_LETTERS_REDRIVEN = "dead-letters-redriven"
     DEAD_LETTERS_ACKNOWLEDGED = "dead-letters-acknowledged"
+    LEDGER_PROTECTED = "ledger-protected"
     LEDGER_BROUGHT_BACK = "ledger-brought-back"
+    PROTECTION_ENDED = "protection-ended"
 
 
 class Steps(Protocol):

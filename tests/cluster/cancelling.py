@@ -12,6 +12,7 @@ from tests.cluster.topics import unique
 
 CANCELLING = {
     "topic_two_phase_deletion_enabled": "true",
+    "bookkeeper_exclusive_to_cluster": "true",
     "delayed_message_cancelling_enabled": "true",
     "delayed_message_reassert_in_seconds": 2,
 }

@@ -62,7 +62,10 @@ class Fault:
         return f"{self.effect.value}:{self.point}:{self.occurrence}"
 
 
-POINTS = tuple(f"{when}:{step.value}" for step in Step for when in ("before", "after"))
+ONCE_IN_A_CLUSTERS_LIFE = Step.SIGNING_KEY_CREATED
+POINTS = tuple(
+    f"{when}:{step.value}" for step in Step if step is not ONCE_IN_A_CLUSTERS_LIFE for when in ("before", "after")
+)
 
 
 def parse_fault(text: str) -> Fault:

@@ -34,7 +34,7 @@ from tests.cluster.topics import Workload
 from tests.model import conformance
 
 OUTCOME_TOPIC = parse_topic_name("persistent://pulsar/system/__ledger_deletion-OUTCOME")
-FINAL = frozenset({"deleted", "kept", "rejected", "dead-letter"})
+FINAL = frozenset({"deleted", "kept", "rejected", "dead-letter", "set-aside"})
 NOT_OURS_TO_DELETE = frozenset({"not-pulsars", "unknown-component"})
 """Reasons for which an orphan stays one."""
 

@@ -37,11 +37,13 @@ from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, until
 
 QUICK: Mapping[str, object] = {
     "topic_two_phase_deletion_enabled": "true",
+    "bookkeeper_exclusive_to_cluster": "true",
     "two_phase_deletion_reconsume_later_in_seconds": 1,
     "two_phase_deletion_postpone_in_seconds": 1,
     "two_phase_deletion_in_use_settle_in_seconds": 3,
     "two_phase_deletion_open_ledger_min_age_in_seconds": 3,
     "two_phase_deletion_unlinked_ledger_min_age_in_seconds": 3,
+    "two_phase_deletion_undelete_protection_in_seconds": 5,
     "two_phase_deletion_max_retry_delete_count": 240,
     "two_phase_deletion_topic_deletion_wait_in_seconds": 20,
     "metadata_store_session_timeout_millis": 4000,
@@ -226,7 +228,9 @@ class Sidecars:
 
     def start_with_defaults(self, **settings: object) -> SidecarProcess:
         """Start one more as operators do, without `QUICK`, and wait until it is ready."""
-        sidecar = self._launch({"topic_two_phase_deletion_enabled": "true", **settings})
+        sidecar = self._launch(
+            {"topic_two_phase_deletion_enabled": "true", "bookkeeper_exclusive_to_cluster": "true", **settings}
+        )
         sidecar.wait_until_ready()
         return sidecar
 

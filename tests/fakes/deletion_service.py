@@ -13,6 +13,7 @@ from service.ledger_deletion.operating import (
     InflightEstimate,
     LedgerDeletionAnswer,
     OperationState,
+    ProtectedLedger,
     Redirect,
     Redriven,
     SentLedger,
@@ -43,6 +44,7 @@ class FakeDeletionService:
     ledger_answer: LedgerDeletionAnswer | Redirect = LedgerDeletionAnswer.DELETED
     dead: list[DeadLetter] = field(default_factory=list)
     deleted: set[int] = field(default_factory=set)
+    protected: dict[int, int] = field(default_factory=dict)
     missing: str | None = None
     remembers: bool = False
     enabled: bool = True
@@ -95,8 +97,9 @@ class FakeDeletionService:
     def status(self) -> ServiceStatus:
         self._asked("status", None)
         running = len(self.running)
+        protected = tuple(ProtectedLedger(LedgerId(each), until_ms) for each, until_ms in self.protected.items())
         return ServiceStatus(
-            self.enabled, self.control, self.inflight, self.instances, running, None, self.adaptive_limit
+            self.enabled, self.control, self.inflight, self.instances, running, None, self.adaptive_limit, protected
         )
 
     def pause(self, reason: str | None) -> Control:
@@ -129,7 +132,14 @@ class FakeDeletionService:
         if ledger_id not in self.deleted:
             raise NotFoundError(f"no outcome says that ledger {ledger_id} was deleted")
         self.deleted.discard(ledger_id)
-        return Undeleted(ledger_id, readable=True)
+        until_ms = 1_700_086_400_000
+        self.protected[ledger_id] = until_ms
+        return Undeleted(ledger_id, readable=True, protected_until_ms=until_ms)
+
+    def end_protection(self, ledger_id: LedgerId) -> None:
+        self._asked("end_protection", ledger_id)
+        if self.protected.pop(ledger_id, None) is None:
+            raise NotFoundError(f"nothing protects ledger {ledger_id}")
 
     def ready(self) -> str | None:
         return self.missing

@@ -120,7 +120,9 @@ class Stimuli:
             Step.DEAD_LETTERS_SENT: self.exhaust,
             Step.DEAD_LETTERS_REDRIVEN: self.redrive,
             Step.DEAD_LETTERS_ACKNOWLEDGED: self.redrive,
+            Step.LEDGER_PROTECTED: self.undelete,
             Step.LEDGER_BROUGHT_BACK: self.undelete,
+            Step.PROTECTION_ENDED: self.end_protection,
         }
 
     def append(self, sidecar: SidecarProcess) -> None:
@@ -178,6 +180,12 @@ class Stimuli:
         with self._lock:
             ledger_id = self._dice.choice(self._restorable)
         self._ask(sidecar, "POST", f"{BASE}/undelete", {"ledgerId": ledger_id})
+
+    def end_protection(self, sidecar: SidecarProcess) -> None:
+        """End a protection, or ask for it in vain."""
+        with self._lock:
+            ledger_id = self._dice.choice(self._restorable)
+        self._ask(sidecar, "POST", f"{BASE}/end-protection", {"ledgerId": ledger_id})
 
     def delete_topic(self, sidecar: SidecarProcess) -> None:
         """Delete a topic in two phases."""

@@ -10,7 +10,7 @@ from service.model.ledgers import LedgerComponent
 from service.model.names import TopicName
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
-from tests.cluster.sidecars import BASE
+from tests.cluster.sidecars import BASE, SidecarProcess
 from tests.cluster.topics import TopicLedgers, Workload
 
 
@@ -75,7 +75,8 @@ def test_a_deleted_ledger_comes_back_with_its_entries(scene: Scene) -> None:
     assert not workload.existing(left.data)
     for ledger_id, node in nodes.items():
         answer = sidecar.call("POST", f"{BASE}/undelete", {"ledgerId": ledger_id})
-        assert answer == {"ledgerId": ledger_id, "readable": True}
+        assert (answer["ledgerId"], answer["readable"]) == (ledger_id, True)
+        assert {"ledgerId": ledger_id, "untilMs": answer["protectedUntilMs"]} in protected(sidecar)
         restored = workload.store.read(ledger_path(ledger_id))
         assert restored is not None
         assert restored.data == node.data
@@ -83,11 +84,23 @@ def test_a_deleted_ledger_comes_back_with_its_entries(scene: Scene) -> None:
         assert (again.status_code, "exists" in again.json()["reason"]) == (409, True)
     unknown = sidecar.request("POST", f"{BASE}/undelete", {"ledgerId": 2**40})
     assert unknown.status_code == 404
-    # What came back can be read, entry by entry, and can be deleted again.
+    # What came back can be read, entry by entry, is protected for a while, and can be deleted again then.
     assert entries_of(scene, left) == [f"back {n}".encode() for n in range(3)]
+    kept, first = sorted(left.data)
+    sidecar.call("POST", f"{BASE}/end-protection", {"ledgerId": first})
+    assert sidecar.request("POST", f"{BASE}/end-protection", {"ledgerId": first}).status_code == 404
     scene.append(sidecar, left.records())
+    until(lambda: workload.existing(left.data) == {kept}, "the one whose protection was ended is deleted")
     scene.oracles.wait_until_drained(sidecar)
     assert not workload.existing(left.data)
+    waits = [outcome.reason for outcome in scene.oracles.outcomes() if outcome.ledger_id == kept]
+    assert "brought-back" in waits
+
+
+def protected(sidecar: SidecarProcess) -> list[dict[str, int]]:
+    """What the status says is protected."""
+    found: list[dict[str, int]] = sidecar.call("GET", f"{BASE}/status")["protectedLedgers"]
+    return found
 
 
 def entries_of(scene: Scene, ledgers: TopicLedgers) -> list[bytes]:

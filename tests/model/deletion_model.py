@@ -24,7 +24,12 @@ TICK_MS = 300_000
 SETTLE_TICKS = 2
 RETRY_TICKS = 2
 MOST_TRIES = 3
-POLICY = Policy(open_min_age_ms=3_600_000, unlinked_min_age_ms=3_600_000, in_use_settle_ms=SETTLE_TICKS * TICK_MS)
+POLICY = Policy(
+    open_min_age_ms=3_600_000,
+    unlinked_min_age_ms=3_600_000,
+    in_use_settle_ms=SETTLE_TICKS * TICK_MS,
+    bookkeeper_exclusive=True,
+)
 GONE = NodeVersion(-1)
 
 Decide = Callable[[Facts, Policy], Verdict]

@@ -30,7 +30,9 @@ _VERDICTS = {
     ("kept", "already-gone"): "Gone",
     ("kept", "ledger-still-in-use"): "InUse",
 }
-_OTHER_VERDICTS = {"kept": "Refused", "rejected": "Refused", "retry": _AGAIN, "dead-letter": _DEAD}
+_OTHER_VERDICTS = {
+    "kept": "Refused", "rejected": "Refused", "retry": _AGAIN, "dead-letter": _DEAD, "set-aside": _DEAD,
+}  # fmt: skip
 _WITH_VERSIONS = frozenset({_JUDGED, "Deleted", "InUse"})
 _STEPS = {_JUDGED: 3, "Deleted": 3}
 """Steps of the model that lead to an event, with the acknowledgement; 5 for any other."""

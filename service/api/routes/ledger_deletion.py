@@ -14,6 +14,8 @@ from service.api.schemas import (
     ControlAnswer,
     DeadLetterAnswer,
     DeadLetterParameters,
+    EndProtectionAnswer,
+    EndProtectionRequest,
     InflightAnswer,
     PauseRequest,
     RateRequest,
@@ -125,6 +127,18 @@ def _add_repair(routes: APIRouter, service: LedgerDeletionService) -> None:
 
     @routes.post("/ledger-deletion/undelete")
     def undelete(undelete: UndeleteRequest) -> UndeleteAnswer:
-        """Bring a deleted ledger back, as long as bookies hold its entries."""
+        """Bring a deleted ledger back, as long as bookies hold its entries.
+
+        Nothing deletes it again before ``protectedUntilMs``: put it back into a list until then. Records about it wait.
+        """
         restored = service.undelete(LedgerId(undelete.ledger_id), force=undelete.force)
         return UndeleteAnswer.model_validate(restored)
+
+    @routes.post("/ledger-deletion/end-protection")
+    def end_protection(end: EndProtectionRequest) -> EndProtectionAnswer:
+        """Let a ledger that was brought back be deleted before its protection ends.
+
+        A record that waits for that end goes on waiting; to have the ledger deleted at once, record it again.
+        """
+        service.end_protection(LedgerId(end.ledger_id))
+        return EndProtectionAnswer(ledger_id=end.ledger_id)

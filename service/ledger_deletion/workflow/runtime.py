@@ -51,6 +51,7 @@ class Configuration:
         watchdog_late_ms: how late a retry must be before it is read beside the delayed tracker.
         topic_deletion_wait_ms: how long a call waits for a topic deletion before it answers RUNNING.
         undelete_lookback_ms: how far back `undelete` searches the outcome topic.
+        undelete_protection_ms: how long nothing deletes a ledger that was brought back.
     """
 
     enabled: bool
@@ -61,6 +62,7 @@ class Configuration:
     watchdog_late_ms: int
     topic_deletion_wait_ms: int
     undelete_lookback_ms: int
+    undelete_protection_ms: int
     batch_size: int
 
 

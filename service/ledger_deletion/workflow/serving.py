@@ -13,6 +13,7 @@ from service.ledger_deletion.operating import (
     InflightEstimate,
     LedgerDeletionAnswer,
     OperationState,
+    ProtectedLedger,
     Redirect,
     Redriven,
     SentLedger,
@@ -25,6 +26,7 @@ from service.ledger_deletion.operations import HeldOperation
 from service.ledger_deletion.outcomes import Settlement
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo
 from service.ledger_deletion.ports import DeletionTopic
+from service.ledger_deletion.protecting import end_protection, protections
 from service.ledger_deletion.redriving import list_dead, redrive
 from service.ledger_deletion.restoring import undelete
 from service.ledger_deletion.sending import check_numbering, refuse_own_topics, send
@@ -35,6 +37,7 @@ from service.model.errors import (
     ConflictError,
     DisabledError,
     InvalidInputError,
+    NotFoundError,
     OutcomeUnknownError,
     PermanentError,
     SidecarError,
@@ -43,6 +46,8 @@ from service.model.errors import (
 from service.model.ids import LedgerId, OperationId
 from service.model.names import TopicName
 from service.observability.metrics import DeletionMetrics, GaugeReadings
+
+_SHOWN_PROTECTIONS = 100
 
 log = structlog.get_logger("ledger-deletion")
 
@@ -200,6 +205,8 @@ class LedgerDeletion:
             running_topic_deletions=len(runtime.deleter.running()),
             last_error=runtime.last_error,
             adaptive_limit=runtime.limit_readings(),
+            protected_ledgers=self._protected_ledgers(),
+            bookkeeper_exclusive_to_cluster=runtime.configuration.policy.bookkeeper_exclusive,
         )
 
     def pause(self, reason: str | None) -> Control:
@@ -239,10 +246,25 @@ class LedgerDeletion:
             ledger_id,
             since_ms=since_ms,
             force=force,
+            protection_ms=self._runtime.configuration.undelete_protection_ms,
             steps=self._runtime.steps,
         )
         self._runtime.note("undeleted", {"ledgerId": ledger_id, "readable": undeleted.readable})
         return undeleted
+
+    def end_protection(self, ledger_id: LedgerId) -> None:
+        self._require_enabled()
+        with self._runtime.steps.taking(Step.PROTECTION_ENDED):
+            ended = end_protection(self._runtime.world.store, ledger_id)
+        if not ended:
+            raise NotFoundError(f"nothing protects ledger {ledger_id}; status lists the ledgers that are protected")
+        self._runtime.note("protection-ended", {"ledgerId": ledger_id})
+
+    def _protected_ledgers(self) -> tuple[ProtectedLedger, ...]:
+        store = self._runtime.world.store
+        found, now_ms = protections(store), store.now_ms()
+        left = sorted((each.until_ms, each.ledger_id) for each in found if each.until_ms > now_ms)
+        return tuple(ProtectedLedger(ledger_id, until_ms) for until_ms, ledger_id in left[:_SHOWN_PROTECTIONS])
 
     # --- shared ----------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ EVERY_ROUTE = [
     ("GET", "/admin/v2/ledger-deletion/dead-letters"),
     ("POST", "/admin/v2/ledger-deletion/dead-letters/redrive"),
     ("POST", "/admin/v2/ledger-deletion/undelete"),
+    ("POST", "/admin/v2/ledger-deletion/end-protection"),
     ("GET", "/openapi.json"),
     ("GET", "/docs"),
     ("GET", "/no-such-path"),

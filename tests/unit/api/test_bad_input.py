@@ -163,6 +163,8 @@ def test_a_body_that_is_no_request_is_refused(
         ("POST", "undelete", {"ledgerId": 2**63}),
         ("POST", "undelete", {"ledgerId": 7, "force": "yes"}),
         ("POST", "undelete", {"ledgerId": 7, "force": 1}),
+        ("POST", "end-protection", {}),
+        ("POST", "end-protection", {"ledgerId": -1}),
         ("POST", "dead-letters/redrive", {"ledgerIds": []}),
         ("POST", "dead-letters/redrive", {"ledgerIds": [-1]}),
         ("POST", "dead-letters/redrive", {"ledgerIds": 7}),
@@ -306,7 +308,7 @@ JSON = st.recursive(
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
-    call=st.sampled_from(["pending", "pause", "rate", "undelete", "dead-letters/redrive", "resume"]),
+    call=st.sampled_from(["pending", "pause", "rate", "undelete", "end-protection", "dead-letters/redrive", "resume"]),
     method=st.sampled_from(["POST", "PUT", "GET", "DELETE", "PATCH"]),
     body=JSON,
 )

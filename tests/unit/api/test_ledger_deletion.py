@@ -74,6 +74,8 @@ def test_status(service: FakeDeletionService, server: Served) -> None:
         "runningTopicDeletions": 0,
         "lastError": None,
         "adaptiveLimit": {"level": 25.0, "idleP99Ms": 1.5, "recentP99Ms": None},
+        "protectedLedgers": [],
+        "bookkeeperExclusiveToCluster": False,
     }
 
 
@@ -146,11 +148,21 @@ def test_undelete(service: FakeDeletionService, server: Served) -> None:
     assert server.ask("POST", f"{BASE}/undelete", {"ledgerId": 7, "force": True}).json == {
         "ledgerId": 7,
         "readable": True,
+        "protectedUntilMs": 1_700_086_400_000,
     }
+    protected = server.ask("GET", f"{BASE}/status").json["protectedLedgers"]
+    assert protected == [{"ledgerId": 7, "untilMs": 1_700_086_400_000}]
     answer = server.ask("POST", f"{BASE}/undelete", {"ledgerId": 7})
     assert answer.status == 404
     assert "7" in answer.reason
     assert service.calls("undelete") == [(7, True), (7, False)]
+
+
+def test_a_protection_can_be_ended(service: FakeDeletionService, server: Served) -> None:
+    service.protected = {7: 5}
+    assert server.ask("POST", f"{BASE}/end-protection", {"ledgerId": 7}).json == {"ledgerId": 7}
+    answer = server.ask("POST", f"{BASE}/end-protection", {"ledgerId": 7})
+    assert (answer.status, "nothing protects ledger 7" in answer.reason) == (404, True)
 
 
 def test_probes(service: FakeDeletionService, server: Served) -> None:

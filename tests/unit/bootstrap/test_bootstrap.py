@@ -49,15 +49,18 @@ def test_the_settings_reach_the_room_in_its_own_units() -> None:
         two_phase_deletion_topic_deletion_wait_in_seconds="7",
         two_phase_deletion_outcome_retention_in_minutes="8",
         two_phase_deletion_batch_size="9",
+        two_phase_deletion_undelete_protection_in_seconds="11",
         two_phase_deletion_rate_per_second="10",
         ledgers_root_path="/chroot/ledgers",
+        bookkeeper_exclusive_to_cluster="true",
     )
     room = configuration_of(written)
-    assert room.policy == Policy(1_000, 2_000, 3_000)
+    assert room.policy == Policy(1_000, 2_000, 3_000, bookkeeper_exclusive=True)
     assert room.retry_policy == RetryPolicy(4_000, 5)
     assert room.watchdog_late_ms == 6_000
     assert room.topic_deletion_wait_ms == 7_000
     assert room.undelete_lookback_ms == 480_000
+    assert room.undelete_protection_ms == 11_000
     assert room.batch_size == 9
     assert room.rate_per_second == 10
     assert room.ledgers_root == "/chroot/ledgers"

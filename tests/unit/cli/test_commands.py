@@ -164,7 +164,9 @@ def test_undelete(terminal: Terminal, service: FakeDeletionService) -> None:
     assert json.loads(terminal.run("ledger-deletion", "undelete", "7", "--force", "--output", "json").out) == {
         "ledgerId": 7,
         "readable": True,
+        "protectedUntilMs": 1_700_086_400_000,
     }
+    assert json.loads(terminal.run("ledger-deletion", "end-protection", "7", "--output", "json").out) == {"ledgerId": 7}
     missing = terminal.run("ledger-deletion", "undelete", "7")
     assert (missing.code, missing.out) == (1, "")
     assert "HTTP 404" in missing.err

@@ -78,7 +78,7 @@ def test_faults_are_read_as_they_are_written(effect: Effect) -> None:
 
 
 def test_every_step_has_a_point_before_and_after_it() -> None:
-    assert len(POINTS) == len(set(POINTS)) == 2 * len(Step)
+    assert len(POINTS) == len(set(POINTS)) == 2 * (len(Step) - 1)
 
 
 def test_a_fault_comes_at_its_occurrence_only() -> None:

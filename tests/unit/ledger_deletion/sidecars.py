@@ -34,7 +34,9 @@ from service.model.names import TopicName
 from service.observability.metrics import DeletionMetrics
 from tests.fakes.world import World
 
-POLICY = Policy(open_min_age_ms=3_600_000, unlinked_min_age_ms=3_600_000, in_use_settle_ms=600_000)
+POLICY = Policy(
+    open_min_age_ms=3_600_000, unlinked_min_age_ms=3_600_000, in_use_settle_ms=600_000, bookkeeper_exclusive=True
+)
 RETRY_POLICY = RetryPolicy(reconsume_later_ms=600_000, max_redeliver_count=10)
 METRICS = DeletionMetrics(CollectorRegistry(), cluster="local", instance="test", version="0")
 NAME = "sidecar-1"

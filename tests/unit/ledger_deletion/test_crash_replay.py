@@ -20,9 +20,11 @@ ELSEWHERE = {
     Step.NOTE_KEPT,
     Step.DEAD_LETTERS_REDRIVEN,
     Step.DEAD_LETTERS_ACKNOWLEDGED,
+    Step.LEDGER_PROTECTED,
     Step.LEDGER_BROUGHT_BACK,
+    Step.PROTECTION_ENDED,
 }
-"""Steps of an operator's calls: the last three in `test_crash_replay_of_verbs`, all in `tests.faults`."""
+"""Steps of an operator's calls: the last five in `test_crash_replay_of_verbs`, all in `tests.faults`."""
 TROUBLE = {
     Step.ATTEMPT_PUT_OFF,
     Step.UNDER_REPLICATION_CLEARED,

@@ -4,6 +4,7 @@ import pytest
 
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record, parse_record
 from service.ledger_deletion.ports import DeletionTopic
+from service.ledger_deletion.protecting import end_protection, protect, protections
 from service.ledger_deletion.redriving import redrive
 from service.ledger_deletion.restoring import undelete
 from service.ledger_deletion.steps import Step
@@ -53,7 +54,7 @@ def test_a_redrive_loses_no_dead_letter(point: int) -> None:
     assert steps.seen == (redriven if point < 3 else [])
 
 
-@pytest.mark.parametrize("point", range(2))
+@pytest.mark.parametrize("point", range(4))
 def test_an_undelete_brings_the_ledger_back_once(point: int) -> None:
     setting = small()
     world, topic = setting.world, setting.topic
@@ -63,12 +64,38 @@ def test_an_undelete_brings_the_ledger_back_once(point: int) -> None:
     assert orphan not in world.ledgers()
 
     def bring_back(steps: CrashAt) -> None:
-        undelete(world.store, world.entries, world.topics, orphan, since_ms=0, force=True, steps=steps)
+        undelete(
+            world.store, world.entries, world.topics, orphan, since_ms=0, force=True, protection_ms=1_000, steps=steps
+        )
 
     with pytest.raises(Crash):
         bring_back(CrashAt(point))
-    if point == 0:
-        bring_back(CrashAt())
+    if point < 3:
+        assert orphan not in world.ledgers()
+        steps = CrashAt()
+        bring_back(steps)
+        assert steps.seen == [Step.LEDGER_PROTECTED] * 2 + [Step.LEDGER_BROUGHT_BACK] * 2
     with pytest.raises(ConflictError, match="exists"):
         bring_back(CrashAt())
+    # Wherever it died, what is back is protected.
+    send(world, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, orphan))
+    second = Sidecar(world, name="sidecar-2")
+    second.settle()
     assert orphan in world.ledgers()
+    second.work()
+    assert orphan not in world.ledgers()
+
+
+@pytest.mark.parametrize("point", range(2))
+def test_the_end_of_a_protection_is_asked_for_again(point: int) -> None:
+    world = small().world
+    protect(world.store, LedgerId(7), world.store.now_ms() + 1_000)
+
+    def end(steps: CrashAt) -> None:
+        with steps.taking(Step.PROTECTION_ENDED):
+            end_protection(world.store, LedgerId(7))
+
+    with pytest.raises(Crash):
+        end(CrashAt(point))
+    end(CrashAt())
+    assert protections(world.store) == []

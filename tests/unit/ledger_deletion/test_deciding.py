@@ -61,7 +61,9 @@ from tests.unit.ledger_deletion.cases import (
     view,
 )
 
-POLICY = Policy(open_min_age_ms=3_600_000, unlinked_min_age_ms=1_800_000, in_use_settle_ms=600_000)
+POLICY = Policy(
+    open_min_age_ms=3_600_000, unlinked_min_age_ms=1_800_000, in_use_settle_ms=600_000, bookkeeper_exclusive=True
+)
 COMPONENTS = list(LedgerComponent)
 IN_USE = Referenced(GUARD)
 

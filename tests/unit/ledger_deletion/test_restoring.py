@@ -5,9 +5,10 @@ import json
 
 import pytest
 
-from service.ledger_deletion.operating import Undeleted
+from service.ledger_deletion.operating import ProtectedLedger, Undeleted
 from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
 from service.ledger_deletion.ports import DeletionTopic
+from service.ledger_deletion.protecting import end_protection, protection_path, protections
 from service.ledger_deletion.restoring import undelete
 from service.ledger_deletion.steps import GoOn
 from service.ledger_ownership.paths import ledger_path
@@ -17,10 +18,11 @@ from service.model.ledgers import LedgerComponent, LedgerState, LedgerType
 from service.model.names import TopicName
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.world import World
-from tests.unit.ledger_deletion.sidecars import Sidecar, endings, send
+from tests.unit.ledger_deletion.sidecars import Sidecar, dead, endings, send, settled
 
 NAME = "persistent://public/default/orders"
 FOR_EVER = 0
+PROTECTION_MS = 86_400_000
 
 
 @pytest.fixture
@@ -59,14 +61,22 @@ def deleted(world: World, topic: TopicName, *, state: LedgerState = LedgerState.
 
 def restore(world: World, ledger_id: int, *, since_ms: int = FOR_EVER, force: bool = False) -> Undeleted:
     return undelete(
-        world.store, world.entries, world.topics, LedgerId(ledger_id), since_ms=since_ms, force=force, steps=GoOn()
+        world.store,
+        world.entries,
+        world.topics,
+        LedgerId(ledger_id),
+        since_ms=since_ms,
+        force=force,
+        protection_ms=PROTECTION_MS,
+        steps=GoOn(),
     )
 
 
 @pytest.mark.parametrize("state", LedgerState)
 def test_a_deleted_ledger_comes_back_byte_for_byte(world: World, topic: TopicName, state: LedgerState) -> None:
     ledger_id, data = deleted(world, topic, state=state)
-    assert restore(world, ledger_id) == Undeleted(ledger_id, readable=True)
+    until_ms = world.store.now_ms() + PROTECTION_MS
+    assert restore(world, ledger_id) == Undeleted(ledger_id, readable=True, protected_until_ms=until_ms)
     node = world.store.peek(ledger_path(ledger_id))
     assert node is not None
     assert node.data == data
@@ -92,7 +102,7 @@ def test_entries_that_bookies_have_collected_need_force(world: World, topic: Top
     with pytest.raises(ConflictError, match="force"):
         restore(world, ledger_id)
     assert ledger_id not in world.ledgers()
-    assert restore(world, ledger_id, force=True) == Undeleted(ledger_id, readable=False)
+    assert not restore(world, ledger_id, force=True).readable
     assert ledger_id in world.ledgers()
 
 
@@ -145,6 +155,12 @@ def test_a_lost_answer_is_passed_on_and_repeated_safely(world: World, topic: Top
     world.store.lose_answer_next("create", applied=True)
     with pytest.raises(OutcomeUnknownError):
         restore(world, ledger_id)
+    assert [each.ledger_id for each in protections(world.store)] == [ledger_id]
+    assert ledger_id not in world.ledgers()
+    # Its protection is there by now; the answer about the ledger's own node is lost this time.
+    world.store.before("create", lambda: world.store.lose_answer_next("create", applied=True))
+    with pytest.raises(OutcomeUnknownError):
+        restore(world, ledger_id)
     with pytest.raises(ConflictError):
         restore(world, ledger_id)
     node = world.store.peek(ledger_path(ledger_id))
@@ -155,6 +171,7 @@ def test_a_lost_answer_is_passed_on_and_repeated_safely(world: World, topic: Top
 def test_the_last_of_several_deletions_counts(world: World, topic: TopicName) -> None:
     ledger_id, _ = deleted(world, topic)
     restore(world, ledger_id)
+    end_protection(world.store, ledger_id)
     send(world, record(topic, ledger_id))
     node = world.store.peek(ledger_path(ledger_id))
     assert node is not None
@@ -180,3 +197,74 @@ def test_a_forged_message_cannot_write_anywhere_else(world: World, topic: TopicN
     with pytest.raises(NotFoundError):
         restore(world, 7, force=True)
     assert world.store.peek(victim) is None
+
+
+# --- protected until somebody has had the time to relink it ----------------------------------------------------------
+
+
+def test_a_second_record_waits_until_the_protection_ends(world: World, topic: TopicName) -> None:
+    ledger_id, _ = deleted(world, topic)
+    restore(world, ledger_id)
+    send(world, record(topic, ledger_id), record(topic, ledger_id, unreferenced=True))
+    other = Sidecar(world, name="sidecar-2")
+    other.settle()
+    assert ledger_id in world.ledgers()
+    lines = [line for line in settled(world) if line["reason"] == "brought-back"]
+    assert [line["decision"] for line in lines] == ["retry", "retry"]
+    assert "protected until 2023-11-" in str(lines[0]["detail"])
+    world.clock.advance_ms(PROTECTION_MS - 1)
+    other.settle()
+    assert ledger_id in world.ledgers()
+    world.clock.advance_ms(1)
+    other.settle()
+    assert ledger_id not in world.ledgers()
+    assert dead(world) == set()
+
+
+def test_an_operator_can_end_a_protection(world: World, topic: TopicName) -> None:
+    ledger_id, _ = deleted(world, topic)
+    restore(world, ledger_id)
+    assert end_protection(world.store, ledger_id)
+    assert not end_protection(world.store, ledger_id)
+    send(world, record(topic, ledger_id))
+    Sidecar(world, name="sidecar-2").settle()
+    assert ledger_id not in world.ledgers()
+
+
+def test_a_protection_that_cannot_be_read_protects(world: World, topic: TopicName) -> None:
+    ledger_id, _ = deleted(world, topic)
+    restore(world, ledger_id)
+    world.store.put(protection_path(ledger_id), b"for ever")
+    send(world, record(topic, ledger_id))
+    Sidecar(world, name="sidecar-2").work()
+    assert ledger_id in world.ledgers()
+    assert dead(world) == {(ledger_id, "LEDGER")}
+
+
+def test_only_protections_that_are_over_are_forgotten(world: World, topic: TopicName) -> None:
+    first, _ = deleted(world, topic)
+    restore(world, first)
+    world.clock.advance_ms(1)
+    second, _ = deleted(world, topic)
+    restore(world, second)
+    assert {each.ledger_id for each in protections(world.store)} == {first, second}
+    world.clock.advance_ms(PROTECTION_MS - 1)
+    third, _ = deleted(world, topic)
+    restore(world, third)
+    assert {each.ledger_id for each in protections(world.store)} == {second, third}
+
+
+def test_a_ledger_brought_back_twice_is_protected_anew(world: World, topic: TopicName) -> None:
+    ledger_id, _ = deleted(world, topic)
+    restore(world, ledger_id)
+    world.store.delete(ledger_path(ledger_id))
+    world.clock.advance_ms(5)
+    again = restore(world, ledger_id)
+    assert protections(world.store) == [ProtectedLedger(ledger_id, again.protected_until_ms)]
+    assert again.protected_until_ms == world.store.now_ms() + PROTECTION_MS
+
+
+def test_nothing_is_protected_that_was_not_brought_back(world: World, topic: TopicName) -> None:
+    with pytest.raises(NotFoundError):
+        restore(world, 4711)
+    assert protections(world.store) == []

@@ -1,7 +1,7 @@
 """Worlds in which crash replays play, and a life in one of them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo
 from service.ledger_deletion.retrying import RetryPolicy
@@ -12,9 +12,11 @@ from service.model.ledgers import LedgerComponent, LedgerType
 from service.model.names import TopicName
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.world import TopicPlan, World
-from tests.unit.ledger_deletion.sidecars import RETRY_POLICY, Crash, CrashAt, Sidecar, check, restarted, send
+from tests.unit.ledger_deletion.sidecars import POLICY, RETRY_POLICY, Crash, CrashAt, Sidecar, check, restarted, send
 
 TOPIC = "persistent://public/default/orders"
+MAY_BE_SHARED = replace(POLICY, bookkeeper_exclusive=False)
+"""A topic's deletion needs no word of an operator about BookKeeper."""
 
 
 @dataclass(slots=True)
@@ -88,14 +90,14 @@ def live(setting: Setting, crashes: Sequence[int] = ()) -> list[CrashAt]:
     """Delete the topic and settle everything; each number of ``crashes`` kills one process at that point."""
     lives = [CrashAt(number) for number in crashes] + [CrashAt()]
     world = setting.world
-    sidecar = Sidecar(world, steps=lives[0], retry_policy=setting.retry_policy)
+    sidecar = Sidecar(world, steps=lives[0], policy=MAY_BE_SHARED, retry_policy=setting.retry_policy)
     try:
         attempt(sidecar, setting)
         sidecar.work()
     except Crash:
         for steps in lives[1:]:
             try:
-                restarted(world, steps=steps, retry_policy=setting.retry_policy).work()
+                restarted(world, steps=steps, policy=MAY_BE_SHARED, retry_policy=setting.retry_policy).work()
             except Crash:
                 continue
             break
