@@ -42,6 +42,7 @@ class _Sheet:
             as much as is open.
         noted: how many there are in ``due``.
         changed: what was put since somebody asked; None where that is not known.
+        unseen: what was open when the log was begun to be read again, and was not put since.
     """
 
     open: dict[Position, Cancellation] = field(default_factory=dict)
@@ -49,6 +50,7 @@ class _Sheet:
     due: dict[int, list[Position]] = field(default_factory=dict)
     noted: int = 0
     changed: set[Position] | None = None
+    unseen: set[Position] = field(default_factory=set)
 
     def put(self, cancellation: Cancellation) -> None:
         position = cancellation.position
@@ -61,6 +63,7 @@ class _Sheet:
                 self._note_dues_anew()
             self._note_due(cancellation)
         self.open[position] = cancellation
+        self.unseen.discard(position)
         if self.changed is not None:
             self.changed.add(position)
             if len(self.changed) > _MOST_CHANGED:
@@ -139,6 +142,24 @@ class Book:
         known = self._forget_open(place, position)
         if known is not None and known.proof.cancelled:
             self._remember(known.at(Proof.EXPIRED))
+
+    def mark_unseen(self) -> None:
+        """The log is read from its beginning now: what it holds is learned again."""
+        for sheet in self._sheets.values():
+            sheet.unseen = set(sheet.open)
+
+    def sweep_unseen(self) -> int:
+        """Drop what was not learned since `mark_unseen`, and remember no end of it, because none is known; how many."""
+        dropped = 0
+        for place, sheet in list(self._sheets.items()):
+            unseen, sheet.unseen = sheet.unseen, set()
+            dropped += sum(self._forget_open(place, position) is not None for position in unseen)
+        return dropped
+
+    def keep_unseen(self) -> None:
+        """Drop nothing: the log could not be read as a whole."""
+        for sheet in self._sheets.values():
+            sheet.unseen = set()
 
     def find(self, topic: TopicName, position: Position) -> list[Cancellation]:
         """What is known of one message, by subscription."""

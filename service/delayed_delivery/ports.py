@@ -163,11 +163,12 @@ class CancellationTopic(Protocol):
         ...
 
     def follow(
-        self, apply: Callable[[LogRecords], None], caught_up: Callable[[], None], stopped: Callable[[], bool]
+        self, apply: Callable[[LogRecords], None], caught_up: Callable[[int], None], stopped: Callable[[], bool]
     ) -> None:
         """Apply every record of the topic in order, several at a time, then new ones as they come, until ``stopped``.
 
-        ``caught_up`` is called once, when everything stored before the call has been applied.
+        ``caught_up`` is called once, when everything stored before the call has been applied, with the number of
+        entries that could not be read. Raises TemporaryError when records may have been missed since.
         """
         ...
 

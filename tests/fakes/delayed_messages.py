@@ -270,11 +270,19 @@ class FakeCluster:
                     apply([record])
 
     def follow(
-        self, apply: Callable[[LogRecords], None], caught_up: Callable[[], None], stopped: Callable[[], bool]
+        self, apply: Callable[[LogRecords], None], caught_up: Callable[[int], None], stopped: Callable[[], bool]
     ) -> None:
         apply(list(self.records))
         self._followers.append(apply)
-        caught_up()
+        caught_up(0)
+
+    def unfollow(self, apply: Callable[[LogRecords], None]) -> None:
+        """The connection of a follower breaks."""
+        self._followers.remove(apply)
+
+    def compact(self) -> None:
+        """Compaction of the log: of each key the newest record is left, none where that is empty."""
+        self.records = list(self.compacted().items())
 
     def compacted(self) -> dict[str, bytes]:
         """What compaction leaves of the log."""
@@ -346,7 +354,18 @@ class FakeSidecar:
         )
         self.room = DelayedDelivery(configuration or Configuration(), world, "sidecar", self.metrics)
         self.room._canceller._looks = _AtOnce()  # type: ignore[assignment]
-        cluster.follow(self.room._memory.apply, self.room._memory.caught_up.set, lambda: False)
+        self.follow()
+
+    def follow(self) -> None:
+        """Read the log from its beginning, and stay connected."""
+        memory = self.room._memory
+        memory.begin_following()
+        self.cluster.follow(memory.apply, memory.note_caught_up, lambda: False)
+
+    def disconnect(self) -> None:
+        """Lose the connection to the log."""
+        self.cluster.unfollow(self.room._memory.apply)
+        self.room._memory.stop_following()
 
     def cancel(self, *entries: int, due: bool = True, **options: bool) -> list[Outcome]:
         return self.cancel_at([at(entry) for entry in entries], due=due, **options)

@@ -12,6 +12,7 @@ from typing import Final
 
 from service.adapters.pulsar.binary_connections import BinaryConnections
 from service.adapters.pulsar.confirmed_steps import ConfirmedSteps
+from service.adapters.pulsar.cursor_positions import Compaction, compaction_of
 from service.adapters.pulsar.log_producers import LogProducers
 from service.adapters.pulsar.log_reader import LogReader
 from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
@@ -36,7 +37,7 @@ class PulsarCancellationTopic:
         topic: TopicName = CANCELLATIONS,
     ) -> None:
         self._producers = LogProducers(owners, connections, clock, topic)
-        self._reader = LogReader(owners, connections, clock, topic)
+        self._reader = LogReader(owners, connections, clock, topic, self._compaction)
         self._admin = admin
         self._topic = topic
         self._steps = ConfirmedSteps(clock, "the cancellation log is")
@@ -51,13 +52,16 @@ class PulsarCancellationTopic:
         self._producers.publish(records)
 
     def follow(
-        self, apply: Callable[[LogRecords], None], caught_up: Callable[[], None], stopped: Callable[[], bool]
+        self, apply: Callable[[LogRecords], None], caught_up: Callable[[int], None], stopped: Callable[[], bool]
     ) -> None:
         self._reader.follow(apply, caught_up, stopped)
 
     def close(self) -> None:
         """Close the producers; idempotent."""
         self._producers.close()
+
+    def _compaction(self) -> Compaction:
+        return compaction_of(self._admin.internal_stats(self._topic))
 
     def _set_threshold(self) -> None:
         if self._admin.policy(self._topic, "compactionThreshold") != _THRESHOLD_BYTES:

@@ -6,6 +6,7 @@ error, never "nothing is acknowledged".
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from service.model.errors import TemporaryError
@@ -18,6 +19,20 @@ _ALL: Final = re.compile(rf"\[ *(?:{_ONE} *(?:, *{_ONE} *)*)?\]")
 _BOUND: Final = re.compile(r"[(\[](?=-?\d)")
 _ONLY_NUMBERS: Final = bytes(byte if byte in b"-0123456789" else ord(" ") for byte in range(256))
 _POSITION: Final = re.compile(r"(-?\d+):(-?\d+)")
+_COMPACTION_CURSOR: Final = "__compaction"
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """A topic's last compaction.
+
+    Attributes:
+        ledger_id: what it wrote; another one after each compaction, -1 before the first.
+        horizon: up to where readers of the compacted view get what it left.
+    """
+
+    ledger_id: LedgerId
+    horizon: Position
 
 
 def cursor_progress(internal_stats: Mapping[str, object], cursor: str) -> PositionRanges:
@@ -59,6 +74,22 @@ def ledger_lengths(internal_stats: Mapping[str, object]) -> dict[LedgerId, int]:
         last = position_of_text(internal_stats.get("lastConfirmedEntry"))
         lengths[last.ledger_id] = max(lengths.get(last.ledger_id, 0), last.entry_id + 1)
     return lengths
+
+
+def compaction_of(internal_stats: Mapping[str, object]) -> Compaction:
+    """The topic's last compaction; of a topic that never was compacted, one that left nothing anywhere.
+
+    Raises:
+        TemporaryError: the answer cannot be read.
+    """
+    compacted = internal_stats.get("compactedLedger")
+    ledger_id = compacted.get("ledgerId") if isinstance(compacted, dict) else None
+    if not isinstance(ledger_id, int):
+        raise TemporaryError("a broker does not tell of a topic's compaction; try again")
+    if ledger_id < 0:
+        return Compaction(LedgerId(-1), Position(LedgerId(-1), EntryId(-1)))
+    cursor = cursor_stats(internal_stats, _COMPACTION_CURSOR)
+    return Compaction(LedgerId(ledger_id), position_of_text(cursor.get("markDeletePosition")))
 
 
 def position_of_text(text: object) -> Position:

@@ -3,7 +3,9 @@
 Why not a client's reader: it hands out one record after the other, each for the price of decoding ten.
 
 Nothing runs in the background: a connection that breaks ends the reading with an error, and whoever follows the log
-begins again. Invariant: "caught up" is said when everything that the broker called the last message had been applied.
+begins again. Invariants: "caught up" is said when everything that the broker called the last message had been applied;
+no record is missed from then on. Brokers hand a reader that compaction overtakes what compaction left, and so never the
+empty record that made a key be forgotten: such a reading ends with an error too.
 """
 
 import secrets
@@ -14,6 +16,7 @@ from typing import Final
 import structlog
 
 from service.adapters.pulsar.binary_connections import BinaryConnection, BinaryConnections, server_error
+from service.adapters.pulsar.cursor_positions import Compaction
 from service.adapters.pulsar.keyed_batches import KeyedEntry, keyed_entry
 from service.adapters.pulsar.topic_owners import TopicOwners
 from service.model.clocks import Clock
@@ -30,6 +33,8 @@ _LOOK_UP_SECONDS: Final = 0.5
 """How often somebody who waits for a record looks whether it is to stop."""
 _SILENCE_SECONDS: Final = 75.0
 """Brokers send a ping every 30 s (``keepAliveIntervalSeconds``)."""
+_QUIET_SECONDS: Final = 15.0
+"""How often a reader to whom nothing comes asks whether compaction took away what was to come."""
 _EARLIEST: Final = 2**64 - 1
 """-1 as an unsigned number: ``MessageId.earliest``, and what brokers call the last message of an empty topic."""
 
@@ -39,24 +44,33 @@ log = structlog.get_logger("pulsar")
 class LogReader:
     """Reads one topic; each call of `follow` is a reader of its own."""
 
-    def __init__(self, owners: TopicOwners, connections: BinaryConnections, clock: Clock, topic: TopicName) -> None:
+    def __init__(
+        self,
+        owners: TopicOwners,
+        connections: BinaryConnections,
+        clock: Clock,
+        topic: TopicName,
+        compaction: Callable[[], Compaction],
+    ) -> None:
         self._owners = owners
         self._connections = connections
         self._clock = clock
         self._topic = topic
+        self._compaction = compaction
 
     def follow(
-        self, apply: Callable[[Records], None], caught_up: Callable[[], None], stopped: Callable[[], bool]
+        self, apply: Callable[[Records], None], caught_up: Callable[[int], None], stopped: Callable[[], bool]
     ) -> None:
         """Apply every record of the topic's compacted view, then new ones as they come, until ``stopped``.
 
         Raises:
-            TemporaryError: the broker cannot be reached, closed the reader, or fell silent.
+            TemporaryError: the broker cannot be reached, closed the reader, or fell silent, or compaction took away
+                what had not been read.
         """
         try:
             connection = self._connections.open(self._owners.of(self._topic))
             try:
-                _Reading(connection, self._topic, self._clock).run(apply, caught_up, stopped)
+                _Reading(connection, self._topic, self._clock, self._compaction).run(apply, caught_up, stopped)
             finally:
                 connection.close()
         except OSError as error:
@@ -70,7 +84,9 @@ class LogReader:
 class _Reading:
     """One consumer from joining to the end of its connection."""
 
-    def __init__(self, connection: BinaryConnection, topic: TopicName, clock: Clock) -> None:
+    def __init__(
+        self, connection: BinaryConnection, topic: TopicName, clock: Clock, compaction: Callable[[], Compaction]
+    ) -> None:
         self._connection = connection
         self._topic = topic
         self._clock = clock
@@ -80,23 +96,31 @@ class _Reading:
         self._frames_heard = 0
         self._heard_at = clock.monotonic_seconds()
         self._seen = Position(LedgerId(-1), EntryId(-1))
+        self._unreadable = 0
+        self._ask_compaction = compaction
+        self._compaction = compaction()
+        self._compaction_asked_at = clock.monotonic_seconds()
+        self._is_behind = True
 
-    def run(self, apply: Callable[[Records], None], caught_up: Callable[[], None], stopped: Callable[[], bool]) -> None:
+    def run(
+        self, apply: Callable[[Records], None], caught_up: Callable[[int], None], stopped: Callable[[], bool]
+    ) -> None:
         self._join()
         end = self._last_message()
         self._connection.send(self._flow(_PERMITS))
         self._connection.wait_at_most(_LOOK_UP_SECONDS)
-        is_behind = True
         while not stopped():
-            if is_behind and self._seen >= end:
-                is_behind = False
-                caught_up()
+            if self._is_behind and self._seen >= end:
+                self._check_caught_up()
+                caught_up(self._unreadable)
             records = self._next()
             if records:
                 apply(records)
-            elif records is None and is_behind:
+            elif records is None and self._is_behind:
                 # Compaction may have taken away what was the last message; the broker knows which one is it now.
                 end = self._last_message()
+            elif records is None:
+                self._check_quiet()
 
     def _join(self) -> None:
         request_id = self._connection.next_request_id()
@@ -137,14 +161,35 @@ class _Reading:
 
     def _opened(self, command: api.CommandMessage, message: bytes) -> Records:
         found = command.message_id
-        self._seen = Position(LedgerId(found.ledgerId), EntryId(found.entryId))
+        before, self._seen = self._seen, Position(LedgerId(found.ledgerId), EntryId(found.entryId))
         try:
             entry = keyed_entry(message)
         except UndecodableError as error:
             log.warning("an entry of a log is left alone", position=str(self._seen), error=str(error))
             entry = KeyedEntry([], 1)
+            self._unreadable += 1
+        is_next = self._seen == Position(before.ledger_id, EntryId(before.entry_id + 1))
+        if not self._is_behind and not (is_next and len(entry.records) == entry.messages):
+            self._check_overtaken(before)
         self._settle(found, entry.messages)
         return entry.records
+
+    def _check_caught_up(self) -> None:
+        """A compaction that ended meanwhile may have taken away what forgets a key that was read before."""
+        if self._ask_compaction().ledger_id != self._compaction.ledger_id:
+            raise TemporaryError(f"{self._topic} was compacted while it was read; it is read again")
+        self._is_behind = False
+
+    def _check_quiet(self) -> None:
+        if self._clock.monotonic_seconds() - self._compaction_asked_at >= _QUIET_SECONDS:
+            self._check_overtaken(self._seen)
+
+    def _check_overtaken(self, seen: Position) -> None:
+        """Everything up to ``seen`` was read; it must not be less than what was compacted since."""
+        known, self._compaction = self._compaction, self._ask_compaction()
+        self._compaction_asked_at = self._clock.monotonic_seconds()
+        if self._compaction.ledger_id != known.ledger_id and seen < self._compaction.horizon:
+            raise TemporaryError(f"{self._topic} was compacted before its reader had read it; it is read again")
 
     def _settle(self, found: api.MessageIdData, messages: int) -> None:
         """Have the broker's cursor move on, and send more: as many as it counts, also those compaction left out."""

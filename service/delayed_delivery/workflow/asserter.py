@@ -205,10 +205,13 @@ class Asserter:
     def _fitting(
         self, topic: TopicName, name: str, cursor: CursorFacts, missing: Sequence[Cancellation]
     ) -> Sequence[Cancellation]:
-        """What there is room for; what had been acknowledged before goes back in any case."""
+        """What there is room for; what had been acknowledged before goes back in any case.
+
+        What was only accepted may have been withdrawn while nobody here follows the log.
+        """
         waiting = [one for one in missing if one.proof is Proof.ACCEPTED]
         others = [one for one in missing if one.proof is not Proof.ACCEPTED]
-        if not waiting:
+        if not waiting or not self._memory.follows:
             return others
         room = self._world.budget.room(topic, name, ranges=cursor.acked.range_count)
         _, left = fitting(runs(cursor.acked, [entry for one in waiting for entry in one.entries]), room.free)

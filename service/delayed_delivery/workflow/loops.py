@@ -77,10 +77,13 @@ class Loops:
     def _follow(self) -> None:
         self._world.log.ensure()
         self._memory.begin_following()
-        self._world.log.follow(self._memory.apply, self._caught_up, self._stop.is_set)
+        try:
+            self._world.log.follow(self._memory.apply, self._caught_up, self._stop.is_set)
+        finally:
+            self._memory.stop_following()
 
-    def _caught_up(self) -> None:
-        self._memory.caught_up.set()
+    def _caught_up(self, unreadable: int) -> None:
+        self._memory.note_caught_up(unreadable)
         log.info("cancellation log read", open=self._memory.open_count)
 
     def _assert(self) -> None:

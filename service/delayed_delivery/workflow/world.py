@@ -94,7 +94,8 @@ class World:
 class Memory:
     """The log and what is known from it; safe for use by several threads.
 
-    Invariant: what is recorded is durable before it is known here.
+    Invariants: what is recorded is durable before it is known here; once the log has been read anew, nothing is known
+    here as open that it does not hold.
     """
 
     def __init__(self, topic: CancellationTopic) -> None:
@@ -106,6 +107,12 @@ class Memory:
         self._came_back: set[str] = set()
         self._written: dict[str, bytes] = {}
         self.caught_up = threading.Event()
+        self._follows = False
+
+    @property
+    def follows(self) -> bool:
+        """Whether the log has been read and is being followed: otherwise what is known here may have been withdrawn."""
+        return self._follows
 
     def record(self, cancellations: Sequence[Cancellation]) -> None:
         """Make them durable, then known.
@@ -176,7 +183,26 @@ class Memory:
     def begin_following(self) -> None:
         """The log is read from its beginning now; what was written may be compacted away and never come back."""
         with self._lock:
+            self._follows = False
             self._written.clear()
+            self._book.mark_unseen()
+
+    def note_caught_up(self, unreadable: int = 0) -> None:
+        """Everything that the log held has been applied, except so many of its entries.
+
+        What it does not hold any more has ended or was withdrawn, and compaction took that record away as well.
+        """
+        with self._lock:
+            dropped = 0 if unreadable else self._book.sweep_unseen()
+            self._book.keep_unseen()
+            self._follows = True
+        if dropped:
+            log.info("cancellations that the log does not hold any more are forgotten", count=dropped)
+        self.caught_up.set()
+
+    def stop_following(self) -> None:
+        """The log is not followed any more: what others write there is not noticed."""
+        self._follows = False
 
     def apply(self, records: LogRecords) -> None:
         """Records of the log, whoever wrote them."""

@@ -34,10 +34,10 @@ class Log:
         self.records += records
 
     def follow(
-        self, apply: Callable[[LogRecords], None], caught_up: Callable[[], None], stopped: Callable[[], bool]
+        self, apply: Callable[[LogRecords], None], caught_up: Callable[[int], None], stopped: Callable[[], bool]
     ) -> None:
         apply(self.records)
-        caught_up()
+        caught_up(0)
 
 
 def proofs(memory: Memory) -> dict[int, Proof]:

@@ -7,27 +7,31 @@ import pytest
 from service.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
 from service.adapters.pulsar.binary_frames import encode_message
 from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from service.adapters.pulsar.cursor_positions import Compaction
 from service.adapters.pulsar.keyed_batches import keyed_batches
 from service.adapters.pulsar.log_reader import LogReader
 from service.adapters.pulsar.topic_owners import TopicOwners
 from service.model.errors import NotFoundError, SidecarError, TemporaryError
+from service.model.ids import EntryId, LedgerId
+from service.model.positions import Position
 from service.wire import PulsarApi_pb2 as api
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, last_message, refusal, usual
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC
 
 Record = tuple[str, bytes | None]
+NEVER_COMPACTED = Compaction(LedgerId(-1), Position(LedgerId(-1), EntryId(-1)))
 KINDS = api.BaseCommand
 
 
-def frame(entry_id: int, metadata: api.MessageMetadata, payload: bytes) -> bytes:
-    found = api.CommandMessage(consumer_id=1, message_id=api.MessageIdData(ledgerId=5, entryId=entry_id))
+def frame(entry_id: int, metadata: api.MessageMetadata, payload: bytes, ledger_id: int = 5) -> bytes:
+    found = api.CommandMessage(consumer_id=1, message_id=api.MessageIdData(ledgerId=ledger_id, entryId=entry_id))
     return encode_message(KINDS(type=KINDS.MESSAGE, message=found), metadata, payload)
 
 
-def batch(entry_id: int, *records: Record) -> bytes:
+def batch(entry_id: int, *records: Record, ledger_id: int = 5) -> bytes:
     (made,) = keyed_batches(records, most_records=1000, most_bytes=1 << 20)
-    return frame(entry_id, made.metadata("p", entry_id, 1), made.payload)
+    return frame(entry_id, made.metadata("p", entry_id, 1), made.payload, ledger_id)
 
 
 def single(entry_id: int, key: str | None, value: bytes, **more: int) -> bytes:
@@ -56,11 +60,14 @@ class Log:
         self.broker = broker
         self.clock = FakeClock()
         self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), self.clock, BinaryTimeouts(2, 2))
-        self.reader = LogReader(TopicOwners(broker.url, self.connections), self.connections, self.clock, TOPIC)
+        self.compactions = [NEVER_COMPACTED]
+        owners = TopicOwners(broker.url, self.connections)
+        self.reader = LogReader(owners, self.connections, self.clock, TOPIC, self.compaction)
         self.entries: Sequence[bytes | api.BaseCommand] = []
         self.ends: list[tuple[int, int]] = []
         self.read: list[Record] = []
         self.read_when_caught_up: list[Record] | None = None
+        self.unreadable = 0
         broker.answer = self.answer
 
     def answer(self, of: BinaryBroker, came: api.BaseCommand) -> Answers:
@@ -72,12 +79,16 @@ class Log:
             return entries
         return [] if came.type == KINDS.ACK else usual(of, came)
 
-    def follow(self) -> None:
-        """Until it has caught up."""
-        self.reader.follow(self.read.extend, self._caught_up, self._is_over)
+    def compaction(self) -> Compaction:
+        return self.compactions.pop(0) if len(self.compactions) > 1 else self.compactions[0]
 
-    def _caught_up(self) -> None:
+    def follow(self, until_read: int = 0) -> None:
+        """Until it has caught up, and so many records have come."""
+        self.reader.follow(self.read.extend, self._caught_up, lambda: self._is_over() and len(self.read) >= until_read)
+
+    def _caught_up(self, unreadable: int) -> None:
         assert self.read_when_caught_up is None
+        self.unreadable = unreadable
         self.read_when_caught_up = list(self.read)
 
     def _is_over(self) -> bool:
@@ -118,6 +129,7 @@ def test_entries_of_every_form_in_order(log: Log) -> None:
     assert log.read_when_caught_up == [
         ("a", b"1"), ("b", b"2"), ("a", None), ("c", b"3"), ("d", None), ("e", b"5")
     ]  # fmt: skip
+    assert log.unreadable == 2
     acked = [one.ack for one in log.came(KINDS.ACK)]
     assert {one.ack_type for one in acked} == {api.CommandAck.Cumulative}
 
@@ -178,3 +190,52 @@ def test_a_broker_that_falls_silent_is_left(log: Log) -> None:
     log.broker.answer = silent
     with pytest.raises(TemporaryError):
         log.follow()
+
+
+# --- compaction ------------------------------------------------------------------------------------------------------
+
+
+def compacted_up_to(entry_id: int, ledger_id: int = 5) -> Compaction:
+    return Compaction(LedgerId(90 + entry_id), Position(LedgerId(ledger_id), EntryId(entry_id)))
+
+
+def test_a_log_that_is_compacted_while_it_is_read_is_not_said_to_be_read(log: Log) -> None:
+    log.entries, log.ends = [batch(0, ("a", b"1"))], [(5, 0)]
+    log.compactions = [compacted_up_to(3), compacted_up_to(7)]
+    with pytest.raises(TemporaryError, match="compacted while it was read"):
+        log.follow()
+    assert log.read_when_caught_up is None
+
+
+@pytest.mark.parametrize(
+    "overtaken",
+    [batch(5, ("d", b"4")), compacted_batch(2, 3, "d", b"4")],
+    ids=["entries are left out", "records are left out"],
+)
+def test_a_follower_that_compaction_overtakes_ends(log: Log, overtaken: bytes) -> None:
+    log.entries, log.ends = [batch(0, ("a", b"1")), batch(1, ("b", b"2")), overtaken], [(5, 1)]
+    log.compactions = [NEVER_COMPACTED, NEVER_COMPACTED, compacted_up_to(4)]
+    with pytest.raises(TemporaryError, match="before its reader had read it"):
+        log.follow(until_read=3)
+    assert log.read == log.read_when_caught_up
+
+
+def test_a_follower_that_is_overtaken_by_compaction_and_gets_nothing_more_ends(log: Log) -> None:
+    log.entries, log.ends = [batch(0, ("a", b"1"))], [(5, 0)]
+    log.compactions = [NEVER_COMPACTED, NEVER_COMPACTED, compacted_up_to(4)]
+    with pytest.raises(TemporaryError, match="before its reader had read it"):
+        log.reader.follow(log.read.extend, lambda unreadable: log.clock.advance_ms(60_000), lambda: False)
+
+
+def test_a_follower_goes_on_where_compaction_took_nothing_away_that_it_had_not_read(log: Log) -> None:
+    log.entries = [
+        batch(0, ("a", b"1")),
+        batch(1, ("b", b"2")),
+        batch(3, ("c", b"3")),
+        single(4, "d", b""),
+        batch(0, ("e", b"5"), ledger_id=6),
+    ]
+    log.ends = [(5, 0)]
+    log.compactions = [compacted_up_to(0), compacted_up_to(0), compacted_up_to(1)]
+    log.follow(until_read=5)
+    assert [key for key, _ in log.read] == ["a", "b", "c", "d", "e"]

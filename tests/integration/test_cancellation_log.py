@@ -1,0 +1,134 @@
+"""The log of cancellations on real brokers: what compaction takes away, a follower that was away forgets too."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+import pytest
+
+from service.adapters.metadata.zookeeper import open_metadata_store
+from service.adapters.pulsar.admin_rest import AdminRest
+from service.adapters.pulsar.binary_connections import BinaryConnections
+from service.adapters.pulsar.cancellation_topic import PulsarCancellationTopic
+from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from service.adapters.pulsar.topic_owners import TopicOwners
+from service.delayed_delivery.cancelling import Cancellation, Proof
+from service.delayed_delivery.ports import LogRecords
+from service.delayed_delivery.workflow.world import Memory
+from service.model.clocks import SystemClock
+from service.model.errors import TemporaryError
+from service.model.names import TopicName, parse_topic_name
+from service.model.positions import Position
+from tests.cluster.patience import until
+from tests.cluster.running import ClusterUnderTest
+from tests.cluster.topics import Workload, unique
+from tests.fakes.delayed_messages import TOPIC, at
+
+PLACE = (TOPIC, "s")
+CLOCK = SystemClock()
+
+
+def cancellation(entry: int, proof: Proof = Proof.ACCEPTED) -> Cancellation:
+    return Cancellation(TOPIC, "s", at(entry), CLOCK.now_ms() + 3_600_000, CLOCK.now_ms(), proof)
+
+
+class Follower:
+    """A sidecar's memory of the log; it follows while a test wants it to, and can be made to lag behind."""
+
+    def __init__(self, log: PulsarCancellationTopic) -> None:
+        self.log = log
+        self.memory = Memory(log)
+        self.going = threading.Event()
+        self.going.set()
+        self.broke_off: list[str] = []
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        stop = threading.Event()
+        thread = threading.Thread(target=self._follow, args=(stop,))
+        thread.start()
+        until(lambda: self.memory.follows, "the log is read")
+        try:
+            yield
+        finally:
+            self.going.set()
+            stop.set()
+            thread.join(30)
+
+    def _follow(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self.memory.begin_following()
+            try:
+                self.log.follow(self._apply, self.memory.note_caught_up, stop.is_set)
+            except TemporaryError as error:
+                self.broke_off.append(str(error))
+            self.memory.stop_following()
+
+    def _apply(self, records: LogRecords) -> None:
+        self.going.wait(60)
+        self.memory.apply(records)
+
+    def open(self) -> set[Position]:
+        return {one.position for one in self.memory.at(PLACE)}
+
+
+@pytest.fixture
+def topic() -> TopicName:
+    return parse_topic_name(f"persistent://public/default/cancellation-log-{unique()}")
+
+
+@pytest.fixture(scope="module")
+def workload(cluster: ClusterUnderTest) -> Iterator[Workload]:
+    with closing(Workload(cluster)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def log(cluster: ClusterUnderTest, topic: TopicName) -> Iterator[PulsarCancellationTopic]:
+    addresses = cluster.addresses
+    with ExitStack() as stack:
+        store = stack.enter_context(open_metadata_store(addresses.metadata_store_url, CLOCK))
+        connections = stack.enter_context(closing(BinaryConnections(ClientCredentials(), TlsOptions(), CLOCK)))
+        owners = TopicOwners(addresses.broker_service_url, connections)
+        admin = BrokerTopicAdmin(AdminRest(addresses.web_service_urls, store=store))
+        opened = stack.enter_context(closing(PulsarCancellationTopic(owners, connections, admin, CLOCK, topic)))
+        opened.ensure()
+        yield opened
+
+
+def test_a_follower_that_was_away_forgets_what_was_withdrawn_and_compacted(
+    log: PulsarCancellationTopic, topic: TopicName, workload: Workload
+) -> None:
+    writer, away = Memory(log), Follower(log)
+    kept, withdrawn, persisted = cancellation(1), cancellation(2), cancellation(3)
+    writer.record([kept, withdrawn, persisted])
+    with away.following():
+        until(lambda: away.open() == {at(1), at(2), at(3)}, "the follower knows all")
+    writer.withdraw([withdrawn])
+    writer.record([persisted.at(Proof.PERSISTED)])
+    workload.compact(topic)
+    with away.following():
+        assert away.open() == {at(1), at(3)}
+        assert {one.position: one.proof for one in away.memory.at(PLACE)}[at(3)] is Proof.PERSISTED
+    writer.withdraw([kept, persisted])
+    workload.compact(topic)
+    with away.following():
+        assert away.open() == set(), "nothing is left of the log"
+
+
+def test_a_follower_that_compaction_overtakes_reads_the_log_again(
+    log: PulsarCancellationTopic, topic: TopicName, workload: Workload
+) -> None:
+    writer, slow = Memory(log), Follower(log)
+    withdrawn, others = cancellation(1), [cancellation(entry) for entry in range(10, 30_010)]
+    writer.record([withdrawn])
+    with slow.following():
+        until(lambda: slow.open() == {at(1)}, "the follower knows it")
+        slow.going.clear()
+        writer.record(others)
+        writer.withdraw([withdrawn])
+        workload.compact(topic)
+        slow.going.set()
+        until(lambda: slow.open() == {one.position for one in others}, "the follower knows what the log holds", 45)
+    assert any("before its reader had read it" in why for why in slow.broke_off), slow.broke_off
