@@ -124,12 +124,12 @@ class Acknowledger(Protocol):
         topic: TopicName,
         subscription: SubscriptionFacts,
         positions: Sequence[Position],
-        meanwhile: Callable[[], None] | None = None,
+        once_joined: Callable[[], None] | None = None,
     ) -> Acknowledged:
         """Have the broker acknowledge every position, each for itself, and confirm it.
 
-        ``meanwhile`` is called at most once, when the broker has been asked to join and may be answering: nothing is
-        acknowledged before it returns, or when it raises. It was not called when the broker could not be asked.
+        ``once_joined`` is called at most once, when the broker has let the consumer in: nothing is acknowledged before
+        it returns, or when it raises. When the broker refused the consumer it was not called.
 
         Raises:
             ConflictError: the subscription does not admit this consumer (another type is in use).

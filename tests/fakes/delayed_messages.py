@@ -218,17 +218,17 @@ class FakeCluster:
         topic: TopicName,
         subscription: SubscriptionFacts,
         positions: Sequence[Position],
-        meanwhile: Callable[[], None] | None = None,
+        once_joined: Callable[[], None] | None = None,
     ) -> Acknowledged:
         with self._call("acknowledge"):
-            if meanwhile:
-                meanwhile()
             self._existing()
             found = self.subscriptions_.get(subscription.name)
             if found is None:
                 raise NotFoundError("no such subscription")
             if found.type not in (subscription.type, SubscriptionType.NONE):
                 raise ConflictError("another type")
+            if once_joined:
+                once_joined()
             found.by_sidecar.update(set(positions) - found.acked)
             found.acked.update(positions)
             found.out.difference_update(positions)

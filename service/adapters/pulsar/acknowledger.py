@@ -2,15 +2,14 @@
 
 It never grants a permit (``CommandFlow``), so a broker never sends it a message. It joins with the type that is in
 use, asks for receipts, and leaves as soon as they are in hand: on a Key_Shared subscription every consumer takes over
-a share of the keys, so the shorter the visit, the smaller the disturbance. Where that does not matter the caller may do
-something else while the broker lets the consumer in (``meanwhile``).
+a share of the keys, so the shorter the visit, the smaller the disturbance. Where that does not matter the caller writes
+its log only once the broker has let the consumer in (``once_joined``), so that a refusal leaves nothing behind.
 
 Why not the Pulsar client: it has no receipts, it acknowledges after a delay of its own, and its consumers come back by
 themselves after a lost connection, which would create again a subscription that was deleted meanwhile.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from service.adapters.pulsar.binary_connections import (
@@ -52,13 +51,12 @@ class ConsumerAcknowledger:
         topic: TopicName,
         subscription: SubscriptionFacts,
         positions: Sequence[Position],
-        meanwhile: Callable[[], None] | None = None,
+        once_joined: Callable[[], None] | None = None,
     ) -> Acknowledged:
         failure: TemporaryError | None = None
-        left = [meanwhile] if meanwhile else []
         for _ in range(_ATTEMPTS):
             try:
-                return self._visit(topic, subscription, positions, left)
+                return self._visit(topic, subscription, positions, once_joined)
             except _NotJoinedError as error:
                 # Nothing was acknowledged. The topic may have moved to another broker, or the connection was stale.
                 self._owners.forget(topic)
@@ -73,14 +71,13 @@ class ConsumerAcknowledger:
         topic: TopicName,
         subscription: SubscriptionFacts,
         positions: Sequence[Position],
-        meanwhile: list[Callable[[], None]],
+        once_joined: Callable[[], None] | None,
     ) -> Acknowledged:
         with self._connections.using(self._owners.of(topic)) as connection:
             consumer = _Visit(connection, topic, subscription)
-            consumer.ask_to_join()
-            while meanwhile:
-                meanwhile.pop()()
-            consumer.await_joined()
+            consumer.join()
+            if once_joined is not None:
+                once_joined()
             consumer.acknowledge(positions)
             confirmed_ms = self._clock.now_ms()
             consumer.leave()
@@ -102,23 +99,16 @@ class _Visit:
         self._topic = topic
         self._subscription = subscription
         self._consumer_id = connection.next_id()
-        self._join_id = connection.next_request_id()
 
-    def ask_to_join(self) -> None:
-        command = api.BaseCommand(type=api.BaseCommand.SUBSCRIBE, subscribe=self._subscribe(self._join_id))
-        with self._joining():
-            self._connection.send(command)
-
-    def await_joined(self) -> None:
-        with self._joining():
-            self._connection.answer_to(
-                self._join_id, api.BaseCommand.SUCCESS, f"joining {self._place()}", self._check_open
-            )
-
-    @contextmanager
-    def _joining(self) -> Iterator[None]:
+    def join(self) -> None:
+        """Returns when the broker has let the consumer in."""
+        request_id = self._connection.next_request_id()
+        command = api.BaseCommand(type=api.BaseCommand.SUBSCRIBE, subscribe=self._subscribe(request_id))
         try:
-            yield
+            self._connection.send(command)
+            self._connection.answer_to(
+                request_id, api.BaseCommand.SUCCESS, f"joining {self._place()}", self._check_open
+            )
         except OSError as error:
             raise _NotJoinedError(TemporaryError(f"joining {self._place()}: {error}; try again")) from error
         except TemporaryError as error:

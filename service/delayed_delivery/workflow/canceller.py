@@ -13,6 +13,7 @@ from dataclasses import replace
 from service.delayed_delivery.cancelling import Cancellation, CancelOptions, Cause, Outcome, Proof, Target, Verdict
 from service.delayed_delivery.checking import (
     INTERNAL_SUBSCRIPTIONS,
+    check_subscription,
     not_before_dispatch,
     with_known_type,
 )
@@ -21,7 +22,7 @@ from service.delayed_delivery.gathering import chunk_candidates, chunks_of
 from service.delayed_delivery.merging import fitting, runs
 from service.delayed_delivery.planning import KnownCancellation, Looked, Plan, Wanted, plan
 from service.delayed_delivery.workflow.world import TYPES_SECONDS, CancelMetrics, Configuration, Memory, World
-from service.model.errors import NotFoundError, OutcomeUnknownError, PermanentError, TemporaryError
+from service.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, PermanentError, TemporaryError
 from service.model.names import TopicName
 from service.model.positions import Position
 
@@ -29,9 +30,10 @@ _SOON_MS = 60_000
 _WHERE_SECONDS = 10.0
 """How old it may be, far from the due time, where a topic's entries lie; the entries are read each time."""
 _FEW = 100
-"""So few cancellations on a Shared subscription are recorded while the broker lets us in; it is a visit of
-milliseconds, and of a consumer that shares no keys with others."""
+"""So few cancellations on a Shared subscription are recorded once the broker has let the sidecar's consumer in: a
+visit of milliseconds, of a consumer that shares no keys with others. A refusal then leaves nothing in the log."""
 _RACED = "the broker may have dispatched it before the acknowledgement came; it is not delivered again"
+_TRIED_AGAIN = "in the log; the sidecars acknowledge it as soon as the broker lets them, until its due time"
 _EXPLAIN_TRIES = 10
 _EXPLAIN_WAIT_SECONDS = 0.05
 
@@ -126,8 +128,8 @@ class Canceller:
     def _carry_out(self, looked: Looked, name: str, wanted: Sequence[Wanted], options: CancelOptions) -> None:
         now, later = self._by_room(looked, name, wanted)
         if later and not options.defer:
-            _refuse_for_room(later)
-            later = []
+            later, others = self._by_log(looked.topic, name, later)
+            _refuse_for_room(others)
         accepted = [one.cancellation for one in (*now, *later)]
         if not accepted:
             return
@@ -162,22 +164,55 @@ class Canceller:
         entries = {entry for one in wanted for entry in one.cancellation.entries}
         positions = sorted(entries)
         try:
-            meanwhile = None if recording.done else recording
-            confirmed = self._world.acknowledger.acknowledge(looked.topic, joining, positions, meanwhile)
+            once_joined = None if recording.done else recording
+            confirmed = self._world.acknowledger.acknowledge(looked.topic, joining, positions, once_joined)
         except (OutcomeUnknownError, TemporaryError) as error:
             if recording.failed:
                 raise
-            _tell(
-                name, wanted, Proof.ACCEPTED, Cause.BROKER, f"in the log, and acknowledged as soon as possible: {error}"
-            )
-        except NotFoundError as error:
-            recording.withdraw([one.cancellation for one in wanted])
-            _tell(name, wanted, Proof.NOT_FOUND, Cause.NO_SUBSCRIPTION, str(error))
+            _tell(name, wanted, Proof.ACCEPTED, Cause.BROKER, f"{_TRIED_AGAIN}: {error}")
         except PermanentError as error:
-            recording.withdraw([one.cancellation for one in wanted])
-            _tell(name, wanted, Proof.REFUSED, Cause.SUBSCRIPTION_TYPE, str(error))
+            self._answer_refused(looked.topic, name, wanted, recording, error)
         else:
             self._prove(looked, name, wanted, confirmed.confirmed_ms + self._world.topics.broker_ahead_ms())
+
+    def _answer_refused(
+        self, topic: TopicName, name: str, wanted: Sequence[Wanted], recording: "_Recording", error: PermanentError
+    ) -> None:
+        """The broker did not let the sidecar's consumer in.
+
+        What is in the log stays there: another sidecar may be acknowledging it at this moment, and the cursor decides
+        how it ends. What is not in the log is refused, unless the subscription was only busy.
+        """
+        verdict = None if recording.done else self._refusal(topic, name, error)
+        accepted, others = (wanted, ()) if verdict is None else self._by_log(topic, name, wanted)
+        _tell(name, accepted, Proof.ACCEPTED, Cause.BROKER, f"{_TRIED_AGAIN}: {error}")
+        if verdict is not None:
+            recording.leave_out([one.cancellation for one in others])
+            _tell(name, others, verdict.proof, verdict.cause, verdict.reason)
+
+    def _by_log(
+        self, topic: TopicName, name: str, wanted: Sequence[Wanted]
+    ) -> tuple[Sequence[Wanted], Sequence[Wanted]]:
+        """What is in the log from an earlier request, and the rest."""
+        known = self._memory.known_at((topic, name))
+        in_log: list[Wanted] = []
+        others: list[Wanted] = []
+        for one in wanted:
+            found = known(one.cancellation.position)
+            (in_log if found is not None and found.proof.open else others).append(one)
+        return in_log, others
+
+    def _refusal(self, topic: TopicName, name: str, error: PermanentError) -> Verdict | None:
+        """Why the broker will not let the consumer in later either; None where it may."""
+        if isinstance(error, NotFoundError):
+            return Verdict(name, Proof.NOT_FOUND, Cause.NO_SUBSCRIPTION, str(error))
+        if not isinstance(error, ConflictError):
+            return Verdict(name, Proof.REFUSED, Cause.BROKER, str(error))
+        # ConsumerBusy says that another type is in use, or that the subscription has as many consumers as it may have.
+        found = self._world.topics.subscriptions(topic).get(name)
+        if found is None:
+            return Verdict(name, Proof.NOT_FOUND, Cause.NO_SUBSCRIPTION, f"there is no subscription {name!r} any more")
+        return check_subscription(found)
 
     def _prove(self, looked: Looked, name: str, wanted: Sequence[Wanted], confirmed_ms: int) -> None:
         # Counters that stand still prove nothing here: a broker may have read a message that it has yet to send.
@@ -220,10 +255,8 @@ class _Recording:
         if not self.done and self._left:
             self()
 
-    def withdraw(self, cancellations: Sequence[Cancellation]) -> None:
-        """Drop what is not to be carried out after all, from the log if it is there already."""
-        if self.done:
-            self._memory.withdraw(cancellations)
+    def leave_out(self, cancellations: Sequence[Cancellation]) -> None:
+        """Never record these."""
         dropped = {id(one) for one in cancellations}
         self._left = [one for one in self._left if id(one) not in dropped]
 

@@ -161,14 +161,6 @@ class Memory:
         known = self.known(end.topic, end.position, end.subscription)
         return end.proof is Proof.EXPIRED and known is not None and known.proof is Proof.PERSISTED
 
-    def withdraw(self, cancellations: Sequence[Cancellation]) -> None:
-        """Drop them as if they had never been asked for."""
-        if cancellations:
-            self._topic.append([(key_of(one.topic, one.position, one.subscription), None) for one in cancellations])
-            with self._lock:
-                for one in cancellations:
-                    self._book.forget(one.topic, one.position, one.subscription)
-
     def learn(self, cancellations: Iterable[Cancellation]) -> None:
         """Know them, without writing."""
         with self._lock:

@@ -5,7 +5,14 @@ import pytest
 from service.delayed_delivery.cancelling import CancelOptions, Cause, Outcome, Proof, Target, Verdict
 from service.delayed_delivery.facts import Chunk, DelayPolicy, SubscriptionType, Unreadable
 from service.delayed_delivery.workflow.world import Configuration
-from service.model.errors import DisabledError, NotFoundError, OutcomeUnknownError, TemporaryError
+from service.model.errors import (
+    ConflictError,
+    DisabledError,
+    NotAuthorizedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TemporaryError,
+)
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, at
 
 
@@ -16,6 +23,14 @@ def cluster() -> FakeCluster:
 
 def proofs(outcomes: list[Outcome]) -> list[Proof]:
     return [verdict.proof for outcome in outcomes for verdict in outcome.verdicts]
+
+
+def refuse_joining(cluster: FakeCluster, error: Exception) -> None:
+    def refuse(call: str) -> None:
+        if call == "acknowledge":
+            raise error
+
+    cluster.before = refuse
 
 
 def only(outcomes: list[Outcome]) -> Verdict:
@@ -273,7 +288,7 @@ def test_a_lost_answer_is_accepted_and_settled_by_the_loop(cluster: FakeCluster,
     assert subscription.deliveries == {}
 
 
-def test_a_type_that_changed_meanwhile_is_refused_and_forgotten(cluster: FakeCluster) -> None:
+def test_a_type_that_changed_meanwhile_is_refused_and_never_logged(cluster: FakeCluster) -> None:
     subscription = cluster.subscribe()
     cluster.publish(1)
     sidecar = FakeSidecar(cluster)
@@ -283,11 +298,86 @@ def test_a_type_that_changed_meanwhile_is_refused_and_forgotten(cluster: FakeClu
             subscription.type = SubscriptionType.FAILOVER
 
     cluster.before = change
-    assert only(sidecar.cancel(0)).proof is Proof.REFUSED
-    assert cluster.compacted() == {}
+    verdict = only(sidecar.cancel(0))
+    assert (verdict.proof, verdict.cause) == (Proof.REFUSED, Cause.SUBSCRIPTION_TYPE)
+    assert cluster.records == []
     cluster.before = lambda call: None
     sidecar.live(65_000)
     assert subscription.by_sidecar == set()
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+def test_a_subscription_that_is_busy_is_tried_again(cluster: FakeCluster, kind: SubscriptionType) -> None:
+    subscription = cluster.subscribe(type=kind)
+    cluster.publish(1)
+    sidecar = FakeSidecar(cluster)
+    refuse_joining(cluster, ConflictError("ConsumerBusy: Subscription reached max consumers limit"))
+    verdict = only(sidecar.cancel(0))
+    assert (verdict.proof, verdict.cause) == (Proof.ACCEPTED, Cause.BROKER)
+    assert "max consumers" in (verdict.reason or "")
+    sidecar.live(3_000)
+    cluster.before = lambda call: None
+    sidecar.live(65_000)
+    assert subscription.deliveries == {}
+    assert [one.proof for one in sidecar.room.cancellations(TOPIC, at(0))] == [Proof.EXPIRED]
+
+
+@pytest.mark.parametrize("error", [ConflictError("ConsumerBusy"), NotAuthorizedError("no"), NotFoundError("none")])
+def test_what_another_sidecar_acknowledged_while_the_broker_refused_is_not_called_refused(
+    cluster: FakeCluster, error: Exception
+) -> None:
+    subscription = cluster.subscribe(type=SubscriptionType.KEY_SHARED)
+    cluster.publish(1)
+    sidecar, other = FakeSidecar(cluster), FakeSidecar(cluster)
+
+    def refuse(call: str) -> None:
+        if call == "acknowledge":
+            cluster.before = lambda call: None
+            for _ in range(4):  # the broker takes its time, and the other sidecar reads the log
+                cluster.clock.advance_ms(100)
+                other.round()
+            assert subscription.by_sidecar == {at(0)}
+            raise error
+
+    cluster.before = refuse
+    assert only(sidecar.cancel(0)).proof is Proof.ACCEPTED
+    other.live(65_000)
+    assert subscription.deliveries == {}
+    assert [one.proof for one in other.room.cancellations(TOPIC, at(0))] == [Proof.EXPIRED]
+
+
+@pytest.mark.parametrize(
+    ("error", "proof", "cause"),
+    [
+        (NotAuthorizedError("not authorized"), Proof.REFUSED, Cause.BROKER),
+        (NotFoundError("no such subscription"), Proof.NOT_FOUND, Cause.NO_SUBSCRIPTION),
+    ],
+)
+def test_what_the_broker_refuses_for_good_before_it_is_logged_is_still_delivered(
+    cluster: FakeCluster, error: Exception, proof: Proof, cause: Cause
+) -> None:
+    subscription = cluster.subscribe()
+    cluster.publish(1)
+    sidecar, other = FakeSidecar(cluster), FakeSidecar(cluster)
+    refuse_joining(cluster, error)
+    verdict = only(sidecar.cancel(0))
+    assert (verdict.proof, verdict.cause) == (proof, cause)
+    cluster.before = lambda call: None
+    other.live(65_000)
+    assert cluster.records == []
+    assert subscription.deliveries == {at(0): 1}
+
+
+def test_what_is_in_the_log_already_is_not_called_refused_when_it_is_asked_for_again(cluster: FakeCluster) -> None:
+    cluster.max_ranges = 0
+    cluster.subscribe()
+    cluster.publish(2)
+    sidecar = FakeSidecar(cluster)
+    assert only(sidecar.cancel(1, defer=True)).proof is Proof.ACCEPTED
+    assert only(sidecar.cancel(1)).proof is Proof.ACCEPTED, "it is acknowledged when there is room, asked again or not"
+    cluster.max_ranges = 10
+    refuse_joining(cluster, NotAuthorizedError("not authorized"))
+    assert only(sidecar.cancel(1)).proof is Proof.ACCEPTED
 
 
 def test_waiting_for_storage_answers_persisted(cluster: FakeCluster) -> None:

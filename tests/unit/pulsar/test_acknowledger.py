@@ -65,7 +65,7 @@ def _check_visit(broker: BinaryBroker) -> None:
     assert not joined.force_topic_creation
 
 
-def test_what_is_done_meanwhile_is_done_once_before_anything_is_acknowledged(broker: BinaryBroker) -> None:
+def test_the_log_is_written_once_the_consumer_is_in_and_before_anything_is_acknowledged(broker: BinaryBroker) -> None:
     seen: list[list[str]] = []
     refused = [True]
 
@@ -83,7 +83,7 @@ def test_what_is_done_meanwhile_is_done_once_before_anything_is_acknowledged(bro
     assert broker.acked == [(7, 1)]
 
 
-def test_what_fails_meanwhile_leaves_everything_as_it_was(broker: BinaryBroker) -> None:
+def test_a_log_that_cannot_be_written_leaves_everything_as_it_was(broker: BinaryBroker) -> None:
     def fail() -> None:
         raise TemporaryError("the log cannot be written")
 
@@ -91,6 +91,19 @@ def test_what_fails_meanwhile_leaves_everything_as_it_was(broker: BinaryBroker) 
         helper.acknowledge(TOPIC, SHARED, [at(1)], fail)
     until(lambda: "SUBSCRIBE" in broker.kinds(), "it had asked to join")
     assert broker.acked == []
+
+
+def test_a_refused_consumer_leaves_nothing_in_the_log(broker: BinaryBroker) -> None:
+    def refuse(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+        if came.type == api.BaseCommand.SUBSCRIBE:
+            return [refusal(came.subscribe.request_id, api.ConsumerBusy)]
+        return usual(of, came)
+
+    broker.answer = refuse
+    written: list[str] = []
+    with acknowledger(broker) as helper, pytest.raises(ConflictError):
+        helper.acknowledge(TOPIC, SHARED, [at(1)], lambda: written.append("log"))
+    assert written == []
 
 
 def test_it_joins_key_shared_with_the_mode_in_use(broker: BinaryBroker) -> None:
