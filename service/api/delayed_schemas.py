@@ -106,7 +106,7 @@ class VerdictAnswer(Answer):
     subscription: str | None
     """Null when it never came to any subscription."""
     proof: str
-    """ACCEPTED, ACKED, PERSISTED, EXPIRED, TOO_LATE, RACED, NOT_FOUND or REFUSED."""
+    """ACCEPTED, ACKED, PERSISTED, EXPIRED, TOO_LATE, RACED, UNKNOWN, NOT_FOUND or REFUSED."""
     cause: str | None
     reason: str | None
 

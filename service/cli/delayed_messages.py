@@ -157,6 +157,9 @@ def cancellations(
 ) -> None:
     """How far a cancellation has come on each subscription, and what proves it.
 
+    It ends as EXPIRED (not delivered), RACED or TOO_LATE, or as UNKNOWN where the cursor may have been lost or moved
+    near the due time.
+
     Example: pulsar-sidecar topics cancellations persistent://public/default/orders -l 12 -e 3
     """
     options: GlobalOptions = ctx.obj

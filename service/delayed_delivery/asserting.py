@@ -6,11 +6,12 @@ time.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
-from service.delayed_delivery.facts import DelayPolicy
+from service.delayed_delivery.facts import DelayPolicy, SubscriptionFacts, TopicState
+from service.model.ids import LedgerId
 from service.model.position_ranges import PositionRanges
 from service.model.positions import Position
 
@@ -39,13 +40,61 @@ class Duties:
     ended: tuple[Cancellation, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A cursor that certainly kept its acknowledgements from one look to the next.
+
+    Attributes:
+        since_ms: the brokers' time when the first of these looks began.
+        consumers: the subscription's consumers at the last look.
+        messages_out: the messages that consumers had been given until then.
+        written_ledger: the ledger that the topic wrote to.
+    """
+
+    since_ms: int
+    consumers: frozenset[tuple[str, str, str]]
+    messages_out: int
+    written_ledger: LedgerId | None
+
+
+def watched(before: Watch | None, found: SubscriptionFacts, state: TopicState, now_ms: int) -> Watch:
+    """The watch that goes on, or one that begins now.
+
+    A cursor loses acknowledgements only when its topic is loaded anew or when somebody moves it, and both disconnect
+    every consumer. Without a consumer that stayed, nothing may have been handed out since the topic was loaded.
+    """
+    watch = Watch(now_ms, found.consumers, found.messages_out, state.written_ledger)
+    return watch if before is None or not _goes_on(before, watch) else replace(watch, since_ms=before.since_ms)
+
+
+def _goes_on(before: Watch, now: Watch) -> bool:
+    if before.consumers & now.consumers:
+        return True
+    same_load = now.written_ledger is not None and before.written_ledger == now.written_ledger
+    return same_load and before.messages_out == now.messages_out
+
+
 def over_by_ms(policy: DelayPolicy, now_ms: int) -> int:
     """What was due by then nobody needs to see to any more: two ticks after its due time (PIP-423)."""
     return now_ms - 2 * policy.tick_ms
 
 
-def duties(cancellations: Sequence[Cancellation], acked: PositionRanges, policy: DelayPolicy, now_ms: int) -> Duties:
-    """Decide for all cancellations of one subscription; ``now_ms`` is the brokers' time, as far as it is known."""
+def duties(
+    cancellations: Sequence[Cancellation],
+    acked: PositionRanges,
+    policy: DelayPolicy,
+    now_ms: int,
+    watched_since_ms: int | None = None,
+) -> Duties:
+    """Decide for all cancellations of one subscription.
+
+    Args:
+        cancellations: of this subscription.
+        acked: what its cursor holds, read after ``now_ms``.
+        policy: how the topic's delayed messages come due.
+        now_ms: the brokers' time, as far as it is known.
+        watched_since_ms: since when the cursor certainly kept its acknowledgements; None where that is not known.
+    """
     over_ms = over_by_ms(policy, now_ms)
     over = [one for one in cancellations if one.deliver_at_ms <= over_ms]
     live = [one for one in cancellations if one.deliver_at_ms > over_ms] if over else cancellations
@@ -57,7 +106,7 @@ def duties(cancellations: Sequence[Cancellation], acked: PositionRanges, policy:
         lost=tuple(one for one in missing if one.proof is not Proof.ACCEPTED),
         unproven=unproven,
         nudge=unproven[0].entries[0] if unproven else None,
-        ended=tuple(_end(one, one.held_by(acked)) for one in over),
+        ended=tuple(_end(one, one.held_by(acked), policy, watched_since_ms) for one in over),
     )
 
 
@@ -90,7 +139,7 @@ def last_due_of_interest_ms(policy: DelayPolicy, now_ms: int, reassert_ms: int) 
     return now_ms + reassert_ms + policy.earliest_lead_ms + _BEFORE_DUE_MS
 
 
-def _end(cancellation: Cancellation, is_held: bool) -> Cancellation:
+def _end(cancellation: Cancellation, is_held: bool, policy: DelayPolicy, watched_since_ms: int | None) -> Cancellation:
     if cancellation.proof is Proof.ACCEPTED:
         if is_held:
             return cancellation.at(
@@ -100,5 +149,13 @@ def _end(cancellation: Cancellation, is_held: bool) -> Cancellation:
     if not is_held:
         return cancellation.at(
             Proof.RACED, Cause.LOST, "the cursor lost the acknowledgement, and the due time came before it was put back"
+        )
+    if watched_since_ms is None or settled_late(cancellation, policy, watched_since_ms):
+        # Whoever was given the message may have acknowledged it since.
+        return cancellation.at(
+            Proof.UNKNOWN,
+            Cause.UNWATCHED,
+            "it is acknowledged, but it may have been delivered: between the last look before its due time and the "
+            "first one after it the topic was loaded anew, the cursor was moved, or no sidecar looked",
         )
     return cancellation.at(Proof.EXPIRED)

@@ -26,6 +26,7 @@ _RANKS: Final[Mapping[Proof, int]] = {
     Proof.PERSISTED: 2,
     Proof.EXPIRED: 3,
     Proof.RACED: 3,
+    Proof.UNKNOWN: 3,
     Proof.TOO_LATE: 3,
     Proof.NOT_FOUND: 3,
     Proof.REFUSED: 3,

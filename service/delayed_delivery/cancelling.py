@@ -30,6 +30,8 @@ class Proof(Enum):
     """The due time had passed, or the message was acknowledged before us; nothing was changed."""
     RACED = "RACED"
     """The broker may have dispatched it before the acknowledgement came; it is acknowledged now."""
+    UNKNOWN = "UNKNOWN"
+    """The due time has passed; whether the message was delivered is not known."""
     NOT_FOUND = "NOT_FOUND"
     """There is no such topic, subscription or entry, and that was read."""
     REFUSED = "REFUSED"
@@ -66,6 +68,7 @@ class Cause(Enum):
     ACKED_BEFORE = "acknowledged before"
     DISPATCHED = "dispatched"
     LOST = "acknowledgement lost"
+    UNWATCHED = "not watched"
     BROKER = "broker"
 
 

@@ -88,14 +88,17 @@ class SubscriptionFacts:
     """One subscription as the topic's broker tells of it.
 
     Attributes:
-        consumers: how many are connected.
+        consumers: who is connected: name, address and ``connectedSince`` of each. Loading the topic anew and moving the
+            cursor (``resetCursor``, seek) disconnect every consumer.
+        messages_out: messages handed to consumers ever since the topic was loaded (``msgOutCounter``).
         sticky: a Key_Shared subscription whose consumers chose their hash ranges (``keySharedMode`` STICKY).
         durable: False for a reader's.
     """
 
     name: str
     type: SubscriptionType
-    consumers: int = 0
+    consumers: frozenset[tuple[str, str, str]] = frozenset()
+    messages_out: int = 0
     sticky: bool = False
     allow_out_of_order: bool = False
     durable: bool = True
@@ -131,6 +134,12 @@ class TopicState:
     last_confirmed: Position
     cursors: Mapping[str, CursorFacts]
     """By subscription, decoded."""
+    terminated: bool = False
+
+    @property
+    def written_ledger(self) -> LedgerId | None:
+        """The ledger that the topic writes to: a load of the topic begins a new one. None for a terminated topic."""
+        return None if self.terminated or not self.ledgers else self.ledgers[-1].ledger_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,7 +187,7 @@ class CancellationMetrics:
         self._requested.labels(cluster)
         self._seconds = _ManyAtOnce(
             f"{prefix}_seconds",
-            "Time from the request to a level of proof, by level; its count is how many reached it.",
+            "Time from the request to a level of proof, by level (also unknown); its count is how many reached it.",
             ("cluster", "proof"),
             _BATCH_SECONDS,
         )

@@ -61,6 +61,9 @@ class FakeSubscription:
     delivered: defaultdict[Position, int] = field(default_factory=lambda: defaultdict(int))
     by_sidecar: set[Position] = field(default_factory=set)
     out: set[Position] = field(default_factory=set)
+    messages_out: int = 0
+    connected: int = 0
+    """How often its consumers had to connect."""
     stored_at_ms: int = -10_000
 
     @property
@@ -90,6 +93,7 @@ class FakeCluster:
         self.is_native = False
         self.native_calls: list[tuple[Position, int]] = []
         self.store = FakeMetadataStore()
+        self.ledger = LEDGER
         self._followers: list[Callable[[LogRecords], None]] = []
 
     # --- what a test does ------------------------------------------------------------------------------------------
@@ -97,8 +101,8 @@ class FakeCluster:
     def publish(self, count: int, due_in_ms: int | None = 60_000, **facts: object) -> list[Position]:
         now_ms = self.clock.now_ms()
         due_ms = None if due_in_ms is None else now_ms + due_in_ms
-        first = len(self.entries)
-        positions = [at(first + index) for index in range(count)]
+        first = self._length(self.ledger)
+        positions = [at(first + index, self.ledger) for index in range(count)]
         for position in positions:
             found = EntryFacts(deliver_at_ms=due_ms, publish_time_ms=now_ms, producer_name="p")
             self.entries[position] = _with(found, facts)
@@ -130,10 +134,13 @@ class FakeCluster:
             self.dispatch()
 
     def crash_broker(self) -> None:
-        """It comes back with what was stored, and hands out again what was out."""
+        """It comes back with what was stored, begins a ledger, and hands out again what was out."""
+        self.ledger = LedgerId(self.ledger + 1)
         for subscription in self.subscriptions_.values():
             subscription.acked = set(subscription.stored)
             subscription.out.clear()
+            subscription.messages_out = 0
+            subscription.connected += 1
 
     def unload(self) -> None:
         for subscription in self.subscriptions_.values():
@@ -145,8 +152,19 @@ class FakeCluster:
         self.subscriptions_[name].stored = set()
         self.crash_broker()
 
+    def seek(self, name: str) -> None:
+        """Somebody moves the cursor to the beginning."""
+        subscription = self.subscriptions_[name]
+        subscription.acked, subscription.stored = set(), set()
+        subscription.out.clear()
+        subscription.connected += 1
+
+    def _length(self, ledger_id: int) -> int:
+        return sum(position.ledger_id == ledger_id for position in self.entries)
+
     def _deliver(self, subscription: FakeSubscription, position: Position) -> None:
         subscription.delivered[position] += 1
+        subscription.messages_out += 1
         if subscription.keeps:
             subscription.out.add(position)
         else:
@@ -191,7 +209,9 @@ class FakeCluster:
                 name: CursorFacts(_ranges(found.acked), LedgerId(99), len(found.stored))
                 for name, found in self.subscriptions_.items()
             }
-            return TopicState(() if self.dropped else (LedgerSpan(LEDGER, last.entry_id),), last, cursors)
+            ledgers = [LedgerId(ledger_id) for ledger_id in range(LEDGER, self.ledger + 1)]
+            spans = tuple(LedgerSpan(one, EntryId(self._length(one) - 1)) for one in ledgers)
+            return TopicState(() if self.dropped else spans, last, cursors)
 
     def delay_policy(self, topic: TopicName) -> DelayPolicy:
         return self.policy
@@ -251,7 +271,7 @@ class FakeCluster:
         with self._call("republish"):
             old = self.entries[message.positions[0]]
             assert isinstance(old, EntryFacts)
-            position = at(len(self.entries))
+            position = at(self._length(self.ledger), self.ledger)
             self.entries[position] = _with(
                 old, {"deliver_at_ms": deliver_at_ms, "properties": {**old.properties, **properties}}
             )
@@ -400,7 +420,8 @@ def _facts(found: FakeSubscription) -> SubscriptionFacts:
     return SubscriptionFacts(
         found.name,
         found.type,
-        found.consumers,
+        frozenset((f"consumer-{number}", "client", str(found.connected)) for number in range(found.consumers)),
+        found.messages_out,
         sticky=found.sticky,
         durable=found.durable,
     )

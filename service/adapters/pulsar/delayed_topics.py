@@ -145,6 +145,7 @@ class BrokerTopics:
             ledgers=tuple(LedgerSpan(ledger_id, EntryId(lengths[ledger_id] - 1)) for ledger_id in sorted(lengths)),
             last_confirmed=position_of_text(document.get("lastConfirmedEntry")),
             cursors=_Cursors(document, {java_url_decode(name): name for name in cursors}),
+            terminated=document.get("state") == "Terminated",
         )
 
     def delay_policy(self, topic: TopicName) -> DelayPolicy:
@@ -237,15 +238,31 @@ def _number(document: Mapping[str, object], name: str, default: int) -> int:
 
 
 def _subscription(name: str, stats: Mapping[str, object]) -> SubscriptionFacts:
-    consumers = stats.get("consumers")
     return SubscriptionFacts(
         name=name,
         type=_type(stats.get("type")),
-        consumers=len(consumers) if isinstance(consumers, list) else 0,
+        consumers=_consumers(stats.get("consumers")),
+        messages_out=_count(stats, "msgOutCounter"),
         sticky=stats.get("keySharedMode") == "STICKY",
         allow_out_of_order=stats.get("allowOutOfOrderDelivery") is True,
         durable=stats.get("isDurable", stats.get("durable", True)) is not False,
     )
+
+
+def _consumers(found: object) -> frozenset[tuple[str, str, str]]:
+    named = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return frozenset(
+        (str(one.get("consumerName")), str(one.get("address")), str(one["connectedSince"]))
+        for one in named
+        if one.get("connectedSince")
+    )
+
+
+def _count(stats: Mapping[str, object], name: str) -> int:
+    value = stats.get(name)
+    if not isinstance(value, int):
+        raise TemporaryError(f"a broker's statistics lack the number {name}; try again")
+    return value
 
 
 def _type(text: object) -> SubscriptionType:

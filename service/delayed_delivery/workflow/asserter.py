@@ -15,16 +15,18 @@ import structlog
 from service.delayed_delivery.asserting import (
     BROKER_STORES_EVERY_MS,
     Duties,
+    Watch,
     duties,
     last_due_of_interest_ms,
     next_look_ms,
     over_by_ms,
     settled_late,
+    watched,
 )
 from service.delayed_delivery.book import Place
 from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
 from service.delayed_delivery.checking import check_subscription, with_known_type
-from service.delayed_delivery.facts import CursorFacts, DelayPolicy, SubscriptionFacts
+from service.delayed_delivery.facts import CursorFacts, DelayPolicy, SubscriptionFacts, TopicState
 from service.delayed_delivery.merging import fitting, runs
 from service.delayed_delivery.workflow.world import TYPES_SECONDS, CancelMetrics, Configuration, Memory, World
 from service.model.errors import NotFoundError, SidecarError, TemporaryError
@@ -60,11 +62,16 @@ class Asserter:
         self._unproven: dict[Place, int] = {}
         self._held: dict[Place, PositionRanges] = {}
         """What the cursor held when nothing was lost, except of what `Memory.changed_at` tells of."""
+        self._watches: dict[Place, Watch] = {}
+
+    def begin_leading(self) -> None:
+        """Forget which cursors were watched: what others saw to meanwhile may not all have been known here."""
+        self._watches.clear()
 
     def round(self) -> None:
         """Visit every place that is due."""
         places = self._memory.places()
-        for noted in (self._due_ms, self._soon_ms, self._unproven, self._held):
+        for noted in (self._due_ms, self._soon_ms, self._unproven, self._held, self._watches):
             for place in noted.keys() - set(places):
                 del noted[place]
         for place in places:
@@ -96,14 +103,17 @@ class Asserter:
 
     def _visit_or_postpone(self, place: Place) -> None:
         with self._postponing(place, self._due_ms) as now_ms:
-            policy = self.visit(place)
-            reassert_ms = self._configuration.reassert_ms
-            dues_ms = self._memory.dues_at(place, last_due_of_interest_ms(policy, now_ms, reassert_ms))
-            self._due_ms[place] = next_look_ms(dues_ms, policy, now_ms, reassert_ms)
+            self._due_ms[place] = self._next_look_ms(place, self.visit(place), now_ms)
 
     def _prove_or_postpone(self, place: Place) -> None:
-        with self._postponing(place, self._soon_ms):
-            self.prove(place)
+        with self._postponing(place, self._soon_ms) as now_ms:
+            # What came in since the last visit may be due before the next one.
+            self._due_ms[place] = min(self._due_ms[place], self._next_look_ms(place, self.prove(place), now_ms))
+
+    def _next_look_ms(self, place: Place, policy: DelayPolicy, now_ms: int) -> int:
+        reassert_ms = self._configuration.reassert_ms
+        dues_ms = self._memory.dues_at(place, last_due_of_interest_ms(policy, now_ms, reassert_ms))
+        return next_look_ms(dues_ms, policy, now_ms, reassert_ms)
 
     @contextmanager
     def _postponing(self, place: Place, due_ms: dict[Place, int]) -> Iterator[int]:
@@ -123,47 +133,62 @@ class Asserter:
             TemporaryError: something could not be asked; nothing was concluded.
         """
         topic, name = place
+        now_ms = self._world.brokers_now_ms()
         held = self._held.pop(place, None)
         changed = self._memory.changed_at(place)
-        policy, found, cursor = self._asked(place)
-        if found is None or cursor is None:
+        policy, found, state = self._asked(place)
+        cursor = state.cursors.get(name) if state else None
+        if found is None or state is None or cursor is None:
             self._end_without(self._memory.at(place), f"{topic} has no subscription {name!r} any more")
             return policy
         if held is None or changed is None or not cursor.acked.holds_all_of(held):
             cancellations = self._memory.at(place)
         else:
-            over = self._memory.over_at(place, over_by_ms(policy, self._world.brokers_now_ms()))
+            over = self._memory.over_at(place, over_by_ms(policy, now_ms))
             cancellations = list({one.position: one for one in (*changed, *over)}.values())
-        if not self._see_to(topic, found, cursor, policy, cancellations).lost:
+        watch = watched(self._watches.get(place), found, state, now_ms)
+        what = duties(cancellations, cursor.acked, policy, now_ms, watch.since_ms)
+        put_back = self._see_to(topic, found, cursor, policy, what)
+        if not what.lost:
             self._held[place] = cursor.acked
+        if put_back or not what.lost:
+            self._watches[place] = watch
+        else:
+            self._watches.pop(place, None)
         return policy
 
-    def prove(self, place: Place) -> None:
+    def prove(self, place: Place) -> DelayPolicy:
         """Do what is to be done for what is not PERSISTED yet; the others, however many, are not looked at.
 
         Raises:
             TemporaryError: something could not be asked; nothing was concluded.
         """
-        policy, found, cursor = self._asked(place, max_age_seconds=TYPES_SECONDS)
+        topic, name = place
+        now_ms = self._world.brokers_now_ms()
+        policy, found, state = self._asked(place, max_age_seconds=TYPES_SECONDS)
+        cursor = state.cursors.get(name) if state else None
         if found is None or cursor is None:
-            # What is remembered of subscriptions ends nothing.
-            self.visit(place)
-            return
-        self._see_to(place[0], found, cursor, policy, self._memory.unproven_at(place))
+            return self.visit(place)
+        what = duties(self._memory.unproven_at(place), cursor.acked, policy, now_ms)
+        if what.ended or what.lost:
+            # What is remembered of subscriptions ends nothing, and where one is lost others may be.
+            return self.visit(place)
+        self._see_to(topic, found, cursor, policy, what)
+        return policy
 
     def _asked(
         self, place: Place, *, max_age_seconds: float = 0.0
-    ) -> tuple[DelayPolicy, SubscriptionFacts | None, CursorFacts | None]:
-        """The topic's policy, and what there is of the subscription, whose type may be so old."""
+    ) -> tuple[DelayPolicy, SubscriptionFacts | None, TopicState | None]:
+        """The topic's policy, what there is of the subscription, which may be so old, and then the cursors."""
         topic, name = place
-        policy, found, cursor = DelayPolicy(), None, None
+        policy, found, state = DelayPolicy(), None, None
         try:
             policy = self._world.topics.delay_policy(topic)
             found = self._world.topics.subscriptions(topic, max_age_seconds=max_age_seconds).get(name)
-            cursor = self._world.topics.state(topic).cursors.get(name) if found else None
+            state = self._world.topics.state(topic) if found else None
         except NotFoundError:
             log.info("a topic with cancelled messages is gone", topic=str(topic))
-        return policy, found, cursor
+        return policy, found, state
 
     def _see_to(
         self,
@@ -171,27 +196,25 @@ class Asserter:
         found: SubscriptionFacts,
         cursor: CursorFacts,
         policy: DelayPolicy,
-        cancellations: Sequence[Cancellation],
-    ) -> Duties:
-        now_ms = self._world.brokers_now_ms()
-        what = duties(cancellations, cursor.acked, policy, now_ms)
+        what: Duties,
+    ) -> bool:
+        """Do it; whether everything missing that had been acknowledged before was acknowledged again."""
         self._end(what.ended)
         if what.unproven:
             what = self._prove_stored(topic, found, cursor, what)
-        self._acknowledge(topic, found, cursor, policy, what)
-        return what
+        return self._acknowledge(topic, found, cursor, policy, what)
 
     # --- acknowledging ---------------------------------------------------------------------------------------------
 
     def _acknowledge(
         self, topic: TopicName, found: SubscriptionFacts, cursor: CursorFacts, policy: DelayPolicy, what: Duties
-    ) -> None:
+    ) -> bool:
         missing = self._fitting(topic, found.name, cursor, what.missing)
         positions = sorted(
             {entry for one in missing for entry in one.entries} | ({what.nudge} if what.nudge else set())
         )
         if not positions or check_subscription(found) is not None:
-            return
+            return not what.lost
         joining = replace(found, type=with_known_type(found))
         confirmed = self._world.acknowledger.acknowledge(topic, joining, positions)
         confirmed_ms = confirmed.confirmed_ms + self._world.topics.broker_ahead_ms()
@@ -201,6 +224,7 @@ class Asserter:
             self._metrics.reasserted(put_back)
             log.info("acknowledgements put back", topic=str(topic), subscription=found.name, count=put_back)
         self._confirm([*missing, *(one for one in what.unproven if one.proof is Proof.ACCEPTED)], policy, confirmed_ms)
+        return True
 
     def _fitting(
         self, topic: TopicName, name: str, cursor: CursorFacts, missing: Sequence[Cancellation]
@@ -255,9 +279,13 @@ class Asserter:
 
     def _end(self, ended: Sequence[Cancellation]) -> None:
         self._memory.finish(ended)
-        self._count(Proof.EXPIRED, [one for one in ended if one.proof is Proof.EXPIRED])
+        for proof in (Proof.EXPIRED, Proof.UNKNOWN):
+            self._count(proof, [one for one in ended if one.proof is proof])
+        unknown = sum(one.proof is Proof.UNKNOWN for one in ended)
+        if unknown:
+            log.warning("whether messages were delivered is not known", topic=str(ended[0].topic), count=unknown)
         for one in ended:
-            if one.proof is not Proof.EXPIRED:
+            if one.proof not in (Proof.EXPIRED, Proof.UNKNOWN):
                 log.warning(
                     "a cancellation failed", topic=str(one.topic), position=str(one.position), reason=one.reason
                 )

@@ -103,5 +103,6 @@ class Loops:
 
     def _note_leading(self, leading: bool) -> None:
         if leading and not self.leading:
+            self._asserter.begin_leading()
             log.info("this sidecar sees to the cancellations now")
         self.leading = leading

@@ -1,7 +1,8 @@
-"""Cancelling with the sidecar killed at any step, any call failing or losing its answer, and brokers that die.
+"""Cancelling with sidecars killed at any step, any call failing or losing its answer, brokers that die, cursors lost.
 
-Whatever happens: what was told to be PERSISTED is never delivered; what was refused is delivered; what nobody asked to
-cancel is delivered once; and once faults stop, the log empties itself.
+Whatever happens: what was told to be PERSISTED is never delivered unless its cursor was lost; what was told to have
+EXPIRED was not delivered; what was refused is delivered; what nobody asked to cancel is delivered; and once faults
+stop, the log empties itself.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.delayed_delivery.cancelling import Outcome, Proof
-from service.model.errors import OutcomeUnknownError, SidecarError, TemporaryError
+from service.delayed_delivery.facts import SubscriptionType
+from service.model.errors import ConflictError, OutcomeUnknownError, SidecarError, TemporaryError
 from service.model.positions import Position
 from tests.fakes.delayed_messages import TOPIC, CrashError, FakeCluster, FakeSidecar, FakeSubscription, at
 
@@ -26,21 +28,28 @@ FAULTS: dict[str, Fault] = {
     "crash": CrashError,
     "temporary": lambda: TemporaryError("for this test"),
     "unknown": lambda: OutcomeUnknownError("for this test"),
+    "busy": lambda: ConflictError("ConsumerBusy"),
 }
 
 
 class Story:
-    """One run: a request, time, faults at numbered calls, and at last the check."""
+    """One run: a request, time, faults at numbered calls, and at last the check.
 
-    def __init__(self) -> None:
+    With two sidecars the other one follows the log and goes its rounds too: both believe to lead.
+    """
+
+    def __init__(self, kind: SubscriptionType = SubscriptionType.SHARED, sidecars: int = 1) -> None:
         self.cluster = FakeCluster()
-        self.subscription: FakeSubscription = self.cluster.subscribe()
+        self.subscription: FakeSubscription = self.cluster.subscribe(type=kind)
         self.subscription.stored_at_ms = self.cluster.clock.now_ms()
         self.cluster.publish(MESSAGES, due_in_ms=DUE_MS)
         self.sidecar = FakeSidecar(self.cluster)
+        self.others = [FakeSidecar(self.cluster) for _ in range(sidecars - 1)]
         self.told: list[Outcome] = []
         self.seen_persisted: set[Position] = set()
+        self.seen_expired: set[Position] = set()
         self.broker_died = False
+        self.cursor_lost = False
         self.calls = 0
 
     def arm(self, faults: dict[tuple[int, bool], Fault]) -> None:
@@ -48,16 +57,14 @@ class Story:
         numbers = count()
         current = -1
 
-        def before(_: str) -> None:
+        def before(call: str) -> None:
             nonlocal current
             current = next(numbers)
             self.calls = current + 1
-            if (current, True) in faults:
-                raise faults[(current, True)]()
+            _fail(faults.get((current, True)), call == "acknowledge")
 
         def after(_: str) -> None:
-            if (current, False) in faults:
-                raise faults[(current, False)]()
+            _fail(faults.get((current, False)), can_be_busy=False)
 
         self.cluster.before, self.cluster.after = before, after
 
@@ -70,11 +77,20 @@ class Story:
     def live(self, milliseconds: int) -> None:
         for _ in range(0, milliseconds, 500):
             self._survive(lambda: self.sidecar.live(500, 500))
+            for index in range(len(self.others)):
+                self._survive_other(index)
             self._note()
 
     def kill_broker(self) -> None:
         self.broker_died = True
         self.cluster.crash_broker()
+
+    def lose_cursor(self, *, moved: bool) -> None:
+        self.cursor_lost = True
+        if moved:
+            self.cluster.seek("s")
+        else:
+            self.cluster.lose_cursor("s")
 
     def _survive(self, step: Callable[[], object]) -> None:
         try:
@@ -84,31 +100,55 @@ class Story:
         except SidecarError:
             return
 
+    def _survive_other(self, index: int) -> None:
+        try:
+            self.others[index].round()
+        except CrashError:
+            self.others[index] = FakeSidecar(self.cluster)
+        except SidecarError:
+            return
+
     def _note(self) -> None:
-        for entry in WANTED:
-            known = self.sidecar.room._memory.find(TOPIC, at(entry))
-            self.seen_persisted |= {one.position for one in known if one.proof is Proof.PERSISTED}
+        for sidecar in (self.sidecar, *self.others):
+            for entry in WANTED:
+                known = sidecar.room._memory.find(TOPIC, at(entry))
+                self.seen_persisted |= {one.position for one in known if one.proof is Proof.PERSISTED}
+                self.seen_expired |= {one.position for one in known if one.proof is Proof.EXPIRED}
 
     def check(self) -> None:
         delivered = self.subscription.deliveries
         others = [at(entry) for entry in range(MESSAGES) if entry not in WANTED]
-        assert all(delivered.get(position, 0) == 1 for position in others), delivered
-        assert not self.seen_persisted & delivered.keys(), "PERSISTED and delivered"
+        if not self.cursor_lost:
+            assert all(delivered.get(position, 0) == 1 for position in others), delivered
+            assert not self.seen_persisted & delivered.keys(), "PERSISTED and delivered"
+        assert delivered.keys() >= set(others)
+        assert not self.seen_expired & delivered.keys(), "EXPIRED and delivered"
         for outcome in self.told:
             for verdict in outcome.verdicts:
                 times = delivered.get(outcome.target.position, 0)
                 if verdict.proof is Proof.PERSISTED:
-                    assert times == 0
+                    assert times == 0 or self.cursor_lost
                 if verdict.proof is Proof.ACKED and not self.broker_died:
-                    assert times == 0
+                    assert times == 0 or self.cursor_lost
                 if verdict.proof in (Proof.REFUSED, Proof.NOT_FOUND, Proof.TOO_LATE):
-                    assert times == 1
-        assert all(delivered.get(at(entry), 0) <= 1 for entry in WANTED)
+                    assert times >= 1
+        assert self.cursor_lost or all(delivered.get(at(entry), 0) <= 1 for entry in WANTED)
         assert self.cluster.compacted() == {}, "the log is not empty after the due time"
 
 
-def run(faults: dict[tuple[int, bool], Fault], broker_dies_after_ms: int | None = None, **options: bool) -> Story:
-    story = Story()
+def _fail(fault: Fault | None, can_be_busy: bool) -> None:
+    error = fault() if fault else None
+    if error is not None and (can_be_busy or not isinstance(error, ConflictError)):
+        raise error
+
+
+def run(
+    faults: dict[tuple[int, bool], Fault],
+    broker_dies_after_ms: int | None = None,
+    story: Story | None = None,
+    **options: bool,
+) -> Story:
+    story = story or Story()
     story.arm(faults)
     story.request(**options)
     if broker_dies_after_ms is not None:
@@ -172,6 +212,27 @@ def test_another_sidecar_goes_on_where_the_first_one_died() -> None:
     assert not story.subscription.deliveries.keys() & {at(entry) for entry in WANTED}
 
 
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("before", [True, False])
+def test_a_fault_at_any_call_of_two_sidecars_at_once(kind: SubscriptionType, fault: str, before: bool) -> None:
+    calls = run({}, story=Story(kind, sidecars=2)).calls
+    for number in range(min(calls, 30)):
+        run({(number, before): FAULTS[fault]}, story=Story(kind, sidecars=2))
+
+
+@pytest.mark.parametrize("moved", [True, False])
+@pytest.mark.parametrize("sidecars", [1, 2])
+@pytest.mark.parametrize("before_due_ms", range(-1_000, 8_500, 500))
+def test_a_cursor_lost_near_the_due_time(moved: bool, sidecars: int, before_due_ms: int) -> None:
+    story = Story(sidecars=sidecars)
+    story.request()
+    story.live(DUE_MS - before_due_ms)
+    story.lose_cursor(moved=moved)
+    story.live(before_due_ms + 15_000)
+    story.check()
+
+
 _faults = st.dictionaries(
     st.tuples(st.integers(0, 40), st.booleans()), st.sampled_from(sorted(FAULTS)).map(FAULTS.__getitem__), max_size=6
 )
@@ -181,3 +242,24 @@ _faults = st.dictionaries(
 @given(faults=_faults, dies=st.none() | st.integers(0, 12).map(lambda n: n * 500), wait=st.booleans())
 def test_any_faults_together(faults: dict[tuple[int, bool], Fault], dies: int | None, wait: bool) -> None:
     run(faults, dies, wait_persisted=wait)
+
+
+@settings(max_examples=400 if THOROUGH else 25, deadline=None)
+@given(
+    faults=_faults,
+    kind=st.sampled_from([SubscriptionType.SHARED, SubscriptionType.KEY_SHARED]),
+    lost_before_due_ms=st.integers(-3, 20).map(lambda n: n * 500),
+    moved=st.booleans(),
+)
+def test_any_faults_of_two_sidecars_with_a_cursor_lost_near_the_due_time(
+    faults: dict[tuple[int, bool], Fault], kind: SubscriptionType, lost_before_due_ms: int, moved: bool
+) -> None:
+    story = Story(kind, sidecars=2)
+    story.arm(faults)
+    story.request()
+    story.live(DUE_MS - lost_before_due_ms)
+    story.lose_cursor(moved=moved)
+    story.live(4_000)
+    story.disarm()
+    story.live(20_000)
+    story.check()

@@ -22,7 +22,11 @@ STATS = {
     "subscriptions": {
         "shared": {
             "type": "Shared",
-            "consumers": [{}, {}],
+            "consumers": [
+                {"consumerName": "a", "address": "/127.0.0.1:1", "connectedSince": "2026-11-23T05:00:00.123Z"},
+                {"consumerName": "b"},
+            ],
+            "msgOutCounter": 5,
             "isDurable": True,
         },
         "sticky": {
@@ -30,8 +34,9 @@ STATS = {
             "keySharedMode": "STICKY",
             "allowOutOfOrderDelivery": True,
             "consumers": [],
+            "msgOutCounter": 0,
         },
-        "fresh": {"consumers": []},
+        "fresh": {"consumers": [], "msgOutCounter": 0},
     }
 }
 INTERNAL = {
@@ -92,7 +97,10 @@ def _json(document: object) -> Answer:
 def test_subscriptions_and_their_types(world: World) -> None:
     found = world.topics.subscriptions(TOPIC)
     shared, sticky, fresh = found["shared"], found["sticky"], found["fresh"]
-    assert (shared.type, shared.consumers) == (SubscriptionType.SHARED, 2)
+    assert (shared.type, shared.messages_out) == (SubscriptionType.SHARED, 5)
+    assert shared.consumers == {("a", "/127.0.0.1:1", "2026-11-23T05:00:00.123Z")}, (
+        "who tells not since when may be new"
+    )
     assert (sticky.type, sticky.sticky, sticky.allow_out_of_order) == (SubscriptionType.KEY_SHARED, True, True)
     assert (fresh.type, fresh.durable) == (SubscriptionType.NONE, True)
 
@@ -105,6 +113,9 @@ def test_cursors_and_ledgers(world: World) -> None:
     assert (cursor.cursor_ledger, cursor.cursor_ledger_last_entry) == (9, 4)
     assert state.cursors["closed"].cursor_ledger is None
     assert state.last_confirmed == at(3, 8)
+    assert state.written_ledger == 8
+    world.answers["/internalStats"] = _json({**INTERNAL, "state": "Terminated"})
+    assert world.topics.state(TOPIC).written_ledger is None, "a terminated topic begins no ledger when it is loaded"
 
 
 def test_subscriptions_may_be_some_seconds_old_for_those_who_say_so(world: World) -> None:
