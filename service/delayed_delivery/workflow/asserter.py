@@ -231,7 +231,7 @@ class Asserter:
     ) -> Sequence[Cancellation]:
         """What there is room for; what had been acknowledged before goes back in any case.
 
-        What was only accepted may have been withdrawn while nobody here follows the log.
+        What was only accepted may have ended while nobody here follows the log.
         """
         waiting = [one for one in missing if one.proof is Proof.ACCEPTED]
         others = [one for one in missing if one.proof is not Proof.ACCEPTED]

@@ -111,7 +111,7 @@ class Memory:
 
     @property
     def follows(self) -> bool:
-        """Whether the log has been read and is being followed: otherwise what is known here may have been withdrawn."""
+        """Whether the log has been read and is being followed: otherwise what is known here may have ended."""
         return self._follows
 
     def record(self, cancellations: Sequence[Cancellation]) -> None:
@@ -182,7 +182,7 @@ class Memory:
     def note_caught_up(self, unreadable: int = 0) -> None:
         """Everything that the log held has been applied, except so many of its entries.
 
-        What it does not hold any more has ended or was withdrawn, and compaction took that record away as well.
+        What it does not hold any more has ended, and compaction took that record away as well.
         """
         with self._lock:
             dropped = 0 if unreadable else self._book.sweep_unseen()

@@ -37,14 +37,14 @@ class Pair:
         self.first.room._memory.record([self.asked])
         self.second.disconnect()
 
-    def withdraw_and_compact(self) -> None:
-        self.first.room._memory.withdraw([self.asked])
+    def end_and_compact(self) -> None:
+        self.first.room._memory.finish([self.asked.at(Proof.NOT_FOUND)])
         self.cluster.compact()
 
 
-def test_what_was_withdrawn_and_compacted_meanwhile_is_forgotten_and_delivered() -> None:
+def test_what_ended_and_was_compacted_away_meanwhile_is_forgotten_and_delivered() -> None:
     pair = Pair()
-    pair.withdraw_and_compact()
+    pair.end_and_compact()
     assert pair.second.room.open_cancellations() == 1
     pair.second.follow()
     assert pair.second.room.open_cancellations() == 0
@@ -53,14 +53,14 @@ def test_what_was_withdrawn_and_compacted_meanwhile_is_forgotten_and_delivered()
     assert pair.subscription.deliveries == {at(0): 1}
 
 
-def test_who_leads_without_following_the_log_acknowledges_nothing_that_may_have_been_withdrawn() -> None:
+def test_who_leads_without_following_the_log_acknowledges_nothing_that_may_have_ended() -> None:
     pair = Pair()
-    pair.withdraw_and_compact()
+    pair.end_and_compact()
     pair.second.live(20_000, 1000)
     assert pair.subscription.by_sidecar == set()
 
 
-def test_what_was_accepted_and_not_withdrawn_is_acknowledged_when_the_log_is_followed_again() -> None:
+def test_what_was_accepted_and_has_not_ended_is_acknowledged_when_the_log_is_followed_again() -> None:
     pair = Pair()
     pair.cluster.compact()
     pair.second.live(5_000, 1000)
@@ -127,7 +127,7 @@ _STEPS = st.one_of(
     st.tuples(st.just("record"), st.integers(0, 1), _ENTRIES),
     st.tuples(st.just("persist"), st.integers(0, 1), _ENTRIES),
     st.tuples(st.just("finish"), st.integers(0, 1), _ENTRIES),
-    st.tuples(st.just("withdraw"), st.integers(0, 1), _ENTRIES),
+    st.tuples(st.just("drop"), st.integers(0, 1), _ENTRIES),
     st.tuples(st.sampled_from(["disconnect", "follow", "compact"]), st.integers(0, 1), st.just(0)),
 )
 
@@ -158,8 +158,8 @@ def _take(cluster: FakeCluster, memory: Memory, step: str, one: Cancellation) ->
             memory.record([known.at(Proof.PERSISTED)])
         case "finish", Cancellation():
             memory.finish([known.at(Proof.EXPIRED)])
-        case "withdraw", Cancellation():
-            memory.withdraw([known])
+        case "drop", Cancellation():
+            memory.finish([known.at(Proof.NOT_FOUND)])
         case "compact", _:
             cluster.compact()
         case "disconnect" | "follow", _:
