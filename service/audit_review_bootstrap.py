@@ -211,6 +211,7 @@ def _looked_at(
         plan_sha256=plan.sha256,
         rows=plan.rows,
         bytes=plan.bytes,
+        unknown_size_ledgers=plan.unknown_size_ledgers,
         executed=executed,
         sent=sent,
         sent_earlier=sent_earlier,

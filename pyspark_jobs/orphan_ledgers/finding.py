@@ -15,7 +15,8 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
-from pyspark_jobs.orphan_ledgers import first_pass, tasks
+from pyspark_jobs.orphan_ledgers import first_pass, tasks, usage_tasks
+from pyspark_jobs.orphan_ledgers.counting import compared_counts, judged_counts, usage_counts
 from pyspark_jobs.orphan_ledgers.files import Directory
 from pyspark_jobs.orphan_ledgers.id_sets import union
 from pyspark_jobs.orphan_ledgers.rows import Rows
@@ -51,6 +52,8 @@ from service.model.ids import LedgerId
 LISTED, DUMPED = "listed", "dumped"
 _MOST_BROADCAST_IDS, _MOST_BROADCAST_ROWS = 4_000_000, 500_000
 """What the driver and every worker may hold whole: ids of ledgers, 8 bytes each; candidates' owners."""
+_REFERENCES = (first_pass.OTHER, first_pass.UNSIZED)
+"""The tags of `first_pass.OTHERS`."""
 _USAGE_KEYS = ("tenant", "namespace", "topic", "kind")
 _COUNTED = ("standing", "kind", "cause", "tenant", "age")
 
@@ -109,7 +112,7 @@ class Findings:
     @property
     def usage(self) -> DataFrame:
         """Ordered within each share."""
-        return self.usage_shares.mapInArrow(in_worker(tasks.unpack_task), spark_schema(LEDGER_USAGE))
+        return self.usage_shares.mapInArrow(in_worker(usage_tasks.unpack_task), spark_schema(LEDGER_USAGE))
 
     @property
     def unattributed(self) -> DataFrame:
@@ -133,22 +136,22 @@ class Finding:
     def find(self) -> Findings:
         facts = self._keep(self._facts())
         sets = self._keep(compared(facts, self._inputs.own_ledgers))
-        counts = _compared_counts(sets)
+        counts = compared_counts(sets)
         reported = self._reported(facts)
         gone = self._missing_ids(sets, counts["missing_ledgers"], reported)
         named_in_vain = self._keep(self._missing(facts, gone))
         # As `service.audit.missing.made_before`: what is younger was made while the inputs were taken.
         missing = named_in_vain.where(F.col("ledger_id") <= counts["newest"])
         candidates = counts["candidate_ledgers"]
-        few = candidates + _single_references(reported) <= _MOST_BROADCAST_IDS
+        few = candidates + _unsized_references(reported) <= _MOST_BROADCAST_IDS
         ledgers = self._keep(self._wanted_ledgers(sets, facts, few))
         shields = _shields(reported)
         few_candidates = candidates <= _MOST_BROADCAST_ROWS
         judged = self._keep(self._judged(_newest(ledgers.where("content is null")), shields, few_candidates))
-        sizes = ledgers.where("content is not null").select(F.lit(tasks.SIZE).alias("tag"), "part", "content")
+        sizes = ledgers.where("content is not null").select(F.lit(usage_tasks.SIZE).alias("tag"), "part", "content")
         usage = self._keep(self._usage(facts, sizes, gone, named_in_vain))
-        by_usage = _usage_counts(usage)
-        by_column = _counts(judged, ("is_orphan", *_COUNTED))
+        by_usage = usage_counts(usage)
+        by_column = judged_counts(judged, ("is_orphan", *_COUNTED))
         found = Found(
             listed=counts["listed"],
             in_dump=counts["in_dump"],
@@ -200,11 +203,11 @@ class Finding:
             return self._spark.createDataFrame([], schema)
         nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), NODE_COLUMNS)
         about = _packed(facts, first_pass.OTHER).mapInArrow(
-            in_worker(tasks.singles_about_task(gone)), spark_schema(first_pass.OTHERS)
+            in_worker(usage_tasks.singles_about_task(gone)), spark_schema(first_pass.OTHERS)
         )
         single = _not_replaced(about.distinct()).join(F.broadcast(self._ids(gone)), "ledger_id", "left_semi")
-        rows = single.select("ledger_id", "kind", "path").mapInArrow(in_worker(tasks.missing_rows_task), schema)
-        return nodes.mapped(tasks.lists_naming_task(gone), schema).union(rows)
+        rows = single.select("ledger_id", "kind", "path").mapInArrow(in_worker(usage_tasks.missing_rows_task), schema)
+        return nodes.mapped(usage_tasks.lists_naming_task(gone), schema).union(rows)
 
     def _missing_ids(self, compared: DataFrame, count: int, reported: Sequence[Row]) -> Numbers:
         demand_few_missing(count)
@@ -256,14 +259,14 @@ class Finding:
     def _reported(self, facts: DataFrame) -> list[Row]:
         """What was not read: damages, directories, log segments, and compaction cursors without a reading.
 
-        Beside them one row of `first_pass.OTHER` counts single references.
+        Beside them one row each counts `first_pass.OTHER` and `first_pass.UNSIZED`.
         """
-        tags = (first_pass.DAMAGE, first_pass.UNREAD, first_pass.COMPACTION, first_pass.READ, first_pass.OTHER)
+        tags = (first_pass.DAMAGE, first_pass.UNREAD, first_pass.COMPACTION, first_pass.READ, *_REFERENCES)
         rows = facts.where(F.col("tag").isin(*tags))
-        # A cursor and the reading of its ledger fall into one group, and so do all single references, which are many.
+        # A cursor and the reading of its ledger fall into one group, and so do references, which are many.
         is_cursor = F.col("tag").isin(first_pass.COMPACTION, first_pass.READ)
         group = F.when(is_cursor, first_pass.COMPACTION).otherwise(F.col("tag")).alias("tag")
-        no_reference = F.col("tag") != first_pass.OTHER
+        no_reference = ~F.col("tag").isin(*_REFERENCES)
         about = (F.when(no_reference, F.col(name)).alias(name) for name in ("path", "kind", "reason"))
         summed = rows.groupBy(group, *about).agg(
             F.max(F.col("tag") == first_pass.READ).alias("was_read"),
@@ -300,14 +303,15 @@ class Finding:
     # --- the other tables --------------------------------------------------------------------------------------
 
     def _usage(self, facts: DataFrame, sizes: DataFrame, gone: Numbers, named_in_vain: DataFrame) -> DataFrame:
-        """`tasks.USAGE_SHARES` of lists and of single references, with their lengths; without what is missing."""
-        singles = _packed(facts, first_pass.OTHER).union(sizes).groupBy("part")
-        single = singles.applyInArrow(in_worker(tasks.singles_usage_task(gone, self._shares)), tasks.SHARES)
-        of_lists = named_in_vain.where(F.col("kind") == LedgerKind.DATA.value)
+        """`usage_tasks.USAGE_SHARES` of lists that tell sizes, and of other references; without what is missing."""
+        singles = _packed(facts, *_REFERENCES).union(sizes).groupBy("part")
+        single = singles.applyInArrow(in_worker(usage_tasks.singles_usage_task(gone, self._shares)), usage_tasks.SHARES)
+        # As `service.audit.usage.usage_taken_off`.
+        of_lists = named_in_vain.where((F.col("kind") == LedgerKind.DATA.value) & F.col("size_bytes").isNotNull())
         taken_off = of_lists.select(*_USAGE_KEYS, F.col("size_bytes").alias("size"))
-        off = taken_off.mapInArrow(in_worker(tasks.usage_taken_off_task(self._shares)), tasks.SHARES)
+        off = taken_off.mapInArrow(in_worker(usage_tasks.usage_taken_off_task(self._shares)), usage_tasks.SHARES)
         shares = _packed(facts, first_pass.USAGE, first_pass.LOADED).union(single).union(off)
-        return shares.groupBy("part").applyInArrow(in_worker(tasks.usage_task), tasks.USAGE_SHARES)
+        return shares.groupBy("part").applyInArrow(in_worker(usage_tasks.usage_task), usage_tasks.USAGE_SHARES)
 
 
 def compared(facts: DataFrame, own_ledgers: bool) -> DataFrame:
@@ -335,13 +339,6 @@ def _not_replaced(singles: DataFrame) -> DataFrame:
     return singles.join(youngest, "path", "left").where(~is_compacted | (F.col("ledger_id") == F.col("youngest")))
 
 
-def _compared_counts(compared: DataFrame) -> dict[str, int]:
-    names = ("listed", "in_dump", "referenced", "candidate_ledgers", "missing_ledgers")
-    row = compared.agg(*(F.sum(name).alias(name) for name in names), F.max("newest").alias("newest")).first()
-    assert row is not None
-    return {"newest": -1 if row["newest"] is None else row["newest"], **{name: row[name] or 0 for name in names}}
-
-
 def _shields(reported: Sequence[Row]) -> Shields:
     damages = [
         Damage(row["path"], Reach(row["kind"]), row["reason"]) for row in reported if row["tag"] == first_pass.DAMAGE
@@ -350,9 +347,9 @@ def _shields(reported: Sequence[Row]) -> Shields:
     return Shields([*damages, *unread_compaction_cursors(unread, ())])
 
 
-def _single_references(reported: Sequence[Row]) -> int:
-    """How many there are, with repetitions."""
-    return sum(row["ledgers"] for row in reported if row["tag"] == first_pass.OTHER)
+def _unsized_references(reported: Sequence[Row]) -> int:
+    """How many there are whose ledgers' sizes are BookKeeper's to tell, with repetitions."""
+    return sum(row["ledgers"] for row in reported if row["tag"] in _REFERENCES)
 
 
 def _log_segments_unread(reported: Sequence[Row]) -> int:
@@ -364,36 +361,6 @@ def _newest(ledgers: DataFrame) -> DataFrame:
     order = (F.coalesce(name, F.lit(0)).desc() for name in ("czxid", "mzxid"))
     newest = F.row_number().over(Window.partitionBy("ledger_id").orderBy(*order))
     return ledgers.withColumn("newest", newest).where("newest = 1").drop("newest", "part", "content")
-
-
-def _usage_counts(usage: DataFrame) -> dict[str, dict[str, Count]]:
-    """Ledgers and bytes by kind and by tenant; the empty text stands for none."""
-    counted = usage.mapInArrow(in_worker(tasks.usage_counts_task), tasks.COUNTS).groupBy("column", "value")
-    rows = counted.agg(F.sum("ledgers").alias("ledgers"), F.sum("bytes").alias("bytes")).collect()
-    found: dict[str, dict[str, Count]] = {name: {} for name in tasks.COUNTED_USAGE}
-    for row in rows:
-        found[row["column"]][row["value"]] = Count(row["ledgers"], row["bytes"])
-    return found
-
-
-def _counts(judged: DataFrame, columns: Sequence[str]) -> dict[str, dict[str, Count]]:
-    """Ledgers and bytes by the values of each column, all in one pass; the empty text stands for none.
-
-    All columns but ``is_orphan`` count orphans only.
-    """
-    labels = [
-        F.when(
-            F.lit(name == "is_orphan") | F.col("is_orphan"),
-            F.struct(F.lit(name).alias("name"), F.col(name).cast("string").alias("value")),
-        )
-        for name in columns
-    ]
-    labelled = judged.withColumn("label", F.explode(F.array_compact(F.array(*labels))))
-    sums = (F.count("*").alias("ledgers"), F.sum("length_bytes").alias("bytes"))
-    found: dict[str, dict[str, Count]] = {name: {} for name in columns}
-    for row in labelled.groupBy("label").agg(*sums).collect():
-        found[row["label"]["name"]][row["label"]["value"] or ""] = Count(row["ledgers"], row["bytes"] or 0)
-    return found
 
 
 def names_of(files: Iterable[str], table: Table) -> list[str]:

@@ -22,11 +22,12 @@ from service.audit.varints import Ids
 Batches = Iterable[pa.RecordBatch]
 Task = Callable[[Batches], Iterator[pa.RecordBatch]]
 
-IDS, SINGLE_IDS, USAGE, OTHER, DAMAGE, LOADED, COMPACTION, READ, UNREAD = (
+IDS, SINGLE_IDS, USAGE, OTHER, UNSIZED, DAMAGE, LOADED, COMPACTION, READ, UNREAD = (
     "ids",
     "single ids",
     "usage",
     "other",
+    "unsized",
     "damage",
     "loaded",
     "compaction",
@@ -57,7 +58,10 @@ OTHERS = pa.schema(
         *(pa.field(name, pa.string()) for name in ("kind", "path", "tenant", "namespace", "topic")),
     ]
 )
-"""Single references, and whom they belong to."""
+"""References whose ledgers' sizes are BookKeeper's to tell, and whom they belong to.
+
+Those of lists that tell no size (`UNSIZED`) are kept apart from single ones (`OTHER`).
+"""
 
 
 class _IdSets:
@@ -100,7 +104,8 @@ def decode_nodes_task(shares: int) -> Task:
         sets.add(part.ids, IDS)
         yield _topic_facts(USAGE, part.usage, shares)
         yield _topic_facts(LOADED, part.loaded, shares)
-        yield _single_facts(part.singles, sets, shares)
+        yield _single_facts(OTHER, part.singles, sets, shares)
+        yield _single_facts(UNSIZED, part.unsized, sets, shares)
         yield _facts(_damage_facts(part.damages))
         yield _facts({"tag": COMPACTION, "path": path} for path in part.compaction_cursors)
 
@@ -122,7 +127,7 @@ def decode_cursor_ledgers_task(shares: int) -> Task:
     def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
         rows = batch.to_pylist()
         references, damages = decode_cursor_ledgers(rows)
-        yield _single_facts(singles_batch(references), sets, shares)
+        yield _single_facts(OTHER, singles_batch(references), sets, shares)
         yield _facts(_damage_facts(damages))
         yield _facts({"tag": READ, "path": row["cursor_path"]} for row in rows)
 
@@ -134,7 +139,7 @@ def decode_log_segments_task(shares: int) -> Task:
 
     def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
         references, unread = decode_log_segments(batch.to_pylist())
-        yield _single_facts(singles_batch(references), sets, shares)
+        yield _single_facts(OTHER, singles_batch(references), sets, shares)
         yield _facts([{"tag": UNREAD, "ledgers": unread}] if unread else [])
 
     return _task(look)
@@ -173,7 +178,7 @@ def _topic_facts(tag: str, rows: pa.RecordBatch, shares: int) -> pa.RecordBatch:
     return _facts({"tag": tag, "part": share, "content": content} for share, content in packed)
 
 
-def _single_facts(singles: pa.RecordBatch, sets: _IdSets, shares: int) -> pa.RecordBatch:
+def _single_facts(tag: str, singles: pa.RecordBatch, sets: _IdSets, shares: int) -> pa.RecordBatch:
     ids = singles.column("ledger_id").to_numpy()
     sets.add(ids, IDS, SINGLE_IDS)
     columns = [singles.column(name) for name in ("ledger_id", "kind", "path")]
@@ -181,7 +186,7 @@ def _single_facts(singles: pa.RecordBatch, sets: _IdSets, shares: int) -> pa.Rec
     share_of = shares_of_ledgers(ids, shares)
     counts = np.bincount(share_of, minlength=shares)
     return _facts(
-        {"tag": OTHER, "part": share, "content": content, "ledgers": int(counts[share])}
+        {"tag": tag, "part": share, "content": content, "ledgers": int(counts[share])}
         for share, content in pack_shares(named, share_of)
     )
 

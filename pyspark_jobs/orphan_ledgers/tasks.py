@@ -7,21 +7,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from pyspark_jobs.orphan_ledgers.first_pass import IDS, LOADED, OTHER, OTHERS, USAGE, Batches, Task
+from pyspark_jobs.orphan_ledgers.first_pass import IDS, Batches, Task
 from pyspark_jobs.orphan_ledgers.id_sets import union, write_ids
-from pyspark_jobs.orphan_ledgers.packing import pack, pack_shares, shares_of_ledgers, shares_of_topics, unpack
+from pyspark_jobs.orphan_ledgers.packing import pack_shares, shares_of_ledgers
 from pyspark_jobs.orphan_ledgers.schemas import spark_schema
 from service.audit.ages import age_label
 from service.audit.batch_work import (
     LISTED,
     NO_LEDGER,
-    SIZES,
     as_listed,
-    lists_naming,
-    newest_sizes,
     owner_nodes,
     owner_nodes_at,
     sizes_of,
@@ -40,10 +36,8 @@ from service.audit.id_tables import IdTable
 from service.audit.judging import Judge
 from service.audit.ledger_ids import ledger_ids
 from service.audit.ledger_sets import LedgerSets
-from service.audit.missing import missing_row
 from service.audit.plans import block_digest
-from service.audit.tables import MISSING_LEDGERS, ORPHAN_LEDGERS, LedgerKind
-from service.audit.usage import NAMED_USAGE, counts_of_usage, usage_table
+from service.audit.tables import ORPHAN_LEDGERS
 from service.audit.varints import Mask, Numbers
 from service.ledger_ownership.paths import ledger_path
 from service.model.ids import LedgerId
@@ -78,18 +72,6 @@ _READ_LEDGERS = pa.schema(
 )
 _WANTED = pa.schema([pa.field("ledger_id", pa.int64()), pa.field("path", pa.string())])
 WANTED = "ledger_id bigint, path string"
-_SHARES = pa.schema([pa.field("tag", pa.string()), pa.field("part", pa.int64()), pa.field("content", pa.binary())])
-SHARES = "tag string, part bigint, content binary"
-SIZE = "size"
-USAGE_SHARES = "content binary"
-COUNTED_USAGE = ("kind", "tenant")
-_COUNTS = pa.schema(
-    [
-        *(pa.field(name, pa.string()) for name in ("column", "value")),
-        *(pa.field(name, pa.int64()) for name in ("ledgers", "bytes")),
-    ]
-)
-COUNTS = "column string, value string, ledgers bigint, bytes bigint"
 
 
 def compare_task(listed_tag: str, dumped_tag: str, own_ledgers: bool) -> Callable[[pa.Table], pa.Table]:
@@ -97,7 +79,7 @@ def compare_task(listed_tag: str, dumped_tag: str, own_ledgers: bool) -> Callabl
 
     def task(facts: pa.Table) -> pa.Table:
         number = facts.column("part")[0].as_py()
-        written = _by_tag(facts, listed_tag, dumped_tag, IDS)
+        written = by_tag(facts, listed_tag, dumped_tag, IDS)
         listed, referenced = union(number, written[listed_tag]), union(number, written[IDS])
         sets = LedgerSets([listed], union(number, written[dumped_tag]) if own_ledgers else listed)
         sets.refer(referenced)
@@ -256,126 +238,6 @@ def block_task(block: pa.Table) -> pa.Table:
     return pa.Table.from_pylist([{"block": block.column("block")[0].as_py(), "digest": block_digest(rows)}])
 
 
-# --- missing ledgers and usage -------------------------------------------------------------------------------------
-
-
-def lists_naming_task(wanted: Numbers) -> Task:
-    """Nodes to rows of missing ledgers, of which their lists name some."""
-
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            if batch.num_rows:
-                yield _missing(lists_naming(wanted, batch).to_pylist())
-
-    return task
-
-
-def missing_rows_task(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Single references to missing ledgers to rows of their table."""
-    for batch in batches:
-        yield _missing([{**row, "entries": None, "size_bytes": None} for row in batch.to_pylist()])
-
-
-def _missing(references: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([missing_row(row) for row in references], schema=MISSING_LEDGERS)
-
-
-def unpack_task(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """What was packed as ``content``."""
-    for batch in batches:
-        yield from unpack(batch.column("content").to_pylist())
-
-
-def singles_about_task(wanted: Numbers) -> Task:
-    """Packed `first_pass.OTHERS` to those that name one of these ledgers or a compacted one."""
-
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        table = IdTable(wanted)
-        for singles in unpack_task(batches):
-            is_wanted = pa.array(table.holds(singles.column("ledger_id").to_numpy()))
-            yield singles.filter(pc.or_(is_wanted, pc.equal(singles.column("kind"), LedgerKind.COMPACTED.value)))
-
-    return task
-
-
-def singles_usage_task(gone: Numbers, shares: int) -> Callable[[pa.Table], pa.Table]:
-    """One share of single references and of ledgers' sizes (`SHARES`) to `SHARES` of usage, without what is gone."""
-
-    def task(share: pa.Table) -> pa.Table:
-        packed = _by_tag(share, OTHER, SIZE)
-        every = pa.Table.from_batches(unpack(packed[OTHER]), OTHERS).group_by(OTHERS.names).aggregate([])
-        singles = every.filter(pa.array(~IdTable(gone).holds(every.column("ledger_id").to_numpy())))
-        sizes = newest_sizes(pa.Table.from_batches(unpack(packed[SIZE]), SIZES))
-        places = pc.index_in(singles.column("ledger_id"), value_set=sizes.column("ledger_id").combine_chunks())
-        lengths = sizes.column("length").take(places)
-        return pa.Table.from_batches(
-            [_usage_of_each(batch, 1, shares) for batch in singles.append_column("size", lengths).to_batches()],
-            _SHARES,
-        )
-
-    return task
-
-
-def usage_taken_off_task(shares: int) -> Task:
-    """Rows of missing ledgers to `SHARES` of usage below zero."""
-
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        return (_usage_of_each(batch, -1, shares) for batch in batches)
-
-    return task
-
-
-def _usage_of_each(rows: pa.RecordBatch, sign: int, shares: int) -> pa.RecordBatch:
-    """`SHARES` of usage: a ledger for each row, which has an owner and a ``size`` (null: unknown)."""
-    size = rows.column("size")
-    sums = (pa.repeat(1, rows.num_rows), size.fill_null(0), size.is_null().cast(pa.int64()))
-    keys = (rows.column(name) for name in NAMED_USAGE.names[: -len(sums)])
-    usage = pa.RecordBatch.from_arrays([*keys, *(pc.multiply(each, sign) for each in sums)], schema=NAMED_USAGE)
-    packed = pack_shares(usage, shares_of_topics(usage.column("topic"), shares))
-    return pa.RecordBatch.from_pylist(
-        [{"tag": USAGE, "part": part, "content": content} for part, content in packed], schema=_SHARES
-    )
-
-
-def _by_tag(share: pa.Table, *tags: str) -> dict[str, list[bytes]]:
-    packed: dict[str, list[bytes]] = {tag: [] for tag in tags}
-    for row in share.select(["tag", "content"]).to_pylist():
-        packed[row["tag"]].append(row["content"])
-    return packed
-
-
-def usage_task(share: pa.Table) -> pa.Table:
-    """One share of usage and of loaded topics (`SHARES`) to one of the table of usage (`USAGE_SHARES`)."""
-    packed = _by_tag(share, USAGE, LOADED)
-    usage = usage_table(unpack(packed[USAGE]), unpack(packed[LOADED]))
-    return pa.table({"content": pa.array([pack(batch) for batch in usage.to_batches()], pa.binary())})
-
-
-def usage_counts_task(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """`USAGE_SHARES` to `COUNTS`."""
-    for usage in unpack_task(batches):
-        counts = {name: counts_of_usage(pa.Table.from_batches([usage]), name) for name in COUNTED_USAGE}
-        rows = [
-            {"column": name, "value": value, "ledgers": count.ledgers, "bytes": count.bytes}
-            for name, by_value in counts.items()
-            for value, count in by_value.items()
-        ]
-        yield pa.RecordBatch.from_pylist(rows, schema=_COUNTS)
-
-
-def largest_usage_task(rows: int) -> Task:
-    """`USAGE_SHARES` to the largest rows of each."""
-
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for usage in unpack_task(batches):
-            ordered = pa.Table.from_batches([usage]).sort_by(
-                [("bytes", "descending"), ("topic", "ascending"), ("kind", "ascending")]
-            )
-            yield from ordered.slice(0, rows).to_batches()
-
-    return task
-
-
 # --- forms ---------------------------------------------------------------------------------------------------------
 
 
@@ -409,3 +271,11 @@ def _candidate(row: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(reading, Claimed):
         return row
     return {**row, "owner_path": reading.owner_path, "topic_path": reading.topic_path}
+
+
+def by_tag(share: pa.Table, *tags: str) -> dict[str, list[bytes]]:
+    """What was packed under each of these tags."""
+    packed: dict[str, list[bytes]] = {tag: [] for tag in tags}
+    for row in share.select(["tag", "content"]).to_pylist():
+        packed[row["tag"]].append(row["content"])
+    return packed

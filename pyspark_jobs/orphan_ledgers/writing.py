@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
-from pyspark_jobs.orphan_ledgers import tasks
+from pyspark_jobs.orphan_ledgers import tasks, usage_tasks
 from pyspark_jobs.orphan_ledgers.files import Directory
 from pyspark_jobs.orphan_ledgers.finding import Finding, Findings
 from pyspark_jobs.orphan_ledgers.schemas import spark_schema
@@ -59,7 +59,7 @@ class Writing:
             hashed = blocks.groupBy("block").applyInArrow(in_worker(tasks.block_task), "block bigint, digest binary")
             digests = [bytes(row["digest"]) for row in hashed.orderBy("block").toLocalIterator()]
         digest = plan_digest(self._audit_id, instance_id, condemned.ledgers, digests)
-        return Plan(condemned.ledgers, condemned.bytes, digest)
+        return Plan.of(condemned, digest)
 
     def _write(self, rows: DataFrame, table: Table) -> None:
         place = self._directory.below(f"{table.value}/audit_id={self._audit_id}")
@@ -80,7 +80,7 @@ def extract(findings: Findings, orphans: DataFrame) -> Extract:
     unattributed = findings.unattributed.select(*(name for name in UNATTRIBUTED_LEDGERS.names if name != "metadata"))
     by_id = (F.asc("ledger_id"), F.asc("referenced_by"))
     largest = findings.usage_shares.mapInArrow(
-        in_worker(tasks.largest_usage_task(EXTRACT_ROWS)), spark_schema(LEDGER_USAGE)
+        in_worker(usage_tasks.largest_usage_task(EXTRACT_ROWS)), spark_schema(LEDGER_USAGE)
     )
     return Extract(
         orphans=_first(orphans.drop("metadata"), longest) if found.orphans.ledgers else (),

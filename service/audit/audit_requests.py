@@ -80,11 +80,12 @@ class Applied:
     audit_id: str
     plan_sha256: str
     rows: int
-    bytes: int
+    bytes: int | None
     executed: bool
     sent: int = 0
     sent_earlier: int = 0
     warnings: tuple[str, ...] = ()
+    unknown_size_ledgers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

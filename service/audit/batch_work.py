@@ -42,7 +42,8 @@ class DecodedPart:
         ids: the ledgers of managed ledgers' lists, list by list.
         list_nodes: which nodes these lists are, by their places among the rows.
         list_lengths: how many ledgers each has.
-        usage: of the lists (`service.audit.usage.NAMED_USAGE`).
+        usage: of the lists (`service.audit.usage.NAMED_USAGE`), as far as they tell their ledgers' sizes.
+        unsized: the lists' other ledgers (`service.audit.decoding.SINGLES`).
         singles: all other references (`service.audit.decoding.SINGLES`).
         loaded: of the cursors (`service.audit.usage.LOADED`).
     """
@@ -52,6 +53,7 @@ class DecodedPart:
     list_nodes: Numbers
     list_lengths: Numbers
     usage: pa.RecordBatch
+    unsized: pa.RecordBatch
     singles: pa.RecordBatch
     damages: list[Damage]
     loaded: pa.RecordBatch
@@ -87,6 +89,7 @@ def decode_part(batch: pa.RecordBatch) -> DecodedPart:
         lists.node[starts],
         np.diff(starts, append=len(lists.node)),
         named_usage(decoded.usage()),
+        decoded.unsized(),
         decoded.singles,
         decoded.damages,
         loaded_topics(decoded.cursors),

@@ -62,6 +62,7 @@ from service.audit.summing_up import About, Found, as_of_ms, failed
 from service.audit.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Subtree, Table
 from service.audit.unknown_nodes import unknown_subtrees
 from service.audit.usage import (
+    count_of_lengths,
     counts_of_rows,
     counts_of_usage,
     named_usage,
@@ -112,11 +113,13 @@ class _Seen:
     Attributes:
         decoded: the nodes, part by part, by subtree.
         singles: every reference that is no element of a managed ledger's list, once (`SINGLES`).
+        unsized: the ledgers of which a managed ledger's list tells no size, once (`SINGLES`).
         log_segments_unread: DistributedLog's records that name no ledger.
     """
 
     decoded: Mapping[Subtree, Sequence[DecodedPart]]
     singles: pa.Table
+    unsized: pa.Table
     shields: Shields
     log_segments_unread: int
 
@@ -152,11 +155,11 @@ class Comparing:
         sets.refer(seen.singles.column("ledger_id").to_numpy())
         self._say(f"{sets.references:,} references")
         gone = self._gone(sets, unread_directories)
-        singles = seen.singles.filter(_not_among(gone, seen.singles.column("ledger_id")))
+        alone = _without(gone, pa.concat_tables([seen.singles, seen.unsized]))
         lists = self._lists_naming(gone, seen)
-        sizes, cases = self._read_wanted(sets, singles.column("ledger_id").to_numpy())
+        sizes, cases = self._read_wanted(sets, alone.column("ledger_id").to_numpy())
         owners = self._owner_nodes(cases)
-        counted = [*(part.usage for part in seen.parts()), named_usage(single_usage(singles, sizes))]
+        counted = [*(part.usage for part in seen.parts()), named_usage(single_usage(alone, sizes))]
         named_in_vain = _named_in_vain(gone, seen, list(lists))
         missing = made_before(named_in_vain, sets.newest())
         usage = _usage(counted, named_in_vain, seen)
@@ -189,7 +192,8 @@ class Comparing:
         more = singles_batch([*from_ledgers, *segments])
         singles = pa.Table.from_batches([*(part.singles for part in parts), more], SINGLES)
         shields = Shields([*(each for part in parts for each in part.damages), *damages, *unknown])
-        return _Seen(decoded, _once(singles), shields, unread)
+        unsized = pa.Table.from_batches([part.unsized for part in parts], SINGLES)
+        return _Seen(decoded, _once(singles), _once(unsized), shields, unread)
 
     def _dumped_parts(self) -> Iterable[tuple[Ids, list[str]]]:
         if not self._own_ledgers:
@@ -231,10 +235,10 @@ class Comparing:
         work = partial(owner_nodes_at, pa.array(paths, pa.string()))
         return chain.from_iterable([self._inputs.nodes(subtree, OWNER_COLUMNS, work) for subtree in _NODES])
 
-    def _read_wanted(self, sets: LedgerSets, single_ids: Numbers) -> tuple[pa.Table, list[Cases]]:
-        """The sizes of singly referenced ledgers, and the candidates."""
+    def _read_wanted(self, sets: LedgerSets, unsized: Numbers) -> tuple[pa.Table, list[Cases]]:
+        """The sizes of these ledgers, as BookKeeper has them, and the candidates."""
         candidates = sets.candidates()
-        positions = sets.rows_of(np.concatenate([candidates, single_ids]))
+        positions = sets.rows_of(np.concatenate([candidates, unsized]))
         ids = sets.dumped[positions]
         work = partial(read_ledgers, candidates)
         if self._own_ledgers:
@@ -292,8 +296,8 @@ def _once(singles: pa.Table) -> pa.Table:
     return pa.concat_tables([singles.filter(pa.array(~several)), repeated]).combine_chunks()
 
 
-def _not_among(gone: Numbers, ids: pa.ChunkedArray) -> pa.Array:
-    return pc.invert(pc.is_in(ids, value_set=pa.array(gone)))
+def _without(gone: Numbers, references: pa.Table) -> pa.Table:
+    return references.filter(pc.invert(pc.is_in(references.column("ledger_id"), value_set=pa.array(gone))))
 
 
 def _nodes_naming(gone: IdTable, parts: Sequence[DecodedPart]) -> Numbers:
@@ -343,7 +347,7 @@ def _found(sets: LedgerSets, usage: pa.Table, orphans: pa.Table, unattributed: p
         usage_by_kind=counts_of_usage(usage, "kind"),
         usage_by_tenant=counts_of_usage(usage, "tenant"),
         orphans_by=_orphans_by(orphans),
-        unattributed=Count(unattributed.num_rows, pc.sum(unattributed.column("length_bytes")).as_py() or 0),
+        unattributed=count_of_lengths(unattributed.column("length_bytes")),
         missing=missing.num_rows,
     )
 

@@ -19,7 +19,7 @@ from service.audit.plain_cursors import NO_LEDGER, read_plain_cursors
 from service.audit.plain_schemas import read_plain_schemas
 from service.audit.shields import Damage, Reach, damage_of_undecodable, damage_of_unreadable
 from service.audit.tables import CursorLedgerState, LedgerKind
-from service.audit.varints import Numbers, sums_between
+from service.audit.varints import Mask, Numbers, sums_between
 from service.ledger_ownership.compaction import COMPACTION_CURSOR
 from service.ledger_ownership.references import (
     CursorReferences,
@@ -29,6 +29,7 @@ from service.ledger_ownership.references import (
     position_entry_compacted_ledger,
     schema_references,
 )
+from service.ledger_ownership.shadows import SHADOW_SOURCE
 from service.model.errors import UndecodableError
 
 _SCHEMA_SLASHES = 2
@@ -82,6 +83,7 @@ class DecodedNodes:
     Attributes:
         paths: of all nodes of the batch.
         lists: data ledgers of managed ledgers; ``node`` is the position in ``paths``.
+        shadows: positions of managed ledgers whose list is a copy of a source's.
         singles: all other references (`SINGLES`).
         damages: what was not read.
         cursors: each cursor that was read (`CURSORS`).
@@ -89,22 +91,33 @@ class DecodedNodes:
 
     paths: pa.Array
     lists: LedgerLists
+    shadows: list[int]
     singles: pa.RecordBatch
     damages: list[Damage]
     cursors: pa.RecordBatch
 
     def usage(self) -> pa.RecordBatch:
-        """`LIST_USAGE` of the managed ledgers' lists."""
-        lists = self.lists
-        starts = np.flatnonzero(np.diff(lists.node, prepend=-1))
-        named = pa.array(lists.node[starts])
-        sums = (
-            np.diff(starts, append=len(lists.node)),
-            sums_between(np.where(lists.closed, lists.size_bytes, 0), starts),
-            sums_between(~lists.closed, starts),
-        )
+        """`LIST_USAGE` of the managed ledgers' lists, without `unsized`."""
+        chosen = self._own() & self.lists.closed
+        nodes, sizes = self.lists.node[chosen], self.lists.size_bytes[chosen]
+        starts = np.flatnonzero(np.diff(nodes, prepend=-1))
+        named = pa.array(nodes[starts])
+        sums = (np.diff(starts, append=len(nodes)), sums_between(sizes, starts), np.zeros_like(starts))
         kinds = pa.repeat(LedgerKind.DATA.value, len(named))
         return pa.RecordBatch.from_arrays([self.paths.take(named), kinds, *map(pa.array, sums)], schema=LIST_USAGE)
+
+    def unsized(self) -> pa.RecordBatch:
+        """`SINGLES` of the lists' ledgers of which they tell no size: only BookKeeper knows whether they have one."""
+        chosen = self._own() & ~self.lists.closed
+        kinds = pa.repeat(LedgerKind.DATA.value, int(chosen.sum()))
+        paths = self.paths.take(pa.array(self.lists.node[chosen]))
+        return pa.RecordBatch.from_arrays([pa.array(self.lists.ledger_id[chosen]), kinds, paths], schema=SINGLES)
+
+    def _own(self) -> Mask:
+        """Which of the lists' ledgers are their managed ledger's own."""
+        if not self.shadows:
+            return np.ones(len(self.lists.node), np.bool_)
+        return ~np.isin(self.lists.node, self.shadows)
 
     def lists_naming(self, ledger_ids: Numbers) -> pa.RecordBatch:
         """`REFERENCES` of the managed ledgers' lists to these ledgers."""
@@ -153,7 +166,8 @@ def decode_nodes(nodes: pa.RecordBatch, *, with_entries: bool = True) -> Decoded
     reader.demand_lists_at_their_place(lists, paths)
     singles = pa.concat_batches([plain.singles, schemas, singles_batch(_distinct(reader.others))])
     cursors = pa.concat_batches([plain.cursors, _cursors_batch(reader.cursors)])
-    return DecodedNodes(paths, _joined(lists, reader.list_rows), singles, reader.damages, cursors)
+    joined = _joined(lists, reader.list_rows)
+    return DecodedNodes(paths, joined, reader.shadows, singles, reader.damages, cursors)
 
 
 class _Plain(NamedTuple):
@@ -194,6 +208,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.list_rows: list[tuple[int, int, int, int, bool]] = []
+        self.shadows: list[int] = []
         self.others: list[Reference] = []
         self.damages: list[Damage] = []
         self.cursors: list[tuple[str, bool]] = []
@@ -246,6 +261,8 @@ class _Reader:
 
     def _read_managed_ledger(self, number: int, path: str, located: Located, value: bytes) -> None:
         listed: ManagedLedgerReferences = managed_ledger_references(value)
+        if SHADOW_SOURCE in listed.properties:
+            self.shadows.append(number)
         for ledger_id, entry in listed.ledgers.items():
             # Once tiered storage's copy has replaced it, the list no longer means BookKeeper's copy.
             if not (entry.offload and entry.offload.bookkeeper_deleted):

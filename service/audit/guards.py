@@ -239,7 +239,7 @@ def _not_shrunken(name: str, now: int, before: int, limit: str, policy: Policy) 
 def _shares(measured: Measured, policy: Policy) -> list[Guard]:
     pairs = (
         ("share-of-ledgers", measured.condemned.ledgers, measured.existing.ledgers),
-        ("share-of-bytes", measured.condemned.bytes, measured.existing.bytes),
+        ("share-of-bytes", measured.condemned.known_bytes, measured.existing.known_bytes),
     )
     return [
         Guard(

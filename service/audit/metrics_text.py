@@ -38,12 +38,17 @@ class _Figures(Collector):
                 summary.store_time_ms / 1000,
             ),
             ("ledgers", "Ledgers that exist.", summary.existing.ledgers),
-            ("ledger_bytes", "Bytes of the ledgers that exist.", summary.existing.bytes),
+            ("ledger_bytes", "Bytes of the ledgers that exist, as far as known.", summary.existing.bytes),
+            (
+                "unknown_size_ledgers",
+                "Ledgers whose size is not known: they are not in ledger_bytes.",
+                summary.existing.unknown_size_ledgers,
+            ),
             ("missing_ledger_references", "References to ledgers that do not exist.", summary.missing),
             ("unattributed_ledgers", "Unreferenced ledgers that nobody known claims.", summary.unattributed.ledgers),
             ("plan_ledgers", "Ledgers in the plan; 0 without a plan.", summary.plan.rows if summary.plan else 0),
         ):
-            yield self._family(name, text, None, (("", value),))
+            yield self._family(name, text, None, () if value is None else (("", value),))
         yield from self._orphans()
         passed = ((guard.name, float(guard.passed)) for guard in summary.guards)
         yield self._family("guard_passed", "Whether a guard let ledgers be condemned.", "guard", passed)
@@ -54,8 +59,8 @@ class _Figures(Collector):
         text = "Ledgers that nothing references"
         standings = self._summary.orphans
         yield self._family("orphan_ledgers", f"{text}.", "standing", _ledgers(standings))
-        sizes = ((name, count.bytes) for name, count in sorted(standings.items()))
-        yield self._family("orphan_bytes", f"Bytes of {text.lower()}.", "standing", sizes)
+        sizes = ((name, count.bytes) for name, count in sorted(standings.items()) if count.bytes is not None)
+        yield self._family("orphan_bytes", f"Bytes of {text.lower()}, as far as known.", "standing", sizes)
         yield self._family(
             "orphan_ledgers_by_kind", f"{text}, by kind.", "kind", _ledgers(self._summary.orphans_by_kind)
         )

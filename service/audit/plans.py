@@ -12,8 +12,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.audit.summaries import Plan
+from service.audit.summaries import Count, Plan
 from service.audit.tables import OrphanStanding
+from service.audit.usage import count_of_lengths
 from service.model.errors import InvalidInputError
 
 PLAN_BLOCK_ROWS: Final = 4096
@@ -61,7 +62,7 @@ class PlanDigest:
         self._about = (audit_id, instance_id)
         self._blocks: list[bytes] = []
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0
+        self._ledgers = Count()
         self._last_ledger_id = -1
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -74,19 +75,19 @@ class PlanDigest:
         if not rows.num_rows:
             return
         _demand_order(rows)
-        if rows.column("row")[0].as_py() != self._rows:
-            raise InvalidInputError(f"the plan's rows are not numbered without a gap from row {self._rows} on")
+        first = self._ledgers.ledgers
+        if rows.column("row")[0].as_py() != first:
+            raise InvalidInputError(f"the plan's rows are not numbered without a gap from row {first} on")
         if rows.column("ledger_id")[0].as_py() <= self._last_ledger_id:
-            raise InvalidInputError(f"the plan's rows are not in the order of ledger ids from row {self._rows} on")
+            raise InvalidInputError(f"the plan's rows are not in the order of ledger ids from row {first} on")
         self._last_ledger_id = rows.column("ledger_id")[rows.num_rows - 1].as_py()
-        self._rows += rows.num_rows
-        self._bytes += pc.sum(rows.column("length_bytes")).as_py() or 0
+        self._ledgers = Count.sum((self._ledgers, count_of_lengths(rows.column("length_bytes"))))
         self._add_blocks(rows.select(list(PLAN_COLUMNS)))
 
     def plan(self) -> Plan:
         """What was added so far."""
         blocks = [*self._blocks, *([_block_of(self._waiting)] if self._waiting else [])]
-        return Plan(self._rows, self._bytes, plan_digest(*self._about, self._rows, blocks))
+        return Plan.of(self._ledgers, plan_digest(*self._about, self._ledgers.ledgers, blocks))
 
     def _add_blocks(self, rows: pa.RecordBatch) -> None:
         room = PLAN_BLOCK_ROWS - sum(batch.num_rows for batch in self._waiting)

@@ -15,7 +15,7 @@ from service.audit.charts import Bar, Point, bars, columns, line
 from service.audit.report_style import STYLE
 from service.audit.summaries import AuditSummary, Count, Look
 from service.audit.verdicts import conclude, orphans_of
-from service.audit.wording import said_age, said_bytes, said_count, said_minute, said_time
+from service.audit.wording import said_age, said_bytes, said_count, said_minute, said_size, said_time
 
 REPORT_NAME: Final = "report.html"
 EXTRACT_ROWS: Final = 50
@@ -87,7 +87,7 @@ def _figures(summary: AuditSummary) -> str:
         ("exist", _ledgers(summary.existing)),
         ("referenced", _ledgers(summary.referenced)),
         ("referenced by nothing", _ledgers(orphans)),
-        ("may be deleted", _ledgers(Count(summary.plan.rows, summary.plan.bytes)) if summary.plan else ("none", "")),
+        ("may be deleted", _ledgers(summary.plan.ledgers) if summary.plan else ("none", "")),
         ("referenced, but missing", (f"{summary.missing:,}", "references")),
         ("claimed by nobody known", _ledgers(summary.unattributed)),
     )
@@ -101,7 +101,7 @@ def _figures(summary: AuditSummary) -> str:
 
 
 def _ledgers(count: Count) -> tuple[str, str]:
-    return f"{count.ledgers:,}", said_bytes(count.bytes)
+    return f"{count.ledgers:,}", said_size(count)
 
 
 def _unseen(summary: AuditSummary) -> str:
@@ -162,8 +162,8 @@ def _trend(history: Sequence[Look]) -> str:
             "Unreferenced ledgers",
             [(look.orphans.ledgers, said_count(look.orphans.ledgers, "ledger")) for look in history],
         ),
-        ("Unreferenced bytes", [(look.orphans.bytes, said_bytes(look.orphans.bytes)) for look in history]),
-        ("Bytes of all ledgers", [(look.existing.bytes, said_bytes(look.existing.bytes)) for look in history]),
+        ("Unreferenced bytes", [(look.orphans.known_bytes, said_size(look.orphans)) for look in history]),
+        ("Bytes of all ledgers", [(look.existing.known_bytes, said_size(look.existing)) for look in history]),
         ("References to missing ledgers", [(look.missing, said_count(look.missing, "reference")) for look in history]),
     )
     times = [said_minute(look.store_time_ms) for look in history]
@@ -181,20 +181,19 @@ def _by_ledgers(counts: Mapping[str, Count]) -> list[Bar]:
 
 
 def _by_bytes(counts: Mapping[str, Count]) -> list[Bar]:
-    return _bars(counts, lambda count: count.bytes)
+    return _bars(counts, lambda count: count.known_bytes)
 
 
 def _bars(counts: Mapping[str, Count], length: Callable[[Count], int]) -> list[Bar]:
     ordered = sorted(counts.items(), key=lambda item: (-length(item[1]), item[0]))
     shown, others = ordered[:_BARS], [count for _, count in ordered[_BARS:]]
     if others:
-        rest = Count(sum(count.ledgers for count in others), sum(count.bytes for count in others))
-        shown.append((f"{len(others):,} others", rest))
+        shown.append((f"{len(others):,} others", Count.sum(others)))
     return [Bar(name or _NO_TENANT, length(count), _said(count)) for name, count in shown]
 
 
 def _said(count: Count) -> str:
-    return f"{count.ledgers:,} · {said_bytes(count.bytes)}"
+    return f"{count.ledgers:,} · {said_size(count)}"
 
 
 def _of(counts: Mapping[str, Count], label: str) -> Count:
@@ -251,6 +250,7 @@ _OWNERS: Final[_Columns] = {
     "loaded": lambda row: {True: "yes", False: "no"}.get(row["loaded"], "unknown"),
     "ledgers#": lambda row: f"{row['ledgers']:,}",
     "size#": lambda row: said_bytes(row["bytes"]),
+    "size unknown#": lambda row: f"{row['unknown_size_ledgers']:,}",
 }
 
 

@@ -77,7 +77,7 @@ def rows_text(name: str, rows: Sequence[Row], whole: int) -> str:
 
 
 def _totals(summary: AuditSummary) -> str:
-    plan = Count(summary.plan.rows, summary.plan.bytes) if summary.plan else Count()
+    plan = summary.plan.ledgers if summary.plan else Count()
     lines = {
         "exist": summary.existing,
         "are referenced": summary.referenced,
@@ -92,17 +92,20 @@ def _totals(summary: AuditSummary) -> str:
 def _counts(title: str, counts: Mapping[str, Count]) -> str:
     filled = {name or _NONE: count for name, count in counts.items() if count.ledgers}
     if title.endswith("tenant"):
-        filled = dict(sorted(filled.items(), key=lambda item: (-item[1].bytes, item[0])))
+        filled = dict(sorted(filled.items(), key=lambda item: (-item[1].known_bytes, item[0])))
         others = list(filled.values())[_TENANTS:]
         filled = dict(list(filled.items())[:_TENANTS])
         if others:
-            filled[f"{len(others):,} others"] = Count(sum(o.ledgers for o in others), sum(o.bytes for o in others))
+            filled[f"{len(others):,} others"] = Count.sum(others)
     return _count_lines(title, filled) if filled else ""
 
 
 def _count_lines(title: str, counts: Mapping[str, Count]) -> str:
-    lines = [f"  {name:30} {count.ledgers:>12,} {said_bytes(count.bytes):>12}" for name, count in counts.items()]
-    return "\n".join([f"{title:32} {'ledgers':>12} {'bytes':>12}", *lines])
+    lines = [
+        f"  {name:30} {count.ledgers:>12,} {said_bytes(count.bytes):>12} {count.unknown_size_ledgers:>14,}"
+        for name, count in counts.items()
+    ]
+    return "\n".join([f"{title:32} {'ledgers':>12} {'bytes':>12} {'size unknown':>14}", *lines])
 
 
 def _in_order(counts: Mapping[str, Count]) -> dict[str, Count]:
@@ -154,6 +157,7 @@ def _usage_cells(row: Row) -> dict[str, Any]:
         "kind": row["kind"],
         "ledgers": f"{row['ledgers']:,}",
         "size": said_bytes(row["bytes"]),
+        "size unknown": f"{row['unknown_size_ledgers']:,}",
         "loaded": {True: "yes", False: "no"}.get(row["loaded"], "unknown"),
         "owner": row["topic"] or row["namespace"] or row["tenant"] or _NONE,
     }

@@ -4,16 +4,18 @@ Invariant: a summary is written last and only of an audit that is complete, as a
 may be applied is named by its hash, which covers every condemned ledger.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from service.audit.documents import from_document, to_document
 from service.model.errors import InvalidInputError
 
 KIND = "audit"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_WITHOUT_UNKNOWN_SIZES = 1
+"""The format before `Count.unknown_size_ledgers`."""
 SUMMARY_NAME = "summary.json"
 _ENVELOPE = {"kind", "formatVersion", "complete"}
 
@@ -66,10 +68,37 @@ class Unseen:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Ledgers, and the bytes of those whose size is known."""
+    """Ledgers, and the bytes of those whose size is known.
+
+    Attributes:
+        bytes: None if there are ledgers and the size of none is known.
+        unknown_size_ledgers: how many of them ``bytes`` leaves out.
+    """
 
     ledgers: int = 0
-    bytes: int = 0
+    bytes: int | None = 0
+    unknown_size_ledgers: int = 0
+
+    @classmethod
+    def of(cls, ledgers: int, known_bytes: int | None, unknown_size_ledgers: int) -> Self:
+        """A count whose ``bytes`` are None where no size is known."""
+        nothing_known = 0 < ledgers <= unknown_size_ledgers
+        return cls(ledgers, None if nothing_known else known_bytes or 0, unknown_size_ledgers)
+
+    @classmethod
+    def sum(cls, counts: "Iterable[Count]") -> Self:
+        """All of them together."""
+        some = list(counts)
+        return cls.of(
+            sum(count.ledgers for count in some),
+            sum(count.known_bytes for count in some),
+            sum(count.unknown_size_ledgers for count in some),
+        )
+
+    @property
+    def known_bytes(self) -> int:
+        """The bytes of the ledgers whose size is known, 0 if there are none."""
+        return self.bytes or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +116,25 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What may be deleted: ``rows`` condemned ledgers; ``sha256`` is what a user approves."""
+    """What may be deleted: ``rows`` condemned ledgers; ``sha256`` is what a user approves.
+
+    ``bytes`` and ``unknown_size_ledgers`` are those of their `Count`.
+    """
 
     rows: int
-    bytes: int
+    bytes: int | None
+    unknown_size_ledgers: int
     sha256: str
+
+    @classmethod
+    def of(cls, ledgers: Count, sha256: str) -> Self:
+        """The plan of so many condemned ledgers."""
+        return cls(ledgers.ledgers, ledgers.bytes, ledgers.unknown_size_ledgers, sha256)
+
+    @property
+    def ledgers(self) -> Count:
+        """What would be deleted."""
+        return Count(self.rows, self.bytes, self.unknown_size_ledgers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +145,8 @@ class AuditSummary:
         audit_id: also the partition of each table, ``audit_id=<id>``.
         inputs: by role: ``dump``, ``listing``, and ``previous`` if there was one.
         policy: every setting that the verdicts depend on, by its option's name.
-        existing: all ledgers of the listing; ``referenced`` of them are referenced by something.
+        existing: all ledgers of the listing, with the bytes of BookKeeper's closed ones; ``referenced`` of them are
+            referenced by something.
         orphans: by `OrphanStanding`; ``orphans_by_kind`` by `LedgerKind`, ``orphans_by_cause`` by `OrphanCause`,
             ``orphans_by_tenant`` by tenant, ``orphans_by_age`` by `service.audit.ages` label, each of all orphans;
             the empty text stands for a ledger without a tenant.
@@ -159,6 +203,8 @@ def parse_summary(document: Any) -> AuditSummary:
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise InvalidInputError("this is no summary of an audit")
     version = document.get("formatVersion")
+    if version == _WITHOUT_UNKNOWN_SIZES:
+        document, version = _with_unknown_sizes(document), FORMAT_VERSION
     if version != FORMAT_VERSION:
         raise InvalidInputError(f"format {version!r:.40} is not known to this version; upgrade first")
     if document.get("complete") is not True:
@@ -167,3 +213,13 @@ def parse_summary(document: Any) -> AuditSummary:
         return from_document(AuditSummary, {name: document[name] for name in document.keys() - _ENVELOPE})
     except InvalidInputError as error:
         raise InvalidInputError(f"this is no summary of an audit: {error}") from error
+
+
+def _with_unknown_sizes(part: Any) -> Any:
+    """A part of a summary as the present format has it; how many sizes were unknown was not written then."""
+    if isinstance(part, list):
+        return [_with_unknown_sizes(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    converted = {name: _with_unknown_sizes(value) for name, value in part.items()}
+    return {**converted, "unknownSizeLedgers": 0} if "bytes" in part else converted

@@ -12,7 +12,6 @@ from service.audit.policies import Policy
 from service.audit.shields import Shields
 from service.audit.summaries import AuditSummary, Count, Engine, Guard, Input, Look, Plan, Unseen
 from service.audit.tables import OrphanStanding, Subtree
-from service.audit.usage import total
 
 _REMEMBERED_LOOKS = 100
 _ID_DIGITS = 8
@@ -39,12 +38,18 @@ class Found:
     @property
     def orphans(self) -> Count:
         """All of them."""
-        return total(self.orphans_by["standing"])
+        return Count.sum(self.orphans_by["standing"].values())
+
+    @property
+    def usage(self) -> Count:
+        """What is referenced."""
+        return Count.sum(self.usage_by_kind.values())
 
     @property
     def existing(self) -> Count:
         """All ledgers of the listing, with the bytes of those whose size is known."""
-        return Count(self.listed, total(self.usage_by_kind).bytes + self.orphans.bytes + self.unattributed.bytes)
+        sizes = Count.sum((self.usage, self.orphans, self.unattributed))
+        return Count.of(self.listed, sizes.bytes, sizes.unknown_size_ledgers)
 
     def measured(self) -> Measured:
         """For the guards, before any of them said no."""
@@ -161,7 +166,7 @@ def summarize(
         found.missing,
         found.unattributed.ledgers,
     )
-    usage = total(found.usage_by_kind)
+    usage = found.usage
     assert about.dump.instance_id is not None
     return AuditSummary(
         audit_id=about.audit_id,
@@ -174,7 +179,7 @@ def summarize(
         inputs=about.inputs,
         policy=about.policy.document(),
         existing=found.existing,
-        referenced=Count(found.referenced, usage.bytes),
+        referenced=Count.of(found.referenced, usage.bytes, usage.unknown_size_ledgers),
         references=found.measured().all_references,
         orphans=found.orphans_by["standing"],
         orphans_by_kind=found.orphans_by["kind"],
@@ -202,6 +207,5 @@ def _together(*counts: Mapping[str, Count]) -> dict[str, Count]:
     together: dict[str, Count] = {}
     for each in counts:
         for key, count in each.items():
-            before = together.get(key, Count())
-            together[key] = Count(before.ledgers + count.ledgers, before.bytes + count.bytes)
+            together[key] = Count.sum((together.get(key, Count()), count))
     return together

@@ -161,15 +161,17 @@ LEDGER_USAGE = pa.schema(
         _field("kind", pa.string(), nullable=False),
         _field("loaded", pa.bool_()),
         _field("ledgers", pa.int64(), nullable=False),
-        _field("bytes", pa.int64(), nullable=False),
+        _field("bytes", pa.int64()),
         _field("unknown_size_ledgers", pa.int64(), nullable=False),
     ]
 )
 """How many existing ledgers are referenced, one row for each owner and kind; ``topic`` is null where there is none.
 
-A ledger that two owners share counts for both; one that nothing references counts for nobody. ``loaded`` is true where
-a cursor's position is kept in a ledger, as while a topic is loaded or after its broker died; null for a topic without
-cursors. ``bytes`` leaves out the ``unknown_size_ledgers`` (still written to).
+A ledger that two owners share counts for both, but what a shadow topic's list copies from its source's counts for the
+source alone; a ledger that nothing references counts for nobody. ``loaded`` is true where a cursor's position is kept
+in a ledger, as while a topic is loaded or after its broker died; null for a topic without cursors. A ledger's size is
+what its owner's list tells, or BookKeeper where the list tells none, as of the last one. ``bytes`` leaves out the
+``unknown_size_ledgers`` (still written to, or their metadata was not read), and is null where no size is known.
 """
 
 

@@ -3,7 +3,7 @@
 References of single nodes are summed up by their owner; what turned out to be missing is taken off again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,10 +46,14 @@ def single_usage(singles: pa.Table, sizes: pa.Table) -> pa.RecordBatch:
 
 
 def usage_taken_off(missing: pa.RecordBatch) -> pa.RecordBatch:
-    """`LIST_USAGE` of missing ledgers of managed ledgers' lists (`service.audit.decoding.REFERENCES`), below zero."""
-    listed = missing.filter(pc.equal(missing.column("kind"), LedgerKind.DATA.value))
-    sizes = listed.column("size_bytes")
-    taken = (pa.repeat(1, listed.num_rows), sizes.fill_null(0), sizes.is_null().cast(pa.int64()))
+    """`LIST_USAGE` of missing ledgers with a size in managed ledgers' lists (``REFERENCES``), below zero.
+
+    Missing ledgers of other lists are `service.audit.decoding.DecodedNodes.unsized`, which are counted one by one.
+    """
+    listed = missing.filter(
+        pc.and_(pc.equal(missing.column("kind"), LedgerKind.DATA.value), pc.is_valid(missing.column("size_bytes")))
+    )
+    taken = (pa.repeat(1, listed.num_rows), listed.column("size_bytes"), pa.repeat(0, listed.num_rows))
     columns = [listed.column("path"), listed.column("kind"), *map(pc.negate, taken)]
     return pa.RecordBatch.from_arrays(columns, schema=LIST_USAGE)
 
@@ -78,6 +82,8 @@ def usage_table(named: Iterable[pa.RecordBatch], loaded: Iterable[pa.RecordBatch
     owners = pa.array(order[starts][there])
     columns = {name: texts.take(owners).dictionary_decode() for name, texts in encoded.items()}
     columns.update((name, pa.array(summed[there])) for name, summed in sums.items())
+    nothing_known = pc.equal(columns["ledgers"], columns["unknown_size_ledgers"])
+    columns["bytes"] = pc.if_else(nothing_known, pa.scalar(None, pa.int64()), columns["bytes"])
     flags = _loaded(encoded["topic"], pa.Table.from_batches(loaded, LOADED)).take(owners)
     is_schema = pc.equal(columns["kind"], LedgerKind.SCHEMA.value)
     columns["loaded"] = pc.if_else(is_schema, pa.scalar(None, pa.bool_()), flags)
@@ -116,17 +122,23 @@ def _loaded(topics: Any, loaded: pa.Table) -> pa.Array:
 
 
 def counts_of_usage(usage: pa.Table, column: str) -> dict[str, Count]:
-    """Ledgers and bytes of `LEDGER_USAGE` by the values of a column; the empty text stands for none."""
-    summed = usage.group_by([column]).aggregate([("ledgers", "sum"), ("bytes", "sum")])
-    return {row[column] or "": Count(row["ledgers_sum"], row["bytes_sum"]) for row in summed.to_pylist()}
+    """`LEDGER_USAGE` counted by the values of a column; the empty text stands for none."""
+    summed = usage.group_by([column]).aggregate([(name, "sum") for name in _SUMS])
+    return {row[column] or "": Count.of(*(row[f"{name}_sum"] for name in _SUMS)) for row in summed.to_pylist()}
 
 
 def counts_of_rows(rows: pa.Table, column: str) -> dict[str, Count]:
-    """Rows with a ``length_bytes`` each, and their bytes, by the values of a column."""
-    summed = rows.group_by([column]).aggregate([("length_bytes", "sum"), ([], "count_all")])
-    return {row[column] or "": Count(row["count_all"], row["length_bytes_sum"] or 0) for row in summed.to_pylist()}
+    """Rows with a ``length_bytes`` each, counted by the values of a column."""
+    # ``count`` leaves nulls out.
+    summed = rows.group_by([column]).aggregate([([], "count_all"), ("length_bytes", "sum"), ("length_bytes", "count")])
+    return {
+        row[column] or "": Count.of(
+            row["count_all"], row["length_bytes_sum"], row["count_all"] - row["length_bytes_count"]
+        )
+        for row in summed.to_pylist()
+    }
 
 
-def total(counts: Mapping[str, Count]) -> Count:
-    """All of them together."""
-    return Count(sum(count.ledgers for count in counts.values()), sum(count.bytes for count in counts.values()))
+def count_of_lengths(lengths: pa.ChunkedArray | pa.Array) -> Count:
+    """Ledgers of these lengths; null where one is not known."""
+    return Count.of(len(lengths), pc.sum(lengths).as_py(), lengths.null_count)

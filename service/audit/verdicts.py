@@ -6,7 +6,7 @@ from enum import StrEnum
 from service.audit.guards import EXIT_ERROR, exit_code
 from service.audit.summaries import AuditSummary, Count
 from service.audit.tables import OrphanStanding
-from service.audit.wording import said_bytes, said_count
+from service.audit.wording import said_count, said_size
 
 
 class Verdict(StrEnum):
@@ -42,7 +42,7 @@ def conclude(summary: AuditSummary, place: str) -> Conclusion:
         return Conclusion(Verdict.FINDINGS, sentence, _rows_of(place))
     if summary.plan is not None and summary.plan.rows:
         sentence = (
-            f"{said_count(summary.plan.rows, 'ledger')} ({said_bytes(summary.plan.bytes)}) "
+            f"{said_count(summary.plan.rows, 'ledger')} ({said_size(summary.plan.ledgers)}) "
             f"{'is' if summary.plan.rows == 1 else 'are'} referenced by nothing and may be deleted"
         )
         return Conclusion(Verdict.PLAN, sentence, f"look at the plan: pulsar-sidecar audit apply {place}")
@@ -54,8 +54,7 @@ def conclude(summary: AuditSummary, place: str) -> Conclusion:
 
 def orphans_of(summary: AuditSummary) -> Count:
     """All orphans, of any standing."""
-    counts = summary.orphans.values()
-    return Count(sum(count.ledgers for count in counts), sum(count.bytes for count in counts))
+    return Count.sum(summary.orphans.values())
 
 
 def _found(summary: AuditSummary) -> str:

@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from typing import Final
 
+from service.audit.summaries import Count
+
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _AGES: Final = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"))
 
@@ -20,6 +22,12 @@ def said_bytes(size: int | None) -> str:
         return f"{size} B"
     steps = min(len(_UNITS), (size.bit_length() - 1) // 10)
     return f"{size / 1024**steps:.1f} {_UNITS[steps - 1]}"
+
+
+def said_size(ledgers: Count) -> str:
+    """``1.5 GiB``; ``at least 1.5 GiB`` where some sizes are unknown, ``unknown`` where all are."""
+    beginning = "at least " if ledgers.unknown_size_ledgers and ledgers.bytes is not None else ""
+    return f"{beginning}{said_bytes(ledgers.bytes)}"
 
 
 def said_age(age_ms: int | None) -> str:

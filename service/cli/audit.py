@@ -220,6 +220,7 @@ def _say_applied(applied: Applied, audit: Path, form: output.Format) -> None:
         "plan": applied.plan_sha256,
         "ledgers": applied.rows,
         "bytes": applied.bytes,
+        "unknownSizeLedgers": applied.unknown_size_ledgers,
         "executed": applied.executed,
     }
     if applied.executed:

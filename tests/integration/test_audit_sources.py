@@ -19,8 +19,10 @@ from service.adapters.parquet.manifest_files import open_tables
 from service.adapters.parquet.reading import read_table
 from service.audit.manifests import Kind, Manifest
 from service.audit.requests import DumpRequest, ListingRequest
+from service.audit.summaries import Count
 from service.audit.tables import CursorLedgerState, Subtree, Table
 from service.audit_bootstrap import make_dump, make_listing
+from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.paths import MANAGED_LEDGERS, ledger_id_of_path
 from service.ledger_ownership.references import (
     cursor_references,
@@ -29,7 +31,8 @@ from service.ledger_ownership.references import (
     schema_references,
 )
 from service.model.clocks import SystemClock
-from tests.cluster.audits import Audits, demand_unused
+from service.model.ledgers import LedgerState
+from tests.cluster.audits import Audits, Look, demand_unused
 from tests.cluster.broker_view import BrokerView
 from tests.cluster.deletion import BOOKIE_CONF, BROKER_CONF
 from tests.cluster.every_kind import EVERY_KIND_CONF, Churn, EveryKind
@@ -226,6 +229,40 @@ def test_nothing_in_use_is_condemned_while_topics_and_cursors_come_and_go(world:
     demand_unused(look, look.condemned, world.view.references())
     world.every.check()
     world.state.check()
+
+
+def test_sizes_are_those_of_bookkeepers_closed_ledgers(world: World, tmp_path: Path) -> None:
+    """Of unloaded topics too, whose lists tell no size of their last ledger."""
+    topics = [topic for topic in world.every.written if topic != world.every.topic("shadow")]
+    for topic in topics:
+        world.every.workload.unload(topic)
+    audits = Audits(world.cluster.addresses, tmp_path)
+
+    def agreeing() -> tuple[Look, dict[int, int | None]] | None:
+        look = audits.look()
+        lengths = lengths_of(look.directory.parent / "dump")
+        unknown = sum(length is None for length in lengths.values())
+        known = sum(length for length in lengths.values() if length is not None)
+        return (look, lengths) if look.summary.existing == Count(len(lengths), known, unknown) else None
+
+    # Brokers make and delete ledgers of their own between a listing and its dump.
+    look, lengths = until(agreeing, "the audit's total is that of BookKeeper's closed ledgers", seconds=60)
+    bytes_of = {row["topic"]: row["bytes"] for row in look.rows(Table.LEDGER_USAGE) if row["kind"] == "data"}
+    for topic in topics:
+        of_topic = [lengths[ledger_id] for ledger_id in world.every.workload.ledgers(topic).data]
+        assert bytes_of[str(topic)] == sum(length or 0 for length in of_topic) > 0, topic
+    assert str(world.every.topic("shadow")) not in bytes_of
+
+
+def lengths_of(dumped: Path) -> dict[int, int | None]:
+    """Of every ledger in a dump, by its own node; None for one that is not closed."""
+    found = {}
+    for row in read_table(dumped, Table.NODES, Subtree.LEDGERS).to_pylist():
+        ledger_id = ledger_id_of_path(row["path"])
+        if ledger_id is not None:
+            metadata = decode_ledger_metadata(row["value"])
+            found[int(ledger_id)] = metadata.length_bytes if metadata.state is LedgerState.CLOSED else None
+    return found
 
 
 def test_both_ways_of_listing_see_the_same_ledgers(world: World) -> None:

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from service.audit.policies import HOUR_MS
+from service.ledger_ownership.shadows import SHADOW_SOURCE
 from service.model.ledgers import LedgerState, OffloadContext
 from tests.fakes.bookkeeper import (
     bucket_custom_metadata,
@@ -62,7 +63,10 @@ class RandomCluster:
         ids = draw(st.lists(self._ids, unique=True, max_size=5))
         gone = OffloadContext(1, 2, "s3", {}, complete=True, bookkeeper_deleted=True)
         offloaded = {ledger_id: gone for ledger_id in ids if draw(st.integers(0, 4)) == 0}
-        world.nodes[path] = managed_ledger_bytes(ids, offloaded=offloaded, terminated=draw(st.booleans()))
+        source = {SHADOW_SOURCE: self._topics[0]} if draw(st.integers(0, 4)) == 0 else None
+        world.nodes[path] = managed_ledger_bytes(
+            ids, offloaded=offloaded, terminated=draw(st.booleans()), properties=source
+        )
         for cursor in draw(st.sets(st.sampled_from(CURSORS))):
             ledger, compacted, bucket = (draw(st.one_of(st.none(), self._ids)) for _ in range(3))
             buckets = {} if bucket is None else {BUCKET_KEY: bucket}

@@ -1,7 +1,6 @@
 """Audits as tests write them: rows of findings with sensible columns, and a summary that fits them."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from service.audit.tables import (
     OrphanCause,
     OrphanStanding,
 )
+from service.audit.usage import count_of_lengths
 
 AUDIT_ID = "20260706T120000Z-5f0c"
 INSTANCE_ID = "5a6b7c8d-0000-4000-8000-000000000001"
@@ -131,11 +131,12 @@ def plan_of(orphans: pa.Table, audit_id: str = AUDIT_ID, instance_id: str = INST
 
 
 def counted(rows: Sequence[dict[str, Any]], column: str) -> dict[str, Count]:
-    ledgers, size = Counter[str](), Counter[str]()
-    for row in rows:
-        ledgers[row[column] or ""] += 1
-        size[row[column] or ""] += row["length_bytes"] or 0
-    return {name: Count(ledgers[name], size[name]) for name in ledgers}
+    values = {row[column] or "" for row in rows}
+    return {value: count_of(row for row in rows if (row[column] or "") == value) for value in values}
+
+
+def count_of(rows: Iterable[dict[str, Any]]) -> Count:
+    return count_of_lengths(pa.array([row["length_bytes"] for row in rows], pa.int64()))
 
 
 def summary(orphans: Sequence[dict[str, Any]] = (), **changed: Any) -> AuditSummary:
@@ -143,8 +144,8 @@ def summary(orphans: Sequence[dict[str, Any]] = (), **changed: Any) -> AuditSumm
     table = orphan_table(orphans)
     ages = [row | {"age": age_label(row["age_ms"])} for row in orphans]
     plan = plan_of(table, changed.get("audit_id", AUDIT_ID), changed.get("instance_id", INSTANCE_ID))
-    total = Count(len(orphans), sum(row["length_bytes"] or 0 for row in orphans))
-    look = Look(AUDIT_ID, STORE_TIME_MS, Count(1000, 10**9), total, Count(plan.rows, plan.bytes), 0, 0)
+    total = count_of(orphans)
+    look = Look(AUDIT_ID, STORE_TIME_MS, Count(1000, 10**9), total, plan.ledgers, 0, 0)
     values: dict[str, Any] = {
         "audit_id": AUDIT_ID,
         "engine": Engine.EMBEDDED,
@@ -159,7 +160,7 @@ def summary(orphans: Sequence[dict[str, Any]] = (), **changed: Any) -> AuditSumm
         },
         "policy": {"min-age": "3 days", "max-orphan-share": 0.05, "override": False, "window-hours": 24},
         "existing": Count(1000, 10**9),
-        "referenced": Count(1000 - len(orphans), 10**9 - total.bytes),
+        "referenced": Count(1000 - len(orphans), 10**9 - total.known_bytes),
         "references": 1100,
         "orphans": counted(orphans, "standing"),
         "orphans_by_kind": counted(orphans, "kind"),

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.audit.summaries import SUMMARY_NAME, AuditSummary, Count
+from service.audit.summaries import SUMMARY_NAME, AuditSummary
 from service.audit.tables import Table
-from tests.unit.audit.findings import missing_table, orphan_table, summary, unattributed_table, usage_table
+from tests.unit.audit.findings import count_of, missing_table, orphan_table, summary, unattributed_table, usage_table
 
 Rows = Sequence[dict[str, Any]]
 
@@ -31,7 +31,7 @@ def write_audit(
         orphans,
         **{
             "missing": len(missing),
-            "unattributed": Count(len(unattributed), sum(row["length_bytes"] or 0 for row in unattributed)),
+            "unattributed": count_of(unattributed),
             **changed,
         },
     )

@@ -1,0 +1,175 @@
+"""Sizes of ledgers: BookKeeper's where a list has none, and what is not known is never 0 bytes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.adapters.parquet.audits import AuditTables
+from service.audit.dumping import LEDGERS_LEFT_OUT
+from service.audit.metrics_text import metrics_text
+from service.audit.reporting import Extract, report_html
+from service.audit.showing import chosen_rows, overview, rows_text
+from service.audit.summaries import AuditSummary, Count
+from service.audit.tables import Table
+from service.audit.wording import said_size
+from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from service.ledger_ownership.shadows import SHADOW_SOURCE
+from service.model.ledgers import LedgerState
+from tests.fakes.bookkeeper import data_custom_metadata, managed_ledger_bytes
+from tests.unit.audit.audit_worlds import TOPIC_NODE, AuditedWorld, Auditor, World, full_world
+
+UNLOADED = range(100, 112)
+NEWEST = 200
+BYTES = 27_050
+OF_THE_FULL_WORLD = Count(10, 10_000)
+
+
+@pytest.fixture
+def auditor(swift_path: Path) -> Auditor:
+    return Auditor(swift_path)
+
+
+@pytest.fixture
+def world() -> World:
+    return full_world()
+
+
+def topic(world: World, ledger_id: int, **ledger: Any) -> str:
+    """A topic with this ledger alone, which is the last of its list."""
+    name = f"t/n/persistent/topic-{ledger_id}"
+    world.nodes[f"/managed-ledgers/{name}"] = managed_ledger_bytes([ledger_id])
+    world.ledger(ledger_id, data_custom_metadata(name), **ledger)
+    return f"persistent://t/n/topic-{ledger_id}"
+
+
+def usage(found: AuditedWorld, topic: str) -> tuple[int, int | None, int]:
+    (row,) = (row for row in found.rows(Table.LEDGER_USAGE) if (row["topic"], row["kind"]) == (topic, "data"))
+    return row["ledgers"], row["bytes"], row["unknown_size_ledgers"]
+
+
+def closed_in_bookkeeper(world: World) -> int:
+    metadata = [decode_ledger_metadata(row["value"]) for row in world.ledgers.values()]
+    return sum(each.length_bytes for each in metadata if each.state is LedgerState.CLOSED)
+
+
+def test_an_unloaded_topics_last_ledger_is_as_long_as_bookkeeper_says(auditor: Auditor, world: World) -> None:
+    topics = [topic(world, ledger_id, length_bytes=BYTES) for ledger_id in UNLOADED]
+    found = auditor.audit(world)
+    assert {usage(found, each) for each in topics} == {(1, BYTES, 0)}
+    assert found.summary.existing == Count(22, closed_in_bookkeeper(world))
+    assert found.summary.existing_by_kind["data"] == Count(15, 12 * BYTES + 3000)
+    assert found.summary.referenced == found.summary.existing
+
+
+@pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
+def test_what_is_still_written_to_has_no_size_yet(auditor: Auditor, world: World, state: LedgerState) -> None:
+    written = topic(world, 100, state=state)
+    world.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, world.ledger(NEWEST, state=state)])
+    found = auditor.audit(world)
+    assert usage(found, written) == (1, None, 1)
+    assert usage(found, "persistent://t/n/topic") == (4, 3000, 1)
+    assert found.summary.existing == Count(12, closed_in_bookkeeper(world), 2)
+    assert found.summary.existing_by_kind["data"] == Count(5, 3000, 2)
+
+
+def test_without_bookkeepers_metadata_only_lists_tell_sizes(auditor: Auditor, world: World) -> None:
+    world.dump_changes = {"left_out": (LEDGERS_LEFT_OUT,)}
+    summary = auditor.audit(world).summary
+    assert summary.existing == Count(10, 2000, 8)
+    assert summary.existing_by_kind["schema"] == Count(2, None, 2)
+
+
+def test_a_list_names_a_missing_ledger_in_vain_whether_or_not_it_tells_its_size(auditor: Auditor, world: World) -> None:
+    world.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 98, 3, 99])
+    world.ledger(NEWEST, data_custom_metadata("t/n/persistent/gone"))
+    found = auditor.audit(world)
+    assert [(row["ledger_id"], row["size_bytes"]) for row in found.missing] == [(98, 1000), (99, None)]
+    assert usage(found, "persistent://t/n/topic") == (3, 3000, 0)
+
+
+def test_what_a_shadow_lists_counts_for_its_source(auditor: Auditor, world: World) -> None:
+    source = {SHADOW_SOURCE: "persistent://t/n/topic"}
+    world.nodes[f"{TOPIC_NODE}-shadow"] = managed_ledger_bytes([1, 2, 3], properties=source)
+    found = auditor.audit(world)
+    assert {row["topic"] for row in found.rows(Table.LEDGER_USAGE)} & {"persistent://t/n/topic-shadow"} == set()
+    assert (found.summary.existing, found.orphans) == (OF_THE_FULL_WORLD, {})
+
+
+def test_orphans_of_unknown_size_are_counted_as_such(auditor: Auditor, world: World) -> None:
+    gone = data_custom_metadata("t/n/persistent/gone")
+    world.ledger(50, gone, state=LedgerState.OPEN)
+    world.ledger(51, gone, length_bytes=7)
+    world.ledger(52, {}, state=LedgerState.OPEN)
+    summary = auditor.twice(world).summary
+    assert summary.orphans["condemned"] == Count(2, 7, 1)
+    assert summary.plan is not None
+    assert summary.plan.ledgers == Count(2, 7, 1)
+    assert summary.unattributed == Count(1, None, 1)
+    assert summary.existing == Count(13, 10_007, 2)
+
+
+# --- as people and programs see them -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def partly_known(auditor: Auditor, world: World) -> AuditedWorld:
+    topic(world, 100, state=LedgerState.OPEN)
+    world.ledger(50, {}, state=LedgerState.OPEN)
+    return auditor.audit(world)
+
+
+def test_the_overview_counts_what_is_unknown(partly_known: AuditedWorld) -> None:
+    lines = {line[:33].strip(): line[33:].split() for line in overview(partly_known.summary, "a").splitlines()}
+    assert lines["exist"] == ["12", "9.8", "KiB", "2"]
+    assert lines["are claimed by nobody known"] == ["1", "unknown", "1"]
+
+
+def test_rows_of_usage_do_not_say_0_bytes(partly_known: AuditedWorld) -> None:
+    table = AuditTables(partly_known.directory, partly_known.summary).table(Table.LEDGER_USAGE)
+    rows, whole = chosen_rows("usage", table, {"topic": "persistent://t/n/topic-100"}, 9)
+    assert rows_text("usage", rows, whole).splitlines()[-1].split() == [
+        "data", "1", "unknown", "1", "unknown", "persistent://t/n/topic-100",
+    ]  # fmt: skip
+
+
+def test_json_has_both_numbers(partly_known: AuditedWorld) -> None:
+    document = json.loads((partly_known.directory / "summary.json").read_text())
+    assert document["existing"] == {"ledgers": 12, "bytes": 10_000, "unknownSizeLedgers": 2}
+    assert document["unattributed"] == {"ledgers": 1, "bytes": None, "unknownSizeLedgers": 1}
+
+
+def test_the_report_says_at_least(partly_known: AuditedWorld) -> None:
+    page = report_html(partly_known.summary, Extract())
+    assert "<dd>12</dd><dd class=muted>at least 9.8 KiB</dd>" in page
+    assert "<dd>1</dd><dd class=muted>unknown</dd>" in page
+
+
+def test_metrics_leave_out_what_is_unknown_and_count_it(partly_known: AuditedWorld) -> None:
+    samples = metric_samples(partly_known.summary)
+    assert samples["pulsar_sidecar_audit_ledger_bytes"] == 10_000
+    assert samples["pulsar_sidecar_audit_unknown_size_ledgers"] == 2
+
+
+def metric_samples(summary: AuditSummary) -> dict[str, float]:
+    families = text_string_to_metric_families(metrics_text(summary))
+    return {sample.name: sample.value for family in families for sample in family.samples}
+
+
+@pytest.mark.parametrize(("ledgers", "said"), [
+    (Count(), "0 B"),
+    (Count(2, 0), "0 B"),
+    (Count(2, 2048), "2.0 KiB"),
+    (Count(2, 2048, 1), "at least 2.0 KiB"),
+    (Count.of(2, None, 2), "unknown"),
+])  # fmt: skip
+def test_a_size_is_said_as_far_as_it_is_known(ledgers: Count, said: str) -> None:
+    assert said_size(ledgers) == said
+
+
+def test_counts_add_up() -> None:
+    assert Count.sum([Count(2, 5, 1), Count.of(3, 0, 3)]) == Count(5, 5, 4)
+    assert Count.sum([Count.of(1, 0, 1), Count()]) == Count(1, None, 1)
+    assert Count.sum([]) == Count(0, 0, 0)
