@@ -27,7 +27,6 @@ from service.adapters.pulsar.cancellation_topic import PulsarCancellationTopic
 from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from service.adapters.pulsar.delayed_entries import BulkDelayedEntries
 from service.adapters.pulsar.delayed_topics import BrokerTopics
-from service.adapters.pulsar.native_cancelling import BrokerNativeCancelling
 from service.adapters.pulsar.pause_policies import BrokerPausePolicies
 from service.adapters.pulsar.republisher import BrokerRepublisher
 from service.adapters.pulsar.subscription_cursors import BrokerSubscriptions
@@ -134,7 +133,6 @@ def open_delayed_delivery(
         acknowledger=ConsumerAcknowledger(owners, connections, access.clock),
         stored=BookieStoredCursors(access.store, access.entries, access.ledgers_root),
         log=log,
-        native=BrokerNativeCancelling(access.rest),
         republisher=BrokerRepublisher(access.store, bulk, owners, connections, access.clock, access.ledgers_root),
     )
     metrics = CancellationMetrics(access.registry, cluster=access.cluster_name)

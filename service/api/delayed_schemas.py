@@ -181,6 +181,4 @@ class CancelStatusAnswer(Answer):
     """Whether this sidecar is the one that sees to the log."""
     open_cancellations: int
     log_read: bool
-    native: bool | None
-    """Whether the brokers cancel delayed messages themselves; null while nobody has asked."""
     last_error: str | None

@@ -33,7 +33,6 @@ class CancelStatus:
     asserting: bool
     open_cancellations: int
     log_read: bool
-    native: bool | None
     last_error: str | None
 
 

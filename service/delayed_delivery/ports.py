@@ -173,22 +173,6 @@ class CancellationTopic(Protocol):
         ...
 
 
-class NativeCancelling(Protocol):
-    """Brokers that cancel delayed messages themselves (PIP-423)."""
-
-    def supported(self) -> bool:
-        """Whether the brokers have the PIP's route; asked once."""
-        ...
-
-    def known(self) -> bool | None:
-        """The answer, or None when nobody has asked yet."""
-        ...
-
-    def cancel(self, topic: TopicName, position: Position, deliver_at_ms: int, subscriptions: Sequence[str]) -> None:
-        """Call it. Raises what the broker's refusal means."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class WholeMessage:
     """A message to be published again.

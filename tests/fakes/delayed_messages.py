@@ -90,8 +90,6 @@ class FakeCluster:
         self.dropped = False
         """The topic has dropped its ledger, and the bookies still have it."""
         self.ahead_ms = 0
-        self.is_native = False
-        self.native_calls: list[tuple[Position, int]] = []
         self.store = FakeMetadataStore()
         self.ledger = LEDGER
         self._followers: list[Callable[[LogRecords], None]] = []
@@ -258,15 +256,6 @@ class FakeCluster:
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def supported(self) -> bool:
-        return self.is_native
-
-    def known(self) -> bool | None:
-        return self.is_native
-
-    def cancel(self, topic: TopicName, position: Position, deliver_at_ms: int, subscriptions: Sequence[str]) -> None:
-        self.native_calls.append((position, deliver_at_ms))
-
     def republish(self, message: WholeMessage, deliver_at_ms: int | None, properties: Mapping[str, str]) -> str:
         with self._call("republish"):
             old = self.entries[message.positions[0]]
@@ -369,7 +358,6 @@ class FakeSidecar:
             acknowledger=cluster,
             stored=FakeStored(cluster),
             log=cluster,
-            native=cluster,
             republisher=cluster,
         )
         self.room = DelayedDelivery(configuration or Configuration(), world, "sidecar", self.metrics)

@@ -52,7 +52,7 @@ class FakeDelayedDelivery:
         return Reissued("7:9:-1", deliver_at_ms, outcome)
 
     def cancelling_status(self) -> CancelStatus:
-        return CancelStatus(True, True, 3, True, False, None)
+        return CancelStatus(True, True, 3, True, None)
 
     def _found(self, topic: TopicName) -> list[Selected]:
         return [Selected(topic, Position(LedgerId(7), EntryId(n)), 1_800_000_000_000 + n, "k") for n in range(3)]

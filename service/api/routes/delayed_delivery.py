@@ -48,6 +48,8 @@ from service.model.names import TopicName
 
 _V2 = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 _V1 = "/admin/persistent/{property}/{cluster}/{namespace}/{topic}"
+_PIPS_V1 = "/admin/v1/persistent/{property}/{cluster}/{namespace}/{topic}"
+"""As PIP-423 spells it; brokers know only the other one."""
 _NON_PERSISTENT = "/admin/v2/non-persistent/{tenant}/{namespace}/{topic}"
 _CancellationId = Annotated[str, Path(description="``ledgerId:entryId``.", examples=["4711:0"])]
 
@@ -100,6 +102,7 @@ def _add_pip_423(routes: APIRouter, service: DelayedDeliveryService) -> None:
         """
         return _cancel(service, persistent_topic(tenant, namespace, topic), parameters, request)
 
+    @routes.post(f"{_PIPS_V1}/cancelDelayedMessage", status_code=204, include_in_schema=False)
     @routes.post(f"{_V1}/cancelDelayedMessage", status_code=204, response_description="Cancelled.", responses=_ACCEPTED)
     def cancel_v1_delayed_message(
         property: Tenant,  # Pulsar's word for a tenant in V1 paths
@@ -109,7 +112,7 @@ def _add_pip_423(routes: APIRouter, service: DelayedDeliveryService) -> None:
         parameters: Annotated[CancelParameters, Query()],
         request: Request,
     ) -> Response:
-        """Cancel a delayed message of a V1 topic (PIP-423)."""
+        """Cancel a delayed message of a V1 topic (PIP-423); also under ``/admin/v1/persistent``."""
         return _cancel(service, persistent_v1_topic(property, cluster, namespace, topic), parameters, request)
 
     @routes.post(f"{_NON_PERSISTENT}/cancelDelayedMessage", include_in_schema=False)
@@ -125,9 +128,15 @@ def _add_pip_423(routes: APIRouter, service: DelayedDeliveryService) -> None:
 
         404: none is known, or it was over long ago.
         """
-        name = persistent_topic(tenant, namespace, topic)
-        found = service.cancellations(name, parse_position(decode_segment(cancellation_id)))
-        return [cancellation_answer(one) for one in found]
+        return _cancellations(service, persistent_topic(tenant, namespace, topic), cancellation_id)
+
+    @routes.get(f"{_PIPS_V1}/cancellations/{{cancellation_id}}", include_in_schema=False)
+    @routes.get(f"{_V1}/cancellations/{{cancellation_id}}")
+    def v1_cancellations(
+        property: Tenant, cluster: Cluster, namespace: Namespace, topic: Topic, cancellation_id: _CancellationId
+    ) -> list[CancellationAnswer]:
+        """How far a cancellation on a V1 topic has come."""
+        return _cancellations(service, persistent_v1_topic(property, cluster, namespace, topic), cancellation_id)
 
     @routes.get("/admin/v2/delayed-delivery/status")
     def status() -> CancelStatusAnswer:
@@ -253,6 +262,11 @@ def _cancel(
     target = target_of_parameters(parameters)
     options = CancelOptions(_waits(parameters.wait), _flag("defer", parameters.defer), request.state.role)
     return _answer(service.cancel(topic, [target], options))
+
+
+def _cancellations(service: DelayedDeliveryService, topic: TopicName, cancellation_id: str) -> list[CancellationAnswer]:
+    found = service.cancellations(topic, parse_position(decode_segment(cancellation_id)))
+    return [cancellation_answer(one) for one in found]
 
 
 def _answer(outcomes: Sequence[Outcome]) -> Response:

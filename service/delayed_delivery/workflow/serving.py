@@ -19,7 +19,7 @@ from service.delayed_delivery.workflow.canceller import Canceller
 from service.delayed_delivery.workflow.loops import Loops
 from service.delayed_delivery.workflow.reissuing import Reissuer
 from service.delayed_delivery.workflow.world import CancelMetrics, Configuration, Memory, World
-from service.model.errors import ConflictError, DisabledError, NotFoundError, PermanentError, SidecarError
+from service.model.errors import ConflictError, DisabledError, NotFoundError, SidecarError
 from service.model.names import TopicName
 from service.model.positions import Position
 
@@ -69,7 +69,6 @@ class DelayedDelivery:
             asserting=self._loops.leading,
             open_cancellations=self._memory.open_count,
             log_read=self._memory.caught_up.is_set(),
-            native=self._world.native.known(),
             last_error=self._loops.last_error,
         )
 
@@ -77,8 +76,6 @@ class DelayedDelivery:
 
     def cancel(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[Outcome]:
         self._check_enabled()
-        if self._world.native.supported():
-            return [self._natively(topic, target) for target in targets]
         outcomes: list[Outcome | None] = [None] * len(targets)
         places = self._located(topic, targets)
         for index in places.pop(None, []):
@@ -129,20 +126,6 @@ class DelayedDelivery:
                     of_ledger[ledger_id] = None if found is None else topic.partition(found)
                 places[of_ledger[ledger_id]].append(index)
         return dict(places)
-
-    def _natively(self, topic: TopicName, target: Target) -> Outcome:
-        if target.deliver_at_ms is None:
-            reason = "these brokers cancel delayed messages themselves and need its deliverAt"
-            return Outcome(topic, target, (Verdict(None, Proof.REFUSED, Cause.INVALID, reason),))
-        try:
-            self._world.native.cancel(topic, target.position, target.deliver_at_ms, target.subscriptions)
-        except NotFoundError as error:
-            verdict = Verdict(None, Proof.NOT_FOUND, Cause.BROKER, str(error))
-        except PermanentError as error:
-            verdict = Verdict(None, Proof.REFUSED, Cause.BROKER, str(error))
-        else:
-            verdict = Verdict(None, Proof.ACKED, None, "cancelled by the broker itself")
-        return Outcome(topic, target, (verdict,))
 
     # --- proof -----------------------------------------------------------------------------------------------------
 

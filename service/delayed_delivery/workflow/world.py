@@ -15,7 +15,6 @@ from service.delayed_delivery.ports import (
     CancellationTopic,
     DelayedEntries,
     LogRecords,
-    NativeCancelling,
     Republisher,
     StoredAckState,
     Topics,
@@ -83,7 +82,6 @@ class World:
     acknowledger: Acknowledger
     stored: StoredAckState
     log: CancellationTopic
-    native: NativeCancelling
     republisher: Republisher
 
     def brokers_now_ms(self) -> int:

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
@@ -59,10 +60,13 @@ def test_the_weakest_proof_is_the_answers(server: Served, fake: FakeDelayedDeliv
     assert fake.asked[0][2].wait_persisted
 
 
-def test_the_path_of_a_v1_topic(server: Served, fake: FakeDelayedDelivery) -> None:
-    path = "/admin/persistent/prop/cluster/ns/a%2Fb/cancelDelayedMessage"
-    assert server.ask("POST", f"{path}?{GOOD}").status == 204
+@pytest.mark.parametrize("version", ["/admin", "/admin/v1"], ids=["as brokers spell it", "as the PIP spells it"])
+def test_the_path_of_a_v1_topic(server: Served, fake: FakeDelayedDelivery, version: str) -> None:
+    path = f"{version}/persistent/prop/cluster/ns/a%2Fb"
+    assert server.ask("POST", f"{path}/cancelDelayedMessage?{GOOD}").status == 204
     assert str(fake.asked[0][0]) == "persistent://prop/cluster/ns/a/b"
+    (found,) = cast("list[dict[str, object]]", server.ask("GET", f"{path}/cancellations/7:3").json)
+    assert (found["topic"], found["proof"]) == ("persistent://prop/cluster/ns/a/b", "PERSISTED")
 
 
 @pytest.mark.parametrize(

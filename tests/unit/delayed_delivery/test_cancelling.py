@@ -410,12 +410,3 @@ def test_no_topic_and_a_room_that_is_off(cluster: FakeCluster) -> None:
         FakeSidecar(cluster).cancel(0, due=False)
     with pytest.raises(DisabledError, match="delayedMessageCancellingEnabled"):
         FakeSidecar(cluster, Configuration(enabled=False)).cancel(0, due=False)
-
-
-def test_a_broker_that_cancels_itself_is_used(cluster: FakeCluster) -> None:
-    cluster.is_native = True
-    cluster.subscribe()
-    cluster.publish(1)
-    assert proofs(FakeSidecar(cluster).cancel(0)) == [Proof.ACKED]
-    assert [position for position, _ in cluster.native_calls] == [at(0)]
-    assert cluster.records == []

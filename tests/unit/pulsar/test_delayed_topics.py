@@ -7,7 +7,6 @@ import pytest
 
 from service.adapters.pulsar.admin_rest import AdminRest
 from service.adapters.pulsar.delayed_topics import BrokerTopics
-from service.adapters.pulsar.native_cancelling import BrokerNativeCancelling
 from service.delayed_delivery.facts import SubscriptionType
 from service.model.clocks import SystemClock
 from service.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
@@ -214,32 +213,3 @@ def test_a_brokers_clock_that_is_ahead(world: World) -> None:
     assert world.topics.broker_ahead_ms() == 0
     world.topics.subscriptions(TOPIC)
     assert world.topics.broker_ahead_ms() == 0, "a clock that is behind is no reason to hurry"
-
-
-@pytest.mark.parametrize(
-    ("answer", "supported"),
-    [
-        (Answer(412, b'{"reason":"ledgerId, entryId, and deliverAt must be positive."}'), True),
-        (Answer(404, b"<html>Error 404 Not Found</html>"), False),
-        (Answer(405, b"<html>Method not allowed</html>"), False),
-        (Answer(412, b'{"reason":"Namespace missing local cluster name in clusters list"}'), False),
-        (Answer(500), False),
-    ],
-)
-def test_whether_brokers_cancel_by_themselves(world: World, answer: Answer, supported: bool) -> None:
-    world.answers["/cancelDelayedMessage"] = answer
-    native = BrokerNativeCancelling(world.rest)
-    assert native.known() is None
-    assert native.supported() is supported
-    assert native.supported() is supported
-    asked = [arrived for arrived in world.broker.arrived if "cancelDelayedMessage" in arrived.target]
-    assert len(asked) == (2 if answer.status == 500 else 1), "asked once, unless there was no answer"
-
-
-def test_the_brokers_own_route_is_called_with_the_pips_parameters(world: World) -> None:
-    world.answers["/cancelDelayedMessage"] = Answer(204)
-    BrokerNativeCancelling(world.rest).cancel(TOPIC, at(3), 1_800_000_000_000, ("a", "b"))
-    (asked,) = [arrived for arrived in world.broker.arrived if "cancelDelayedMessage" in arrived.target]
-    assert asked.method == "POST"
-    for part in ("ledgerId=7", "entryId=3", "deliverAt=1800000000000", "subscriptionNames=a%2Cb"):
-        assert part in asked.target
