@@ -116,11 +116,12 @@ class Book:
     def learn(self, cancellation: Cancellation) -> bool:
         """Take over what is known of a cancellation; False when it is older news.
 
-        One that was asked for again after its end starts afresh.
+        One that was asked for again after its end starts afresh, also where its end was missed.
         """
         place = (cancellation.topic, cancellation.subscription)
         known = self._known(place, cancellation.position)
-        renewed = known is not None and not known.proof.open and cancellation.requested_ms > known.requested_ms
+        may_have_ended = known is not None and (not known.proof.open or self._see(place, cancellation.position))
+        renewed = known is not None and may_have_ended and cancellation.requested_ms > known.requested_ms
         if known is not None and not renewed and _RANKS[cancellation.proof] < _RANKS[known.proof]:
             return False
         if cancellation.proof.open:
@@ -251,6 +252,14 @@ class Book:
         if known is None:
             return (cancellation.topic, cancellation.position) not in self._ended
         return _RANKS[cancellation.proof] >= _RANKS[known.proof]
+
+    def _see(self, place: Place, position: Position) -> bool:
+        """The log holds it; whether that was not known yet since `mark_unseen`."""
+        sheet = self._sheets.get(place)
+        if sheet is None or position not in sheet.unseen:
+            return False
+        sheet.unseen.discard(position)
+        return True
 
     def _known(self, place: Place, position: Position) -> Cancellation | None:
         found = self._open_at(place).get(position)
