@@ -89,7 +89,11 @@ def _affected(kind: LedgerKind, whose: str, cursor: str | None, reference: Mappi
             lost = f"readers of the compacted view of {whose} fail until it is compacted again"
             return f"{lost}, unless a broker has just replaced it and not yet written that down (within a minute)"
         case LedgerKind.DELAYED_INDEX_BUCKET:
-            return f"the subscription {cursor} of {whose} lost a part of its index of delayed messages"
+            return (
+                f"no message is lost, but once {whose} is loaded again, brokers of 4.0.8 keep all delayed messages of "
+                f"the subscription {cursor} in memory, after reading its backlog again, and leave its other buckets "
+                "behind until it is deleted"
+            )
         case LedgerKind.LOG_SEGMENT:
             return f"the package or the state that {whose} belongs to cannot be read whole"
         case LedgerKind.UNKNOWN:

@@ -41,7 +41,7 @@ from service.ledger_deletion.retrying import RetryPolicy, reconsume
 from service.ledger_deletion.steps import Step, Steps
 from service.model.clocks import Clock
 from service.model.errors import DisabledError, OutcomeUnknownError, PermanentError, TemporaryError
-from service.model.ledgers import LedgerType
+from service.model.ledgers import LedgerComponent, LedgerType
 from service.model.metadata import DeletionResult
 from service.observability.metrics import DeletionMetrics
 
@@ -265,6 +265,7 @@ class Settler:
                 case DeletionResult.GONE:
                     self._finish(book, judgement, "kept", Reason.ALREADY_GONE, "somebody else deleted it just now")
                 case DeletionResult.CONFLICT | DeletionResult.UNKNOWN:
+                    book.tally.failed[_kind(judgement.candidate.record)] += 1
                     left.again.append(judgement.candidate)
                 case DeletionResult.NOT_SENT:
                     left.unreached.append(judgement.candidate)
@@ -275,8 +276,8 @@ class Settler:
         record = judgement.candidate.record
         verdict = judgement.verdict
         length_bytes = verdict.ledger.metadata.length_bytes if isinstance(verdict, Delete) else 0
-        book.tally.deleted[record.ledger_type, record.component] += 1
-        book.tally.deleted_bytes[record.ledger_type, record.component] += length_bytes
+        book.tally.deleted[_kind(record)] += 1
+        book.tally.deleted_bytes[_kind(record)] += length_bytes
         self._finish(book, judgement, "deleted", Reason.UNREFERENCED, "nothing references it", conditional=conditional)
 
     def _delete_offloaded(self, book: Ledgerbook, judgement: Judgement, verdict: DeleteOffloaded) -> None:
@@ -291,9 +292,11 @@ class Settler:
             self._retry(book, judgement.candidate, RetryLater(Reason.REFUSED_BY_STORAGE, str(error)), judgement)
             return
         except PermanentError as error:
+            book.tally.failed[_kind(record)] += 1
             self._finish(book, judgement, "kept", Reason.REFUSED_BY_STORAGE, str(error))
             return
         except (TemporaryError, OutcomeUnknownError) as error:
+            book.tally.failed[_kind(record)] += 1
             self._retry(book, judgement.candidate, RetryLater(Reason.TEMPORARY_FAILURE, str(error)), judgement)
             return
         if result is OffloadDeletion.DELETED:
@@ -336,7 +339,6 @@ class Settler:
         dead = again.destination is DeletionTopic.DEAD_LETTER
         decision = "dead-letter" if dead else "retry"
         book.tally.decisions[decision, verdict.reason] += 1
-        book.tally.failed[candidate.record.ledger_type, candidate.record.component] += 1
         settlement = Settlement(
             decision,
             verdict.reason.value,
@@ -376,3 +378,7 @@ class Settler:
             with self._steps.taking(Step.ACKNOWLEDGED):
                 pending.acknowledge(done)
             self._metrics.acknowledged(len(done))
+
+
+def _kind(record: PendingDeleteLedgerInfo) -> tuple[LedgerType, LedgerComponent]:
+    return record.ledger_type, record.component

@@ -78,7 +78,9 @@ class DeletionMetrics:
         self._sent = self._ledger_counter("sent", "Records sent to the system topic, by ledger type (first phase).")
         self._received = self._counter("received", "Messages received from the system topic and its retry topic.")
         self._deleted = self._ledger_counter("deleted", "Ledgers deleted.")
-        self._failed = self._ledger_counter("delete_failed", "Attempts to delete a ledger that failed.")
+        self._failed = self._ledger_counter(
+            "delete_failed", "Attempts to delete a ledger that were refused or not confirmed."
+        )
         self._acknowledged = self._counter("acknowledged", "Messages acknowledged.")
         self._max_retry = self._counter(
             "max_retry_reached", "Messages given up after twoPhaseDeletionMaxRetryDeleteCount tries."
@@ -123,7 +125,7 @@ class DeletionMetrics:
         self._of(self._deleted_bytes, ledger_type, component).inc(length_bytes)
 
     def delete_failed(self, ledger_type: LedgerType, component: LedgerComponent, count: int = 1) -> None:
-        """Deletions were tried and failed; they are tried again."""
+        """Deletions were sent, and refused or not confirmed; what was only put off is not counted."""
         self._of(self._failed, ledger_type, component).inc(count)
 
     def acknowledged(self, count: int = 1) -> None:

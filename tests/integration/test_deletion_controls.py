@@ -96,9 +96,8 @@ def test_metrics_count_what_was_done(scene: Scene) -> None:
     assert seen["sent_total"] == 5
     assert seen["deleted_total"] == 4
     assert seen["deleted_bytes_total"] == length_bytes
-    assert seen["delete_failed_total"] >= 2
-    assert seen["received_total"] >= 6 + seen["delete_failed_total"]
-    assert seen["acknowledged_total"] == 6 + seen["delete_failed_total"]
+    assert seen["delete_failed_total"] == 0, "what was put off was not attempted"
+    assert seen["received_total"] >= seen["acknowledged_total"] >= 8
     assert seen["max_retry_reached_total"] == 0
     assert seen["batch_seconds_count"] >= 1
     assert (seen["inflight"], seen["topic_deletions_running"], seen["paused"]) == (0, 0, 0)

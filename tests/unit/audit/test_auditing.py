@@ -293,6 +293,7 @@ def test_missing_ledgers_say_who_is_affected(auditor: Auditor, world: World) -> 
     ]  # fmt: skip
     assert (by_id[101]["entries"], by_id[101]["size_bytes"], by_id[102]["cursor_name"]) == (10, 1000, "s/ub")
     assert TOPIC in by_id[104]["affected"]
+    assert "leave its other buckets behind" in by_id[103]["affected"]
     assert (found.audited.exit_code, found.summary.missing) == (2, 5)
     usage = {row["kind"]: row["ledgers"] for row in found.rows(Table.LEDGER_USAGE)}
     assert usage == {

@@ -31,7 +31,7 @@ from tests.fakes.bookkeeper import (
 )
 from tests.fakes.world import World
 from tests.unit.ledger_deletion.cases import view
-from tests.unit.ledger_deletion.sidecars import Sidecar, check, dead, endings, judged, restarted, send, settled
+from tests.unit.ledger_deletion.sidecars import METRICS, Sidecar, check, dead, endings, judged, restarted, send, settled
 
 NAME = "persistent://public/default/orders"
 GONE = ("kept", "already-gone")
@@ -619,6 +619,49 @@ def test_a_copy_whose_answer_was_lost_is_looked_at_again(world: World, topic: To
     send(world, replace(about(topic, 70), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context))
     Sidecar(world).work()
     assert endings(world) == {(70, "OFFLOAD_LEDGER"): [GONE]}
+
+
+# --- what is counted as failed -----------------------------------------------------------------------------------
+
+
+def failed() -> float:
+    """Failed attempts of all sidecars so far."""
+    name = "pulsar_ledger_deletion_delete_failed_total"
+    lines = METRICS.exposition().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def test_what_is_only_put_off_is_no_failed_deletion(world: World, topic: TopicName) -> None:
+    context = world.context(77, deleted=False)
+    world.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
+    world.offloaded.fail_next(DisabledError("no credentials"))
+    young = world.ledger(data_custom_metadata(topic.managed_ledger_name), state=LedgerState.OPEN, age_ms=0)
+    copy = replace(about(topic, 77), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
+    send(world, copy, about(topic, young), about(topic, world.listed(topic)[0]))
+    before = failed()
+    Sidecar(world).settle()
+    assert len(world.topics.waiting(RETRY)) == 3
+    assert failed() == before
+
+
+def test_every_attempt_that_is_refused_or_not_confirmed_is_a_failed_deletion(world: World, topic: TopicName) -> None:
+    changed, unanswered = orphan(world, topic), orphan(world, topic)
+    sidecar = Sidecar(world)
+    before = failed()
+    world.store.before("delete_many", lambda: world.rollover(topic) and None)
+    send(world, about(topic, changed))
+    sidecar.settle()
+    assert failed() == before + 1
+    world.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=3)
+    send(world, about(topic, unanswered))
+    sidecar.settle()
+    assert failed() == before + 4
+    context = world.context(77, deleted=False)
+    world.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
+    world.offloaded.fail_next(TemporaryError("503"))
+    send(world, replace(about(topic, 77), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context))
+    sidecar.settle()
+    assert failed() == before + 5
 
 
 # --- auto-recovery -----------------------------------------------------------------------------------------------
