@@ -30,6 +30,7 @@ from service.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedge
 from service.adapters.pulsar.admin_rest import AdminRest
 from service.adapters.pulsar.clients import open_client
 from service.adapters.pulsar.live_owners import BrokerLiveOwners
+from service.adapters.pulsar.shadow_admin import BrokerShadowAdmin
 from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
 from service.adapters.pulsar.topics import PulsarDeletionTopics
 from service.api.app import create_app
@@ -168,6 +169,7 @@ def open_service(
         entries=entries,
         owners=BrokerLiveOwners(rest, store),
         admin=BrokerTopicAdmin(rest),
+        shadow_admin=BrokerShadowAdmin(rest),
         topics=PulsarDeletionTopics(
             client,
             rest,

@@ -15,7 +15,7 @@ from service.api import errors
 from service.api.authentication import Authenticator
 from service.api.gate import OPEN_PATHS, Gate
 from service.api.reference import reference_page
-from service.api.routes import ledger_deletion, probes, topics
+from service.api.routes import ledger_deletion, probes, shadow_topics, topics
 from service.ledger_deletion.operating import LedgerDeletionService
 from service.model.clocks import Clock, StopSignal
 from service.observability.metrics import DeletionMetrics
@@ -72,6 +72,7 @@ def create_app(
     app.token_required = authentication.required
     errors.install(app)
     app.include_router(topics.router(service))
+    app.include_router(shadow_topics.router(service))
     app.include_router(ledger_deletion.router(service))
     for router in routers:
         app.include_router(router)

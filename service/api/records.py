@@ -9,9 +9,10 @@ from service.api.schemas import (
     DeleteLedgerPayload,
     NotSent,
     PendingDeleteLedgerPayload,
+    ShadowDeletionAnswer,
     TopicDeletionAnswer,
 )
-from service.ledger_deletion.operating import DeadLetter, SentLedger, TopicDeletionStatus
+from service.ledger_deletion.operating import DeadLetter, SentLedger, ShadowDeletionStatus, TopicDeletionStatus
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo, parse_record_document, record_document
 from service.model.errors import InvalidInputError
 from service.model.names import TopicName
@@ -70,6 +71,23 @@ def topic_deletion_answer(status: TopicDeletionStatus) -> TopicDeletionAnswer:
         attempts=status.attempts,
         requested_ms=status.requested_ms,
         reason=status.reason,
+    )
+
+
+def shadow_deletion_answer(status: ShadowDeletionStatus) -> ShadowDeletionAnswer:
+    """The deletion of a shadow topic as JSON has it."""
+    check = status.source_check
+    return ShadowDeletionAnswer(
+        operation_id=status.operation_id,
+        topic=str(status.topic),
+        source=status.source,
+        stage=status.stage,
+        requested_ms=status.requested_ms,
+        waits_for=status.waits_for,
+        source_ledgers=check.ledgers,
+        missing_ledgers=[ledger_id for ledger_id in check.missing if ledger_id not in status.missing_before],
+        missing_before=[ledger_id for ledger_id in check.missing if ledger_id in status.missing_before],
+        missing_sources=[str(source) for source in check.missing_sources],
     )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from service.ledger_deletion.operating import OperationState
+from service.ledger_deletion.operating import OperationState, ShadowDeletionStage
 from service.model.ids import MAX_LEDGER_ID
 
 MAX_RECORDS = 50_000
@@ -223,6 +223,27 @@ class TopicDeletionAnswer(Answer):
     requested_ms: int
     reason: str | None
     """What it waits for."""
+
+
+class ShadowDeletionAnswer(Answer):
+    """The deletion of a shadow topic."""
+
+    operation_id: str
+    topic: str
+    source: str
+    stage: ShadowDeletionStage
+    """What comes next; ``done`` when nothing does."""
+    requested_ms: int
+    waits_for: str | None
+    """What keeps the stage from being completed; null when the next call can go on."""
+    source_ledgers: int
+    """Ledgers that the source's list names: at the end, once it is done; before the first change, until then."""
+    missing_ledgers: list[int]
+    """Those of them that BookKeeper does not have, and had before the first change."""
+    missing_before: list[int]
+    """Those of them that BookKeeper did not have before the first change either."""
+    missing_sources: list[str]
+    """Sources that do not exist, so that no ledger of theirs could be looked for."""
 
 
 class InflightAnswer(Answer):

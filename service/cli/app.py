@@ -16,6 +16,7 @@ from service.cli import (
     broker_stats,
     ledger_deletion,
     pausing,
+    shadow_topics,  # noqa: F401  it adds its command to those of topics
     subscriptions,
     topics,
     waiting_messages,  # noqa: F401  it adds its commands to those of topics

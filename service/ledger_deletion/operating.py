@@ -44,6 +44,58 @@ class TopicDeletionStatus:
     reason: str | None = None
 
 
+class ShadowDeletionStage(Enum):
+    """What the deletion of a shadow topic does next, in order."""
+
+    PROTECTING = "protecting"
+    """Brokers are to trim nothing of it: infinite retention."""
+    DISCONNECTING = "disconnecting"
+    """Its source is to replicate nothing to it."""
+    DETACHING = "detaching"
+    """Its nodes are to list no ledger, and to name a source that does not exist."""
+    REMOVING = "removing"
+    """The broker is to delete it."""
+    VERIFYING = "verifying"
+    """Every ledger of the source is to be looked for."""
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCheck:
+    """What was found when the ledgers of a shadow's sources were looked for in BookKeeper's metadata.
+
+    Attributes:
+        ledgers: how many the sources' lists name.
+        missing: those of them that BookKeeper does not have.
+        missing_sources: sources that do not exist, so that no list could be read.
+    """
+
+    ledgers: int
+    missing: tuple[LedgerId, ...] = ()
+    missing_sources: tuple[TopicName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowDeletionStatus:
+    """One deletion of a shadow topic.
+
+    Attributes:
+        source: the source, as the shadow's property spelled it.
+        source_check: at the end, once it is done; before the first change, until then.
+        missing_before: the source's ledgers that were missing before the first change.
+        waits_for: what keeps the stage from being completed; None when it can go on at once.
+    """
+
+    operation_id: OperationId
+    topic: TopicName
+    source: str
+    stage: ShadowDeletionStage
+    requested_ms: int
+    source_check: SourceCheck
+    missing_before: tuple[LedgerId, ...] = ()
+    waits_for: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Redirect:
     """Another sidecar should take the call: the one beside the owning broker."""
@@ -175,6 +227,16 @@ class LedgerDeletionService(Protocol):
 
         Answers DONE, or RUNNING when the broker could not finish in time: the sidecars go on by themselves. A
         broker's refusal is raised as it came (`BrokerRefusedError`, `NotFoundError`).
+        """
+        ...
+
+    def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
+        """Begin to delete a shadow topic without touching its source's ledgers, or go on with it: one stage a call.
+
+        It is DONE when a call says so; any sidecar may take the next call.
+
+        Raises:
+            ConflictError: it is not a shadow topic, or clients are connected to it.
         """
         ...
 

@@ -87,6 +87,58 @@ class TopicAdmin(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectedClients:
+    """Who is connected to a topic.
+
+    ``replicators`` counts the producers through which brokers replicate its source to a shadow topic.
+    """
+
+    consumers: int = 0
+    producers: int = 0
+    replicators: int = 0
+
+
+class ShadowAdmin(Protocol):
+    """The admin REST calls that deleting a shadow topic takes (Pulsar ``PersistentTopics``).
+
+    Every call that names a topic raises `NotFoundError` when a broker knows no such topic, and `BrokerRefusedError` on
+    any other refusal.
+    """
+
+    def keeps_forever(self, topic: TopicName) -> bool:
+        """Whether the topic's own retention policy is infinite in time and size; loads nothing."""
+        ...
+
+    def keep_forever(self, topic: TopicName) -> None:
+        """Set that policy; brokers apply it within moments."""
+        ...
+
+    def shadow_topics(self, source: TopicName) -> list[str]:
+        """The topics to which the source's messages are replicated (``shadowTopics``); loads nothing."""
+        ...
+
+    def set_shadow_topics(self, source: TopicName, shadows: Sequence[str]) -> None:
+        """Replace that list."""
+        ...
+
+    def unload(self, topic: TopicName) -> None:
+        """Close the topic at its broker; loads nothing that stays loaded."""
+        ...
+
+    def clients(self, topic: TopicName) -> ConnectedClients:
+        """Who is connected; loads the topic."""
+        ...
+
+    def can_load(self, topic: TopicName) -> bool:
+        """Have the owner load the topic, or wait until a load under way has ended; whether it is loaded then."""
+        ...
+
+    def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
+        """See `TopicAdmin.delete_topic`."""
+        ...
+
+
 # --- topics of the service -----------------------------------------------------------------------------------------
 
 

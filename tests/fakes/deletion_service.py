@@ -5,6 +5,7 @@ It answers what a test has put in, remembers what it was asked, and raises what 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from service.ledger_deletion.limiting import LimitReadings
 from service.ledger_deletion.operating import (
@@ -18,7 +19,9 @@ from service.ledger_deletion.operating import (
     Redriven,
     SentLedger,
     ServiceStatus,
+    ShadowDeletionStatus,
     SidecarInstance,
+    SourceCheck,
     TopicDeletionStatus,
     Undeleted,
 )
@@ -45,6 +48,8 @@ class FakeDeletionService:
     dead: list[DeadLetter] = field(default_factory=list)
     deleted: set[int] = field(default_factory=set)
     protected: dict[int, int] = field(default_factory=dict)
+    shadow_answers: list[Any] = field(default_factory=list)
+    """For each call of `delete_shadow`: an error, or the stage, what it waits for and ledgers that are lost."""
     missing: str | None = None
     remembers: bool = False
     enabled: bool = True
@@ -74,6 +79,23 @@ class FakeDeletionService:
         self._asked("delete_topic", (topic, partitioned, force, requested_by))
         return TopicDeletionStatus(
             OperationId("op-1"), topic, self.deletion_state, 3, 1, 1_700_000_000_000, self.deletion_reason
+        )
+
+    def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
+        self._asked("delete_shadow", (topic, requested_by))
+        answer = self.shadow_answers.pop(0)
+        if isinstance(answer, SidecarError):
+            raise answer
+        stage, waits_for, *lost = answer
+        return ShadowDeletionStatus(
+            OperationId("op-1"),
+            topic,
+            "persistent://public/default/source",
+            stage,
+            1_700_000_000_000,
+            SourceCheck(5, (LedgerId(3), *lost)),
+            (LedgerId(3),),
+            waits_for,
         )
 
     def topic_deletions(self) -> list[TopicDeletionStatus]:

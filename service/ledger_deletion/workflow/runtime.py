@@ -22,12 +22,14 @@ from service.ledger_deletion.ports import (
     OffloadedLedgers,
     OutgoingMessage,
     Publisher,
+    ShadowAdmin,
     TopicAdmin,
 )
 from service.ledger_deletion.publishing import Publishers
 from service.ledger_deletion.recording import Recorder
 from service.ledger_deletion.retrying import RetryPolicy
 from service.ledger_deletion.settling import Settler
+from service.ledger_deletion.shadow_deletion.deleter import ShadowDeleter
 from service.ledger_deletion.steps import GoOn, Step, Steps
 from service.ledger_deletion.topic_deleting import TopicDeleter
 from service.ledger_deletion.workflow.inflight import BacklogMemory
@@ -80,6 +82,7 @@ class World:
     entries: LedgerEntries
     owners: LiveOwners
     admin: TopicAdmin
+    shadow_admin: ShadowAdmin
     topics: DeletionTopics
     offloaded: OffloadedLedgers
     direct: DirectLedgerDeletion | None = None
@@ -112,6 +115,7 @@ class Runtime:
         root = configuration.ledgers_root
         recorder = Recorder(world.store, world.entries, world.owners, world.topics, root, metrics, listener)
         self.deleter = TopicDeleter(instance.name, world.store, recorder, world.admin, listener)
+        self.shadow_deleter = ShadowDeleter(world.store, world.shadow_admin, world.owners, root)
         self.steps = listener
         self._gatherer = Gatherer(world.store, world.entries, world.owners, root)
         self._pacer = Pacer(world.clock, self.stop, self.rate_per_second)

@@ -18,6 +18,7 @@ from service.ledger_deletion.operating import (
     Redriven,
     SentLedger,
     ServiceStatus,
+    ShadowDeletionStatus,
     SidecarInstance,
     TopicDeletionStatus,
     Undeleted,
@@ -142,6 +143,13 @@ class LedgerDeletion:
             return held.operation.status(state, held.operation.last_reason)
         status = held.operation.status(state)
         self._runtime.note_end(status)
+        return status
+
+    def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
+        self._require_enabled()
+        refuse_own_topics(topic)
+        status = self._runtime.shadow_deleter.advance(OperationId(uuid.uuid4().hex), topic, requested_by=requested_by)
+        log.info("shadow deletion", topic=str(topic), stage=status.stage.value, waits_for=status.waits_for)
         return status
 
     def topic_deletions(self) -> list[TopicDeletionStatus]:

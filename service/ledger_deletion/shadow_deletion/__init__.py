@@ -1,0 +1,1 @@
+"""Deleting shadow topics (PIP-180) without touching their sources' ledgers."""

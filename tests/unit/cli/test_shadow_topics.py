@@ -1,0 +1,62 @@
+import json
+
+import pytest
+
+from service.ledger_deletion.operating import ShadowDeletionStage
+from service.model.errors import ConflictError, TemporaryError
+from service.model.names import parse_topic_name
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.unit.cli.running import Terminal
+
+Stage = ShadowDeletionStage
+pytestmark = pytest.mark.usefixtures("server")
+
+
+def test_it_calls_until_it_is_done_and_shows_the_way(terminal: Terminal, service: FakeDeletionService) -> None:
+    waiting = (Stage.DISCONNECTING, "the replicator is still connected")
+    service.shadow_answers = [*((stage, None) for stage in Stage if stage is not Stage.DONE), (Stage.DONE, None)]
+    service.shadow_answers[2:2] = [waiting, waiting, TemporaryError("the metadata store does not answer")]
+    ran = terminal.run("topics", "delete-shadow", "orders-shadow", "--output", "json")
+    assert (ran.code, json.loads(ran.out)["stage"]) == (0, "done")
+    assert service.calls("delete_shadow") == [(parse_topic_name("orders-shadow"), None)] * 9
+    assert ran.err.splitlines() == [
+        "next: infinite retention, so that brokers trim none of the source's ledgers",
+        "next: out of the source's shadow topics, and unload the source",
+        "waiting: the replicator is still connected",
+        "waiting: the metadata store does not answer (HTTP 503)",
+        "next: take the source's ledgers off the shadow's list",
+        "next: the broker deletes the shadow",
+        "next: look for every ledger of the source",
+    ]
+
+
+def test_a_refusal_ends_it(terminal: Terminal, service: FakeDeletionService) -> None:
+    service.shadow_answers = [(Stage.PROTECTING, None), ConflictError("2 consumers or readers are connected")]
+    ran = terminal.run("topics", "delete-shadow", "orders-shadow")
+    assert (ran.code, ran.out) == (1, "")
+    assert "2 consumers or readers are connected (HTTP 409)" in ran.err
+
+
+def test_a_first_call_that_fails_ends_it(terminal: Terminal, service: FakeDeletionService) -> None:
+    service.shadow_answers = [TemporaryError("the brokers do not answer")]
+    ran = terminal.run("topics", "delete-shadow", "orders-shadow")
+    assert (ran.code, "the brokers do not answer" in ran.err) == (1, True)
+
+
+def test_when_the_time_is_over_it_says_how_to_go_on(terminal: Terminal, service: FakeDeletionService) -> None:
+    service.shadow_answers = [(Stage.REMOVING, "a broker still has it loaded")]
+    ran = terminal.run("topics", "delete-shadow", "orders-shadow", "--wait-seconds", "0")
+    assert (ran.code, ran.out) == (4, "")
+    assert ran.err.splitlines()[-1] == "orders-shadow is not deleted yet; run the same command again to go on"
+
+
+def test_a_ledger_that_is_lost_is_a_failure(terminal: Terminal, service: FakeDeletionService) -> None:
+    service.shadow_answers = [(Stage.DONE, None, 7)]
+    ran = terminal.run("topics", "delete-shadow", "orders-shadow", "--output", "json")
+    assert (ran.code, json.loads(ran.out)["missingLedgers"]) == (1, [7])
+    assert "1 ledgers of the source are missing that were there before" in ran.err
+
+
+def test_a_topic_without_ledgers_is_refused(terminal: Terminal, service: FakeDeletionService) -> None:
+    assert terminal.run("topics", "delete-shadow", "non-persistent://a/b/c").code == 1
+    assert service.asked == []

@@ -1,0 +1,82 @@
+"""A shadow's deletion, interrupted at every call, and brokers that load the shadow at every moment.
+
+Invariant: no ledger of the source is ever deleted, and in the end the shadow's nodes are gone.
+"""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.model.errors import OutcomeUnknownError, TemporaryError
+from tests.unit.ledger_deletion.shadow_settings import Calls, Interruption, Setting, setting
+from tests.unit.ledger_deletion.sidecars import Crash
+
+KINDS = [(None, False), (None, True), (2, False), (2, True)]
+
+
+def number_of_calls(partitions: int | None, listed: bool) -> int:
+    calls = Calls()
+    made = setting(partitions, listed=listed)
+    made.delete(made.sidecar(calls))
+    return len(calls.seen)
+
+
+@pytest.mark.parametrize("interruption", Interruption)
+@pytest.mark.parametrize(("partitions", "listed"), KINDS)
+def test_interrupted_at_every_call(partitions: int | None, listed: bool, interruption: Interruption) -> None:
+    for at in range(number_of_calls(partitions, listed)):
+        made = setting(partitions, listed=listed)
+        with suppress(Crash):
+            made.delete(made.sidecar(Calls(at, interruption)))
+        made.delete()
+        made.brokers.replicate()
+        made.check()
+
+
+@pytest.mark.parametrize(("partitions", "listed"), KINDS)
+def test_killed_again_and_again(partitions: int | None, listed: bool) -> None:
+    made = setting(partitions, listed=listed)
+    for at in range(number_of_calls(partitions, listed) * 2):
+        with suppress(Crash, TemporaryError, OutcomeUnknownError):
+            made.advance(made.sidecar(Calls(at % 13, Interruption.KILLED_AFTER)))
+    made.delete()
+    made.check()
+
+
+class Loads:
+    """Begins and ends loads of the shadow's topics as the numbers say, one before each call of a port."""
+
+    def __init__(self, made: Setting, numbers: list[int]) -> None:
+        self._made = made
+        self._numbers = iter(numbers)
+
+    def __call__(self) -> None:
+        number = next(self._numbers, 0)
+        shadow = self._made.shadows[number // 4 % len(self._made.shadows)]
+        if number % 4 in (1, 3):
+            self._made.brokers.begin_load(shadow)
+        if number % 4 in (2, 3):
+            self._made.brokers.end_load(shadow)
+        self._made.brokers.replicate()
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    numbers=st.lists(st.integers(0, 7), max_size=80),
+    at=st.integers(0, 80),
+    interruption=st.sampled_from(Interruption),
+)
+def test_brokers_load_it_at_any_moment(
+    kind: tuple[int | None, bool], numbers: list[int], at: int, interruption: Interruption
+) -> None:
+    partitions, listed = kind
+    made = setting(partitions, listed=listed)
+    # Until it is protected any load may destroy the source: that is what the sidecar cannot prevent.
+    made.brokers.kept_forever.add(made.shadow)
+    loads = Loads(made, numbers)
+    with suppress(Crash):
+        made.delete(made.sidecar(Calls(at, interruption, meanwhile=loads)))
+    made.delete(made.sidecar(Calls(meanwhile=loads)))
+    made.check()

@@ -1,0 +1,317 @@
+"""Deleting a shadow topic: stage by stage, and what it refuses."""
+
+import json
+
+import pytest
+
+from service.ledger_deletion.operating import ShadowDeletionStage
+from service.ledger_deletion.ports import ConnectedClients
+from service.ledger_deletion.shadow_deletion.operation import SHADOW_DELETIONS, shadow_deletion_path
+from service.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
+from service.ledger_ownership.shadows import SHADOW_SOURCE
+from service.model.errors import BrokerRefusedError, ConflictError, UndecodableError
+from service.model.ids import LedgerId, OperationId
+from service.model.names import TopicName, parse_topic_name
+from tests.fakes.bookkeeper import managed_ledger_bytes
+from tests.unit.ledger_deletion.shadow_settings import SHADOW, SOURCE, Setting, is_refused, setting
+
+DAY_MS = 24 * 3_600_000
+Stage = ShadowDeletionStage
+
+
+def test_the_shadow_goes_and_the_source_stays() -> None:
+    made = setting()
+    sidecar = made.sidecar()
+    stages = [made.advance(sidecar).stage for _ in range(6)]
+    assert stages == list(Stage)
+    made.check()
+    status = made.advance(sidecar)
+    assert (status.source_check.ledgers, status.source_check.missing, status.missing_before) == (3, (), ())
+    assert made.brokers.asked == [
+        "keep orders-shadow", "unload orders", "unload orders-shadow", "unload orders-shadow", "delete orders-shadow",
+    ]  # fmt: skip
+
+
+def test_a_partitioned_shadow_goes_with_its_partitions() -> None:
+    made = setting(partitions=3)
+    status = made.delete()
+    made.check()
+    assert status.source_check.ledgers == 9
+    deletions = [asked for asked in made.brokers.asked if asked.startswith("delete")]
+    assert deletions == [*(f"delete orders-shadow-partition-{index}" for index in range(3)), "delete orders-shadow"]
+
+
+@pytest.mark.parametrize("partitions", [None, 2])
+def test_the_source_replicates_to_it_no_more(partitions: int | None) -> None:
+    made = setting(partitions, listed=True)
+    made.delete()
+    made.brokers.replicate()
+    made.check()
+    assert made.brokers.lists[made.source] == ["persistent://public/default/other-shadow"]
+
+
+def test_what_is_no_shadow_is_refused() -> None:
+    made = setting()
+    made.shadow = made.source
+    assert is_refused(made) == (
+        f"ConflictError: {SOURCE} is not a shadow topic; delete it with: pulsar-sidecar topics delete {SOURCE}"
+    )
+    made.shadow = parse_topic_name("persistent://public/default/nobody")
+    assert is_refused(made) == "NotFoundError: there is no topic persistent://public/default/nobody"
+
+
+def test_a_partition_of_a_shadow_is_refused() -> None:
+    made = setting(partitions=2)
+    made.shadow = made.shadow.partition(1)
+    assert "name the partitioned topic persistent://public/default/orders-shadow" in is_refused(made)
+
+
+@pytest.mark.parametrize("clients", [ConnectedClients(consumers=2), ConnectedClients(producers=1)])
+def test_it_is_refused_while_clients_are_connected(clients: ConnectedClients) -> None:
+    made = setting()
+    made.brokers.kept_forever.add(made.shadow)
+    made.brokers.load(made.shadow)
+    made.brokers.clients_of[made.shadow] = clients
+    assert "close them and run the same command again" in is_refused(made)
+    made.brokers.clients_of.clear()
+    made.delete()
+    made.check()
+
+
+def test_clients_that_come_on_the_way_stop_it_before_its_nodes_change() -> None:
+    made = setting()
+    made.advance_to(Stage.DETACHING)
+    made.brokers.load(made.shadow)
+    made.brokers.clients_of[made.shadow] = ConnectedClients(consumers=1)
+    with pytest.raises(ConflictError, match="1 consumers or readers and 0 producers are connected"):
+        made.advance(made.sidecar())
+    assert made.brokers.listed(made.shadow) == made.brokers.listed(made.source)
+    made.brokers.clients_of.clear()
+    made.delete()
+    made.check()
+
+
+def test_an_unloaded_shadow_is_not_loaded_before_it_is_protected() -> None:
+    made = setting()
+    made.advance_to(Stage.DISCONNECTING)
+    assert made.brokers.asked == ["keep orders-shadow"]
+    assert made.brokers.destroyed == set()
+
+
+def test_it_waits_for_brokers_to_take_up_the_retention() -> None:
+    made = setting()
+    made.brokers.policy_is_late = True
+    sidecar = made.sidecar()
+    made.advance(sidecar)
+    status = made.advance(sidecar)
+    assert (status.stage, status.waits_for) == (
+        Stage.PROTECTING,
+        f"the broker has not taken up infinite retention for {SHADOW} yet",
+    )
+    made.brokers.policy_is_late = False
+    made.delete()
+    made.check()
+
+
+def test_a_replicator_that_connects_again_is_disconnected_again() -> None:
+    made = setting(listed=True)
+    made.advance_to(Stage.DETACHING)
+    made.brokers.replicating = {made.shadow: made.source}
+    made.brokers.replicate()
+    assert made.advance(made.sidecar()).stage is Stage.DISCONNECTING
+    made.delete()
+    made.check()
+
+
+def test_a_broker_that_lists_the_ledgers_again_is_undone() -> None:
+    made = setting()
+    made.brokers.kept_forever.add(made.shadow)
+    made.advance_to(Stage.DETACHING)
+    made.brokers.begin_load(made.shadow)
+    node = made.store.peek(managed_ledger_path(made.shadow.managed_ledger_name))
+    assert node is not None
+    made.advance_to(Stage.REMOVING)
+    made.brokers.begin_load(made.shadow)
+    made.store.put(node.path, node.data)  # and its broker was killed
+    status = made.advance(made.sidecar())
+    assert status.stage is Stage.REMOVING
+    assert status.waits_for is not None
+    made.delete()
+    made.check()
+
+
+def test_a_broker_that_kept_it_loaded_is_found_out() -> None:
+    made = setting(listed=True)
+    made.advance_to(Stage.DETACHING)
+    made.brokers.load(made.shadow)
+    made.brokers.unloads_missed = 3
+    status = made.advance(made.sidecar())
+    assert status.stage is Stage.REMOVING
+    assert made.advance(made.sidecar()).waits_for == f"a broker still has {SHADOW} loaded"
+    made.delete()
+    made.check()
+
+
+def test_a_partition_that_lists_the_ledgers_again_is_not_deleted_with_the_others() -> None:
+    made = setting(partitions=2)
+    first = made.shadow.partition(0)
+    listed = made.brokers.listed(made.source.partition(0)) or ()
+
+    def a_late_broker_creates_it_again(topic: TopicName) -> None:
+        if topic == made.shadow.partition(1):
+            made.store.put(managed_ledger_path(first.managed_ledger_name), managed_ledger_bytes(listed))
+            made.brokers.after_deletion = lambda _: None
+
+    made.brokers.after_deletion = a_late_broker_creates_it_again
+    made.delete()
+    made.check()
+
+
+def test_what_the_broker_puts_off_is_asked_for_again() -> None:
+    made = setting()
+    made.advance_to(Stage.REMOVING)
+    made.brokers.refusals = [BrokerRefusedError(412, "Topic has active producers/subscriptions")]
+    status = made.advance(made.sidecar())
+    assert status.waits_for == f"the broker does not delete {SHADOW} yet: Topic has active producers/subscriptions"
+    made.delete()
+    made.check()
+
+
+def test_another_refusal_of_the_broker_is_told_and_it_can_go_on_later() -> None:
+    made = setting()
+    made.advance_to(Stage.REMOVING)
+    made.brokers.refusals = [BrokerRefusedError(405, "not here")]
+    with pytest.raises(BrokerRefusedError, match="not here"):
+        made.advance(made.sidecar())
+    made.delete()
+    made.check()
+
+
+def test_partitions_that_are_added_on_the_way_go_too() -> None:
+    made = setting(partitions=2)
+    made.advance_to(Stage.REMOVING)
+    made.brokers.source(f"{SOURCE}-partition-2")
+    _add_partition(made)
+    assert made.delete().source_check.ledgers == 9
+    made.check()
+
+
+def test_a_partition_that_is_added_while_the_others_are_deleted_keeps_its_sources_ledgers() -> None:
+    made = setting(partitions=2)
+    made.advance_to(Stage.REMOVING)
+    made.brokers.source(f"{SOURCE}-partition-2")
+    made.brokers.after_deletion = lambda topic: _add_partition(made) if topic == made.shadow.partition(1) else None
+    assert made.delete().source_check.ledgers == 9
+    made.check()
+
+
+def _add_partition(made: Setting) -> None:
+    """By a broker that had read the source before the partitioned topic's node was changed."""
+    path = partitioned_topic_path(made.shadow)
+    node = made.store.peek(path)
+    if node is None or made.partitions == 3:
+        return
+    made.partitions = 3
+    made.store.put(path, json.dumps({**json.loads(node.data), "partitions": 3}).encode())
+    listed = made.brokers.listed(made.source.partition(2)) or ()
+    late = made.shadow.partition(2)
+    made.store.put(managed_ledger_path(late.managed_ledger_name), managed_ledger_bytes(listed))
+
+
+def test_a_topic_created_again_under_the_name_is_left_alone() -> None:
+    made = setting()
+    made.advance_to(Stage.REMOVING)
+    path = managed_ledger_path(made.shadow.managed_ledger_name)
+    made.store.remove(path)
+    fresh = made.store.put(path, managed_ledger_bytes([7], properties={SHADOW_SOURCE: str(made.source)}))
+    made.delete()
+    assert made.store.peek(path) == fresh
+    assert [asked for asked in made.brokers.asked if asked.startswith("delete")] == []
+    # The name is a shadow's again, so the next call begins anew.
+    assert made.advance(made.sidecar()).stage is Stage.PROTECTING
+
+
+def test_a_partitioned_topic_created_again_keeps_its_partitions() -> None:
+    made = setting(partitions=2)
+    made.advance_to(Stage.REMOVING)
+    paths = [managed_ledger_path(shadow.managed_ledger_name) for shadow in made.shadows]
+    path = partitioned_topic_path(made.shadow)
+    node = made.store.peek(path)
+    assert node is not None
+    made.store.remove(path)
+    made.store.remove(paths[0])
+    again = [made.store.put(path, node.data), made.store.put(paths[0], managed_ledger_bytes([7]))]
+    made.delete()
+    assert [made.store.peek(each.path) for each in again] == again
+    assert made.store.peek(paths[1]) is None
+
+
+def test_the_report_stays_for_a_day() -> None:
+    made = setting()
+    done = made.delete()
+    made.store.put(managed_ledger_path(made.shadow.managed_ledger_name), managed_ledger_bytes([7]))
+    assert made.advance(made.sidecar()) == done
+    made.store.advance_ms(DAY_MS + 1)
+    first, made.shadow = made.shadow, made.brokers.shadow(f"{SHADOW}-2", made.source)
+    made.advance(made.sidecar())
+    assert made.store.peek(shadow_deletion_path(first)) is None
+    assert len(made.store.children(SHADOW_DELETIONS) or []) == 1
+
+
+def test_what_was_missing_before_is_told_apart_from_what_is_lost() -> None:
+    made = setting()
+    first, second, _ = made.brokers.listed(made.source) or ()
+    made.store.remove(ledger_path(first))
+    made.advance_to(Stage.VERIFYING)
+    made.store.remove(ledger_path(second))
+    status = made.advance(made.sidecar())
+    assert status.source_check.missing == (first, second)
+    assert status.missing_before == (first,)
+
+
+def test_a_ledger_that_the_source_trims_meanwhile_is_not_missing() -> None:
+    made = setting()
+    made.advance_to(Stage.VERIFYING)
+    listed = made.brokers.listed(made.source) or ()
+    path = managed_ledger_path(made.source.managed_ledger_name)
+
+    def trim() -> None:
+        made.store.put(path, managed_ledger_bytes(listed[1:]))
+        made.store.remove(ledger_path(listed[0]))
+
+    made.store.before("read_many", trim)
+    sidecar = made.sidecar()
+    sidecar._store = made.store
+    assert made.advance(sidecar).source_check.missing == ()
+
+
+def test_a_source_that_does_not_exist_is_told() -> None:
+    made = setting()
+    made.store.remove(managed_ledger_path(made.source.managed_ledger_name))
+    status = made.delete()
+    assert status.source_check.missing_sources == (made.source,)
+    assert made.store.peek(managed_ledger_path(made.shadow.managed_ledger_name)) is None
+    assert made.brokers.destroyed == set()
+
+
+def test_a_node_of_another_version_is_left_alone() -> None:
+    made = setting()
+    made.store.put(shadow_deletion_path(made.shadow), b'{"stage":"unheard of"}')
+    with pytest.raises(UndecodableError, match="the version of pulsar-sidecar that began it"):
+        made.advance(made.sidecar())
+
+
+def test_two_sidecars_at_once_do_no_harm() -> None:
+    made = setting(listed=True)
+    one, other = made.sidecar(), made.sidecar()
+    for _ in range(10):
+        made.advance(one)
+        made.advance(other)
+    made.check()
+
+
+def test_the_last_ledger_ids_are_kept_exactly() -> None:
+    made: Setting = setting()
+    made.store.put(managed_ledger_path(made.source.managed_ledger_name), managed_ledger_bytes([2**63 - 1]))
+    made.store.put(ledger_path(LedgerId(2**63 - 1)), b"metadata")
+    assert made.delete().operation_id == OperationId("op-1")

@@ -1,0 +1,137 @@
+"""What is written into a shadow's nodes, and what is kept of its deletion."""
+
+import json
+from dataclasses import replace
+
+import cramjam
+import pytest
+
+from service.ledger_deletion.operating import ShadowDeletionStage, SourceCheck
+from service.ledger_deletion.shadow_deletion.detaching import (
+    detached,
+    detached_partitioned_topic,
+    is_detached,
+    is_partitioned_topic_detached,
+)
+from service.ledger_deletion.shadow_deletion.operation import (
+    ShadowDeletion,
+    decode_shadow_deletion,
+    encode_shadow_deletion,
+    shadow_deletion_path,
+)
+from service.ledger_ownership.references import managed_ledger_references
+from service.ledger_ownership.shadows import SHADOW_SOURCE
+from service.model.errors import UndecodableError
+from service.model.ids import LedgerId, OperationId
+from service.model.names import parse_topic_name
+from tests.fakes.bookkeeper import compressed, managed_ledger_bytes
+
+TOPIC = parse_topic_name("persistent://public/default/orders-shadow")
+SOURCE = parse_topic_name("persistent://public/default/orders")
+NO_SOURCE = "persistent://public/default/no-source"
+SHADOW = managed_ledger_bytes([1, 2], properties={SHADOW_SOURCE: str(SOURCE), "mine": "kept"}, terminated=True)
+DELETION = ShadowDeletion(
+    operation_id=OperationId("op-1"),
+    topic=TOPIC,
+    partitions=2,
+    source=str(SOURCE),
+    sources=(SOURCE.partition(0), SOURCE.partition(1)),
+    incarnations={"/a": 1, "/b": 2**40},
+    requested_by="ops",
+    requested_ms=1_700_000_000_000,
+    check=SourceCheck(7, (LedgerId(3), LedgerId(2**62)), (SOURCE.partition(1),)),
+    missing_before=(LedgerId(3),),
+    stage=ShadowDeletionStage.REMOVING,
+)
+
+
+@pytest.mark.parametrize("compressing", [False, True])
+def test_a_detached_node_leads_to_no_ledger_of_the_source(compressing: bool) -> None:
+    data = compressed("ZSTD", SHADOW, bytes(cramjam.zstd.compress(SHADOW))) if compressing else SHADOW
+    assert not is_detached(data, NO_SOURCE, spells_source=True)
+    changed = detached(data, NO_SOURCE, spells_source=True)
+    assert is_detached(changed, NO_SOURCE, spells_source=True)
+    read = managed_ledger_references(changed)
+    assert (read.ledgers, read.terminated) == ({}, False)
+    assert read.properties == {SHADOW_SOURCE: NO_SOURCE, "mine": "kept"}
+    assert detached(changed, NO_SOURCE, spells_source=True) == changed
+
+
+@pytest.mark.parametrize(
+    ("properties", "spells_source", "is_one"),
+    [
+        ({SHADOW_SOURCE: NO_SOURCE}, True, True),
+        ({SHADOW_SOURCE: NO_SOURCE}, False, True),
+        ({SHADOW_SOURCE: str(SOURCE)}, True, False),
+        ({SHADOW_SOURCE: str(SOURCE)}, False, False),
+        ({}, True, False),  # an ordinary topic: the next load would own what it lists
+        ({}, False, True),
+    ],
+)
+def test_an_empty_list_is_not_enough(properties: dict[str, str], spells_source: bool, is_one: bool) -> None:
+    data = managed_ledger_bytes([], properties=properties)
+    assert is_detached(data, NO_SOURCE, spells_source=spells_source) is is_one
+    changed = detached(data, NO_SOURCE, spells_source=spells_source)
+    assert is_detached(changed, NO_SOURCE, spells_source=spells_source)
+
+
+def test_a_partition_gets_no_property_that_it_had_not() -> None:
+    changed = detached(managed_ledger_bytes([1, 2]), NO_SOURCE, spells_source=False)
+    assert managed_ledger_references(changed).properties == {}
+
+
+def test_a_node_that_holds_something_unknown_is_not_written() -> None:
+    with pytest.raises(UndecodableError):
+        detached(SHADOW + b"\xfa\x3f\x01x", NO_SOURCE, spells_source=True)
+
+
+def test_a_partitioned_topics_other_fields_stay() -> None:
+    node = json.dumps({"partitions": 3, "deleted": False, "properties": {SHADOW_SOURCE: "s", "a": "b"}}).encode()
+    assert not is_partitioned_topic_detached(node, NO_SOURCE)
+    changed = detached_partitioned_topic(node, NO_SOURCE)
+    assert is_partitioned_topic_detached(changed, NO_SOURCE)
+    properties = {SHADOW_SOURCE: NO_SOURCE, "a": "b"}
+    assert json.loads(changed) == {"partitions": 3, "deleted": False, "properties": properties}
+    bare = detached_partitioned_topic(b'{"partitions":3,"deleted":false,"properties":null}', NO_SOURCE)
+    assert is_partitioned_topic_detached(bare, NO_SOURCE)
+
+
+@pytest.mark.parametrize(
+    "deletion", [DELETION, replace(DELETION, partitions=None, requested_by=None, sources=(), missing_before=())]
+)
+def test_a_deletion_is_read_back_as_it_was_written(deletion: ShadowDeletion) -> None:
+    assert decode_shadow_deletion(encode_shadow_deletion(deletion)) == deletion
+
+
+def changed(**fields: object) -> bytes:
+    return json.dumps({**json.loads(encode_shadow_deletion(DELETION)), **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        changed(stage="later"),
+        changed(partitions="2"),
+        changed(partitions=True),
+        changed(sources=[1]),
+        changed(sources=["a/b"]),
+        changed(incarnations={"/a": "1"}),
+        changed(incarnations=[]),
+        changed(missingBefore=[1.5]),
+        changed(operationId=None),
+    ],
+)
+def test_what_another_version_wrote_is_not_guessed_at(data: bytes) -> None:
+    with pytest.raises(UndecodableError, match="pulsar-sidecar that began it"):
+        decode_shadow_deletion(data)
+
+
+def test_every_name_has_one_node() -> None:
+    names = ["persistent://a/b/c", "persistent://a/b/c%2Fd", "persistent://a/b/ä b", "persistent://p/c/n/a/b"]
+    paths = {shadow_deletion_path(parse_topic_name(name)) for name in names}
+    assert len(paths) == len(names)
+    assert {path.count("/") for path in paths} == {4}

@@ -1,0 +1,112 @@
+"""What brokers answer about shadow topics, as 4.0.8 was seen to answer."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from service.adapters.pulsar.admin_rest import AdminRest
+from service.adapters.pulsar.shadow_admin import BrokerShadowAdmin
+from service.ledger_deletion.ports import ConnectedClients
+from service.model.errors import NotFoundError, TemporaryError
+from service.model.names import parse_topic_name
+from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
+
+TOPIC = parse_topic_name("persistent://public/default/orders-shadow")
+PATH = "/admin/v2/persistent/public/default/orders-shadow"
+NOT_FOUND = Answer(404, b'{"reason":"Topic persistent://public/default/orders-shadow not found"}')
+
+
+@pytest.fixture
+def broker() -> Iterator[HttpBroker]:
+    with http_broker(lambda _: Answer(204)) as broker:
+        yield broker
+
+
+@pytest.fixture
+def admin(broker: HttpBroker) -> BrokerShadowAdmin:
+    return BrokerShadowAdmin(AdminRest([broker.url]))
+
+
+def answer(broker: HttpBroker, document: object) -> None:
+    broker.answer = lambda _: Answer(200, json.dumps(document).encode())
+
+
+@pytest.mark.parametrize(
+    ("minutes", "megabytes", "forever"), [(-1, -1, True), (-1, 0, False), (0, -1, False), (60, 1, False)]
+)
+def test_only_infinite_retention_keeps_forever(
+    broker: HttpBroker, admin: BrokerShadowAdmin, minutes: int, megabytes: int, forever: bool
+) -> None:
+    answer(broker, {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes})
+    assert admin.keeps_forever(TOPIC) is forever
+
+
+def test_no_policy_of_its_own_keeps_nothing(broker: HttpBroker, admin: BrokerShadowAdmin) -> None:
+    broker.answer = lambda _: Answer(200)
+    assert admin.keeps_forever(TOPIC) is False
+    assert admin.shadow_topics(TOPIC) == []
+
+
+def test_the_changes_are_pulsars_own_calls(broker: HttpBroker, admin: BrokerShadowAdmin) -> None:
+    admin.keep_forever(TOPIC)
+    admin.set_shadow_topics(TOPIC, ["persistent://a/b/c"])
+    admin.set_shadow_topics(TOPIC, [])
+    admin.unload(TOPIC)
+    admin.delete_topic(TOPIC, partitioned=True, force=False)
+    assert [(each.method, each.target) for each in broker.arrived] == [
+        ("POST", f"{PATH}/retention"),
+        ("PUT", f"{PATH}/shadowTopics"),
+        ("DELETE", f"{PATH}/shadowTopics"),
+        ("PUT", f"{PATH}/unload"),
+        ("DELETE", f"{PATH}/partitions?force=false"),
+    ]
+    assert json.loads(broker.arrived[0].body) == {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    assert json.loads(broker.arrived[1].body) == ["persistent://a/b/c"]
+
+
+def test_clients_and_replicators_are_told_apart(broker: HttpBroker, admin: BrokerShadowAdmin) -> None:
+    names = ["mine", f"pulsar.repl-persistent://public/default/orders-->{TOPIC}", "orders-->elsewhere"]
+    answer(
+        broker,
+        {
+            "publishers": [{"producerName": name} for name in names],
+            "subscriptions": {"a": {"consumers": [{}, {}]}, "reader-1": {"consumers": [{}]}, "idle": {"consumers": []}},
+        },
+    )
+    assert admin.clients(TOPIC) == ConnectedClients(consumers=3, producers=2, replicators=1)
+
+
+@pytest.mark.parametrize("document", [{}, [], {"publishers": []}, {"subscriptions": {}}, {"subscriptions": {"a": 1}}])
+def test_an_answer_that_lacks_something_counts_nobody_out(
+    broker: HttpBroker, admin: BrokerShadowAdmin, document: object
+) -> None:
+    answer(broker, document)
+    with pytest.raises(TemporaryError):
+        admin.clients(TOPIC)
+
+
+def test_a_list_of_shadows_must_be_one(broker: HttpBroker, admin: BrokerShadowAdmin) -> None:
+    answer(broker, {"persistent://a/b/c": 1})
+    with pytest.raises(TemporaryError):
+        admin.shadow_topics(TOPIC)
+
+
+def test_only_a_brokers_own_404_says_that_it_cannot_be_loaded(broker: HttpBroker, admin: BrokerShadowAdmin) -> None:
+    broker.answer = lambda _: NOT_FOUND
+    assert admin.can_load(TOPIC) is False
+    answer(broker, {"ledgers": []})
+    assert admin.can_load(TOPIC) is True
+    broker.answer = lambda _: Answer(500)
+    with pytest.raises(TemporaryError):
+        admin.can_load(TOPIC)
+
+
+def test_an_unknown_topic_is_not_found(broker: HttpBroker, admin: BrokerShadowAdmin) -> None:
+    def not_found(_: Arrived) -> Answer:
+        return NOT_FOUND
+
+    broker.answer = not_found
+    for call in (admin.keeps_forever, admin.keep_forever, admin.shadow_topics, admin.unload, admin.clients):
+        with pytest.raises(NotFoundError):
+            call(TOPIC)
