@@ -1,0 +1,103 @@
+"""Shadow topics (PIP-180) on a real cluster, their sources, and clients that keep loading them."""
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pulsar
+import requests
+
+from service.model.names import TopicName
+from tests.cluster.patience import OPERATION_SECONDS
+from tests.cluster.topics import Workload
+
+_AS_PROPERTIES = {"Content-Type": "application/vnd.partitioned-topic-metadata+json"}
+FOREVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+NOTHING = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A source, its shadow, and what was written to the source, by topic with a managed ledger."""
+
+    source: TopicName
+    shadow: TopicName
+    payloads: dict[TopicName, list[bytes]]
+
+    @property
+    def sources(self) -> Sequence[TopicName]:
+        return list(self.payloads)
+
+    @property
+    def shadows(self) -> Sequence[TopicName]:
+        parts = [source.partition_index for source in self.sources]
+        return [self.shadow if part is None else self.shadow.partition(part) for part in parts]
+
+
+class Shadows:
+    """Makes pairs of source and shadow in one namespace."""
+
+    def __init__(self, workload: Workload, urls: Sequence[str]) -> None:
+        self._workload = workload
+        self._urls = urls
+
+    def pair(
+        self, source: TopicName, *, ledgers: int = 3, partitions: int = 0, listed: bool = False, kept: bool = True
+    ) -> Pair:
+        """A source with a subscription that has everything before it, and its shadow.
+
+        ``listed``: brokers replicate to the shadow. ``kept``: the shadow has infinite retention from the beginning.
+        """
+        workload = self._workload
+        shadow = type(source)(
+            source.domain, source.tenant, source.cluster, source.namespace_portion, f"{source.local_name}-shadow"
+        )
+        if partitions:
+            workload.admin("PUT", workload.of_topic(source, "partitions"), partitions)
+        sources = [source.partition(index) for index in range(partitions)] or [source]
+        payloads = {}
+        for each in sources:
+            workload.client.subscribe(str(each), "keep", initial_position=pulsar.InitialPosition.Earliest).close()
+            payloads[each] = workload.fill(each, ledgers)
+        self._create_shadow(source, shadow, partitions)
+        if kept:
+            workload.admin("POST", workload.of_topic(shadow, "retention"), FOREVER)
+        if listed:
+            workload.admin("PUT", workload.of_topic(source, "shadowTopics"), [str(shadow)])
+        return Pair(source, shadow, payloads)
+
+    def _create_shadow(self, source: TopicName, shadow: TopicName, partitions: int) -> None:
+        properties = {"PULSAR.SHADOW_SOURCE": str(source)}
+        body: object = {"partitions": partitions, "properties": properties} if partitions else properties
+        path = self._workload.of_topic(shadow, "partitions" if partitions else "")
+        answer = requests.put(
+            f"{self._urls[0]}/admin/v2/{path}", data=json.dumps(body), headers=_AS_PROPERTIES, timeout=OPERATION_SECONDS
+        )
+        assert answer.status_code < 300, answer.text
+
+    @contextmanager
+    def loaded_again_and_again(self, topics: Sequence[TopicName]) -> Iterator[None]:
+        """Every broker is asked for the topics' state all the time, which loads them wherever they are owned."""
+        stop = threading.Event()
+        paths = [f"/admin/v2/{self._workload.of_topic(topic, 'internalStats')}" for topic in topics]
+
+        def ask(url: str) -> None:
+            with requests.Session() as session:
+                while not stop.is_set():
+                    for path in paths:
+                        try:
+                            session.get(url + path, timeout=OPERATION_SECONDS)
+                        except requests.RequestException:
+                            continue
+
+        threads = [threading.Thread(target=ask, args=(url,), daemon=True) for url in self._urls]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()

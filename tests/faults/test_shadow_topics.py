@@ -1,0 +1,91 @@
+"""Shadow topics deleted while both brokers load them, bundles move, and the sidecar that deletes one is killed."""
+
+import random
+
+from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from tests.cluster.deletion import Scene
+from tests.cluster.patience import until
+from tests.cluster.shadows import NOTHING, Pair, Shadows
+from tests.cluster.sidecars import SidecarProcess
+from tests.faults.tally import Line
+from tests.faults.test_cluster_topics import disturb
+
+PAIRS = 4
+_MOVE_PROBABILITY = 0.3
+_MOVES = ("topic unloaded", "bundle unloaded", "bundle moved")
+
+
+class Trouble:
+    """What happens before each call: the first sidecar is killed once, and the shadow's bundles move."""
+
+    def __init__(self, scene: Scene, dice: random.Random, tally: Line) -> None:
+        self._scene = scene
+        self._dice = dice
+        self._tally = tally
+        self._first, self._second = scene.start_together({}, {})
+        self._calls_until_kill = dice.randrange(PAIRS * 5)
+
+    def sidecar(self, pair: Pair) -> SidecarProcess:
+        """The one to call next."""
+        dice = self._dice
+        self._calls_until_kill -= 1
+        if self._calls_until_kill == 0:
+            self._first.kill()
+            self._tally.fault("sidecar killed")
+        kind = dice.choice(_MOVES)
+        if dice.random() < _MOVE_PROBABILITY and disturb(self._scene, pair.shadows, kind, dice):
+            self._tally.fault(kind)
+        return dice.choice([self._first, self._second]) if self._first.is_running else self._second
+
+
+def test_sources_keep_everything_while_their_shadows_are_deleted(
+    scene: Scene, dice: random.Random, tally: Line
+) -> None:
+    scene.workload.admin("POST", f"namespaces/{scene.namespace}/retention", NOTHING)
+    shadows = Shadows(scene.workload, scene.cluster.addresses.web_service_urls)
+    trouble = Trouble(scene, dice, tally)
+    for number in range(PAIRS):
+        pair = _pair(scene, shadows, dice, number)
+        before = frozenset().union(*(scene.workload.ledgers(source).data for source in pair.sources))
+        with shadows.loaded_again_and_again(pair.shadows):
+            _delete(scene, pair, trouble)
+        assert scene.workload.existing(before) == before
+        _check(scene, pair)
+        tally.fault("shadow deleted")
+
+
+def _pair(scene: Scene, shadows: Shadows, dice: random.Random, number: int) -> Pair:
+    partitions = dice.choice([0, 0, 2])
+    pair = shadows.pair(
+        scene.topic(f"orders-{number}"),
+        ledgers=dice.randint(1, 4),
+        partitions=partitions,
+        listed=dice.random() < 0.5,
+    )
+    if dice.random() < 0.5:
+        scene.workload.client.subscribe(str(pair.shadow), "sub").close()
+    return pair
+
+
+def _delete(scene: Scene, pair: Pair, trouble: Trouble) -> None:
+    path = f"/admin/v2/{scene.workload.of_topic(pair.shadow, 'deleteShadow')}"
+
+    def is_done() -> bool:
+        answer = trouble.sidecar(pair).request("POST", path)
+        assert answer.status_code in (200, 202, 503), answer.text
+        done = answer.status_code == 200
+        assert not done or answer.json()["missingLedgers"] == []
+        return done
+
+    until(is_done, f"{pair.shadow} is deleted")
+
+
+def _check(scene: Scene, pair: Pair) -> None:
+    workload = scene.workload
+    assert workload.store.read(partitioned_topic_path(pair.shadow)) is None
+    for shadow in pair.shadows:
+        assert workload.store.read(managed_ledger_path(shadow.managed_ledger_name)) is None
+    for source, payloads in pair.payloads.items():
+        data = workload.ledgers(source).data
+        assert workload.existing(data) == data
+        assert workload.read_all(source) == payloads

@@ -1,0 +1,109 @@
+"""`topics delete-shadow` on a real cluster: the shadow goes, and its source keeps every ledger and every message."""
+
+import pytest
+
+from service.ledger_deletion.shadow_deletion.operation import shadow_deletion_path
+from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from tests.cluster.deletion import Scene
+from tests.cluster.patience import until
+from tests.cluster.shadows import NOTHING, Pair, Shadows
+from tests.cluster.topics import connected_consumer
+
+
+@pytest.fixture
+def shadows(scene: Scene) -> Shadows:
+    """In a namespace whose brokers keep nothing that was consumed."""
+    scene.workload.admin("POST", f"namespaces/{scene.namespace}/retention", NOTHING)
+    return Shadows(scene.workload, scene.cluster.addresses.web_service_urls)
+
+
+def delete(scene: Scene, pair: Pair) -> dict[str, object]:
+    ended = scene.sidecar.command("topics", "delete-shadow", str(pair.shadow), "--output", "json")
+    assert ended.exit_code == 0, f"{ended}\n{scene.sidecar.log()}"
+    assert "next: take the source's ledgers off the shadow's list" in ended.stderr
+    answer: dict[str, object] = ended.json
+    return answer
+
+
+def check(scene: Scene, pair: Pair) -> None:
+    """The shadow's nodes are gone; the source's ledgers are there, and its messages readable."""
+    workload = scene.workload
+    assert workload.store.read(partitioned_topic_path(pair.shadow)) is None
+    for shadow in pair.shadows:
+        assert workload.store.read(managed_ledger_path(shadow.managed_ledger_name)) is None
+    for source, payloads in pair.payloads.items():
+        data = workload.ledgers(source).data
+        assert data
+        assert workload.existing(data) == data
+        workload.unload(source)
+        assert workload.read_all(source) == payloads
+
+
+def test_shadows_go_and_their_sources_stay_while_brokers_load_them(scene: Scene, shadows: Shadows) -> None:
+    pairs = [
+        shadows.pair(scene.topic("one-ledger"), ledgers=1),
+        shadows.pair(scene.topic("several"), ledgers=4),
+        shadows.pair(scene.topic("replicated"), ledgers=3, listed=True),
+        shadows.pair(scene.topic("partitioned"), ledgers=2, partitions=2, listed=True),
+    ]
+    scene.workload.client.subscribe(str(pairs[1].shadow), "sub").close()
+    for pair in pairs:
+        before = frozenset().union(*(scene.workload.ledgers(source).data for source in pair.sources))
+        with shadows.loaded_again_and_again(pair.shadows):
+            answer = delete(scene, pair)
+        assert answer["sourceLedgers"] >= len(before)
+        assert (answer["missingLedgers"], answer["missingBefore"], answer["missingSources"]) == ([], [], [])
+        assert scene.workload.existing(before) == before
+        check(scene, pair)
+    # The report can be asked for again, and a source without shadows is an ordinary topic that can be deleted.
+    again = scene.sidecar.call("POST", f"/admin/v2/{scene.workload.of_topic(pairs[0].shadow, 'deleteShadow')}")
+    assert again["stage"] == "done"
+    scene.workload.admin("DELETE", scene.workload.of_topic(pairs[0].source))
+
+
+def test_brokers_trim_nothing_from_the_second_call_on(scene: Scene, shadows: Shadows) -> None:
+    pair = shadows.pair(scene.topic("unprotected"), ledgers=4, kept=False)
+    workload, path = scene.workload, f"/admin/v2/{scene.workload.of_topic(pair.shadow, 'deleteShadow')}"
+    assert scene.sidecar.call("POST", path)["stage"] == "protecting"
+    assert scene.sidecar.call("POST", path)["stage"] == "disconnecting"
+    workload.client.subscribe(str(pair.shadow), "latest").close()
+    with shadows.loaded_again_and_again(pair.shadows):
+        for _ in range(3):
+            workload.unload(pair.shadow)
+        delete(scene, pair)
+    check(scene, pair)
+
+
+def test_it_is_refused_while_clients_are_connected_and_nothing_is_changed(scene: Scene, shadows: Shadows) -> None:
+    pair, workload = shadows.pair(scene.topic("busy"), ledgers=2), scene.workload
+    with connected_consumer(workload, pair.shadow, "sub"):
+        before = workload.store.read(managed_ledger_path(pair.shadow.managed_ledger_name))
+        ended = scene.sidecar.command("topics", "delete-shadow", str(pair.shadow))
+        assert ended.exit_code == 1
+        assert "1 consumers or readers" in ended.stderr
+        assert workload.store.read(shadow_deletion_path(pair.shadow)) is None
+        assert workload.store.read(managed_ledger_path(pair.shadow.managed_ledger_name)) == before
+    delete(scene, pair)
+    check(scene, pair)
+
+
+def test_what_is_no_shadow_is_refused(scene: Scene) -> None:
+    topic = scene.topic("ordinary")
+    payloads = scene.workload.fill(topic)
+    ended = scene.sidecar.command("topics", "delete-shadow", str(topic))
+    assert (ended.exit_code, "not a shadow topic" in ended.stderr) == (1, True)
+    ended = scene.sidecar.command("topics", "delete-shadow", str(scene.topic("nobody")))
+    assert (ended.exit_code, "there is no topic" in ended.stderr) == (1, True)
+    assert scene.workload.read_all(topic) == payloads
+
+
+def test_another_sidecar_goes_on_where_one_was_killed(scene: Scene, shadows: Shadows) -> None:
+    pair, workload = shadows.pair(scene.topic("resumed"), ledgers=3, listed=True), scene.workload
+    path = f"/admin/v2/{workload.of_topic(pair.shadow, 'deleteShadow')}"
+    first, second = scene.start_together({}, {})
+    while first.call("POST", path)["stage"] != "removing":
+        pass
+    first.kill()
+    with shadows.loaded_again_and_again(pair.shadows):
+        until(lambda: second.call("POST", path)["stage"] == "done", "the second sidecar has deleted the shadow")
+    check(scene, pair)
