@@ -19,6 +19,7 @@ from service.ledger_deletion.operating import (
     Redriven,
     SentLedger,
     ServiceStatus,
+    ShadowDeletionStage,
     ShadowDeletionStatus,
     SidecarInstance,
     SourceCheck,
@@ -83,7 +84,7 @@ class FakeDeletionService:
 
     def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
         self._asked("delete_shadow", (topic, requested_by))
-        answer = self.shadow_answers.pop(0)
+        answer = self.shadow_answers.pop(0) if self.shadow_answers else (ShadowDeletionStage.DONE, None)
         if isinstance(answer, SidecarError):
             raise answer
         stage, waits_for, *lost = answer

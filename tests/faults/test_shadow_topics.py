@@ -51,7 +51,6 @@ def test_sources_keep_everything_while_their_shadows_are_deleted(
             _delete(scene, pair, trouble)
         assert scene.workload.existing(before) == before
         _check(scene, pair)
-        tally.fault("shadow deleted")
 
 
 def _pair(scene: Scene, shadows: Shadows, dice: random.Random, number: int) -> Pair:

@@ -23,6 +23,8 @@ EVERY_ROUTE = [
     ("DELETE", "/admin/v2/persistent/t/n/x"),
     ("DELETE", "/admin/v2/persistent/t/n/x/partitions"),
     ("POST", "/admin/v2/persistent/t/n/x/deleteLedger"),
+    ("POST", "/admin/v2/persistent/t/n/x/deleteShadow"),
+    ("POST", "/admin/persistent/t/c/n/x/deleteShadow"),
     ("DELETE", "/admin/persistent/t/c/n/x"),
     ("DELETE", "/admin/persistent/t/c/n/x/partitions"),
     ("GET", "/admin/v2/broker-stats/estimatedInflightDeletionLedgerCount"),
