@@ -56,7 +56,6 @@ from service.ledger_deletion.limiting import AdaptiveLimit
 from service.ledger_deletion.steps import Steps
 from service.ledger_deletion.workflow.runtime import World
 from service.ledger_deletion.workflow.serving import LedgerDeletion
-from service.ledger_deletion.workflow.shared_limit import SharedLimit
 from service.model.clocks import Clock, SystemClock
 from service.model.errors import InvalidInputError, TemporaryError
 from service.model.names import parse_topic_name
@@ -242,11 +241,11 @@ def _metrics(settings: Settings, cluster_name: str, registry: CollectorRegistry)
     )
 
 
-def _adaptive_limit(settings: Settings, clock: Clock, stack: ExitStack) -> SharedLimit | None:
+def _adaptive_limit(settings: Settings, clock: Clock, stack: ExitStack) -> AdaptiveLimit | None:
     """The limit with the probe that it goes by; None when it is switched off, or nothing is deleted anyway."""
     if not settings.topic_two_phase_deletion_enabled or settings.two_phase_deletion_latency_factor == 0:
         return None
-    limit = SharedLimit(AdaptiveLimit(clock, settings.two_phase_deletion_latency_factor))
+    limit = AdaptiveLimit(clock, settings.two_phase_deletion_latency_factor)
     servers = parse_metadata_store_url(settings.metadata_store_url).servers
     credential = store_credential_of(settings)
     probe = LatencyProbe(servers, credential, clock, limit, after_seconds=_STARTING_SECONDS)
@@ -256,7 +255,7 @@ def _adaptive_limit(settings: Settings, clock: Clock, stack: ExitStack) -> Share
 
 
 def _open_store(
-    settings: Settings, clock: Clock, stack: ExitStack, limit: SharedLimit | None
+    settings: Settings, clock: Clock, stack: ExitStack, limit: AdaptiveLimit | None
 ) -> ZooKeeperMetadataStore:
     store = open_metadata_store(
         settings.metadata_store_url,

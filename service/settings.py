@@ -196,8 +196,9 @@ class LedgerDeletion(_Group):
     two_phase_deletion_latency_factor: Annotated[float, AfterValidator(_check_latency_factor)] = Field(
         default=2.0, ge=0, le=1000, allow_inf_nan=False
     )
-    """How many times its idle 99th percentile the metadata store's latency may be while ledgers are deleted, for other
-    clients' sake: deletions are slowed down until it is so. More is quicker; 1.1 or more; 0 switches this limit off."""
+    """How many times its idle 99th percentile (5 ms at least) the metadata store's latency may be while ledgers are
+    deleted: the sidecar slows its deletions down until this holds. A larger factor allows faster deletion; 1.1 or more;
+    0 switches this limit off."""
 
     two_phase_deletion_outcome_retention_in_minutes: int = Field(default=10_080, ge=1)
     """Minutes the outcomes are kept, 7 days by default; a deleted ledger can be brought back only from them."""

@@ -278,11 +278,11 @@ class AdaptiveLimitAnswer(Answer):
     """How much this sidecar's deletions may burden the metadata store now, and what that follows from."""
 
     level: float
-    """Deletions that may be on their way at a time; below 1 there are rests between them."""
+    """Deletions that may be in flight at a time, 1 to 50; the whole number counts."""
     idle_p99_ms: float | None
-    """Milliseconds a probe of the store takes while this sidecar lets it alone, 99th percentile."""
+    """Milliseconds a probe of the store takes while this sidecar does nothing, 99th percentile; null if not known."""
     recent_p99_ms: float | None
-    """The same of the last probes while this sidecar worked."""
+    """The same of the last probes during which a deletion was in flight."""
 
 
 class ProtectedLedgerAnswer(Answer):

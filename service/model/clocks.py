@@ -43,8 +43,3 @@ class SystemClock:
 
     def wait_seconds(self, seconds: float, stop: StopSignal) -> bool:
         return stop.wait(seconds)
-
-
-def wall_ns() -> int:
-    """Nanoseconds since the epoch, to be compared with the kernel's own stamps on what it received; nothing else."""
-    return time.time_ns()

@@ -5,6 +5,7 @@ as absent, a listing that could not be finished is never reported short.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -67,41 +68,29 @@ class DeletionResult(Enum):
     """The caller did not allow it any more; nothing was changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """How much of a bulk of deletions may be on its way to the store, so that others' requests get through.
-
-    Attributes:
-        multi_size: deletions in one transaction, at most.
-        in_flight: transactions on their way at a time, at most.
-        rest_seconds: how long to send nothing after each transaction.
-    """
-
-    multi_size: int
-    in_flight: int
-    rest_seconds: float = 0.0
-
-
 class DeletionLimit(Protocol):
-    """What a driver asks while it carries out deletions in bulk."""
+    """What a driver asks and tells while it carries out deletions in bulk."""
 
-    def allowance(self) -> Allowance:
-        """What may be on its way now; asked before each transaction."""
+    def most_in_flight(self) -> int:
+        """How many deletions may be on their way to the store now, at least one; asked before each transaction."""
         ...
 
-    def working(self) -> None:
-        """The store was busy with this client's requests until now, or is about to be."""
+    def sending(self) -> AbstractContextManager[None]:
+        """Around a transaction with deletions: from sending it to its answer."""
         ...
 
 
-class Unlimited:
-    """As much on its way as makes a difference."""
+@dataclass(frozen=True, slots=True)
+class FixedLimit:
+    """As many on their way as keep ZooKeeper busy; more would only wait in its queue, before everybody else."""
 
-    def allowance(self) -> Allowance:
-        return Allowance(multi_size=100, in_flight=8)
+    deletions: int = 50
 
-    def working(self) -> None:
-        """Nobody needs to know."""
+    def most_in_flight(self) -> int:
+        return self.deletions
+
+    def sending(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 def always() -> bool:

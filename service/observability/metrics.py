@@ -312,15 +312,15 @@ def _limit(readings: AdaptiveLimitReadings | None) -> dict[str, tuple[str, float
         return {}
     return {
         "in_flight_limit": (
-            "Deletions that may be on their way to the metadata store at a time; absent when this is not limited.",
+            "Deletions that may be in flight to the metadata store at a time; absent when the adaptive limit is off.",
             readings.level,
         ),
         "metadata_store_idle_p99_seconds": (
-            "What a probe of the metadata store takes while this sidecar lets it alone.",
+            "Idle 99th percentile of probes of the metadata store: this sidecar does nothing meanwhile.",
             _seconds(readings.idle_p99_ms),
         ),
         "metadata_store_working_p99_seconds": (
-            "What a probe of the metadata store took while this sidecar last worked.",
+            "99th percentile of the last probes of the metadata store during which a deletion was in flight.",
             _seconds(readings.recent_p99_ms),
         ),
     }

@@ -52,7 +52,7 @@ SIDECARS: Mapping[str, Mapping[str, object]] = {
 }
 OWN_CLIENT = f"BookKeeper's client, its own driver, window {WINDOW}"
 BROKERS_CLIENT = f"BookKeeper's client, Pulsar's driver, window {WINDOW}"
-LIMIT = "limit: bare versioned multi-deletes"
+LIMIT = "control: bare versioned multi-deletes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ def _table(turns: Mapping[str, Sequence[Turn]], arguments: argparse.Namespace) -
             "",
             "ledgers/s",
             "lowest, highest",
-            "against the limit",
+            "against the control",
             "processor s: itself",
             "ZooKeeper",
             "bookies",

@@ -21,15 +21,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from service.adapters.metadata.kernel_stamps import STAMP_SPACE_BYTES, stamp_arrivals, stamp_ns
 from service.ledger_deletion.limiting import percentile
+from tests.benchmarks.kernel_stamps import STAMP_SPACE_BYTES, stamp_arrivals, stamp_ns
 from tests.cluster.choosing import PROJECT
 
 _LENGTH = struct.Struct("!i")
 _HEADER = struct.Struct("!ii")
 _REPLY = struct.Struct("!iqi")
 _SECONDS = 30.0
-_SPIN_SECONDS = 0.0002
 
 
 class Latencies:
@@ -194,14 +193,11 @@ def _text(text: str) -> bytes:
 
 def _run(lanes: Sequence[Lane], rate: float) -> None:
     """Send until standard input ends; each line there asks for the latencies since the last one."""
-    poll = select.poll()
-    poll.register(0, select.POLLIN)
     by_descriptor = {lane.socket.fileno(): lane for lane in lanes}
     waiting: dict[int, deque[tuple[float, int]]] = {descriptor: deque() for descriptor in by_descriptor}
     for lane in lanes:
         lane.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stamp_arrivals(lane.socket)
-        poll.register(lane.socket, select.POLLIN)
     taken: tuple[list[float], list[float]] = ([], [])
     number, begin = 0, time.perf_counter()
     gc.disable()
@@ -216,9 +212,8 @@ def _run(lanes: Sequence[Lane], rate: float) -> None:
             lane.socket.sendall(lane.request(number))
             number += 1
             continue
-        # poll() counts in milliseconds; the rest is spent asking, so that the client is not late itself.
-        patience_ms = max(0, int((due - now - _SPIN_SECONDS) * 1000))
-        for descriptor, _ in poll.poll(patience_ms):
+        # select() waits to the microsecond, poll() to the millisecond: the rest would be spent asking.
+        for descriptor in select.select((0, *by_descriptor), (), (), due - now)[0]:
             if descriptor == 0:
                 if not sys.stdin.readline():
                     return

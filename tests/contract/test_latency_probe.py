@@ -4,8 +4,10 @@ On a ZooKeeper server of their own that is frozen, thawed and restarted.
 """
 
 import contextlib
+import secrets
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,9 +15,10 @@ import pytest
 from service.adapters.metadata.probe import LatencyProbe
 from service.adapters.metadata.session import ZooKeeperCredential
 from service.adapters.metadata.url import parse_metadata_store_url
-from service.adapters.metadata.zookeeper import open_metadata_store
+from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from service.ledger_deletion.limiting import AdaptiveLimit
 from service.model.clocks import SystemClock
-from service.model.metadata import Allowance, DeletionResult, GuardedDeletion
+from service.model.metadata import DeletionResult, GuardedDeletion
 from tests.benchmarks.open_loop import open_loop_client
 from tests.cluster.patience import until
 from tests.contract.metadata_store_servers import LoneZooKeeper, lone_zookeeper
@@ -142,28 +145,71 @@ def test_the_benchmarks_client_measures_reads_and_writes(server: LoneZooKeeper) 
 
 @dataclass
 class SmallSteps:
-    """Allows seven deletions at a time, with rests."""
+    """Allows so many deletions at a time, and counts transactions."""
 
-    asked: int = 0
-    worked: int = 0
+    most: int
+    sent: int = 0
+    in_flight: int = 0
+    highest: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def allowance(self) -> Allowance:
-        self.asked += 1
-        return Allowance(multi_size=7, in_flight=1, rest_seconds=0.001)
+    def most_in_flight(self) -> int:
+        return self.most
 
-    def working(self) -> None:
-        self.worked += 1
+    @contextlib.contextmanager
+    def sending(self) -> Iterator[None]:
+        with self.lock:
+            self.sent += 1
+            self.in_flight += 1
+            self.highest = max(self.highest, self.in_flight)
+        yield
+        with self.lock:
+            self.in_flight -= 1
 
 
-def test_deletions_keep_to_the_limit(server: LoneZooKeeper) -> None:
-    limit = SmallSteps()
+@pytest.mark.parametrize(("most", "sent"), [(1, 120), (7, 18), (50, 3), (500, 2)])
+def test_deletions_keep_to_the_limit(server: LoneZooKeeper, most: int, sent: int) -> None:
+    limit = SmallSteps(most)
     with open_metadata_store(server.url, CLOCK, limit=limit) as store:
-        nodes = [store.create(f"/limited/{number}", b"x") for number in range(50)]
-        results = store.delete_many([GuardedDeletion(node.path, node.version) for node in nodes])
-        assert set(results) == {DeletionResult.DELETED}
-        assert limit.asked == 8
-        assert limit.worked == 8
-        assert store.read_many([node.path for node in nodes[:10]]) == [None] * 10
-        assert limit.worked == 8
-        store.read_many([node.path for node in nodes] * 2)
-        assert limit.worked == 9
+        deletions = _nodes(store, 120)
+        assert set(store.delete_many(deletions)) == {DeletionResult.DELETED}
+        assert store.read_many([deletion.path for deletion in deletions]) == [None] * 120
+    assert (limit.sent, limit.highest) == (sent, 1)
+
+
+def test_the_limit_is_for_all_calls_together(server: LoneZooKeeper) -> None:
+    limit = SmallSteps(10)
+    with open_metadata_store(server.url, CLOCK, limit=limit) as store, ThreadPoolExecutor(3) as pool:
+        parts = [_nodes(store, 200) for _ in range(3)]
+        for results in pool.map(store.delete_many, parts):
+            assert set(results) == {DeletionResult.DELETED}
+    assert (limit.sent, limit.highest) == (60, 1)
+
+
+def test_a_single_deletion_does_not_wait_for_thousands(server: LoneZooKeeper) -> None:
+    limit = SmallSteps(1)
+    with open_metadata_store(server.url, CLOCK, limit=limit) as store, ThreadPoolExecutor(1) as pool:
+        many, one = _nodes(store, 1_000), _nodes(store, 1)
+        deleted = pool.submit(store.delete_many, many)
+        until(lambda: limit.sent > 0, "the thousand are on their way")
+        assert store.delete_many(one) == [DeletionResult.DELETED]
+        assert not deleted.done()
+        assert set(deleted.result()) == {DeletionResult.DELETED}
+
+
+def test_deletions_whose_answers_are_lost_are_not_on_their_way_for_ever(server: LoneZooKeeper) -> None:
+    limit = AdaptiveLimit(CLOCK, 2.0)
+    with open_metadata_store(server.url, CLOCK, limit=limit, patience_seconds=1.0) as store:
+        deletions = _nodes(store, 50)
+        server.freeze()
+        try:
+            assert store.delete_many(deletions)[-1] is DeletionResult.UNKNOWN
+        finally:
+            server.thaw()
+    CLOCK.wait_seconds(1.1, threading.Event())
+    assert limit.probe_interval_seconds() > 0.005
+
+
+def _nodes(store: ZooKeeperMetadataStore, count: int) -> list[GuardedDeletion]:
+    nodes = [store.create(f"/limited/{secrets.token_hex(8)}", b"x") for _ in range(count)]
+    return [GuardedDeletion(node.path, node.version) for node in nodes]

@@ -4,13 +4,18 @@ A multi is all or nothing and names its first offender only. So after each wave 
 the answer that named them, everything else in their packets is looked at once with a multi-read, and what still seems
 deletable goes into the next wave. Every wave settles at least one deletion of each packet that failed, so it ends.
 
+One multi is in flight at a time, and as large as the limit allows: several small ones would cost every member more
+processor time for each node, and others would wait as long.
+
 Invariants: DELETED is only ever said for a node named in a multi that ZooKeeper confirmed; a look settles nothing but
 what is visible (gone, another version, a broken guard).
 """
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from kazoo.client import KazooClient
@@ -21,7 +26,6 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
-from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.serialization import CheckVersion, Delete, Transaction
 
 from service.adapters.metadata.errors import CLIENT_ERRORS
@@ -84,6 +88,7 @@ class GuardedDeleter:
         self._session = session
         self._reader = reader
         self._limit = limit
+        self._turn = threading.Lock()
 
     def delete_many(self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool]) -> list[DeletionResult]:
         """One result each, in order; after a lost connection UNKNOWN for whatever is not settled.
@@ -91,7 +96,12 @@ class GuardedDeleter:
         Raises:
             TemporaryError: there was no connection to begin with, or the store refuses every one of them.
         """
-        run = _Run(deletions, self._limit, self._session.rest, may_send)
+        # The limit is for all calls together, so they take turns; a single deletion does not wait for thousands.
+        with self._turn if len(deletions) > 1 else nullcontext():
+            return self._delete_many(deletions, may_send)
+
+    def _delete_many(self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool]) -> list[DeletionResult]:
+        run = _Run(deletions, self._limit, may_send)
         todo = list(range(len(deletions)))
         while todo and not run.is_lost:
             patience = self._session.patience()
@@ -140,12 +150,10 @@ class _Run:
         self,
         deletions: Sequence[GuardedDeletion],
         limit: DeletionLimit,
-        rest: Callable[[float], None],
         may_send: Callable[[], bool],
     ) -> None:
         self.deletions = deletions
         self._limit = limit
-        self._rest = rest
         self._may_send = may_send
         self.results: list[DeletionResult | None] = [None] * len(deletions)
         self.has_begun = False
@@ -153,33 +161,23 @@ class _Run:
         self._refusal: Exception | None = None
 
     def wave(self, client: KazooClient, items: deque[int], patience: Patience) -> list[int]:
-        """Send all of them, as much at a time as the limit allows; the unsettled deletions of packets that failed."""
+        """Send all of them, one multi after the other; the unsettled deletions of packets that failed."""
         suspects: list[int] = []
-        in_flight: deque[tuple[Packet, AsyncResult[object]]] = deque()
         self.has_begun = True
-        while items or in_flight:
-            allowance = self._limit.allowance()
-            while items and len(in_flight) < allowance.in_flight:
-                if not self._may_send():
-                    self._set(items, DeletionResult.NOT_SENT)
-                    items.clear()
-                    break
-                packet = take_packet(items, self.deletions, allowance.multi_size)
-                in_flight.append((packet, send(client, self._multi(client, packet))))
-            if not in_flight:
+        while items:
+            if not self._may_send():
+                self._set(items, DeletionResult.NOT_SENT)
                 break
-            packet, result = in_flight.popleft()
+            packet = take_packet(items, self.deletions, self._limit.most_in_flight())
             try:
-                answers = patience.answer(result)
+                with self._limit.sending():
+                    answers = patience.answer(send(client, self._multi(client, packet)))
             except CLIENT_ERRORS as error:
                 _LOG.warning("the answer to %d deletions was lost: %s", len(packet.items), type(error).__name__)
                 self.is_lost = True
                 return []
             assert isinstance(answers, list)
-            self._limit.working()
             suspects += self._settle(packet, answers)
-            if allowance.rest_seconds and items:
-                self._rest(allowance.rest_seconds)
             patience.renew()
         return suspects
 

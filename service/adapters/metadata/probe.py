@@ -1,9 +1,7 @@
 """Measures what small requests to ZooKeeper take, as another client would see it.
 
 A connection of its own carries one ``sync`` at a time: it changes nothing, needs no permission, and passes the same
-queues as other clients' requests, through the leader. Invariant: what is measured is the server's and the network's
-time, not this process's. The end of a measurement is therefore the moment at which the kernel received the answer, not
-the one at which a busy interpreter got round to reading it.
+queues as other clients' requests, through the leader.
 """
 
 import logging
@@ -16,9 +14,8 @@ from typing import Final, Protocol, Self
 
 from kazoo.protocol.serialization import Auth, CloseInstance, Connect, Sync
 
-from service.adapters.metadata.kernel_stamps import STAMP_SPACE_BYTES, stamp_arrivals, stamp_ns
 from service.adapters.metadata.session import ZooKeeperCredential
-from service.model.clocks import Clock, wall_ns
+from service.model.clocks import Clock
 
 _LOG = logging.getLogger(__name__)
 _SESSION_TIMEOUT_MS: Final = 10_000
@@ -123,12 +120,10 @@ class ProbeConnection:
         host, _, port = server.rpartition(":")
         self._clock = clock
         self._buffer = bytearray()
-        self._received_ns = 0
         self._xid = 0
         self._socket = socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            stamp_arrivals(self._socket)
             self._greet(credential)
         except BaseException:
             self._socket.close()
@@ -142,7 +137,6 @@ class ProbeConnection:
         """
         self._xid = self._xid % 0x7FFFFFFF + 1
         began = self._clock.monotonic_seconds()
-        sent_ns = wall_ns()
         self._send(_HEADER.pack(self._xid, Sync.type) + Sync("/").serialize())
         while not self._receive():
             waited = self._clock.monotonic_seconds() - began
@@ -153,8 +147,7 @@ class ProbeConnection:
         xid, _, code = _REPLY.unpack_from(self._take())
         if xid != self._xid or code != 0:
             raise ConnectionError(f"answer {code} to request {xid} instead of {self._xid}")
-        # A wall clock that was set meanwhile must not be mistaken for a slow server.
-        return min(seconds, max(0.0, (self._received_ns - sent_ns) / 1e9))
+        return seconds
 
     def __enter__(self) -> Self:
         return self
@@ -191,12 +184,11 @@ class ProbeConnection:
     def _receive(self) -> bool:
         """Wait a little; whether a whole answer is there."""
         try:
-            data, ancillary, _, _ = self._socket.recvmsg(_MAX_ANSWER_BYTES, STAMP_SPACE_BYTES)
+            data = self._socket.recv(_MAX_ANSWER_BYTES)
         except TimeoutError:
             return False
         if not data:
             raise ConnectionResetError("the server has closed the connection")
-        self._received_ns = stamp_ns(ancillary) or wall_ns()
         self._buffer += data
         return len(self._buffer) >= self._frame_bytes()
 

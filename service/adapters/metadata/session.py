@@ -154,10 +154,6 @@ class KazooSession:
         """The wait before a call that changes nothing is made again."""
         self._clock.wait_seconds(_REPEAT_PAUSE_SECONDS, self._closed)
 
-    def rest(self, seconds: float) -> None:
-        """Wait on purpose, at most until the session is closed."""
-        self._clock.wait_seconds(seconds, self._closed)
-
     def writing(self, what: str, attempt: Attempt[T]) -> T:
         """Ask once: a write that is sent again reports the first one's success as a failure (BookKeeper issue 1971).
 

@@ -47,12 +47,10 @@ from service.model.errors import (
     TemporaryError,
 )
 from service.model.ids import NodeVersion
-from service.model.metadata import DeletionLimit, DeletionResult, GuardedDeletion, Node, Unlimited, always
+from service.model.metadata import DeletionLimit, DeletionResult, FixedLimit, GuardedDeletion, Node, always
 
 _LISTING_TRIES = 5
 _WHATEVER_VERSION = -1
-_FEW = 50
-"""So many nodes are read without others' noticing."""
 
 
 def open_metadata_store(
@@ -72,7 +70,7 @@ def open_metadata_store(
         session_timeout_ms: as Pulsar's ``metadataStoreSessionTimeoutMillis``.
         patience_seconds: how long a call waits without progress before it raises `TemporaryError`.
         credential: for clusters whose nodes have access control lists.
-        limit: how many deletions may be on their way; none: as many as make a difference.
+        limit: how many deletions may be on their way; none: as many as keep ZooKeeper busy.
 
     Raises:
         InvalidInputError: the URL is malformed or names a store without a driver.
@@ -89,8 +87,7 @@ class ZooKeeperMetadataStore:
     def __init__(self, settings: SessionSettings, clock: Clock, limit: DeletionLimit | None = None) -> None:
         self._session = KazooSession(settings, clock)
         self._reader = MultiReader(self._session)
-        self._limit = limit or Unlimited()
-        self._deleter = GuardedDeleter(self._session, self._reader, self._limit)
+        self._deleter = GuardedDeleter(self._session, self._reader, limit or FixedLimit())
         self._clock = StoreClock(self._session, clock)
 
     @property
@@ -113,8 +110,6 @@ class ZooKeeperMetadataStore:
         """See `MetadataStore.read_many`; nodes are read at different moments, all of them after the call began."""
         for path in paths:
             check_path(path)
-        if len(paths) > _FEW:
-            self._limit.working()
         return self._reader.read_many(paths)
 
     def children(self, path: str) -> list[str] | None:

@@ -9,7 +9,7 @@ from service.ledger_deletion.controlling import ControlPanel, Register
 from service.ledger_deletion.deciding import Policy
 from service.ledger_deletion.deleting import LedgerDeleter
 from service.ledger_deletion.gathering import Gatherer
-from service.ledger_deletion.limiting import LimitReadings
+from service.ledger_deletion.limiting import AdaptiveLimit, LimitReadings
 from service.ledger_deletion.operating import Control, InflightEstimate, SidecarInstance, TopicDeletionStatus
 from service.ledger_deletion.outcomes import note_message
 from service.ledger_deletion.pacing import Pacer
@@ -33,7 +33,6 @@ from service.ledger_deletion.shadow_deletion.deleter import ShadowDeleter
 from service.ledger_deletion.steps import GoOn, Step, Steps
 from service.ledger_deletion.topic_deleting import TopicDeleter
 from service.ledger_deletion.workflow.inflight import BacklogMemory
-from service.ledger_deletion.workflow.shared_limit import SharedLimit
 from service.ledger_ownership.ports import LedgerEntries
 from service.model.clocks import Clock
 from service.model.errors import SidecarError
@@ -86,7 +85,7 @@ class World:
     topics: DeletionTopics
     offloaded: OffloadedLedgers
     direct: DirectLedgerDeletion | None = None
-    limit: SharedLimit | None = None
+    limit: AdaptiveLimit | None = None
 
 
 class Runtime:
