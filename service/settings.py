@@ -112,7 +112,8 @@ class PulsarCluster(_Group):
     own lists are deleted, other records go to the dead-letter topic."""
 
     bookie_http_urls: TextList = ()
-    """Comma-separated URLs of bookies' HTTP admin services: the fallback when the metadata store cannot delete."""
+    """Comma-separated URLs of bookies' HTTP admin services: the fallback when the metadata store cannot delete. Such a
+    deletion is unconditional: it deletes the ledger whatever has happened to it since it was judged."""
 
     cluster_name: str | None = None
     """Pulsar's name of the cluster, the ``cluster`` label of every metric. Default: what the broker says."""

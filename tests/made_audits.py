@@ -44,6 +44,12 @@ class MadeAudit:
         return {row["ledger_id"]: row["reason"] for row in self.rows(Table.UNATTRIBUTED_LEDGERS)}
 
 
+def open_to_others(directory: Path) -> list[Path]:
+    """What of a dump, a listing or an audit somebody else than its owner may read or write, or its owner may not."""
+    wanted = {True: 0o700, False: 0o600}
+    return [path for path in (directory, *directory.rglob("*")) if path.stat().st_mode & 0o777 != wanted[path.is_dir()]]
+
+
 def told(directory: Path) -> tuple[dict[str, list[dict[str, Any]]], AuditSummary]:
     """Everything in which the engines may not differ."""
     summary = open_audit(directory)

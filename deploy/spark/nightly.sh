@@ -80,8 +80,9 @@ if [ "$code" -eq 2 ] && [ ! -f "$audit/summary.json" ]; then code=1; fi
 
 if [ -n "${METRICS_DIRECTORY:-}" ] && [ -f "$audit/metrics.prom" ]; then
     mkdir -p "$METRICS_DIRECTORY"
-    # The collector must never see half a file.
+    # The collector must never see half a file, and reads as another user: an audit is its owner's alone.
     cp "$audit/metrics.prom" "$METRICS_DIRECTORY/.pulsar_sidecar_audit.prom.$$"
+    chmod 0644 "$METRICS_DIRECTORY/.pulsar_sidecar_audit.prom.$$"
     mv "$METRICS_DIRECTORY/.pulsar_sidecar_audit.prom.$$" "$METRICS_DIRECTORY/pulsar_sidecar_audit.prom"
 fi
 if [ -n "${PUSHGATEWAY_URL:-}" ] && [ -f "$audit/metrics.prom" ]; then

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from service.audit.manifests import MANIFEST_NAME, Kind, Manifest, parse_manifest
+from service.audit.manifests import MANIFEST_NAME, OWNERS_DIRECTORY, OWNERS_FILE, Kind, Manifest, parse_manifest
 from service.audit.summaries import SUMMARY_NAME, AuditSummary, parse_summary
 from service.model.errors import InvalidInputError
 
@@ -46,6 +46,24 @@ class Directory:
         """Its path, if it is on a disk of this machine or one that is mounted here."""
         uri = self._system.makeQualified(self._path()).toUri()
         return str(uri.getPath()) if uri.getScheme() == "file" else None
+
+    def make(self) -> None:
+        """Make it, for its owner alone whatever the umask (an object store knows no such rights)."""
+        jvm = self._jvm.org.apache.hadoop.fs
+        jvm.FileSystem.mkdirs(self._system, self._path(), self._rights(OWNERS_DIRECTORY))
+
+    def close_to_others(self) -> None:
+        """Let its owner alone read whatever is in it."""
+        self._close_to_others(self._system.getFileStatus(self._path()))
+
+    def _close_to_others(self, status: Any) -> None:
+        rights = OWNERS_DIRECTORY if status.isDirectory() else OWNERS_FILE
+        self._system.setPermission(status.getPath(), self._rights(rights))
+        for below in self._system.listStatus(status.getPath()) if status.isDirectory() else ():
+            self._close_to_others(below)
+
+    def _rights(self, mode: int) -> Any:
+        return self._jvm.org.apache.hadoop.fs.permission.FsPermission(f"{mode:o}")
 
     def unfinished(self) -> "Directory":
         """Another directory beside it, for what is not whole yet; hidden where names with a dot are."""

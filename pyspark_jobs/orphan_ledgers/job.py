@@ -116,7 +116,9 @@ def run(
     unfinished = target.unfinished()
     finding = Finding(inputs, policy, earlier_orphans)
     try:
+        unfinished.make()
         summary = _audit(inputs, about, finding, unfinished, output)
+        unfinished.close_to_others()
         unfinished.become(target)
     finally:
         finding.release()

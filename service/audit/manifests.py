@@ -13,6 +13,8 @@ from service.model.errors import InvalidInputError
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+OWNERS_DIRECTORY, OWNERS_FILE = 0o700, 0o600
+"""Who may look at dumps, listings and audits: they hold what the metadata store's ACLs may protect."""
 
 
 class Kind(StrEnum):

@@ -15,7 +15,7 @@ from service.adapters.parquet.audits import open_audit
 from service.audit.requests import AuditRequest
 from service.model.errors import InvalidInputError
 from tests.benchmarks.audit_clusters import MadeUpCluster
-from tests.made_audits import told
+from tests.made_audits import open_to_others, told
 from tests.spark.worlds import changed, damaged, random_world
 from tests.unit.audit.audit_worlds import NO_WAITING, World, embedded, full_world
 
@@ -72,6 +72,7 @@ class Comparison:
             else:
                 assert reason is None, order
                 assert told(Path(str(order["output"]))) == told(outcome), order
+                assert open_to_others(Path(str(order["output"]))) == []
 
 
 @pytest.fixture

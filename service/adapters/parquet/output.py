@@ -1,7 +1,8 @@
 """The only place that writes Parquet: a directory of tables that appears whole or not at all.
 
 Invariant: until `ParquetOutput.finish`, everything lies in a hidden directory beside the chosen one, which is removed
-however the making ends short of a kill; nothing that exists is ever overwritten.
+however the making ends short of a kill; nothing that exists is ever overwritten. Only its owner may read the directory,
+whatever the umask: it holds what the metadata store's ACLs may protect.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.audit.manifests import FileDigest
+from service.audit.manifests import OWNERS_DIRECTORY, OWNERS_FILE, FileDigest
 from service.audit.tables import SCHEMAS, Subtree, Table
 from service.model.errors import InvalidInputError, TemporaryError
 
@@ -101,7 +102,7 @@ class ParquetOutput:
     def finish(self, name: str, document: Mapping[str, Any]) -> None:
         """See `TablesOutput.finish`."""
         self.write_text(name, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-        self._making.chmod(0o755)
+        _close_to_others(self._making)
         if self._directory.exists():
             raise InvalidInputError(f"{self._directory} has appeared meanwhile; nothing is overwritten")
         self._making.rename(self._directory)
@@ -191,6 +192,11 @@ class _HashingFile(io.FileIO):
 def _encodings(schema: pa.Schema) -> dict[str, str]:
     """Versions, zxids and ids are told by their differences: a tenth of the size, and read six times as fast."""
     return {field.name: "DELTA_BINARY_PACKED" for field in schema if field.type == pa.int64()}
+
+
+def _close_to_others(directory: Path) -> None:
+    for path in (directory, *directory.rglob("*")):
+        path.chmod(OWNERS_DIRECTORY if path.is_dir() else OWNERS_FILE)
 
 
 def _to_disk(descriptor: int) -> None:

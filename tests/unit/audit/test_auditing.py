@@ -24,6 +24,7 @@ from tests.fakes.bookkeeper import (
     managed_ledger_bytes,
     schema_custom_metadata,
 )
+from tests.made_audits import open_to_others
 from tests.unit.audit.audit_worlds import (
     AS_OF_MS,
     BUCKET_KEY,
@@ -63,6 +64,7 @@ def test_a_cluster_without_findings_is_clean(auditor: Auditor, world: World) -> 
     assert [look.audit_id for look in summary.history][-1] == summary.audit_id
     assert len(summary.history) == 2
     assert (found.directory / "report.html").exists()
+    assert open_to_others(found.directory) == []
 
 
 # --- each kind of orphan: owner and cause --------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Dumps: whole ones appear, with a true manifest; all others leave nothing."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from service.audit.manifests import Kind, Manifest, Moment, OrderRange, Rows
 from service.audit.tables import Subtree, Table
 from service.model.errors import InvalidInputError, TemporaryError
 from tests.fakes.clock import START_MS, FakeClock
+from tests.made_audits import open_to_others
 from tests.unit.audit.sources import INSTANCE_ID, SMALL_CLUSTER, Nodes, node
 
 
@@ -159,6 +161,16 @@ def test_something_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> 
         make(tmp_path / "dump", say=say)
     assert [path.name for path in tmp_path.iterdir()] == ["dump"]
     assert nothing_left(tmp_path / "dump")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_a_dump_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        make(tmp_path / "dump")
+    finally:
+        os.umask(before)
+    assert open_to_others(tmp_path / "dump") == []
 
 
 def test_a_parent_that_does_not_exist_is_named(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ NIGHTLY = SPARK / "nightly.sh"
 _FAKE_SIDECAR = """#!/bin/sh
 echo "$*" >> "$CALLS"
 while [ $# -gt 1 ]; do [ "$1" = --output ] && [ "$3" != --output ] && mkdir -p "$2" && echo '{}' > "$2/summary.json" \\
-    && echo metric > "$2/metrics.prom"; shift; done
+    && echo metric > "$2/metrics.prom" && chmod 0600 "$2/metrics.prom"; shift; done
 case "$(tail -n 1 "$CALLS")" in
     "audit run"* | "--master "*) exit "${AUDIT_CODE:-0}" ;;
     "metadata dump"*) exit "${DUMP_CODE:-0}" ;;
@@ -87,6 +87,8 @@ def test_a_night_lists_dumps_audits_and_tidies_up(night: Night) -> None:
     assert "--previous" not in audited
     assert pruned == f"audit prune {night.audits} --keep 7 --older-than-days 30 --execute"
     assert [path.name for path in night.metrics.iterdir()] == ["pulsar_sidecar_audit.prom"]
+    # An audit is its owner's alone, and the node exporter is somebody else.
+    assert (night.metrics / "pulsar_sidecar_audit.prom").stat().st_mode & 0o777 == 0o644
 
 
 def test_the_audit_before_is_the_newest_complete_one(night: Night) -> None:
