@@ -80,8 +80,8 @@ class Listening(_Group):
     """URL under which other sidecars and clients reach this one: the target of redirects. Default: from ``listen``."""
 
     instance_name: str = Field(default="", max_length=200, pattern=r"^[-.\w]*$")
-    """Name of this sidecar, different for every sidecar of a cluster and the same after a restart: producers are named
-    after it, and deduplication relies on that (PIP-6). Default: host name and port."""
+    """Name of this sidecar, different for every sidecar of a cluster and the same after a restart: its registration,
+    consumers and producers are named after it. Default: host name and port."""
 
 
 class PulsarCluster(_Group):

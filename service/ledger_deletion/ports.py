@@ -52,7 +52,7 @@ class LiveOwners(Protocol):
     def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, OwnerView]:
         """The owner's view of each topic that is loaded somewhere; a topic that is loaded nowhere is left out.
 
-        Never loads a topic. Raises `TemporaryError` unless every live broker was asked.
+        Asks for no topic that no broker names as loaded. Raises `TemporaryError` unless every live broker was asked.
         """
         ...
 
@@ -163,7 +163,7 @@ class PublishResult(Enum):
 
     STORED = "stored"
     ALREADY_STORED = "already stored"
-    """Deduplication recognised it: an earlier attempt had stored it (PIP-6)."""
+    """An earlier attempt had stored it: it was read back, or the broker recognised it (PIP-6)."""
     NOT_STORED = "not stored"
     """Refused before it left, or the broker refused it."""
     UNKNOWN = "unknown"

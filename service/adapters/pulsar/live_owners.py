@@ -1,4 +1,4 @@
-"""What the brokers that have topics loaded say about the ledgers they use, without loading a topic by asking.
+"""What the brokers that have topics loaded say about the ledgers they use, without asking for topics that are not.
 
 ``GET /admin/v2/broker-stats/bookieops`` names exactly the persistent topics a broker has loaded at that moment
 (``BookieClientStatsGenerator.generate`` walks ``BrokerService.forEachTopic``); only those are asked for their
