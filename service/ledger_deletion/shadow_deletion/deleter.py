@@ -25,6 +25,7 @@ from service.ledger_deletion.shadow_deletion.operation import (
     ShadowDeletion,
     decode_shadow_deletion,
     encode_shadow_deletion,
+    node_paths,
     shadow_deletion_path,
 )
 from service.ledger_deletion.shadow_deletion.sources import check_sources
@@ -229,44 +230,41 @@ class ShadowDeleter:
     def _remove(self, deletion: ShadowDeletion) -> ShadowDeletion:
         """Have the broker delete what is left, each managed ledger right after it was found to list nothing."""
         for shadow in deletion.shadows:
-            if self._own_node(deletion, managed_ledger_path(shadow.managed_ledger_name)) is not None:
-                self._remove_detached(deletion, shadow)
-        if self._own_node(deletion, partitioned_topic_path(deletion.topic)) is not None:
-            self._require_detached(deletion)
+            path = managed_ledger_path(shadow.managed_ledger_name)
+            if self._own_node(deletion, path) is not None:
+                self._require_unloaded(deletion, shadow)
+                self._require_detached(deletion, path)
+                self._ask_broker(shadow, partitioned=False)
+        path = partitioned_topic_path(deletion.topic)
+        if self._own_node(deletion, path) is not None:
+            self._require_detached(deletion, path)
             self._ask_broker(deletion.topic, partitioned=True)
         if not self._vanished(deletion):
             raise _NotYetError(f"the broker has not deleted all of {deletion.topic} yet")
         return deletion.at(ShadowDeletionStage.VERIFYING)
 
-    def _remove_detached(self, deletion: ShadowDeletion, shadow: TopicName) -> None:
+    def _require_unloaded(self, deletion: ShadowDeletion, shadow: TopicName) -> None:
         self._unload(shadow)
         # Asking waits for a load that began before the nodes were changed, which may list the ledgers again.
         if self._admin.can_load(shadow):
             self._detach_nodes(deletion)
             raise _NotYetError(f"a broker still has {shadow} loaded")
-        self._require_detached(deletion)
-        self._ask_broker(shadow, partitioned=False)
 
-    def _require_detached(self, deletion: ShadowDeletion) -> None:
-        if not self._is_detached(deletion):
+    def _require_detached(self, deletion: ShadowDeletion, deleted_next: str) -> None:
+        """No node leads to the source; the one that the broker is to delete is read last, and is still there."""
+        others = [path for path in node_paths(deletion.topic, deletion.partitions) if path != deleted_next]
+        nodes = [self._own_node(deletion, path) for path in (*others, deleted_next)]
+        if nodes[-1] is None:
+            raise _NotYetError(f"{deletion.topic} was deleted meanwhile")
+        if not all(self._is_detached(deletion, node) for node in nodes if node is not None):
             self._detach_nodes(deletion)
             raise _NotYetError(f"a broker listed the source's ledgers in {deletion.topic} again")
 
-    def _is_detached(self, deletion: ShadowDeletion) -> bool:
-        partitioned = self._own_node(deletion, partitioned_topic_path(deletion.topic))
-        if partitioned is not None and not (
-            is_partitioned_topic_detached(partitioned.data, deletion.no_source)
-            and partition_count(partitioned.data) == deletion.partitions
-        ):
-            return False
-        paths = [managed_ledger_path(shadow.managed_ledger_name) for shadow in deletion.shadows]
-        nodes = [self._own_node(deletion, path) for path in paths]
-        spells_source = not deletion.partitioned
-        return all(
-            is_detached(node.data, deletion.no_source, spells_source=spells_source)
-            for node in nodes
-            if node is not None
-        )
+    def _is_detached(self, deletion: ShadowDeletion, node: Node) -> bool:
+        if node.path == partitioned_topic_path(deletion.topic):
+            has_more_partitions = partition_count(node.data) != deletion.partitions
+            return is_partitioned_topic_detached(node.data, deletion.no_source) and not has_more_partitions
+        return is_detached(node.data, deletion.no_source, spells_source=not deletion.partitioned)
 
     def _ask_broker(self, topic: TopicName, *, partitioned: bool) -> None:
         try:

@@ -3,13 +3,15 @@
 Invariant: no ledger of the source is ever deleted, and in the end the shadow's nodes are gone.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.model.errors import OutcomeUnknownError, TemporaryError
+from service.model.errors import NotFoundError, OutcomeUnknownError, TemporaryError
 from tests.unit.ledger_deletion.shadow_settings import Calls, Interruption, Setting, setting
 from tests.unit.ledger_deletion.sidecars import Crash
 
@@ -43,6 +45,65 @@ def test_killed_again_and_again(partitions: int | None, listed: bool) -> None:
             made.advance(made.sidecar(Calls(at % 13, Interruption.KILLED_AFTER)))
     made.delete()
     made.check()
+
+
+@dataclass
+class Once:
+    """Does something before one call of a port, counted from 0."""
+
+    at: int
+    action: Callable[[], object]
+    calls: int = 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.calls - 1 == self.at:
+            self.action()
+
+
+@pytest.mark.parametrize("stages", [1, 3, 7])
+@pytest.mark.parametrize(("partitions", "listed"), KINDS)
+def test_another_sidecar_goes_on_before_any_call(partitions: int | None, listed: bool, stages: int) -> None:
+    def check(at: int) -> None:
+        made = setting(partitions, listed=listed)
+        other = made.sidecar()
+
+        def go_on() -> None:
+            for _ in range(stages):
+                with suppress(TemporaryError):
+                    made.advance(other)
+
+        first = made.sidecar(Calls(meanwhile=Once(at, go_on)))
+        with suppress(NotFoundError):  # all of it was done before the first had looked
+            made.delete(first)
+        made.delete(first)
+        made.check()
+
+    for at in range(number_of_calls(partitions, listed)):
+        check(at)
+
+
+@pytest.mark.parametrize("partitions", [None, 2])
+def test_a_shadow_created_again_before_any_call_keeps_its_source(partitions: int | None) -> None:
+    """Another sidecar deletes it, and somebody creates it again: no call but the deletion itself comes too late."""
+
+    def check(at: int) -> None:
+        made = setting(partitions)
+
+        def delete_and_create_again() -> None:
+            made.delete()
+            made.brokers.kept_forever.add(made.shadow)
+            made.brokers.shadow(str(made.shadow), made.source, partitions=partitions)
+
+        calls = Calls(meanwhile=Once(at, delete_and_create_again))
+        sidecar = made.sidecar(calls)
+        for _ in range(8):
+            with suppress(TemporaryError):
+                made.advance(sidecar)
+        assert made.brokers.destroyed == set() or calls.seen[at] == "delete_topic"
+
+    for at in range(number_of_calls(partitions, listed=False)):
+        check(at)
 
 
 class Loads:
