@@ -16,7 +16,8 @@ Everything is set in the environment:
   DUMP_SOURCE          another source for the dump, such as zk-admin:http://HOST:PORT; then the cursors of compaction
                        are still read from METADATA_STORE_URL
   AUDIT_ENGINE         embedded (default); spark for submit.sh beside this file; none to make the inputs only
-  AUDIT_OPTIONS        more options for the audit, such as "--min-age-hours 96"
+  AUDIT_OPTIONS        more options for the audit, such as "--min-age-hours 96"; nothing can be deleted without
+                       --bookkeeper-exclusive-to-cluster, your word that this BookKeeper serves only this Pulsar cluster
   METRICS_DIRECTORY    where the node exporter's textfile collector reads; metrics.prom is put there
   PUSHGATEWAY_URL      a group of a Pushgateway, such as http://HOST:9091/metrics/job/pulsar-sidecar-audit; metrics.prom
                        replaces what it holds. For audits in pods: each cluster of Pulsar's needs a group of its own.

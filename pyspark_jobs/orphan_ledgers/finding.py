@@ -187,6 +187,7 @@ class Finding:
                 self._inputs.nodes((Subtree.OTHER,), NODE_COLUMNS),
                 first_pass.unknown_nodes_task(self._policy.foreign_subtrees),
             ),
+            (self._inputs.nodes((Subtree.ADMIN,), ["path"]), first_pass.known_tenants_task()),
             (self._inputs.table(Table.CURSOR_LEDGERS), first_pass.decode_cursor_ledgers_task(self._shares)),
             (self._inputs.table(Table.LOG_SEGMENTS), first_pass.decode_log_segments_task(self._shares)),
             (self._inputs.ledgers(["ledger_id"]), first_pass.listed_ids_task(LISTED)),
@@ -257,12 +258,11 @@ class Finding:
     # --- judging -----------------------------------------------------------------------------------------------
 
     def _reported(self, facts: DataFrame) -> list[Row]:
-        """What was not read: damages, directories, log segments, and compaction cursors without a reading.
+        """Tenants, and what was not read: damages, directories, log segments, compaction cursors without a reading.
 
         Beside them one row each counts `first_pass.OTHER` and `first_pass.UNSIZED`.
         """
-        tags = (first_pass.DAMAGE, first_pass.UNREAD, first_pass.COMPACTION, first_pass.READ, *_REFERENCES)
-        rows = facts.where(F.col("tag").isin(*tags))
+        rows = facts.where(F.col("tag").isin(*first_pass.REPORTED))
         # A cursor and the reading of its ledger fall into one group, and so do references, which are many.
         is_cursor = F.col("tag").isin(first_pass.COMPACTION, first_pass.READ)
         group = F.when(is_cursor, first_pass.COMPACTION).otherwise(F.col("tag")).alias("tag")
@@ -344,7 +344,8 @@ def _shields(reported: Sequence[Row]) -> Shields:
         Damage(row["path"], Reach(row["kind"]), row["reason"]) for row in reported if row["tag"] == first_pass.DAMAGE
     ]
     unread = [row["path"] for row in reported if row["tag"] == first_pass.COMPACTION]
-    return Shields([*damages, *unread_compaction_cursors(unread, ())])
+    tenants = [row["path"] for row in reported if row["tag"] == first_pass.TENANT]
+    return Shields([*damages, *unread_compaction_cursors(unread, ())], tenants)
 
 
 def _unsized_references(reported: Sequence[Row]) -> int:

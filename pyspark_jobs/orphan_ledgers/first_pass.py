@@ -16,13 +16,14 @@ from service.audit.batch_work import decode_part, dumped_ids
 from service.audit.decoding import decode_cursor_ledgers, decode_log_segments, singles_batch
 from service.audit.owner_columns import owners_at
 from service.audit.shields import Damage
+from service.audit.tenants import known_tenants
 from service.audit.unknown_nodes import unknown_subtrees
 from service.audit.varints import Ids
 
 Batches = Iterable[pa.RecordBatch]
 Task = Callable[[Batches], Iterator[pa.RecordBatch]]
 
-IDS, SINGLE_IDS, USAGE, OTHER, UNSIZED, DAMAGE, LOADED, COMPACTION, READ, UNREAD = (
+IDS, SINGLE_IDS, USAGE, OTHER, UNSIZED, DAMAGE, LOADED, COMPACTION, READ, UNREAD, TENANT = (
     "ids",
     "single ids",
     "usage",
@@ -33,7 +34,10 @@ IDS, SINGLE_IDS, USAGE, OTHER, UNSIZED, DAMAGE, LOADED, COMPACTION, READ, UNREAD
     "compaction",
     "read",
     "unread",
+    "tenant",
 )
+REPORTED = (DAMAGE, UNREAD, COMPACTION, READ, OTHER, UNSIZED, TENANT)
+"""What comes to the driver: few rows, once they are summed."""
 _FACTS = pa.schema(
     [
         pa.field("tag", pa.string()),
@@ -117,6 +121,15 @@ def unknown_nodes_task(foreign: Collection[str]) -> Task:
 
     def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
         yield _facts(_damage_facts(unknown_subtrees(batch, foreign)))
+
+    return _task(look)
+
+
+def known_tenants_task() -> Task:
+    """Nodes of ``/admin`` to `FACTS`."""
+
+    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
+        yield _facts({"tag": TENANT, "path": tenant} for tenant in known_tenants(batch))
 
     return _task(look)
 

@@ -183,9 +183,7 @@ def _audit(inputs: Inputs, about: About, finding: Finding, directory: Directory,
     plan = None if no else writing.plan(orphans, found.measured().condemned, about.dump.instance_id)
     if no:
         found = replace(found, orphans_by={**found.orphans_by, "standing": _withheld(found.orphans_by["standing"])})
-    not_seen = unseen(
-        findings.shields, about.dump, inputs.listing_manifest, findings.log_segments_unread, found.missing
-    )
+    not_seen = unseen(findings.shields, about.dump, inputs.listing_manifest, findings.log_segments_unread, found)
     directory.clean()
     files = directory.sha256_of_all(sorted(directory.tables()))
     summary = summarize(about, found, passed, not_seen, plan, files)
@@ -242,6 +240,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="nodes of the metadata store below it are not Pulsar's; may be repeated",
     )
+    parser.add_argument(
+        "--bookkeeper-exclusive-to-cluster",
+        action="store_true",
+        help="this BookKeeper serves only this Pulsar cluster; without it nothing is condemned",
+    )
     return parser
 
 
@@ -253,6 +256,7 @@ def _policy(options: argparse.Namespace) -> Policy:
         max_shrink=options.max_shrink,
         allow_young=options.allow_young,
         foreign_subtrees=tuple(options.foreign_subtree),
+        bookkeeper_exclusive=options.bookkeeper_exclusive_to_cluster,
     )
 
 

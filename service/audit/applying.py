@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from service.audit.condemned import CondemnedLedger, CondemnedSender, Sent
 from service.audit.plans import PlanDigest
+from service.audit.policies import EXCLUSIVE
 from service.audit.progress import HeldProgress, advance
 from service.audit.summaries import AuditSummary, Plan
 from service.audit.tables import LedgerKind
@@ -42,6 +43,11 @@ def verified_plan(summary: AuditSummary, batches: Batches) -> Plan:
     if summary.plan is None or not all(guard.passed for guard in summary.guards):
         failed = "; ".join(f"{each.name}: {each.explanation}" for each in summary.guards if not each.passed)
         raise ConflictError(f"this audit condemns nothing, because a guard said no ({failed or 'there is no plan'})")
+    if summary.policy.get(EXCLUSIVE) is not True:
+        raise ConflictError(
+            "this audit was made without --bookkeeper-exclusive-to-cluster, so another Pulsar cluster on the same "
+            "BookKeeper may own what it condemns; if this BookKeeper serves only this cluster, audit again with it"
+        )
     digest = PlanDigest(summary.audit_id, summary.instance_id)
     for batch in batches():
         _demand_recordable(batch)

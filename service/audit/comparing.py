@@ -60,6 +60,7 @@ from service.audit.shields import Damage, Shields
 from service.audit.summaries import AuditSummary, Count, Guard, Input
 from service.audit.summing_up import About, Found, as_of_ms, failed
 from service.audit.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Subtree, Table
+from service.audit.tenants import known_tenants
 from service.audit.unknown_nodes import unknown_subtrees
 from service.audit.usage import (
     count_of_lengths,
@@ -145,13 +146,14 @@ class Comparing:
         unknown = self._inputs.nodes(
             Subtree.OTHER, NODE_COLUMNS, partial(unknown_subtrees, foreign=self._about.policy.foreign_subtrees)
         )
+        tenants = self._inputs.nodes(Subtree.ADMIN, ["path"], known_tenants)
         dumped_parts = self._dumped_parts()
         listed = list(self._inputs.columns_of_ledgers(["ledger_id"], listed_ids))
         dumped, unread_directories = _dumped(dumped_parts if self._own_ledgers else ((ids, []) for ids in listed))
         self._say(f"{sum(map(len, listed)):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
         sets = LedgerSets(listed, dumped)
         decoded = {subtree: list(_told_to(sets, parts)) for subtree, parts in nodes.items()}
-        seen = self._seen(decoded, chain.from_iterable(unknown))
+        seen = self._seen(decoded, chain.from_iterable(unknown), chain.from_iterable(tenants))
         sets.refer(seen.singles.column("ledger_id").to_numpy())
         self._say(f"{sets.references:,} references")
         gone = self._gone(sets, unread_directories)
@@ -184,14 +186,16 @@ class Comparing:
         manifests = (self._inputs.dump, self._inputs.listing)
         return guards(*manifests, found.measured(), self._about.earlier, self._about.policy)
 
-    def _seen(self, decoded: Mapping[Subtree, Sequence[DecodedPart]], unknown: Iterable[Damage]) -> _Seen:
+    def _seen(
+        self, decoded: Mapping[Subtree, Sequence[DecodedPart]], unknown: Iterable[Damage], tenants: Iterable[str]
+    ) -> _Seen:
         """Everything in the dump that references a ledger, or may."""
         parts = [part for some in decoded.values() for part in some]
         from_ledgers, damages = self._cursor_ledgers(parts)
         segments, unread = decode_log_segments(self._inputs.table(Table.LOG_SEGMENTS).to_pylist())
         more = singles_batch([*from_ledgers, *segments])
         singles = pa.Table.from_batches([*(part.singles for part in parts), more], SINGLES)
-        shields = Shields([*(each for part in parts for each in part.damages), *damages, *unknown])
+        shields = Shields([*(each for part in parts for each in part.damages), *damages, *unknown], tenants)
         unsized = pa.Table.from_batches([part.unsized for part in parts], SINGLES)
         return _Seen(decoded, _once(singles), _once(unsized), shields, unread)
 

@@ -26,7 +26,10 @@ _FEW = 20
 
 _DUMP_MAY_CONDEMN = "dump-may-condemn"
 """The user chose inputs that only nominate: no plan, but no error either."""
-_BRAKES = ("share-of-ledgers", "share-of-bytes")
+_EXCLUSIVE = "bookkeeper-exclusive-to-cluster"
+"""Whether the user has said so; it is no error either."""
+_CHOICES = (_DUMP_MAY_CONDEMN, _EXCLUSIVE)
+_BRAKES = ("share-of-ledgers", "share-of-bytes", _EXCLUSIVE)
 """They say nothing against what was seen."""
 
 EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS = 0, 1, 2
@@ -115,7 +118,7 @@ def guards(
     dump: Manifest, listing: Manifest, measured: Measured, earlier: Earlier | None, policy: Policy
 ) -> tuple[Guard, ...]:
     """Every guard, passed or not."""
-    found = [_may_condemn(dump, listing), _nothing_left_out(dump), _referenced(measured)]
+    found = [_may_condemn(dump, listing), _exclusive(policy), _nothing_left_out(dump), _referenced(measured)]
     if earlier is not None:
         found += _against_earlier(measured, earlier, policy)
     return (*found, *_shares(measured, policy))
@@ -127,8 +130,8 @@ def trusted(summary: AuditSummary) -> bool:
 
 
 def exit_code(summary: AuditSummary) -> int:
-    """0 clean, 2 findings, 1 a guard that did not pass, unless all that it says is that the inputs only nominate."""
-    if any(not guard.passed and guard.name != _DUMP_MAY_CONDEMN for guard in summary.guards):
+    """0 clean, 2 findings, 1 a guard that did not pass, unless all that it says is what the user has chosen."""
+    if any(not guard.passed and guard.name not in _CHOICES for guard in summary.guards):
         return EXIT_ERROR
     return EXIT_FINDINGS if summary.findings else EXIT_CLEAN
 
@@ -186,6 +189,17 @@ def _may_condemn(dump: Manifest, listing: Manifest) -> Guard:
         "; ".join(reservations) or "no reservation",
         "no reservation",
         "a dump or a listing that is known to lack something nominates ledgers only",
+    )
+
+
+def _exclusive(policy: Policy) -> Guard:
+    return Guard(
+        _EXCLUSIVE,
+        policy.bookkeeper_exclusive,
+        "said" if policy.bookkeeper_exclusive else "not said",
+        "said",
+        "another Pulsar cluster on the same BookKeeper would keep references that cannot be seen from here; if this "
+        "BookKeeper serves only this cluster, audit again with --bookkeeper-exclusive-to-cluster",
     )
 
 

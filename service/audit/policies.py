@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 HOUR_MS = 3_600_000
+EXCLUSIVE = "bookkeeperExclusiveToCluster"
+"""In a summary's policy: whether the audit was told that this BookKeeper serves only its Pulsar cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,8 @@ class Policy:
         max_shrink: by which share references and ledgers may have become fewer since the earlier audit.
         allow_young: whether ``min_age_ms`` may be below 24 hours.
         foreign_subtrees: paths in the metadata store below which nothing is Pulsar's.
+        bookkeeper_exclusive: no other Pulsar cluster keeps ledgers in this BookKeeper, says the user; without it
+            nothing may be deleted, since another cluster's references cannot be seen.
     """
 
     min_age_ms: int = 72 * HOUR_MS
@@ -24,6 +28,7 @@ class Policy:
     max_shrink: float = 0.2
     allow_young: bool = False
     foreign_subtrees: tuple[str, ...] = ()
+    bookkeeper_exclusive: bool = False
 
     def document(self) -> dict[str, str | int | float | bool]:
         """As the summary shows it."""
@@ -34,4 +39,5 @@ class Policy:
             "maxShrink": self.max_shrink,
             "allowYoung": self.allow_young,
             "foreignSubtrees": " ".join(sorted(self.foreign_subtrees)),
+            EXCLUSIVE: self.bookkeeper_exclusive,
         }

@@ -74,7 +74,7 @@ def _write(output: TablesOutput, about: About, listing: Manifest, findings: Find
         for batch in rows.to_batches():
             output.write(table, batch)
     files = {file.path: file.sha256 for file in output.close_tables()}
-    not_seen = unseen(findings.shields, about.dump, listing, findings.log_segments_unread, findings.found.missing)
+    not_seen = unseen(findings.shields, about.dump, listing, findings.log_segments_unread, findings.found)
     plan = None if failed(findings.guards) else _plan(about, findings.orphans)
     summary = summarize(about, findings.found, findings.guards, not_seen, plan, files)
     extract = extract_of(findings.orphans, findings.missing, findings.unattributed, findings.usage)

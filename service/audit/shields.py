@@ -11,6 +11,7 @@ from enum import StrEnum
 from service.audit.places import Place, locate
 from service.audit.summaries import Unseen
 from service.audit.tables import LedgerKind
+from service.audit.tenants import ALWAYS_KNOWN, tenant_of
 from service.ledger_ownership.paths import SCHEMAS
 
 
@@ -19,6 +20,8 @@ class Reach(StrEnum):
 
     EVERYTHING = "everything"
     """An unknown kind of node."""
+    CLUSTER = "cluster"
+    """Another Pulsar cluster's metadata: it may keep its ledgers in the same BookKeeper."""
     DATA = "data"
     """A managed ledger's list: a shadow topic's may name ledgers of any other topic."""
     BRANCH = "branch"
@@ -42,6 +45,10 @@ class Damage:
 
 _CONSEQUENCES = {
     Reach.EVERYTHING: ("nodes of an unknown kind", "they may reference any ledger, so none is condemned"),
+    Reach.CLUSTER: (
+        "nodes of other Pulsar clusters in the same metadata store",
+        "these clusters may keep their ledgers in the same BookKeeper, so none is condemned",
+    ),
     Reach.DATA: (
         "managed ledgers that cannot be understood",
         "they may be shadow topics and list any topic's ledgers, so no data ledger is condemned",
@@ -85,9 +92,13 @@ def damage_of_undecodable(path: str, place: Place, reason: str) -> Damage:
 
 
 class Shields:
-    """Tells which claims are protected."""
+    """Tells which claims are protected.
 
-    def __init__(self, damages: Iterable[Damage]) -> None:
+    ``tenants`` are those that the policies know; where there are none, they are kept elsewhere: nothing is concluded.
+    """
+
+    def __init__(self, damages: Iterable[Damage], tenants: Iterable[str] = ()) -> None:
+        self._tenants = frozenset(tenants)
         self._by_reach: dict[Reach, dict[str, str]] = {reach: {} for reach in Reach}
         for damage in sorted(damages):
             self._by_reach[damage.reach].setdefault(damage.path, damage.reason)
@@ -95,7 +106,21 @@ class Shields:
     def reason(self, kind: LedgerKind, owner_path: str) -> str | None:
         """Why a ledger of this kind, which claims the owner at this path, is protected; None if it is not."""
         found = self._anywhere(kind) or self._at(kind, owner_path)
-        return None if found is None else f"{found[0]} was not read, and may reference it: {found[1]}"
+        if found is not None:
+            return f"{found[0]} was not read, and may reference it: {found[1]}"
+        tenant = tenant_of(owner_path)
+        if self.knows_tenant(tenant):
+            return None
+        return f"/admin/policies does not know its tenant {tenant}, so it may be another Pulsar cluster's"
+
+    @property
+    def knows_tenants(self) -> bool:
+        """Whether there are policies that tell tenants."""
+        return bool(self._tenants)
+
+    def knows_tenant(self, tenant: str) -> bool:
+        """Whether a tenant may be this cluster's."""
+        return not self._tenants or tenant in self._tenants or tenant in ALWAYS_KNOWN
 
     def unseen(self) -> list[Unseen]:
         """What was not read, in words."""
@@ -103,7 +128,9 @@ class Shields:
         return [Unseen(_CONSEQUENCES[reach][0], count, _CONSEQUENCES[reach][1]) for reach, count in counted if count]
 
     def _anywhere(self, kind: LedgerKind) -> tuple[str, str] | None:
-        reaches = (Reach.EVERYTHING, Reach.DATA, Reach.BRANCH) if kind is LedgerKind.DATA else (Reach.EVERYTHING,)
+        reaches: tuple[Reach, ...] = (Reach.CLUSTER, Reach.EVERYTHING)
+        if kind is LedgerKind.DATA:
+            reaches += (Reach.DATA, Reach.BRANCH)
         return next((item for reach in reaches for item in self._by_reach[reach].items()), None)
 
     def _at(self, kind: LedgerKind, owner_path: str) -> tuple[str, str] | None:

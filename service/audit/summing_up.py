@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,6 +15,7 @@ from service.audit.tables import OrphanStanding, Subtree
 
 _REMEMBERED_LOOKS = 100
 _ID_DIGITS = 8
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +111,24 @@ def input_of_audit(summary: AuditSummary, sha256: str) -> Input:
     return Input(sha256, f"audit {summary.audit_id}", store_time_ms=summary.store_time_ms)
 
 
-def unseen(shields: Shields, dump: Manifest, listing: Manifest, log_segments_unread: int, missing: int) -> list[Unseen]:
+def unseen(shields: Shields, dump: Manifest, listing: Manifest, log_segments_unread: int, found: Found) -> list[Unseen]:
     """Everything that this audit could not see, in words."""
     others = (Subtree.BOOKKEEPER, Subtree.DISTRIBUTED_LOG, Subtree.ADMIN, Subtree.OTHER)
     unread = sum(dump.counts[part.value].unreadable for part in others if part.value in dump.counts)
     ledgers = dump.counts[Subtree.LEDGERS.value].unreadable if Subtree.LEDGERS.value in dump.counts else 0
-    found = [
+    tenants = sorted(tenant for tenant in found.orphans_by["tenant"] if tenant and not shields.knows_tenant(tenant))
+    seen = [
         *shields.unseen(),
+        Unseen(
+            f"tenants of unreferenced ledgers that /admin/policies does not know ({_few(tenants)})",
+            len(tenants),
+            "they may be another Pulsar cluster's in the same BookKeeper, so no ledger that claims them is condemned",
+        ),
+        Unseen(
+            "tenants' policies, which this metadata store does not have",
+            0 if shields.knows_tenants else 1,
+            "whether a ledger claims a tenant of another Pulsar cluster was not looked at",
+        ),
         Unseen(
             "records of DistributedLog that were not understood",
             log_segments_unread,
@@ -139,11 +151,15 @@ def unseen(shields: Shields, dump: Manifest, listing: Manifest, log_segments_unr
         ),
         Unseen(
             "references to ledgers that do not exist",
-            missing,
+            found.missing,
             "one that was made and trimmed again while the dump was made looks the same; the next audit tells",
         ),
     ]
-    return [each for each in found if each.count]
+    return [each for each in seen if each.count]
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join([*names[:_NAMED], *(["..."] if len(names) > _NAMED else [])])
 
 
 def summarize(

@@ -27,12 +27,13 @@ Make the listing first (ledgers list), then the dump (metadata dump). Both are c
 anything is read. The result is a directory of tables, a report (report.html), metrics and a summary.
 
 Nothing is condemned at the first look. Give a later audit the one before with --previous: what both found unreferenced,
-unchanged, old enough, and with everything readable that might reference it, becomes the plan.
+unchanged, old enough, and with everything readable that might reference it, becomes the plan, if this BookKeeper
+serves only this Pulsar cluster: say so with --bookkeeper-exclusive-to-cluster.
 
 The Spark job pyspark_jobs/orphan_ledgers/job.py takes the same options and gives the same tables.
 
 Example: pulsar-sidecar audit run --dump dumps/tuesday --listing listings/tuesday --previous audits/monday
-         --output audits/tuesday"""
+         --output audits/tuesday --bookkeeper-exclusive-to-cluster"""
 
 
 def add_run(app: typer.Typer, run_audit: RunAudit) -> None:
@@ -76,6 +77,14 @@ def add_run(app: typer.Typer, run_audit: RunAudit) -> None:
                 "Otherwise nodes of an unknown kind keep every ledger from being condemned.",
             ),
         ] = None,
+        bookkeeper_exclusive: Annotated[
+            bool,
+            typer.Option(
+                "--bookkeeper-exclusive-to-cluster",
+                help="This BookKeeper serves only this Pulsar cluster. Without it nothing is condemned: another "
+                "cluster's references cannot be seen from here.",
+            ),
+        ] = False,
     ) -> None:
         policy = Policy(
             min_age_ms=round(min_age_hours * HOUR_MS),
@@ -84,6 +93,7 @@ def add_run(app: typer.Typer, run_audit: RunAudit) -> None:
             max_shrink=max_shrink,
             allow_young=allow_young,
             foreign_subtrees=tuple(foreign_subtrees or ()),
+            bookkeeper_exclusive=bookkeeper_exclusive,
         )
         raise typer.Exit(_ran(AuditRequest(dump, listing, directory, previous, policy), run_audit))
 

@@ -23,6 +23,7 @@ _EVERY_TABLE: Final = (*(f"--{table}" for table in _TABLES), "--limit", _ROWS)
 
 IMPATIENT: Final = (
     "--min-age-hours", "0", "--allow-young", "--look-window-hours", "0", "--max-share", "1", "--max-shrink", "1",
+    "--bookkeeper-exclusive-to-cluster",
 )  # fmt: skip
 """An audience does not sit through three days, and a small cluster's leaks are a large share of it."""
 

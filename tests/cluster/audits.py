@@ -17,7 +17,14 @@ from service.audit_run_bootstrap import make_audit
 from service.local_cluster.addresses import ClusterAddresses
 from tests.made_audits import MadeAudit
 
-IMPATIENT = Policy(min_age_ms=3_000, look_window_ms=2_000, max_share=1.0, max_shrink=1.0, allow_young=True)
+IMPATIENT = Policy(
+    min_age_ms=3_000,
+    look_window_ms=2_000,
+    max_share=1.0,
+    max_shrink=1.0,
+    allow_young=True,
+    bookkeeper_exclusive=True,
+)
 """Days and hours of the defaults, cut down to seconds; a test's leaks are a large share of its cluster."""
 
 _TICK = "/tick-of-tests"

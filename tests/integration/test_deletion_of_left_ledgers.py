@@ -93,7 +93,7 @@ def test_a_deleted_ledger_comes_back_with_its_entries(scene: Scene) -> None:
     until(lambda: workload.existing(left.data) == {kept}, "the one whose protection was ended is deleted")
     scene.oracles.wait_until_drained(sidecar)
     assert not workload.existing(left.data)
-    waits = [outcome.reason for outcome in scene.oracles.outcomes() if outcome.ledger_id == kept]
+    waits = [outcome.reason for outcome in scene.oracles.outcomes if outcome.ledger_id == kept]
     assert "brought-back" in waits
 
 

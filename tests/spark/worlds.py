@@ -27,7 +27,7 @@ NAMES = ("t{}/n/persistent/a", "t{}/n/persistent/b%2Fc-partition-3", "u{}/c/m/pe
 CURSORS = ("sub", "s%2Fub", "__compaction")
 TOPICS = ("persistent://t{}/n/a", "persistent://u{}/m/a.b", "persistent://t{}/n/gone")
 SCHEMAS = ("t{}/n/a", "u{}/m/a.b")
-ODD = ("/managed-ledgers/odd", "/schemas/t/n/a", "/managed-ledgers/u", "/new-kind/x")
+ODD = ("/managed-ledgers/odd", "/schemas/t/n/a", "/managed-ledgers/u", "/new-kind/x", "/stream/b/managed-ledgers")
 _IDS = st.one_of(st.integers(11, 40), st.sampled_from([2**20 - 1, 2**20, 2**31, 2**40 + 5]))
 _IDS_OF_A_CLUSTER = 64
 
@@ -52,6 +52,9 @@ class RandomCluster:
         for schema in draw(st.sets(st.sampled_from(self._schemas))):
             world.nodes[f"/schemas/{schema}"] = schema_locator_bytes(draw(st.lists(self._ids, min_size=1, max_size=3)))
         world.log_segments.append(segment_row(draw(st.one_of(st.none(), self._ids))))
+        for tenant in draw(st.sets(st.sampled_from(["t{}", "u{}"]))):
+            policies = draw(st.sampled_from(["policies", "local-policies"]))
+            world.nodes[f"/admin/{policies}/{tenant.format(self._number)}"] = b"{}"
         own = draw(st.sets(self._ids, max_size=15))
         for ledger_id in own:
             self._ledger(ledger_id)

@@ -155,6 +155,7 @@ def full_world() -> World:
         COMPACTION: cursor_bytes(cursor_ledger=6),
         "/schemas/t/n/topic": schema_locator_bytes([7, 8]),
         "/admin/clusters/local": b"{}",
+        "/admin/policies/t": b"{}",
     }
     world.cursor_ledgers = [compaction_row(9)]
     world.log_segments = [segment_row(10)]
@@ -183,7 +184,7 @@ def segment_row(ledger_id: int | None, **changed: Any) -> dict[str, Any]:
     return {"path": path, "kind": "completed", "ledger_id": ledger_id, "value": b"1;2;3", **changed}
 
 
-NO_WAITING = Policy(min_age_ms=72 * HOUR_MS, look_window_ms=0, max_share=1.0)
+NO_WAITING = Policy(min_age_ms=72 * HOUR_MS, look_window_ms=0, max_share=1.0, bookkeeper_exclusive=True)
 Engine = Callable[[AuditRequest], Audited]
 
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from service.audit.ages import age_label
 from service.audit.plans import PlanDigest
+from service.audit.policies import EXCLUSIVE
 from service.audit.summaries import AuditSummary, Count, Engine, Guard, Input, Look, Plan, Unseen
 from service.audit.tables import (
     LEDGER_USAGE,
@@ -158,7 +159,7 @@ def summary(orphans: Sequence[dict[str, Any]] = (), **changed: Any) -> AuditSumm
             "dump": Input("a" * 64, "zk zookeeper:2181", 100, 200, STORE_TIME_MS),
             "listing": Input("b" * 64, "bookie-http http://bookie:8000"),
         },
-        "policy": {"min-age": "3 days", "max-orphan-share": 0.05, "override": False, "window-hours": 24},
+        "policy": {"min-age": "3 days", "max-orphan-share": 0.05, "override": False, EXCLUSIVE: True},
         "existing": Count(1000, 10**9),
         "referenced": Count(1000 - len(orphans), 10**9 - total.known_bytes),
         "references": 1100,

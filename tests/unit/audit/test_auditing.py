@@ -184,7 +184,7 @@ def test_the_first_look_condemns_nothing(auditor: Auditor, world: World) -> None
 
 
 def test_the_window_counts_from_the_first_of_several_looks(auditor: Auditor, world: World) -> None:
-    auditor.policy = Policy(max_share=1)
+    auditor.policy = Policy(max_share=1, bookkeeper_exclusive=True)
     world.ledger(ORPHAN)
     found = auditor.audit(world)
     standings = []
@@ -196,7 +196,7 @@ def test_the_window_counts_from_the_first_of_several_looks(auditor: Auditor, wor
 
 
 def test_a_gap_in_the_looks_begins_anew(auditor: Auditor, world: World) -> None:
-    auditor.policy = Policy(max_share=1)
+    auditor.policy = Policy(max_share=1, bookkeeper_exclusive=True)
     world.ledger(ORPHAN)
     first = auditor.audit(world)
     listed = world.nodes[TOPIC_NODE]
@@ -510,19 +510,19 @@ def test_the_brake_stops_a_plan_of_too_many(auditor: Auditor, world: World) -> N
     world.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 180))
     for ledger_id in range(200, 211):
         world.ledger(ledger_id, length_bytes=1)
-    auditor.policy = Policy(look_window_ms=0)
+    auditor.policy = Policy(look_window_ms=0, bookkeeper_exclusive=True)
     found = auditor.twice(world)
     assert (failed(found.summary), found.audited.exit_code, found.summary.plan) == (["share-of-ledgers"], 1, None)
     assert set(found.standings.values()) == {"withheld"}
     assert found.summary.orphans["withheld"].ledgers == 11
     # A brake says nothing against what was seen: the look counts, and a word lets it through.
-    auditor.policy = Policy(look_window_ms=0, max_share=0.2)
+    auditor.policy = Policy(look_window_ms=0, max_share=0.2, bookkeeper_exclusive=True)
     world.as_of_ms += DAY_MS
     assert set(auditor.audit(world, found.directory).standings.values()) == {"condemned"}
 
 
 def test_the_brake_counts_bytes_too(auditor: Auditor, world: World) -> None:
-    auditor.policy = Policy(look_window_ms=0)
+    auditor.policy = Policy(look_window_ms=0, bookkeeper_exclusive=True)
     for ledger_id in range(100, 180):
         world.ledger(ledger_id)
     world.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 180))

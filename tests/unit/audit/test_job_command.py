@@ -16,6 +16,7 @@ from tests.unit.audit.findings import orphan, summary
 PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
 FAILED = Guard("share-of-ledgers", False, "40 %", "10 %", "too many")
 
+EXCLUSIVE = ("--bookkeeper-exclusive-to-cluster",)
 FOREIGN = ("--foreign-subtree", "/hbase", "--foreign-subtree", "/kafka")
 
 
@@ -85,9 +86,15 @@ def test_a_wheel_is_sent_under_a_name_that_executors_import_from(
 
 def test_every_option(fake: Job) -> None:
     options = ("--previous", "p", "--min-age-hours", "1.5", "--look-window-hours", "2", "--max-share", "0.3")
-    job.main((*PLACES, *options, "--max-shrink", "0.4", "--allow-young", *FOREIGN))
+    job.main((*PLACES, *options, "--max-shrink", "0.4", "--allow-young", *FOREIGN, *EXCLUSIVE))
     policy = Policy(
-        round(1.5 * HOUR_MS), 2 * HOUR_MS, 0.3, 0.4, allow_young=True, foreign_subtrees=("/hbase", "/kafka")
+        round(1.5 * HOUR_MS),
+        2 * HOUR_MS,
+        0.3,
+        0.4,
+        allow_young=True,
+        foreign_subtrees=("/hbase", "/kafka"),
+        bookkeeper_exclusive=True,
     )
     assert fake.asked == [("d", "l", "o", "p", policy)]
 

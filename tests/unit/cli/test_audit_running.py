@@ -16,6 +16,7 @@ from service.model.errors import InvalidInputError
 
 PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
 
+EXCLUSIVE = ("--bookkeeper-exclusive-to-cluster",)
 FOREIGN = ("--foreign-subtree", "/hbase", "--foreign-subtree", "/kafka")
 
 
@@ -51,10 +52,16 @@ def test_an_audit_as_it_is_usually_asked_for() -> None:
 def test_every_option() -> None:
     engine = Engine(code=2)
     options = ("--previous", "p", "--min-age-hours", "1.5", "--look-window-hours", "2", "--max-share", "0.3")
-    result = ran(engine, *PLACES, *options, "--max-shrink", "0.4", "--allow-young", *FOREIGN)
+    result = ran(engine, *PLACES, *options, "--max-shrink", "0.4", "--allow-young", *FOREIGN, *EXCLUSIVE)
     assert result.exit_code == 2
     policy = Policy(
-        round(1.5 * HOUR_MS), 2 * HOUR_MS, 0.3, 0.4, allow_young=True, foreign_subtrees=("/hbase", "/kafka")
+        round(1.5 * HOUR_MS),
+        2 * HOUR_MS,
+        0.3,
+        0.4,
+        allow_young=True,
+        foreign_subtrees=("/hbase", "/kafka"),
+        bookkeeper_exclusive=True,
     )
     assert engine.requests == [AuditRequest(Path("d"), Path("l"), Path("o"), Path("p"), policy)]
 

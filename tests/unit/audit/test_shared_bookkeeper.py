@@ -1,0 +1,163 @@
+"""Two Pulsar clusters on one BookKeeper: the other's live ledgers look like orphans, and no audit condemns them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from service.audit.applying import verified_plan
+from service.audit.policies import HOUR_MS, Policy
+from service.audit.tables import Table
+from service.audit.verdicts import Verdict, conclude
+from service.model.errors import ConflictError
+from service.model.ledgers import LedgerState
+from tests.fakes.bookkeeper import cursor_custom_metadata, data_custom_metadata, managed_ledger_bytes
+from tests.unit.audit.audit_worlds import MANAGED_LEDGER, NO_WAITING, Auditor, World, full_world
+
+OTHERS = range(600, 612)
+NESTED = "/pulsar-b/managed-ledgers"
+
+
+@pytest.fixture
+def auditor(swift_path: Path) -> Auditor:
+    return Auditor(swift_path)
+
+
+@pytest.fixture
+def world() -> World:
+    """Another cluster has a topic of the same name, as with geo-replication; its references are elsewhere."""
+    world = full_world()
+    living = [world.ledger(ledger_id) for ledger_id in range(300, 500)]
+    world.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
+    for ledger_id in OTHERS[:-2]:
+        world.ledger(ledger_id, data_custom_metadata(MANAGED_LEDGER))
+    world.ledger(OTHERS[-2], data_custom_metadata(MANAGED_LEDGER), state=LedgerState.OPEN)
+    world.ledger(OTHERS[-1], cursor_custom_metadata(MANAGED_LEDGER, "sub"), state=LedgerState.OPEN)
+    return world
+
+
+# --- the setting -----------------------------------------------------------------------------------------------------
+
+
+def test_with_the_defaults_nothing_is_condemned(auditor: Auditor, world: World) -> None:
+    auditor.policy = Policy()
+    found = auditor.twice(world)
+    assert set(found.standings.values()) == {"withheld"}
+    assert set(found.orphans) == set(OTHERS)
+    assert found.summary.plan is None
+    assert found.audited.exit_code == 2
+    assert found.summary.policy["bookkeeperExclusiveToCluster"] is False
+    (guard,) = (guard for guard in found.summary.guards if not guard.passed)
+    assert "--bookkeeper-exclusive-to-cluster" in guard.explanation
+    conclusion = conclude(found.summary, "audits/tuesday")
+    assert conclusion.verdict is Verdict.FINDINGS
+    assert "--bookkeeper-exclusive-to-cluster" in conclusion.sentence
+    report = (found.directory / "report.html").read_text()
+    assert "--bookkeeper-exclusive-to-cluster" in report
+    with pytest.raises(ConflictError, match="--bookkeeper-exclusive-to-cluster"):
+        verified_plan(found.summary, list)
+
+
+def test_a_look_without_the_setting_counts_when_it_is_given(auditor: Auditor, world: World) -> None:
+    auditor.policy = Policy()
+    first = auditor.audit(world)
+    world.as_of_ms += 24 * HOUR_MS
+    auditor.policy = Policy(bookkeeper_exclusive=True)
+    found = auditor.audit(world, first.directory)
+    assert set(found.standings.values()) == {"condemned"}
+    assert found.summary.plan is not None
+    assert found.summary.policy["bookkeeperExclusiveToCluster"] is True
+
+
+def test_a_clean_cluster_needs_no_setting(auditor: Auditor) -> None:
+    auditor.policy = Policy()
+    found = auditor.twice(full_world())
+    assert (found.audited.exit_code, found.orphans) == (0, {})
+
+
+def test_a_plan_that_an_earlier_version_made_is_refused(auditor: Auditor, world: World) -> None:
+    summary = auditor.twice(world).summary
+    assert summary.plan is not None
+    policy = {name: value for name, value in summary.policy.items() if name != "bookkeeperExclusiveToCluster"}
+    with pytest.raises(ConflictError, match="--bookkeeper-exclusive-to-cluster"):
+        verified_plan(replace(summary, policy=policy), list)
+
+
+# --- what can be seen of another cluster -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "chroot", ["/pulsar-b", "/pulsar", "/stream/b", "/a/b/c", "/loadbalance/b", "/namespace/b/c/d"]
+)
+@pytest.mark.parametrize("foreign", [(), ("/pulsar-b", "/a/b", "/stream")])
+def test_a_cluster_below_another_chroot_protects_everything(
+    auditor: Auditor, world: World, chroot: str, foreign: tuple[str, ...]
+) -> None:
+    namespace = f"{chroot}/managed-ledgers/t/n/persistent"
+    for path in (f"{chroot}/managed-ledgers", f"{chroot}/managed-ledgers/t", f"{chroot}/managed-ledgers/t/n"):
+        world.nodes[path] = b""
+    world.nodes |= {namespace: b"", f"{namespace}/topic": managed_ledger_bytes(list(OTHERS))}
+    auditor.policy = replace(NO_WAITING, foreign_subtrees=foreign)
+    found = auditor.twice(world)
+    assert set(found.standings.values()) == {"unproven"}
+    row = found.rows(Table.ORPHAN_LEDGERS)[0]
+    assert f"{chroot}/managed-ledgers was not read" in row["reason"]
+    assert "another Pulsar cluster" in row["reason"]
+    assert any("other Pulsar clusters" in unseen.what for unseen in found.summary.unseen)
+
+
+@pytest.mark.parametrize("path", [NESTED, "/pulsar-b/schemas"])
+def test_an_empty_or_unreadable_tree_is_one_too(auditor: Auditor, world: World, path: str) -> None:
+    for value in (b"", None):
+        world.nodes[path] = value
+        auditor.policy = replace(NO_WAITING, foreign_subtrees=("/pulsar-b",))
+        assert set(auditor.twice(world).standings.values()) == {"unproven"}
+
+
+def test_a_tree_that_is_named_itself_protects_nothing(auditor: Auditor, world: World) -> None:
+    world.nodes |= {NESTED: b"", f"{NESTED}/t/n/persistent": b"", f"{NESTED}/t/n/persistent/x": b"data"}
+    auditor.policy = replace(NO_WAITING, foreign_subtrees=(f"{NESTED}/",))
+    assert set(auditor.twice(world).standings.values()) == {"condemned"}
+
+
+def test_tenants_and_namespaces_may_be_called_so(auditor: Auditor, world: World) -> None:
+    for tenant in ("schemas", "managed-ledgers"):
+        world.nodes |= {
+            f"/namespace/{tenant}": b"",
+            f"/namespace/t/{tenant}": b"",
+            f"/namespace/{tenant}/n/0x00000000_0xffffffff": b"{}",
+            f"/loadbalance/bundle-data/{tenant}": b"",
+            f"/admin/policies/{tenant}": b"{}",
+            f"/managed-ledgers/{tenant}": b"",
+        }
+    assert set(auditor.twice(world).standings.values()) == {"condemned"}
+
+
+def test_a_tenant_that_the_policies_do_not_know_protects_its_ledgers(auditor: Auditor, world: World) -> None:
+    world.nodes["/admin/local-policies/old"] = b"{}"
+    strangers = {
+        700: data_custom_metadata("others/n/persistent/topic"),
+        701: cursor_custom_metadata("others/n/persistent/topic", "sub"),
+    }
+    ours = {
+        702: data_custom_metadata("pulsar/other-cluster/10.0.0.1:8080/persistent/healthcheck"),
+        703: data_custom_metadata("pulsar/10.0.0.1:8080/persistent/healthcheck"),
+        704: data_custom_metadata("old/n/persistent/topic"),
+    }
+    for ledger_id, custom in (strangers | ours).items():
+        world.ledger(ledger_id, custom)
+    found = auditor.twice(world)
+    assert {found.standings[ledger_id] for ledger_id in strangers} == {"unproven"}
+    assert {found.standings[ledger_id] for ledger_id in [*ours, *OTHERS]} == {"condemned"}
+    assert "does not know its tenant others" in found.orphans[700]["reason"]
+    (unseen,) = found.summary.unseen
+    assert (unseen.count, "(others)" in unseen.what) == (1, True)
+
+
+def test_without_policies_tenants_are_not_compared_and_it_says_so(auditor: Auditor, world: World) -> None:
+    del world.nodes["/admin/policies/t"]
+    world.ledger(700, data_custom_metadata("others/n/persistent/topic"))
+    found = auditor.twice(world)
+    assert set(found.standings.values()) == {"condemned"}
+    (unseen,) = found.summary.unseen
+    assert "tenants' policies" in unseen.what
