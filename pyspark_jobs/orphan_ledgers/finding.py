@@ -19,19 +19,26 @@ from pyspark_jobs.orphan_ledgers import first_pass, tasks, usage_tasks
 from pyspark_jobs.orphan_ledgers.counting import compared_counts, judged_counts, usage_counts
 from pyspark_jobs.orphan_ledgers.files import Directory
 from pyspark_jobs.orphan_ledgers.id_sets import union
+from pyspark_jobs.orphan_ledgers.reported import (
+    REFERENCES,
+    dangers_of,
+    log_segments_unread_of,
+    shields_of,
+    unsized_references,
+)
 from pyspark_jobs.orphan_ledgers.rows import Rows
 from pyspark_jobs.orphan_ledgers.schemas import spark_schema
 from pyspark_jobs.orphan_ledgers.workers import in_worker
 from service.audit.batch_work import OWNER_COLUMNS
-from service.audit.decoding import NODE_COLUMNS, unread_compaction_cursors
+from service.audit.decoding import NODE_COLUMNS
 from service.audit.dumping import LEDGERS_LEFT_OUT
 from service.audit.findings import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS
 from service.audit.guards import demand_few_missing
 from service.audit.judging import Judge
 from service.audit.manifests import Manifest
 from service.audit.policies import Policy
-from service.audit.shields import Damage, Reach, Shields
-from service.audit.summaries import Count
+from service.audit.shields import Shields
+from service.audit.summaries import Count, Danger
 from service.audit.summing_up import Found, as_of_ms
 from service.audit.tables import (
     CURSOR_LEDGERS,
@@ -52,8 +59,6 @@ from service.model.ids import LedgerId
 LISTED, DUMPED = "listed", "dumped"
 _MOST_BROADCAST_IDS, _MOST_BROADCAST_ROWS = 4_000_000, 500_000
 """What the driver and every worker may hold whole: ids of ledgers, 8 bytes each; candidates' owners."""
-_REFERENCES = (first_pass.OTHER, first_pass.UNSIZED)
-"""The tags of `first_pass.OTHERS`."""
 _USAGE_KEYS = ("tenant", "namespace", "topic", "kind")
 _COUNTED = ("standing", "kind", "cause", "tenant", "age")
 
@@ -103,6 +108,7 @@ class Findings:
     found: Found
     shields: Shields
     log_segments_unread: int
+    dangers: tuple[Danger, ...]
 
     @property
     def orphans(self) -> DataFrame:
@@ -143,9 +149,9 @@ class Finding:
         # As `service.audit.missing.made_before`: what is younger was made while the inputs were taken.
         missing = named_in_vain.where(F.col("ledger_id") <= counts["newest"])
         candidates = counts["candidate_ledgers"]
-        few = candidates + _unsized_references(reported) <= _MOST_BROADCAST_IDS
+        few = candidates + unsized_references(reported) <= _MOST_BROADCAST_IDS
         ledgers = self._keep(self._wanted_ledgers(sets, facts, few))
-        shields = _shields(reported)
+        shields = shields_of(reported)
         few_candidates = candidates <= _MOST_BROADCAST_ROWS
         judged = self._keep(self._judged(_newest(ledgers.where("content is null")), shields, few_candidates))
         sizes = ledgers.where("content is not null").select(F.lit(usage_tasks.SIZE).alias("tag"), "part", "content")
@@ -162,7 +168,7 @@ class Finding:
             unattributed=by_column["is_orphan"].get("false", Count()),
             missing=0 if not len(gone) else missing.count(),
         )
-        return Findings(judged, missing, usage, found, shields, _log_segments_unread(reported))
+        return Findings(judged, missing, usage, found, shields, log_segments_unread_of(reported), dangers_of(reported))
 
     def release(self) -> None:
         """Give back what was kept between steps."""
@@ -188,6 +194,7 @@ class Finding:
                 first_pass.unknown_nodes_task(self._policy.foreign_subtrees),
             ),
             (self._inputs.nodes((Subtree.ADMIN,), ["path"]), first_pass.known_tenants_task()),
+            (self._inputs.nodes((Subtree.ADMIN,), NODE_COLUMNS), first_pass.admin_nodes_task()),
             (self._inputs.table(Table.CURSOR_LEDGERS), first_pass.decode_cursor_ledgers_task(self._shares)),
             (self._inputs.table(Table.LOG_SEGMENTS), first_pass.decode_log_segments_task(self._shares)),
             (self._inputs.ledgers(["ledger_id"]), first_pass.listed_ids_task(LISTED)),
@@ -258,7 +265,7 @@ class Finding:
     # --- judging -----------------------------------------------------------------------------------------------
 
     def _reported(self, facts: DataFrame) -> list[Row]:
-        """Tenants, and what was not read: damages, directories, log segments, compaction cursors without a reading.
+        """Tenants, shadows, and what was not read: damages, directories, log segments, compaction cursors without a reading.
 
         Beside them one row each counts `first_pass.OTHER` and `first_pass.UNSIZED`.
         """
@@ -266,7 +273,7 @@ class Finding:
         # A cursor and the reading of its ledger fall into one group, and so do references, which are many.
         is_cursor = F.col("tag").isin(first_pass.COMPACTION, first_pass.READ)
         group = F.when(is_cursor, first_pass.COMPACTION).otherwise(F.col("tag")).alias("tag")
-        no_reference = ~F.col("tag").isin(*_REFERENCES)
+        no_reference = ~F.col("tag").isin(*REFERENCES)
         about = (F.when(no_reference, F.col(name)).alias(name) for name in ("path", "kind", "reason"))
         summed = rows.groupBy(group, *about).agg(
             F.max(F.col("tag") == first_pass.READ).alias("was_read"),
@@ -304,7 +311,7 @@ class Finding:
 
     def _usage(self, facts: DataFrame, sizes: DataFrame, gone: Numbers, named_in_vain: DataFrame) -> DataFrame:
         """`usage_tasks.USAGE_SHARES` of lists that tell sizes, and of other references; without what is missing."""
-        singles = _packed(facts, *_REFERENCES).union(sizes).groupBy("part")
+        singles = _packed(facts, *REFERENCES).union(sizes).groupBy("part")
         single = singles.applyInArrow(in_worker(usage_tasks.singles_usage_task(gone, self._shares)), usage_tasks.SHARES)
         # As `service.audit.usage.usage_taken_off`.
         of_lists = named_in_vain.where((F.col("kind") == LedgerKind.DATA.value) & F.col("size_bytes").isNotNull())
@@ -337,24 +344,6 @@ def _not_replaced(singles: DataFrame) -> DataFrame:
     is_compacted = F.col("kind") == LedgerKind.COMPACTED.value
     youngest = singles.where(is_compacted).groupBy("path").agg(F.max("ledger_id").alias("youngest"))
     return singles.join(youngest, "path", "left").where(~is_compacted | (F.col("ledger_id") == F.col("youngest")))
-
-
-def _shields(reported: Sequence[Row]) -> Shields:
-    damages = [
-        Damage(row["path"], Reach(row["kind"]), row["reason"]) for row in reported if row["tag"] == first_pass.DAMAGE
-    ]
-    unread = [row["path"] for row in reported if row["tag"] == first_pass.COMPACTION]
-    tenants = [row["path"] for row in reported if row["tag"] == first_pass.TENANT]
-    return Shields([*damages, *unread_compaction_cursors(unread, ())], tenants)
-
-
-def _unsized_references(reported: Sequence[Row]) -> int:
-    """How many there are whose ledgers' sizes are BookKeeper's to tell, with repetitions."""
-    return sum(row["ledgers"] for row in reported if row["tag"] in _REFERENCES)
-
-
-def _log_segments_unread(reported: Sequence[Row]) -> int:
-    return sum(row["ledgers"] or 0 for row in reported if row["tag"] == first_pass.UNREAD and row["path"] is None)
 
 
 def _newest(ledgers: DataFrame) -> DataFrame:

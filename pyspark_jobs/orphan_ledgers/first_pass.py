@@ -15,15 +15,17 @@ from pyspark_jobs.orphan_ledgers.packing import pack_shares, shares_of_ledgers, 
 from service.audit.batch_work import decode_part, dumped_ids
 from service.audit.decoding import decode_cursor_ledgers, decode_log_segments, singles_batch
 from service.audit.owner_columns import owners_at
+from service.audit.shadow_topics import admin_facts
 from service.audit.shields import Damage
 from service.audit.tenants import known_tenants
 from service.audit.unknown_nodes import unknown_subtrees
 from service.audit.varints import Ids
+from service.ledger_ownership.shadows import Shadow
 
 Batches = Iterable[pa.RecordBatch]
 Task = Callable[[Batches], Iterator[pa.RecordBatch]]
 
-IDS, SINGLE_IDS, USAGE, OTHER, UNSIZED, DAMAGE, LOADED, COMPACTION, READ, UNREAD, TENANT = (
+IDS, SINGLE_IDS, USAGE, OTHER, UNSIZED, DAMAGE, LOADED, COMPACTION, READ, UNREAD, TENANT, SHADOW, RETENTION = (
     "ids",
     "single ids",
     "usage",
@@ -35,8 +37,10 @@ IDS, SINGLE_IDS, USAGE, OTHER, UNSIZED, DAMAGE, LOADED, COMPACTION, READ, UNREAD
     "read",
     "unread",
     "tenant",
+    "shadow",
+    "retention",
 )
-REPORTED = (DAMAGE, UNREAD, COMPACTION, READ, OTHER, UNSIZED, TENANT)
+REPORTED = (DAMAGE, UNREAD, COMPACTION, READ, OTHER, UNSIZED, TENANT, SHADOW, RETENTION)
 """What comes to the driver: few rows, once they are summed."""
 _FACTS = pa.schema(
     [
@@ -112,6 +116,18 @@ def decode_nodes_task(shares: int) -> Task:
         yield _single_facts(UNSIZED, part.unsized, sets, shares)
         yield _facts(_damage_facts(part.damages))
         yield _facts({"tag": COMPACTION, "path": path} for path in part.compaction_cursors)
+        yield _facts(_shadow_facts(part.shadows))
+
+    return _task(look)
+
+
+def admin_nodes_task() -> Task:
+    """Nodes below ``/admin`` to `FACTS`."""
+
+    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
+        found = admin_facts(batch)
+        yield _facts(_shadow_facts(found.shadows))
+        yield _facts({"tag": RETENTION, "path": path, "reason": text} for path, text in found.retentions.items())
 
     return _task(look)
 
@@ -206,3 +222,7 @@ def _single_facts(tag: str, singles: pa.RecordBatch, sets: _IdSets, shares: int)
 
 def _damage_facts(damages: Iterable[Damage]) -> Iterator[dict[str, Any]]:
     return ({"tag": DAMAGE, "path": each.path, "kind": each.reach.value, "reason": each.reason} for each in damages)
+
+
+def _shadow_facts(shadows: Iterable[Shadow]) -> Iterator[dict[str, Any]]:
+    return ({"tag": SHADOW, "path": str(each.topic), "reason": each.source} for each in shadows)

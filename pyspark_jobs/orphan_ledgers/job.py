@@ -186,7 +186,7 @@ def _audit(inputs: Inputs, about: About, finding: Finding, directory: Directory,
     not_seen = unseen(findings.shields, about.dump, inputs.listing_manifest, findings.log_segments_unread, found)
     directory.clean()
     files = directory.sha256_of_all(sorted(directory.tables()))
-    summary = summarize(about, found, passed, not_seen, plan, files)
+    summary = summarize(about, found, passed, not_seen, plan, files, findings.dangers)
     directory.write_text(REPORT_NAME, report_html(summary, extract(findings, orphans), place=place))
     directory.write_text(METRICS_NAME, metrics_text(summary))
     directory.write_text(SUMMARY_NAME, _json(summary))

@@ -76,6 +76,8 @@ class TopicDeletionParameters(Query):
     """Accepted as Pulsar does; any sidecar can take this call."""
     delete_schema: bool = False
     """Accepted as older Pulsar does; the schema is always deleted with the topic."""
+    confirm_source_data_loss: str | None = None
+    """The topic's full name, to delete the source of a shadow topic although the shadow loses its data too."""
 
 
 class LedgerDeletionParameters(Query):

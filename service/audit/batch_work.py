@@ -1,6 +1,6 @@
 """What is done with one batch of rows, maybe in another process: functions of the batch alone, answers that travel."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.audit.causes import OwnerNode, owner_node
-from service.audit.decoding import decode_nodes, is_compaction_cursor
+from service.audit.decoding import DecodedNodes, decode_nodes, is_compaction_cursor
 from service.audit.findings import LISTED_LEDGER_COLUMNS, Cases, read_cases
 from service.audit.ledger_ids import ledger_ids
 from service.audit.ledger_lengths import ledger_lengths
@@ -21,6 +21,8 @@ from service.audit.tables import LEDGERS
 from service.audit.usage import loaded_topics, named_usage
 from service.audit.varints import Ids, Numbers, narrowed
 from service.ledger_ownership.compaction import COMPACTION_CURSOR
+from service.ledger_ownership.shadows import Shadow
+from service.model.names import topic_of_managed_ledger
 
 NO_LEDGER = -1
 OWNER_COLUMNS = ("path", "value", "version", "mzxid")
@@ -58,6 +60,7 @@ class DecodedPart:
     damages: list[Damage]
     loaded: pa.RecordBatch
     compaction_cursors: list[str]
+    shadows: list[Shadow]
 
     def naming(self, chosen: Numbers) -> Numbers:
         """The places of the nodes whose lists have some of ``ids``, told by their places."""
@@ -94,7 +97,15 @@ def decode_part(batch: pa.RecordBatch) -> DecodedPart:
         decoded.damages,
         loaded_topics(decoded.cursors),
         [path for path in paths if is_compaction_cursor(locate(path))],
+        list(_shadows(decoded)),
     )
+
+
+def _shadows(decoded: DecodedNodes) -> Iterator[Shadow]:
+    for number, source in decoded.shadows.items():
+        topic = topic_of_managed_ledger(locate(decoded.paths[number].as_py()).owner)
+        if topic is not None:
+            yield Shadow(topic, source)
 
 
 def lists_naming(wanted: Numbers, batch: pa.RecordBatch) -> pa.RecordBatch:

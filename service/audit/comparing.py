@@ -5,6 +5,7 @@ and judged one at a time. Invariant: a ledger is a candidate only if it is in th
 ledgers.
 """
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,8 +57,9 @@ from service.audit.judging import EarlierLook, Judge
 from service.audit.ledger_sets import LedgerSets
 from service.audit.missing import made_before, missing_table, not_replaced
 from service.audit.ports import AuditInputs, Say
+from service.audit.shadow_topics import ShadowFacts, admin_facts, dangers
 from service.audit.shields import Damage, Shields
-from service.audit.summaries import AuditSummary, Count, Guard, Input
+from service.audit.summaries import AuditSummary, Count, Danger, Guard, Input
 from service.audit.summing_up import About, Found, as_of_ms, failed
 from service.audit.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Subtree, Table
 from service.audit.tenants import known_tenants
@@ -105,6 +107,7 @@ class Findings:
     guards: tuple[Guard, ...]
     shields: Shields
     log_segments_unread: int
+    dangers: tuple[Danger, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,7 @@ class Comparing:
             Subtree.OTHER, NODE_COLUMNS, partial(unknown_subtrees, foreign=self._about.policy.foreign_subtrees)
         )
         tenants = self._inputs.nodes(Subtree.ADMIN, ["path"], known_tenants)
+        admin = self._inputs.nodes(Subtree.ADMIN, NODE_COLUMNS, admin_facts)
         dumped_parts = self._dumped_parts()
         listed = list(self._inputs.columns_of_ledgers(["ledger_id"], listed_ids))
         dumped, unread_directories = _dumped(dumped_parts if self._own_ledgers else ((ids, []) for ids in listed))
@@ -180,6 +184,7 @@ class Comparing:
             passed,
             seen.shields,
             seen.log_segments_unread,
+            _dangers(seen, list(admin)),
         )
 
     def _guards(self, found: Found) -> tuple[Guard, ...]:
@@ -282,6 +287,11 @@ def _dumped(parts: Iterable[tuple[Ids, list[str]]]) -> tuple[Ids, list[str]]:
     """The dump's own ledgers in the order of its rows, -1 for a row that is none, and directories not read."""
     found = list(parts)
     return np.concatenate([ids for ids, _ in found] or [_NONE]), [path for _, paths in found for path in paths]
+
+
+def _dangers(seen: _Seen, admin: Sequence[ShadowFacts]) -> tuple[Danger, ...]:
+    shadows = [*(each for part in seen.parts() for each in part.shadows), *(each for a in admin for each in a.shadows)]
+    return dangers(shadows, ChainMap(*(dict(facts.retentions) for facts in admin)))
 
 
 def _told_to(sets: LedgerSets, parts: Iterable[DecodedPart]) -> Iterator[DecodedPart]:

@@ -83,7 +83,7 @@ class DecodedNodes:
     Attributes:
         paths: of all nodes of the batch.
         lists: data ledgers of managed ledgers; ``node`` is the position in ``paths``.
-        shadows: positions of managed ledgers whose list is a copy of a source's.
+        shadows: positions of managed ledgers whose list is a copy of a source's, and how they spell the source.
         singles: all other references (`SINGLES`).
         damages: what was not read.
         cursors: each cursor that was read (`CURSORS`).
@@ -91,7 +91,7 @@ class DecodedNodes:
 
     paths: pa.Array
     lists: LedgerLists
-    shadows: list[int]
+    shadows: dict[int, str]
     singles: pa.RecordBatch
     damages: list[Damage]
     cursors: pa.RecordBatch
@@ -117,7 +117,7 @@ class DecodedNodes:
         """Which of the lists' ledgers are their managed ledger's own."""
         if not self.shadows:
             return np.ones(len(self.lists.node), np.bool_)
-        return ~np.isin(self.lists.node, self.shadows)
+        return ~np.isin(self.lists.node, list(self.shadows))
 
     def lists_naming(self, ledger_ids: Numbers) -> pa.RecordBatch:
         """`REFERENCES` of the managed ledgers' lists to these ledgers."""
@@ -208,7 +208,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.list_rows: list[tuple[int, int, int, int, bool]] = []
-        self.shadows: list[int] = []
+        self.shadows: dict[int, str] = {}
         self.others: list[Reference] = []
         self.damages: list[Damage] = []
         self.cursors: list[tuple[str, bool]] = []
@@ -262,7 +262,7 @@ class _Reader:
     def _read_managed_ledger(self, number: int, path: str, located: Located, value: bytes) -> None:
         listed: ManagedLedgerReferences = managed_ledger_references(value)
         if SHADOW_SOURCE in listed.properties:
-            self.shadows.append(number)
+            self.shadows[number] = listed.properties[SHADOW_SOURCE]
         for ledger_id, entry in listed.ledgers.items():
             # Once tiered storage's copy has replaced it, the list no longer means BookKeeper's copy.
             if not (entry.offload and entry.offload.bookkeeper_deleted):

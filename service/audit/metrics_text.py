@@ -46,6 +46,7 @@ class _Figures(Collector):
             ),
             ("missing_ledger_references", "References to ledgers that do not exist.", summary.missing),
             ("unattributed_ledgers", "Unreferenced ledgers that nobody known claims.", summary.unattributed.ledgers),
+            ("dangers", "Topics that may destroy other topics' ledgers.", len(summary.dangers)),
             ("plan_ledgers", "Ledgers in the plan; 0 without a plan.", summary.plan.rows if summary.plan else 0),
         ):
             yield self._family(name, text, None, () if value is None else (("", value),))

@@ -47,6 +47,7 @@ def report_html(summary: AuditSummary, extract: Extract, place: str = "AUDIT") -
     title = f"Ledger audit of {summary.cluster_name or summary.instance_id}"
     sections = (
         _head(summary, title, place),
+        _dangers(summary),
         _unseen(summary),
         _guards(summary),
         _orphan_plots(summary),
@@ -102,6 +103,13 @@ def _figures(summary: AuditSummary) -> str:
 
 def _ledgers(count: Count) -> tuple[str, str]:
     return f"{count.ledgers:,}", said_size(count)
+
+
+def _dangers(summary: AuditSummary) -> str:
+    if not summary.dangers:
+        return ""
+    rows = [(danger.topic, danger.why, danger.remedy) for danger in summary.dangers]
+    return _section("Dangers", _table(("topic", "why", "what helps"), rows))
 
 
 def _unseen(summary: AuditSummary) -> str:

@@ -76,7 +76,7 @@ def _write(output: TablesOutput, about: About, listing: Manifest, findings: Find
     files = {file.path: file.sha256 for file in output.close_tables()}
     not_seen = unseen(findings.shields, about.dump, listing, findings.log_segments_unread, findings.found)
     plan = None if failed(findings.guards) else _plan(about, findings.orphans)
-    summary = summarize(about, findings.found, findings.guards, not_seen, plan, files)
+    summary = summarize(about, findings.found, findings.guards, not_seen, plan, files, findings.dangers)
     extract = extract_of(findings.orphans, findings.missing, findings.unattributed, findings.usage)
     output.write_text(REPORT_NAME, report_html(summary, extract, place=order.place))
     output.write_text(METRICS_NAME, metrics_text(summary))

@@ -65,6 +65,7 @@ def overview(summary: AuditSummary, place: str) -> str:
         _counts("Unreferenced, by age", _in_order(summary.orphans_by_age)),
         _guards(summary),
         _unseen(summary),
+        _dangers(summary),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -124,6 +125,11 @@ def _guards(summary: AuditSummary) -> str:
 def _unseen(summary: AuditSummary) -> str:
     lines = [f"  {unseen.what}: {unseen.count:,}; {unseen.consequence}" for unseen in summary.unseen]
     return "\n".join(["What could not be seen", *lines]) if lines else ""
+
+
+def _dangers(summary: AuditSummary) -> str:
+    lines = [f"  {danger.topic}: {danger.why}; {danger.remedy}" for danger in summary.dangers]
+    return "\n".join(["Dangers", *lines]) if lines else ""
 
 
 def _orphan_cells(row: Row) -> dict[str, Any]:

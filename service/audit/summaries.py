@@ -67,6 +67,15 @@ class Unseen:
 
 
 @dataclass(frozen=True, slots=True)
+class Danger:
+    """A topic that may destroy another topic's ledgers: why, and what helps."""
+
+    topic: str
+    why: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
 class Count:
     """Ledgers, and the bytes of those whose size is known.
 
@@ -151,6 +160,7 @@ class AuditSummary:
             ``orphans_by_tenant`` by tenant, ``orphans_by_age`` by `service.audit.ages` label, each of all orphans;
             the empty text stands for a ledger without a tenant.
         existing_by_kind: all attributed ledgers of the listing by `LedgerKind`, ``existing_by_tenant`` by tenant.
+        dangers: topics that may destroy others' ledgers; audits of earlier builds looked for none.
         guards: every guard, passed or not; one that did not pass withholds the plan.
         plan: None if a guard did not pass.
         history: earlier audits, oldest first, and this one at the end.
@@ -183,11 +193,13 @@ class AuditSummary:
     plan: Plan | None
     history: tuple[Look, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    dangers: tuple[Danger, ...] = ()
 
     @property
     def findings(self) -> bool:
-        """Whether there is anything to look at: an orphan, a missing or an unattributed ledger."""
-        return bool(self.missing or self.unattributed.ledgers or any(count.ledgers for count in self.orphans.values()))
+        """Whether there is anything to look at: an orphan, a missing or an unattributed ledger, or a danger."""
+        counted = self.missing or self.unattributed.ledgers or any(count.ledgers for count in self.orphans.values())
+        return bool(counted or self.dangers)
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -210,7 +222,8 @@ def parse_summary(document: Any) -> AuditSummary:
     if document.get("complete") is not True:
         raise InvalidInputError("the audit is not complete; make it again")
     try:
-        return from_document(AuditSummary, {name: document[name] for name in document.keys() - _ENVELOPE})
+        parts = {name: document[name] for name in document.keys() - _ENVELOPE}
+        return from_document(AuditSummary, {"dangers": [], **parts})
     except InvalidInputError as error:
         raise InvalidInputError(f"this is no summary of an audit: {error}") from error
 

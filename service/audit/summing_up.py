@@ -10,7 +10,7 @@ from service.audit.guards import Earlier, Measured
 from service.audit.manifests import Manifest
 from service.audit.policies import Policy
 from service.audit.shields import Shields
-from service.audit.summaries import AuditSummary, Count, Engine, Guard, Input, Look, Plan, Unseen
+from service.audit.summaries import AuditSummary, Count, Danger, Engine, Guard, Input, Look, Plan, Unseen
 from service.audit.tables import OrphanStanding, Subtree
 
 _REMEMBERED_LOOKS = 100
@@ -169,6 +169,7 @@ def summarize(
     not_seen: Iterable[Unseen],
     plan: Plan | None,
     files: Mapping[str, str],
+    dangers: tuple[Danger, ...],
 ) -> AuditSummary:
     """The summary. ``found.orphans_by`` must count standings as they were written, after guards withheld a plan."""
     history = () if about.earlier is None else about.earlier.summary.history
@@ -211,6 +212,7 @@ def summarize(
         plan=plan,
         history=(*history, look)[-_REMEMBERED_LOOKS:],
         files=files,
+        dangers=dangers,
     )
 
 

@@ -61,6 +61,7 @@ def _found(summary: AuditSummary) -> str:
     parts = (
         (orphans_of(summary).ledgers, "unreferenced ledger", "unreferenced ledgers"),
         (summary.missing, "reference to a ledger that does not exist", "references to ledgers that do not exist"),
+        (len(summary.dangers), "topic that endangers another's ledgers", "topics that endanger others' ledgers"),
         (summary.unattributed.ledgers, "ledger that nobody known claims", "ledgers that nobody known claims"),
     )
     said = [f"{count:,} {one if count == 1 else many}" for count, one, many in parts if count]

@@ -31,18 +31,29 @@ def delete(
     topic: _Topic,
     partitioned: Annotated[bool, typer.Option("--partitioned", help="The topic with all its partitions.")] = False,
     force: Annotated[bool, typer.Option("--force", "-f", help="Even if clients are connected.")] = False,
+    confirm_source_data_loss: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC", help="The full name again: delete the source of shadow topics, which lose its data too."
+        ),
+    ] = None,
     form: Output = None,
 ) -> None:
     """Delete a topic: every ledger it references is recorded first, then the broker deletes it.
 
     If the broker cannot finish in time the deletion goes on by itself, and its state is printed.
+    A shadow topic is refused, because brokers delete its source's ledgers with it; so is the source of a shadow topic
+    unless --confirm-source-data-loss names it.
 
     Example: pulsar-sidecar topics delete persistent://public/default/orders
     """
     options: GlobalOptions = ctx.obj
     with exiting():
         path = topic_path(parse_topic_name(topic)) + ("/partitions" if partitioned else "")
-        running = options.client().call("DELETE", path, parameters={"force": "true"} if force else None)
+        parameters = {"force": "true"} if force else {}
+        if confirm_source_data_loss is not None:
+            parameters["confirmSourceDataLoss"] = confirm_source_data_loss
+        running = options.client().call("DELETE", path, parameters=parameters)
         if running is None:
             output.info(f"deleted {output.printable(topic)}")
         else:

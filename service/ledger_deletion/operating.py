@@ -221,12 +221,22 @@ class LedgerDeletionService(Protocol):
         ...
 
     def delete_topic(
-        self, topic: TopicName, *, partitioned: bool, force: bool, requested_by: str | None
+        self,
+        topic: TopicName,
+        *,
+        partitioned: bool,
+        force: bool,
+        requested_by: str | None,
+        confirm_source_data_loss: str | None = None,
     ) -> TopicDeletionStatus:
         """Record every ledger the topic references, then have the broker delete it.
 
         Answers DONE, or RUNNING when the broker could not finish in time: the sidecars go on by themselves. A
         broker's refusal is raised as it came (`BrokerRefusedError`, `NotFoundError`).
+
+        Raises:
+            DataLossError: the topic is a shadow, or the source of one and ``confirm_source_data_loss`` is not given.
+            InvalidInputError: ``confirm_source_data_loss`` is not the topic's full name.
         """
         ...
 

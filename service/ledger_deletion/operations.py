@@ -48,6 +48,7 @@ class Operation:
         generation: counts the times that ``recorded`` had to be forgotten; part of the producer's name.
         attempts: how often the broker was asked.
         not_before_ms: the next attempt is due then, on the store's clock.
+        source_data_loss_confirmed: the caller named the topic as a source whose shadows may lose its data.
     """
 
     operation_id: OperationId
@@ -62,6 +63,7 @@ class Operation:
     attempts: int = 0
     last_reason: str | None = None
     not_before_ms: int = 0
+    source_data_loss_confirmed: bool = False
 
     @property
     def partitioned(self) -> bool:
@@ -136,7 +138,7 @@ def encode_operation(operation: Operation, max_bytes: int = MAX_NODE_BYTES) -> b
 
 
 def _encode(operation: Operation) -> bytes:
-    document = {
+    document: dict[str, object] = {
         "operationId": operation.operation_id,
         "topicName": str(operation.topic),
         "partitions": operation.partitions,
@@ -150,6 +152,8 @@ def _encode(operation: Operation) -> bytes:
         "lastReason": operation.last_reason,
         "notBeforeMs": operation.not_before_ms,
     }
+    if operation.source_data_loss_confirmed:
+        document["sourceDataLossConfirmed"] = True
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -175,6 +179,8 @@ def decode_operation(data: bytes) -> Operation:
             attempts=document["attempts"],
             last_reason=document["lastReason"],
             not_before_ms=document["notBeforeMs"],
+            # Nodes of versions that did not ask for it confirm nothing.
+            source_data_loss_confirmed=document.get("sourceDataLossConfirmed") is True,
         )
     except (ValueError, KeyError, TypeError, RecursionError, InvalidInputError) as error:
         raise UndecodableError(f"the topic deletion's node cannot be read: {type(error).__name__}") from error

@@ -76,6 +76,10 @@ class TopicAdmin(Protocol):
         """
         ...
 
+    def shadow_topics(self, topic: TopicName) -> Sequence[TopicName]:
+        """The shadows that brokers replicate the topic to (``GET .../shadowTopics``); none for an unknown topic."""
+        ...
+
     def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
         """``DELETE /admin/v2/persistent/...`` (``.../partitions`` when partitioned), following redirects.
 

@@ -24,6 +24,7 @@ from service.ledger_deletion.ports import (
     Publisher,
     PublishResult,
 )
+from service.ledger_deletion.shadow_protection import shadow_refusal
 from service.ledger_deletion.signing import signed, signing_key
 from service.ledger_deletion.steps import Step, Steps
 from service.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers, CursorLedgerGoneError
@@ -43,6 +44,7 @@ from service.ledger_ownership.references import (
     managed_ledger_references,
     schema_references,
 )
+from service.ledger_ownership.shadows import SHADOW_SOURCE
 from service.model.errors import TemporaryError, UndecodableError
 from service.model.ids import LedgerId
 from service.model.metadata import MetadataStore, Node
@@ -87,6 +89,7 @@ class Recorder:
 
         Raises:
             TemporaryError: something could not be read or sent; the broker must not be asked yet.
+            DataLossError: a topic is a shadow; nothing of its list was recorded.
         """
         # Nobody has produced under the operation's name before it has recorded anything: nothing is to be read back.
         outbox = _Outbox(self._topics, first_use=not held.operation.recorded)
@@ -150,11 +153,15 @@ class Recorder:
         node = self._store.read(path)
         if node is None or incarnations.get(path) != node.created_order:
             return None
+        managed_ledger = managed_ledger_references(node.data)
+        if SHADOW_SOURCE in managed_ledger.properties:
+            # Its list is its source's: a record made from it would name ledgers and offloaded copies of another topic.
+            raise shadow_refusal(topic, managed_ledger.properties[SHADOW_SOURCE])
         cursors = self._cursors(topic, path)
         compaction = cursors.get(COMPACTION_CURSOR)
         return TopicReferences(
             topic=topic,
-            managed_ledger=managed_ledger_references(node.data),
+            managed_ledger=managed_ledger,
             cursors=cursors,
             compacted_ledgers=self._compacted_ledgers(topic, compaction) if compaction else frozenset(),
         )

@@ -25,6 +25,7 @@ from service.ledger_ownership.references import (
     managed_ledger_references,
     schema_references,
 )
+from service.ledger_ownership.shadows import SHADOW_SOURCE
 from service.model.errors import TemporaryError
 from service.model.ids import LedgerId
 from service.model.ledgers import OffloadContext
@@ -86,9 +87,15 @@ class OwnerNodes:
         """Whether the managed ledger still counts on this offload attempt's copy."""
         path = managed_ledger_path(managed_ledger)
         try:
-            entry = self._listed(path, ledger_id)
+            listed = self._decode(path, managed_ledger_references)
         except TemporaryError as error:
             return ReferencesUnknown(f"{path}: {error}")
+        if listed is None:
+            return Unreferenced()
+        if SHADOW_SOURCE in listed.properties:
+            # Whatever its list says now, the copies are its source's.
+            return self._verdict(path, True)
+        entry = listed.ledgers.get(ledger_id)
         offload = entry.offload if entry else None
         same = offload is not None and (offload.uid_msb, offload.uid_lsb) == (context.uid_msb, context.uid_lsb)
         return self._verdict(path, same, other_copy_listed=entry is not None and not same)

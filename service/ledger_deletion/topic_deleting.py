@@ -5,10 +5,10 @@ are still referenced. It ends in one of two ways only: the marked incarnations a
 broker refused.
 """
 
-import json
 from dataclasses import replace
 from functools import partial
 
+from service.ledger_deletion.broker_deletion import BrokerDeletion
 from service.ledger_deletion.operating import OperationState, TopicDeletionStatus
 from service.ledger_deletion.operations import (
     MAX_NODE_BYTES,
@@ -24,11 +24,14 @@ from service.ledger_deletion.operations import (
 )
 from service.ledger_deletion.ports import TopicAdmin
 from service.ledger_deletion.recording import Recorder
+from service.ledger_deletion.shadow_protection import ShadowProtection
 from service.ledger_deletion.steps import Step, Steps
-from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from service.ledger_ownership.partitions import partition_count
+from service.ledger_ownership.paths import partitioned_topic_path
 from service.model.errors import (
     AlreadyExistsError,
     ConflictError,
+    DataLossError,
     NotFoundError,
     OutcomeUnknownError,
     PermanentError,
@@ -63,17 +66,27 @@ class TopicDeleter:
         self._store = store
         self._recorder = recorder
         self._admin = admin
+        self._broker = BrokerDeletion(store, admin)
+        self._shadows = ShadowProtection(store, admin)
         self._steps = steps
         self._max_node_bytes = max_node_bytes
         self._driving: set[OperationId] = set()
 
     def begin(
-        self, operation_id: OperationId, topic: TopicName, *, partitioned: bool, force: bool, requested_by: str | None
+        self,
+        operation_id: OperationId,
+        topic: TopicName,
+        *,
+        partitioned: bool,
+        force: bool,
+        requested_by: str | None,
+        source_data_loss_confirmed: bool = False,
     ) -> HeldOperation:
         """Make the promise: create the operation's node, held by this sidecar.
 
         Raises:
             NotFoundError: there is no such partitioned topic.
+            DataLossError: the topic is a shadow, or the source of one and the caller did not confirm the loss.
         """
         partitions = self._partitions(topic) if partitioned else None
         now_ms = self._store.now_ms()
@@ -86,7 +99,9 @@ class TopicDeleter:
             requested_ms=now_ms,
             incarnations={},
             not_before_ms=now_ms + _HEAD_START_MS,
+            source_data_loss_confirmed=source_data_loss_confirmed,
         )
+        self._shadows.check(unborn)
         operation = replace(unborn, incarnations=self._recorder.incarnations(unborn.node_paths))
         with self._steps.taking(Step.OPERATION_CREATED):
             node = self._store.create(operation_path(operation_id), encode_operation(operation, self._max_node_bytes))
@@ -113,14 +128,20 @@ class TopicDeleter:
             if self._over(held.operation):
                 return self._done(held)
             held = self._with_new_partitions(held)
+            # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
+            self._shadows.refuse_shadow(held.operation)
             held = self._about_to_ask(self._recorder.record(held, partial(self._load, held.operation)))
             if self._vanished(held.operation):
                 return self._done(held)
+            self._shadows.check(held.operation)
             with self._steps.taking(Step.BROKER_ASKED):
-                self._ask_broker(held.operation)
+                self._broker.ask(held.operation)
             left = self._left(held.operation)
         except OperationEndedError:
             return self._ended_elsewhere(held)
+        except DataLossError:
+            self.end(held.operation)
+            raise
         except (TemporaryError, OutcomeUnknownError, ConflictError) as error:
             return self._left_running(held, str(error)), OperationState.RUNNING
         except PermanentError:
@@ -263,25 +284,6 @@ class TopicDeleter:
             except (TemporaryError, OutcomeUnknownError):
                 return
 
-    def _ask_broker(self, operation: Operation) -> None:
-        try:
-            self._admin.delete_topic(operation.topic, partitioned=operation.partitioned, force=operation.force)
-        except NotFoundError:
-            if not operation.incarnations:
-                raise
-            # What was there when it was marked is gone now: that is success, unless a partition stayed behind.
-            self._ask_for_stragglers(operation)
-
-    def _ask_for_stragglers(self, operation: Operation) -> None:
-        left = set(self._left(operation))
-        for topic in operation.topics if operation.partitioned else ():
-            if managed_ledger_path(topic.managed_ledger_name) not in left:
-                continue
-            try:
-                self._admin.delete_topic(topic, partitioned=False, force=operation.force)
-            except NotFoundError:
-                continue
-
     def _over(self, operation: Operation) -> bool:
         # Asking again could hit a topic that was created again under the same name.
         return self._vanished(operation) or (not operation.incarnations and operation.attempts > 0)
@@ -332,21 +334,6 @@ class TopicDeleter:
         if node is None:
             raise NotFoundError("Partitioned Topic Metadata not found")
         return partition_count(node.data)
-
-
-def partition_count(data: bytes) -> int:
-    """The number of partitions in a partitioned topic's node.
-
-    Raises:
-        UndecodableError: the node is not what Pulsar 4.0 writes.
-    """
-    try:
-        partitions = json.loads(data)["partitions"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UndecodableError("a partitioned topic's node cannot be read") from error
-    if type(partitions) is not int or partitions < 0:
-        raise UndecodableError(f"a partitioned topic has {partitions!r} partitions")
-    return partitions
 
 
 def _decoded(data: bytes) -> Operation | None:

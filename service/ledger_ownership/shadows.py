@@ -6,13 +6,50 @@ with the shadow. A node that cannot be read is never taken for an ordinary topic
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from service.ledger_ownership.compression import unwrap
+from service.ledger_ownership.paths import MANAGED_LEDGERS, PARTITIONED_TOPICS
 from service.ledger_ownership.references import managed_ledger_references
 from service.model.errors import InvalidInputError, UndecodableError
-from service.model.names import TopicName, parse_topic_name
+from service.model.names import TopicName, parse_topic_name, topic_of_managed_ledger
 
 SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE"
 """``ManagedLedgerConfig.PROPERTY_SOURCE_TOPIC_KEY``: the property that makes a topic a shadow and names its source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """A topic that a node says is a shadow, with its source as the node spells it."""
+
+    topic: TopicName
+    source: str
+
+    @property
+    def source_topic(self) -> TopicName | None:
+        """The source's name, or None where it is one that no broker could load."""
+        return source_topic(self.source)
+
+
+def shadow_at(path: str, data: bytes) -> Shadow | None:
+    """The shadow that a managed ledger's or a partitioned topic's node makes, or None for a topic of its own.
+
+    Cheap for all other nodes: protobuf and JSON write the property's name as it is.
+
+    Raises:
+        UndecodableError: the node may be a shadow's and cannot be read; the message names it.
+    """
+    root, read = (
+        (PARTITIONED_TOPICS, partitioned_topic_shadow_source)
+        if path.startswith(f"{PARTITIONED_TOPICS}/")
+        else (MANAGED_LEDGERS, managed_ledger_shadow_source)
+    )
+    try:
+        source = read(data) if SHADOW_SOURCE.encode() in unwrap(data) else None
+    except UndecodableError as error:
+        raise UndecodableError(f"{path} cannot be read, so it may be a shadow's: {error}") from error
+    topic = topic_of_managed_ledger(path.removeprefix(f"{root}/"))
+    return None if source is None or topic is None else Shadow(topic, source)
 
 
 def managed_ledger_shadow_source(data: bytes) -> str | None:

@@ -29,6 +29,10 @@ class AlreadyExistsError(ConflictError):
     """Something was to be created and is there already."""
 
 
+class DataLossError(ConflictError):
+    """The request would destroy data that another topic is made of; nothing was changed."""
+
+
 class DisabledError(PermanentError):
     """The feature is switched off by a setting; the text names the setting."""
 

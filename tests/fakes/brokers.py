@@ -3,7 +3,7 @@
 Invariant: what these fakes allow, a cluster allows; ``tests/contract/test_live_owners.py`` runs one suite on both.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.ledger_deletion.ports import OwnerView
@@ -63,6 +63,7 @@ class FakeTopicAdmin:
         self.hooks = Hooks()
         self.loads: list[TopicName] = []
         self.deletions: list[TopicDeletion] = []
+        self.shadows: dict[TopicName, list[TopicName]] = {}
         self.on_delete = on_delete
 
     def lose_answer_next(self, *, applied: bool, times: int = 1) -> None:
@@ -80,6 +81,10 @@ class FakeTopicAdmin:
     def load_topic(self, topic: TopicName) -> None:
         self.hooks.arrive("load_topic")
         self.loads.append(topic)
+
+    def shadow_topics(self, topic: TopicName) -> Sequence[TopicName]:
+        self.hooks.arrive("shadow_topics")
+        return self.shadows.get(topic, [])
 
     def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
         deletion = TopicDeletion(topic, partitioned, force)

@@ -57,6 +57,7 @@ class FakeDeletionService:
     asked: list[tuple[str, object]] = field(default_factory=list)
     judged: list[tuple[PendingDeleteLedgerInfo, bool]] = field(default_factory=list)
     recorded: list[PendingDeleteLedgerInfo] = field(default_factory=list)
+    confirmed: list[str | None] = field(default_factory=list)
     producers: list[tuple[str | None, int | None]] = field(default_factory=list)
 
     def send_pending_delete_ledgers(
@@ -75,9 +76,16 @@ class FakeDeletionService:
         ]
 
     def delete_topic(
-        self, topic: TopicName, *, partitioned: bool, force: bool, requested_by: str | None
+        self,
+        topic: TopicName,
+        *,
+        partitioned: bool,
+        force: bool,
+        requested_by: str | None,
+        confirm_source_data_loss: str | None = None,
     ) -> TopicDeletionStatus:
         self._asked("delete_topic", (topic, partitioned, force, requested_by))
+        self.confirmed.append(confirm_source_data_loss)
         return TopicDeletionStatus(
             OperationId("op-1"), topic, self.deletion_state, 3, 1, 1_700_000_000_000, self.deletion_reason
         )

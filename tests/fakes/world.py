@@ -4,6 +4,7 @@ Invariant: a broker here changes metadata and ledgers in the order of a 4.0.8 br
 before any of them. Deletions by the sidecar are watched: one of a ledger that anything references is noted at once.
 """
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ from service.ledger_ownership.references import (
     managed_ledger_references,
     schema_references,
 )
+from service.ledger_ownership.shadows import SHADOW_SOURCE
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerState, OffloadContext
 from service.model.metadata import DeletionResult, GuardedDeletion, Node, always
@@ -202,6 +204,27 @@ class World:
             self.topic(str(topic.partition(index)), each)
         if versions:
             self.schema(topic, versions, age_ms=each.age_ms)
+        return topic
+
+    def shadow(self, name: str, source: TopicName, *, spelled: str | None = None) -> TopicName:
+        """A shadow with a copy of the source's list, offload contexts included, and a cursor of its own."""
+        topic = parse_topic_name(name)
+        node = self._node(managed_ledger_path(source.managed_ledger_name))
+        listed = managed_ledger_references(node.data).ledgers
+        data = managed_ledger_bytes(
+            listed,
+            properties={SHADOW_SOURCE: spelled or str(source)},
+            offloaded={ledger_id: entry.offload for ledger_id, entry in listed.items() if entry.offload},
+        )
+        self.store.put(managed_ledger_path(topic.managed_ledger_name), data)
+        self.cursor(topic, "of-the-shadow")
+        return topic
+
+    def partitioned_shadow(self, name: str, source: TopicName, partitions: int) -> TopicName:
+        """A shadow of a partitioned source; none of its partitions has been loaded yet."""
+        topic = parse_topic_name(name)
+        data = {"partitions": partitions, "deleted": False, "properties": {SHADOW_SOURCE: str(source)}}
+        self.store.put(partitioned_topic_path(topic), json.dumps(data, separators=(",", ":")).encode())
         return topic
 
     def cursor(self, topic: TopicName, subscription: str, plan: TopicPlan | None = None) -> None:

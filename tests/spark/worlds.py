@@ -23,6 +23,12 @@ from tests.fakes.bookkeeper import (
 )
 from tests.unit.audit.audit_worlds import AS_OF_MS, BUCKET_KEY, World, compaction_row, full_world, segment_row
 
+RETENTIONS = (
+    None,
+    b"no JSON",
+    b'{"bundles":{}}',
+    b'{"retention_policies":{"retentionTimeInMinutes":-1,"retentionSizeInMB":-1}}',
+)
 NAMES = ("t{}/n/persistent/a", "t{}/n/persistent/b%2Fc-partition-3", "u{}/c/m/persistent/old", "u{}/m/persistent/a.b")
 CURSORS = ("sub", "s%2Fub", "__compaction")
 TOPICS = ("persistent://t{}/n/a", "persistent://u{}/m/a.b", "persistent://t{}/n/gone")
@@ -70,6 +76,9 @@ class RandomCluster:
         world.nodes[path] = managed_ledger_bytes(
             ids, offloaded=offloaded, terminated=draw(st.booleans()), properties=source
         )
+        retention = draw(st.sampled_from(RETENTIONS))
+        if retention is not None:
+            world.nodes[f"/admin/policies/{path.removeprefix('/managed-ledgers/').split('/persistent')[0]}"] = retention
         for cursor in draw(st.sets(st.sampled_from(CURSORS))):
             ledger, compacted, bucket = (draw(st.one_of(st.none(), self._ids)) for _ in range(3))
             buckets = {} if bucket is None else {BUCKET_KEY: bucket}

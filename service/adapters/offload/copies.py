@@ -1,7 +1,8 @@
 """Names of one offloaded copy, and what its objects must say about themselves before they may be deleted.
 
-Names alone prove little: buckets are shared between clusters and records may be forged. Invariant: an object passes
-only if Pulsar's offloader wrote it and nothing it says about itself contradicts the record.
+Names alone prove little: buckets are shared between clusters, records may be forged, and a shadow topic's list holds
+the offload contexts of its source. Invariant: an object passes only if it says itself that Pulsar's offloader wrote it
+for the record's managed ledger in this cluster.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from service.model.names import ManagedLedgerName
 
 FORMAT_VERSION_KEY = "s3managedledgeroffloaderformatversion"
 FORMAT_VERSION = "1"
+_ROLE_KEY = "role"
 _HALF_RANGE = range(-(2**63), 2**63)
 _HALF_MASK = 2**64 - 1
 
@@ -75,22 +77,28 @@ def java_uuid(most_significant: int, least_significant: int) -> UUID:
 def check_identity(copy: OffloadedCopy, role: ObjectRole, attributes: Mapping[str, str], cluster_name: str) -> None:
     """Compare an object's user metadata with the record.
 
-    The format version is always written and the reader refuses objects without it (``DataBlockUtils.VERSION_CHECK``).
-    The cluster, the managed ledger and the role came with later versions, so they may be missing but not differ.
+    4.0.8 writes all of it. The role came late, so it may be missing but not differ. An object of an older offloader
+    that names no managed ledger or no cluster cannot be attributed, so it stays.
 
     Raises:
-        PermanentError: the object is somebody else's; the message names what differs.
+        PermanentError: the object is somebody else's, or does not say whose; the message names what differs.
     """
     found = {name.lower(): value for name, value in attributes.items()}
     expected = {
         FORMAT_VERSION_KEY: FORMAT_VERSION,
-        "role": role.value,
+        _ROLE_KEY: role.value,
         "managedledgername": copy.managed_ledger,
         "pulsarclustername": cluster_name,
     }
     for name, value in expected.items():
         present = found.get(name)
-        if present == value or (present is None and name != FORMAT_VERSION_KEY):
+        if present == value or (present is None and name == _ROLE_KEY):
             continue
-        said = "is missing" if present is None else f"is {present[:200]!r}"
-        raise PermanentError(f"{copy.key(role)} is not the copy that was meant: its {name} {said}, expected {value!r}")
+        if present is None:
+            raise PermanentError(
+                f"{copy.key(role)} does not say whose copy it is: its {name} is missing, expected {value!r}; delete it "
+                "by hand if it is wanted no more"
+            )
+        raise PermanentError(
+            f"{copy.key(role)} is not the copy that was meant: its {name} is {present[:200]!r}, expected {value!r}"
+        )

@@ -18,6 +18,7 @@ from service.delayed_delivery.facts import Absent, EntryAnswer, Unreadable
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.paths import ledger_path, managed_ledger_path
 from service.ledger_ownership.references import ManagedLedgerReferences, managed_ledger_references
+from service.ledger_ownership.shadows import SHADOW_SOURCE
 from service.model.clocks import Clock
 from service.model.errors import NotFoundError, SidecarError, TemporaryError, UndecodableError
 from service.model.ids import EntryId, LedgerId
@@ -27,8 +28,6 @@ from service.model.names import TopicName
 from service.model.positions import Position
 
 _MOST_KNOWN: Final = 10_000
-SHADOW_SOURCE: Final = "PULSAR.SHADOW_SOURCE"
-"""Property of a managed ledger whose ledgers are another topic's (PIP-180)."""
 
 
 class BulkDelayedEntries:

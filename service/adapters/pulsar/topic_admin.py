@@ -4,14 +4,15 @@ Invariant: every creating call is idempotent, so several sidecars may make it at
 retry, because only the caller can tell whether a lost answer matters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from service.adapters.pulsar.admin_rest import AdminRest, topic_path
 from service.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
-from service.model.names import TopicName
+from service.model.names import TopicName, parse_topic_name
 
 _EARLIEST: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+_NOT_ALLOWED = 405
 _CONFLICT = 409
 
 
@@ -23,6 +24,20 @@ class BrokerTopicAdmin:
 
     def load_topic(self, topic: TopicName) -> None:
         self.stats(topic)
+
+    def shadow_topics(self, topic: TopicName) -> Sequence[TopicName]:
+        try:
+            listed = self._rest.get(topic_path(topic, "/shadowTopics"))
+        except NotFoundError:
+            return ()
+        except BrokerRefusedError as error:
+            # Where brokers keep no topic policies there is no list of shadows to replicate to.
+            if error.status == _NOT_ALLOWED:
+                return ()
+            raise
+        if not isinstance(listed, list | None) or not all(isinstance(name, str) for name in listed or ()):
+            raise TemporaryError("a broker did not list a topic's shadows; try again")
+        return [parse_topic_name(name) for name in listed or ()]
 
     def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
         path = topic_path(topic, "/partitions" if partitioned else "")

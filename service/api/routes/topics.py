@@ -87,9 +87,13 @@ def _add_v2_deletions(routes: APIRouter, service: LedgerDeletionService) -> None
         parameters: Annotated[TopicDeletionParameters, Query()],
         request: Request,
     ) -> Response:
-        """Delete a topic in two phases: record every ledger it references, then have the broker delete it."""
+        """Delete a topic in two phases: record every ledger it references, then have the broker delete it.
+
+        409: the topic is a shadow (a broker would delete its source's ledgers), or the source of one and
+        ``confirmSourceDataLoss`` does not name it.
+        """
         name = persistent_topic(tenant, namespace, topic)
-        return _delete(service, name, partitioned=False, force=parameters.force, request=request)
+        return _delete(service, name, partitioned=False, parameters=parameters, request=request)
 
     @routes.delete(f"{_V2}/partitions", status_code=204, response_description="Deleted.", responses=_RUNNING)
     def delete_partitioned_topic(
@@ -101,7 +105,7 @@ def _add_v2_deletions(routes: APIRouter, service: LedgerDeletionService) -> None
     ) -> Response:
         """Delete a partitioned topic with all its partitions in two phases."""
         name = persistent_topic(tenant, namespace, topic)
-        return _delete(service, name, partitioned=True, force=parameters.force, request=request)
+        return _delete(service, name, partitioned=True, parameters=parameters, request=request)
 
 
 def _add_v1_deletions(routes: APIRouter, service: LedgerDeletionService) -> None:
@@ -116,7 +120,7 @@ def _add_v1_deletions(routes: APIRouter, service: LedgerDeletionService) -> None
     ) -> Response:
         """Delete a topic of a V1 namespace in two phases."""
         name = persistent_v1_topic(property, cluster, namespace, topic)
-        return _delete(service, name, partitioned=False, force=parameters.force, request=request)
+        return _delete(service, name, partitioned=False, parameters=parameters, request=request)
 
     @routes.delete(f"{_V1}/partitions", status_code=204, response_description="Deleted.", responses=_RUNNING)
     def delete_v1_partitioned_topic(
@@ -129,13 +133,24 @@ def _add_v1_deletions(routes: APIRouter, service: LedgerDeletionService) -> None
     ) -> Response:
         """Delete a partitioned topic of a V1 namespace in two phases."""
         name = persistent_v1_topic(property, cluster, namespace, topic)
-        return _delete(service, name, partitioned=True, force=parameters.force, request=request)
+        return _delete(service, name, partitioned=True, parameters=parameters, request=request)
 
 
 def _delete(
-    service: LedgerDeletionService, topic: TopicName, *, partitioned: bool, force: bool, request: Request
+    service: LedgerDeletionService,
+    topic: TopicName,
+    *,
+    partitioned: bool,
+    parameters: TopicDeletionParameters,
+    request: Request,
 ) -> Response:
-    status = service.delete_topic(topic, partitioned=partitioned, force=force, requested_by=request.state.role)
+    status = service.delete_topic(
+        topic,
+        partitioned=partitioned,
+        force=parameters.force,
+        requested_by=request.state.role,
+        confirm_source_data_loss=parameters.confirm_source_data_loss,
+    )
     match status.state:
         case OperationState.DONE:
             return Response(status_code=204)

@@ -122,13 +122,27 @@ class LedgerDeletion:
             publisher.close()
 
     def delete_topic(
-        self, topic: TopicName, *, partitioned: bool, force: bool, requested_by: str | None
+        self,
+        topic: TopicName,
+        *,
+        partitioned: bool,
+        force: bool,
+        requested_by: str | None,
+        confirm_source_data_loss: str | None = None,
     ) -> TopicDeletionStatus:
         self._require_ready()
         refuse_own_topics(topic)
-        operation_id = OperationId(uuid.uuid4().hex)
+        if confirm_source_data_loss not in (None, str(topic)):
+            raise InvalidInputError(
+                f"confirmSourceDataLoss does not name the topic that is to be deleted; write {topic}, or leave it out"
+            )
         held = self._runtime.deleter.begin(
-            operation_id, topic, partitioned=partitioned, force=force, requested_by=requested_by
+            OperationId(uuid.uuid4().hex),
+            topic,
+            partitioned=partitioned,
+            force=force,
+            requested_by=requested_by,
+            source_data_loss_confirmed=confirm_source_data_loss is not None,
         )
         try:
             held, state = self._attempt_for_a_while(held)

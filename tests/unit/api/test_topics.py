@@ -3,7 +3,7 @@ from fastapi import APIRouter
 
 from service.ledger_deletion.operating import LedgerDeletionAnswer, OperationState, Redirect
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo
-from service.model.errors import ConflictError, InvalidInputError
+from service.model.errors import ConflictError, DataLossError, InvalidInputError
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerComponent, LedgerType
 from service.model.names import TopicDomain, TopicName
@@ -58,6 +58,21 @@ def test_the_path_names_exactly_one_topic(
     answer = server.ask("DELETE", path)
     assert (answer.status, answer.body) == (204, b"")
     assert service.calls("delete_topic") == [(name, partitioned, force, None)]
+
+
+@pytest.mark.parametrize("path", [f"{V2}/orders", f"{V2}/orders/partitions", "/admin/persistent/p/c/n/orders"])
+def test_the_confirmation_of_a_source_s_loss_goes_on_as_it_is(
+    path: str, service: FakeDeletionService, server: Served
+) -> None:
+    for query, confirmed in (("", None), ("?confirmSourceDataLoss=persistent%3A%2F%2Fp%2Fn%2Ft", "persistent://p/n/t")):
+        assert server.ask("DELETE", path + query).status == 204
+        assert service.confirmed.pop() == confirmed
+
+
+def test_a_loss_of_data_is_a_conflict(service: FakeDeletionService, server: Served) -> None:
+    service.failure = DataLossError("it is a shadow")
+    answer = server.ask("DELETE", f"{V2}/orders?force=true")
+    assert (answer.status, answer.json) == (409, {"reason": "it is a shadow"})
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,8 @@ def test_topics_delete(written: str, meant: str, terminal: Terminal, service: Fa
     assert terminal.run("topics", "delete", written, "--partitioned").code == 0
     topic = parse_topic_name(meant)
     assert service.calls("delete_topic") == [(topic, False, True, None), (topic, True, False, None)]
+    assert terminal.run("topics", "delete", written, "--confirm-source-data-loss", meant).code == 0
+    assert service.confirmed == [None, None, meant]
 
 
 def test_a_deletion_that_goes_on_shows_its_state(terminal: Terminal, service: FakeDeletionService) -> None:

@@ -21,6 +21,7 @@ _LOOKS = {
     "receive",
     "views",
     "owner_url",
+    "shadow_topics",
 }
 
 

@@ -133,10 +133,18 @@ class Sidecar:
 
     # --- first phase -------------------------------------------------------------------------------------------------
 
-    def delete_topic(self, topic: TopicName, *, partitioned: bool = False, force: bool = False) -> OperationState:
+    def delete_topic(
+        self, topic: TopicName, *, partitioned: bool = False, force: bool = False, confirmed: bool = False
+    ) -> OperationState:
         """What the REST call does: begin, one attempt, let go; a broker's refusal is raised."""
-        operation_id = OperationId(self._operation_ids.pop(0))
-        held = self.deleter.begin(operation_id, topic, partitioned=partitioned, force=force, requested_by="me")
+        held = self.deleter.begin(
+            OperationId(self._operation_ids.pop(0)),
+            topic,
+            partitioned=partitioned,
+            force=force,
+            requested_by="me",
+            source_data_loss_confirmed=confirmed,
+        )
         try:
             held, state = self.deleter.attempt(held)
         except (TemporaryError, OutcomeUnknownError):

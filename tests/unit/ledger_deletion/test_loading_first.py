@@ -18,7 +18,7 @@ def test_what_loading_creates_is_recorded_with_the_rest() -> None:
     world.admin.hooks.before("load_topic", lambda: created.append(world.rollover(topic)))
     assert Sidecar(world).delete_topic(topic) is OperationState.DONE
     assert set(created) <= {record.ledger_id for record in told(world)}
-    assert world.admin.hooks.journal[-2:] == ["load_topic", "delete_topic"]
+    assert world.admin.hooks.journal[-3:] == ["load_topic", "shadow_topics", "delete_topic"]
 
 
 def test_it_is_loaded_after_the_sending_which_may_have_taken_long() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from service.ledger_deletion.operating import OperationState
 from service.ledger_deletion.operations import OPERATIONS, driver_path, operation_path
-from service.ledger_deletion.topic_deleting import partition_count
 from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from service.model.errors import (
     BrokerRefusedError,
@@ -14,7 +13,6 @@ from service.model.errors import (
     NotFoundError,
     OutcomeUnknownError,
     TemporaryError,
-    UndecodableError,
 )
 from service.model.ids import OperationId
 from service.model.names import TopicName, parse_topic_name
@@ -502,12 +500,3 @@ def test_after_a_crash_anyone_goes_on() -> None:
     other.work()
     check(world)
     assert world.ledgers() == set()
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"[]", b"{}", b'{"partitions":"3"}', b'{"partitions":-1}', b'{"partitions":true}', b"\xff"]
-)
-def test_a_partitioned_topics_node_is_read_exactly_or_not_at_all(data: bytes) -> None:
-    with pytest.raises(UndecodableError):
-        partition_count(data)
-    assert partition_count(b'{"partitions":16,"deleted":false}') == 16

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field, replace
 
 from service.ledger_deletion.pending import PendingDeleteLedgerInfo
 from service.ledger_deletion.retrying import RetryPolicy
-from service.ledger_ownership.paths import ledger_path, under_replication_mark_path
+from service.ledger_ownership.paths import ledger_path, partitioned_topic_path, under_replication_mark_path
 from service.model.errors import SidecarError
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerComponent, LedgerType
 from service.model.names import TopicName
 from tests.fakes.bookkeeper import data_custom_metadata
+from tests.fakes.brokers import TopicDeletion
 from tests.fakes.world import TopicPlan, World
 from tests.unit.ledger_deletion.sidecars import POLICY, RETRY_POLICY, Crash, CrashAt, Sidecar, check, restarted, send
 
@@ -103,6 +104,18 @@ def live(setting: Setting, crashes: Sequence[int] = ()) -> list[CrashAt]:
             break
     check(world)
     return lives
+
+
+def create_again(world: World, topic: TopicName, *, gone: Sequence[int], partitions: int) -> set[LedgerId]:
+    """Somebody deletes some partitions and the partitioned topic's node, then creates it with new data in those."""
+    for index in gone:
+        if world.listed(topic.partition(index)):
+            world.delete_by_broker(TopicDeletion(topic.partition(index), partitioned=False, force=True))
+    world.remove_node(partitioned_topic_path(topic))
+    world.store.put(partitioned_topic_path(topic), b'{"partitions":%d,"deleted":false}' % partitions)
+    for index in gone:
+        world.topic(str(topic.partition(index)))
+    return {ledger_id for index in gone for ledger_id in world.listed(topic.partition(index))}
 
 
 def attempt(sidecar: Sidecar, setting: Setting) -> bool:

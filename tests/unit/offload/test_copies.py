@@ -70,8 +70,13 @@ def test_names_of_metadata_may_be_in_any_case() -> None:
     check_identity(COPY, ObjectRole.DATA, shouted, "local")
 
 
-def test_an_older_offloader_says_only_its_format() -> None:
-    check_identity(COPY, ObjectRole.INDEX, {"s3managedledgeroffloaderformatversion": "1"}, "local")
+def test_an_offloader_that_writes_no_role_is_recognised() -> None:
+    check_identity(COPY, ObjectRole.DATA, {k: v for k, v in WRITTEN_BY_4_0_8.items() if k != "role"}, "local")
+
+
+def test_an_older_offloader_that_says_only_its_format_is_not_recognised() -> None:
+    with pytest.raises(PermanentError, match="does not say whose copy it is"):
+        check_identity(COPY, ObjectRole.INDEX, {"s3managedledgeroffloaderformatversion": "1"}, "local")
 
 
 @pytest.mark.parametrize(
@@ -80,6 +85,8 @@ def test_an_older_offloader_says_only_its_format() -> None:
         ("s3managedledgeroffloaderformatversion", None),
         ("s3managedledgeroffloaderformatversion", "2"),
         ("role", "index"),
+        ("managedledgername", None),
+        ("pulsarclustername", None),
         ("managedledgername", "public/default/persistent/orders"),
         ("pulsarclustername", "another"),
         ("pulsarclustername", ""),

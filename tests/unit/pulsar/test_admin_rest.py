@@ -22,7 +22,7 @@ from service.model.errors import (
     SidecarError,
     TemporaryError,
 )
-from service.model.names import parse_topic_name
+from service.model.names import TopicName, parse_topic_name
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
 
@@ -318,3 +318,41 @@ def test_deleting_a_topic(brokers: list[HttpBroker], partitioned: bool, suffix: 
     admin.delete_topic(parse_topic_name("a"), partitioned=partitioned, force=False)
     assert brokers[0].arrived[0].method == "DELETE"
     assert brokers[0].arrived[0].target == f"/admin/v2/persistent/public/default/a{suffix}?force=false"
+
+
+SHADOW = "persistent://public/default/shadow"
+
+
+@pytest.mark.parametrize(
+    ("answer", "shadows"),
+    [
+        (Answer(200, json.dumps([SHADOW]).encode()), [parse_topic_name(SHADOW)]),
+        (Answer(200, b"[]"), []),
+        (Answer(200, b""), []),
+        (Answer(404, b'{"reason":"Topic not found"}'), []),
+        # Where topics have no policies of their own there is no list.
+        (Answer(405, b'{"reason":"Topic level policies is disabled"}'), []),
+    ],
+)
+def test_the_shadows_that_brokers_list(brokers: list[HttpBroker], answer: Answer, shadows: list[TopicName]) -> None:
+    brokers[0].answer = lambda arrived: answer
+    assert list(BrokerTopicAdmin(rest(brokers[0].url)).shadow_topics(parse_topic_name("a"))) == shadows
+    assert brokers[0].arrived[0].target == "/admin/v2/persistent/public/default/a/shadowTopics"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Answer(500, b"broken"), TemporaryError),
+        (Answer(200, b'{"not":"a list"}'), TemporaryError),
+        (Answer(200, b"[7]"), TemporaryError),
+        (Answer(404, b"<html>a proxy's</html>"), BrokerRefusedError),
+        (Answer(403, b'{"reason":"no"}'), NotAuthorizedError),
+    ],
+)
+def test_a_list_of_shadows_that_cannot_be_had_is_not_taken_for_an_empty_one(
+    brokers: list[HttpBroker], answer: Answer, error: type[Exception]
+) -> None:
+    brokers[0].answer = lambda arrived: answer
+    with pytest.raises(error):
+        BrokerTopicAdmin(rest(brokers[0].url)).shadow_topics(parse_topic_name("a"))

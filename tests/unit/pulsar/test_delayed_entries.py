@@ -3,10 +3,11 @@
 import pytest
 
 from service.adapters.bookkeeper.bulk_entries import BulkEntries
-from service.adapters.pulsar.delayed_entries import SHADOW_SOURCE, BulkDelayedEntries
+from service.adapters.pulsar.delayed_entries import BulkDelayedEntries
 from service.adapters.pulsar.message_headers import entry_facts_in_headers
 from service.delayed_delivery.facts import Absent, Chunk, EntryAnswer, EntryFacts, Unreadable
 from service.ledger_ownership.paths import ledger_path, managed_ledger_path
+from service.ledger_ownership.shadows import SHADOW_SOURCE
 from service.model.errors import BrokerRefusedError, NotFoundError, TemporaryError, UndecodableError
 from service.model.ids import BookieId, EntryId, LedgerId
 from service.model.ledgers import LedgerState

@@ -1,0 +1,44 @@
+"""What the first pass reports beside ids: few rows, of `first_pass.FACTS`, that the driver reads whole."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import Row
+
+from pyspark_jobs.orphan_ledgers import first_pass
+from service.audit.decoding import unread_compaction_cursors
+from service.audit.shadow_topics import dangers
+from service.audit.shields import Damage, Reach, Shields
+from service.audit.summaries import Danger
+from service.ledger_ownership.shadows import Shadow
+from service.model.names import parse_topic_name
+
+REFERENCES = (first_pass.OTHER, first_pass.UNSIZED)
+"""The tags of `first_pass.OTHERS`."""
+
+
+def shields_of(reported: Sequence[Row]) -> Shields:
+    """What was not read."""
+    damages = [
+        Damage(row["path"], Reach(row["kind"]), row["reason"]) for row in reported if row["tag"] == first_pass.DAMAGE
+    ]
+    unread = [row["path"] for row in reported if row["tag"] == first_pass.COMPACTION]
+    tenants = [row["path"] for row in reported if row["tag"] == first_pass.TENANT]
+    return Shields([*damages, *unread_compaction_cursors(unread, ())], tenants)
+
+
+def dangers_of(reported: Sequence[Row]) -> tuple[Danger, ...]:
+    """Shadow topics that endanger their sources."""
+    shadows = [
+        Shadow(parse_topic_name(row["path"]), row["reason"]) for row in reported if row["tag"] == first_pass.SHADOW
+    ]
+    return dangers(shadows, {row["path"]: row["reason"] for row in reported if row["tag"] == first_pass.RETENTION})
+
+
+def unsized_references(reported: Sequence[Row]) -> int:
+    """How many there are whose ledgers' sizes are BookKeeper's to tell, with repetitions."""
+    return sum(row["ledgers"] for row in reported if row["tag"] in REFERENCES)
+
+
+def log_segments_unread_of(reported: Sequence[Row]) -> int:
+    """DistributedLog's records that name no ledger."""
+    return sum(row["ledgers"] or 0 for row in reported if row["tag"] == first_pass.UNREAD and row["path"] is None)

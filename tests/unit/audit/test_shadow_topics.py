@@ -1,0 +1,99 @@
+"""Shadow topics without infinite retention are named as dangers, and nothing is said that a dump does not hold."""
+
+import json
+import zlib
+from pathlib import Path
+
+import pytest
+
+from service.audit.showing import overview
+from service.audit.summaries import parse_summary
+from service.ledger_ownership.shadows import SHADOW_SOURCE
+from tests.fakes.bookkeeper import compressed, data_custom_metadata, managed_ledger_bytes
+from tests.unit.audit.audit_worlds import TOPIC, Auditor, World, full_world
+
+SHADOW = "persistent://t/n/shadow"
+SHADOW_NODE = "/managed-ledgers/t/n/persistent/shadow"
+POLICIES = "/admin/policies/t/n"
+INFINITE = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+
+
+@pytest.fixture
+def auditor(swift_path: Path) -> Auditor:
+    return Auditor(swift_path)
+
+
+@pytest.fixture
+def world() -> World:
+    world = full_world()
+    world.nodes[SHADOW_NODE] = managed_ledger_bytes([1, 2, 3], properties={SHADOW_SOURCE: TOPIC})
+    return world
+
+
+def policies(retention: object) -> bytes:
+    return json.dumps({"bundles": {}, "retention_policies": retention}).encode()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "retention is unknown, because its policies are not in the dump or cannot be read"),
+        (b"no JSON", "retention is unknown, because its policies cannot be read"),
+        (policies(None), "retention is not set, so the brokers' default counts"),
+        (policies({"retentionTimeInMinutes": -1, "retentionSizeInMB": 10}), "retention is -1 minutes and 10 MB"),
+        (policies({"retentionTimeInMinutes": 60, "retentionSizeInMB": -1}), "retention is 60 minutes and -1 MB"),
+    ],
+)
+def test_a_shadow_is_a_danger_unless_its_namespace_retains_everything(
+    auditor: Auditor, world: World, value: bytes | None, said: str
+) -> None:
+    if value is not None:
+        world.nodes[POLICIES] = value
+    found = auditor.audit(world)
+    (danger,) = found.summary.dangers
+    assert danger.topic == SHADOW
+    assert danger.why.startswith(f"a shadow of {TOPIC}: ")
+    assert said in danger.why
+    assert "set on the topic itself is not in a dump, so it is unknown" in danger.why
+    assert "set-retention" in danger.remedy
+    assert found.audited.exit_code == 2
+    assert SHADOW in overview(found.summary, str(found.directory))
+    assert "1 topic that endangers another's ledgers" in found.audited.verdict
+
+
+def test_infinite_retention_of_the_namespace_is_no_danger(auditor: Auditor, world: World) -> None:
+    world.nodes[POLICIES] = policies(INFINITE)
+    found = auditor.audit(world)
+    assert found.summary.dangers == ()
+    assert found.audited.exit_code == 0
+
+
+def test_a_compressed_shadow_is_seen(auditor: Auditor, world: World) -> None:
+    plain = world.nodes[SHADOW_NODE]
+    assert plain is not None
+    world.nodes[SHADOW_NODE] = compressed("ZLIB", plain, zlib.compress(plain))
+    assert [danger.topic for danger in auditor.audit(world).summary.dangers] == [SHADOW]
+
+
+def test_a_partitioned_shadow_is_one_danger_however_many_partitions_are_loaded(auditor: Auditor, world: World) -> None:
+    del world.nodes[SHADOW_NODE]
+    node = {"partitions": 3, "deleted": False, "properties": {SHADOW_SOURCE: TOPIC}}
+    world.nodes["/admin/partitioned-topics/t/n/persistent/shadow"] = json.dumps(node).encode()
+    for index in range(2):
+        properties = {SHADOW_SOURCE: f"{TOPIC}-partition-{index}"}
+        world.nodes[f"{SHADOW_NODE}-partition-{index}"] = managed_ledger_bytes([1, 2], properties=properties)
+    assert [danger.topic for danger in auditor.audit(world).summary.dangers] == [SHADOW]
+
+
+@pytest.mark.parametrize("source_lists_it", [True, False])
+def test_a_ledger_that_a_shadow_lists_is_never_condemned(auditor: Auditor, world: World, source_lists_it: bool) -> None:
+    if not source_lists_it:
+        world.ledger(40, data_custom_metadata("t/n/persistent/topic"))
+        world.nodes[SHADOW_NODE] = managed_ledger_bytes([1, 2, 3, 40], properties={SHADOW_SOURCE: TOPIC})
+    assert auditor.twice(world).orphans == {}
+
+
+def test_an_audit_of_an_earlier_build_looked_for_none(auditor: Auditor, world: World) -> None:
+    document = auditor.audit(world).summary.document()
+    del document["dangers"]
+    assert parse_summary(document).dangers == ()

@@ -1,0 +1,190 @@
+"""A deletion is killed at any point, and what comes back under the topic's name meanwhile is not what was marked.
+
+A partitioned topic is partly created again, or the topic comes back as a shadow whose list is another topic's.
+Whoever goes on must leave all of that alone (`sidecars.check`, and no new or foreign ledger gone).
+"""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from service.ledger_ownership.references import managed_ledger_references
+from service.ledger_ownership.shadows import SHADOW_SOURCE
+from service.model.errors import SidecarError
+from service.model.ids import LedgerId
+from service.model.names import TopicName
+from tests.fakes.bookkeeper import managed_ledger_bytes
+from tests.fakes.brokers import TopicDeletion
+from tests.fakes.world import TopicPlan, World
+from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, restarted
+from tests.unit.ledger_deletion.worlds import Setting, create_again, partitioned, standard
+
+SOURCE = "persistent://public/default/source"
+PARTITIONS = 2
+
+Happens = Callable[[Setting], set[LedgerId]]
+"""What others do while no sidecar runs; answers the ledgers that have to be there at the end."""
+
+
+def with_source(setting: Setting) -> TopicName:
+    return setting.world.topic(SOURCE, TopicPlan(ledgers=3, offloaded=(0,), bookkeeper_deleted=(1,)))
+
+
+def partly_created_again(partitions: int) -> Happens:
+    def happens(setting: Setting) -> set[LedgerId]:
+        new = create_again(setting.world, setting.topic, gone=(0,), partitions=partitions)
+        straggler = setting.topic.partition(1)
+        if partitions > 1 and setting.world.listed(straggler):
+            # Producers of the new topic go on in the old partition's managed ledger.
+            new |= {setting.world.rollover(straggler), *setting.world.listed(straggler)}
+        return new & setting.world.ledgers()
+
+    return happens
+
+
+def back_as_a_shadow(setting: Setting) -> set[LedgerId]:
+    world, source = setting.world, with_source(setting)
+    if world.listed(setting.topic):
+        world.delete_by_broker(TopicDeletion(setting.topic, partitioned=False, force=True))
+    world.shadow(str(setting.topic), source)
+    return set(world.listed(source)) & world.ledgers()
+
+
+def turned_into_a_shadow_in_place(setting: Setting) -> set[LedgerId]:
+    """Somebody sets the property on the managed ledger, and it is loaded."""
+    world, source = setting.world, with_source(setting)
+    node = world.store.peek(managed_ledger_path(source.managed_ledger_name))
+    assert node is not None
+    listed = managed_ledger_references(node.data).ledgers
+    contexts = {ledger_id: entry.offload for ledger_id, entry in listed.items() if entry.offload}
+    data = managed_ledger_bytes(listed, properties={SHADOW_SOURCE: str(source)}, offloaded=contexts)
+    world.store.put(managed_ledger_path(setting.topic.managed_ledger_name), data)
+    return set(listed) & world.ledgers()
+
+
+def back_as_a_partitioned_shadow(setting: Setting) -> set[LedgerId]:
+    """Its partitions are loaded with the sources' lists; one partition of the old topic has stayed behind."""
+    world = setting.world
+    source = world.partitioned_topic(SOURCE, PARTITIONS, TopicPlan(ledgers=2, offloaded=(0,)))
+    create_again(world, setting.topic, gone=(0,), partitions=PARTITIONS)
+    world.delete_by_broker(TopicDeletion(setting.topic.partition(0), partitioned=False, force=True))
+    world.partitioned_shadow(str(setting.topic), source, PARTITIONS)
+    world.shadow(str(setting.topic.partition(0)), source.partition(0))
+    return {ledger_id for index in range(PARTITIONS) for ledger_id in world.listed(source.partition(index))}
+
+
+STORIES: dict[str, tuple[Callable[[], Setting], Happens]] = {
+    "a straggler beside a smaller new topic": (partitioned, partly_created_again(1)),
+    "a straggler that the new topic has taken in": (partitioned, partly_created_again(2)),
+    "loaded, and partly created again": (lambda: partitioned(loaded=True), partly_created_again(2)),
+    "back as a shadow": (standard, back_as_a_shadow),
+    "turned into a shadow in place": (lambda: standard(loaded=True), turned_into_a_shadow_in_place),
+    "back as a partitioned shadow": (partitioned, back_as_a_partitioned_shadow),
+}
+
+
+@pytest.fixture(params=STORIES)
+def story(request: pytest.FixtureRequest) -> tuple[Callable[[], Setting], Happens]:
+    return STORIES[request.param]
+
+
+def crashed(setting: Setting, number: int) -> bool:
+    try:
+        Sidecar(setting.world, steps=CrashAt(number)).delete_topic(
+            setting.topic, partitioned=setting.partitioned, force=True
+        )
+    except Crash:
+        return True
+    return False
+
+
+def go_on(setting: Setting, happens: Happens, crashes: Sequence[int] = ()) -> None:
+    world = setting.world
+    world.kill_broker()
+    needed = happens(setting)
+    copies = contexts(world)
+    asked = len(world.admin.deletions)
+    for number in crashes:
+        try:
+            restarted(world, steps=CrashAt(number)).work()
+        except Crash:
+            continue
+    restarted(world).work()
+    check(world)
+    assert needed <= world.ledgers()
+    assert all(world.offloaded.parts(*copy) == {"data", "index"} for copy in copies)
+    later = world.admin.deletions[asked:]
+    assert all(not deletion.partitioned for deletion in later)
+    assert world.store.peek(managed_ledger_path(setting.topic.managed_ledger_name)) is None or not later
+    if setting.partitioned:
+        assert world.store.peek(partitioned_topic_path(setting.topic)) is not None
+
+
+def contexts(world: World) -> list[tuple[LedgerId, object]]:
+    """The offloaded copies of sources."""
+    found = []
+    for path in world.store.paths():
+        node = world.store.peek(path)
+        if "/persistent/source" in path and path.startswith("/managed-ledgers") and path.count("/") == 5 and node:
+            listed = managed_ledger_references(node.data).ledgers
+            found += [(ledger_id, entry.offload) for ledger_id, entry in listed.items() if entry.offload]
+    return found
+
+
+def test_a_crash_at_any_point_and_another_incarnation_after_it(story: tuple[Callable[[], Setting], Happens]) -> None:
+    build, happens = story
+    for number in range(1000):
+        setting = build()
+        if not crashed(setting, number):
+            assert number > 20
+            return
+        go_on(setting, happens)
+    raise AssertionError("never runs to its end")
+
+
+@pytest.mark.parametrize("second", [0, 3, 6, 9, 14])
+def test_whoever_goes_on_is_killed_as_well(story: tuple[Callable[[], Setting], Happens], second: int) -> None:
+    build, happens = story
+    for number in range(second % 3, 1000, 3):
+        setting = build()
+        if not crashed(setting, number):
+            return
+        go_on(setting, happens, [second])
+
+
+def test_a_broker_dies_on_the_way_and_another_incarnation_follows(
+    story: tuple[Callable[[], Setting], Happens],
+) -> None:
+    build, happens = story
+    for die_at in range(100):
+        setting = build()
+        setting.world.die_at = die_at
+        sidecar = Sidecar(setting.world)
+        try:
+            sidecar.delete_topic(setting.topic, partitioned=setting.partitioned, force=True)
+        except SidecarError:
+            raise AssertionError("a broker's death is no error of the caller's") from None
+        if setting.world.die_at is not None:
+            assert die_at > 2
+            return
+        go_on(setting, happens)
+
+
+def test_a_confirmed_source_goes_whatever_is_killed_and_its_shadow_stays_as_it_is() -> None:
+    for number in range(1000):
+        setting = standard()
+        world = setting.world
+        shadow = managed_ledger_path(world.shadow(SOURCE, setting.topic).managed_ledger_name)
+        before = world.store.peek(shadow)
+        try:
+            Sidecar(world, steps=CrashAt(number)).delete_topic(setting.topic, confirmed=True)
+        except Crash:
+            restarted(world).work()
+        else:
+            assert number > 20
+            return
+        check(world)
+        assert world.store.peek(shadow) == before
+        gone = world.store.peek(managed_ledger_path(setting.topic.managed_ledger_name)) is None
+        assert gone is (number > 0)

@@ -1,0 +1,312 @@
+"""No deletion destroys the ledgers that a shadow and its source share, unless the caller confirms the source's loss."""
+
+import zlib
+from collections.abc import Callable
+
+import pytest
+
+from service.ledger_deletion.operating import OperationState
+from service.ledger_deletion.operations import OPERATIONS, decode_operation, operation_path
+from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from service.ledger_ownership.shadows import SHADOW_SOURCE
+from service.model.errors import (
+    BrokerRefusedError,
+    DataLossError,
+    OutcomeUnknownError,
+    TemporaryError,
+    UndecodableError,
+)
+from service.model.ids import OperationId
+from service.model.names import TopicName, parse_topic_name
+from tests.fakes.bookkeeper import compressed, managed_ledger_bytes
+from tests.fakes.world import TopicPlan, World
+from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, restarted, told
+
+SOURCE = "persistent://public/default/orders"
+SHADOW = "persistent://public/default/orders-shadow"
+ELSEWHERE = "persistent://other/space/orders-shadow"
+OP = OperationId("op-1")
+
+
+def untouched(world: World, before: set[int]) -> None:
+    """Nothing was recorded, asked for or begun."""
+    assert told(world) == []
+    assert world.admin.deletions == []
+    assert world.admin.loads == []
+    node = world.store.peek(OPERATIONS)
+    assert node is None or not node.children_count
+    assert world.ledgers() == before
+
+
+def with_source() -> tuple[World, TopicName]:
+    world = World()
+    return world, world.topic(SOURCE, TopicPlan(offloaded=(0,), bookkeeper_deleted=(1,), schema_versions=1))
+
+
+# --- a shadow ----------------------------------------------------------------------------------------------------
+
+
+def plain(world: World, source: TopicName) -> tuple[TopicName, bool]:
+    return world.shadow(SHADOW, source), False
+
+
+def compressed_node(world: World, source: TopicName) -> tuple[TopicName, bool]:
+    topic = world.shadow(SHADOW, source)
+    path = managed_ledger_path(topic.managed_ledger_name)
+    node = world.store.peek(path)
+    assert node is not None
+    world.store.put(path, compressed("ZLIB", node.data, zlib.compress(node.data)))
+    return topic, False
+
+
+def partitioned(world: World, source: TopicName) -> tuple[TopicName, bool]:
+    return world.partitioned_shadow(SHADOW, source, 2), True
+
+
+def one_partition_of_a_partitioned_shadow(world: World, source: TopicName) -> tuple[TopicName, bool]:
+    return world.partitioned_shadow(SHADOW, source, 2).partition(1), False
+
+
+def a_partitioned_topic_with_one_shadow_among_its_partitions(world: World, source: TopicName) -> tuple[TopicName, bool]:
+    topic = world.partitioned_topic(SHADOW, 2)
+    world.shadow(str(topic.partition(1)), source)
+    return topic, True
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        plain,
+        compressed_node,
+        partitioned,
+        one_partition_of_a_partitioned_shadow,
+        a_partitioned_topic_with_one_shadow_among_its_partitions,
+    ],
+)
+def test_a_shadow_is_refused(make: Callable[[World, TopicName], tuple[TopicName, bool]], force: bool) -> None:
+    world, source = with_source()
+    topic, is_partitioned = make(world, source)
+    before = world.ledgers()
+    with pytest.raises(DataLossError, match=f"shadow of {SOURCE}.*pulsar-sidecar topics delete-shadow {SHADOW}"):
+        Sidecar(world).delete_topic(topic, partitioned=is_partitioned, force=force, confirmed=True)
+    untouched(world, before)
+
+
+def test_a_topic_that_became_a_shadow_meanwhile_ends_refused_and_leaves_no_record() -> None:
+    world = World()
+    topic = world.topic(SHADOW)
+    sidecar = Sidecar(world)
+    sidecar.deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
+    path = managed_ledger_path(topic.managed_ledger_name)
+    world.store.put(path, managed_ledger_bytes(world.listed(topic), properties={SHADOW_SOURCE: SOURCE}))
+    before = world.ledgers()
+    resumed = restarted(world)
+    world.clock.advance_ms(3_600_000)
+    assert resumed.drive() is OperationState.REFUSED
+    untouched(world, before)
+
+
+def test_a_topic_that_becomes_a_shadow_right_before_the_broker_is_asked_is_refused() -> None:
+    world = World()
+    topic = world.topic(SHADOW)
+    path = managed_ledger_path(topic.managed_ledger_name)
+
+    def become_shadow() -> None:
+        world.store.put(path, managed_ledger_bytes(world.listed(topic), properties={SHADOW_SOURCE: SOURCE}))
+
+    world.store.before("write", become_shadow, path=operation_path(OP), times=2)
+    with pytest.raises(DataLossError):
+        Sidecar(world).delete_topic(topic)
+    assert world.admin.deletions == []
+    sidecar = restarted(world)
+    sidecar.work()
+    check(world)
+
+
+def test_no_record_is_made_from_a_list_that_became_a_shadows_while_it_was_read() -> None:
+    world, source = with_source()
+    topic = world.topic(SHADOW)
+    path = managed_ledger_path(topic.managed_ledger_name)
+    listed = managed_ledger_bytes(world.listed(source), properties={SHADOW_SOURCE: SOURCE})
+    # The recorder's own read, after every check of the attempt.
+    reads = [0]
+
+    def become_shadow() -> None:
+        reads[0] += 1
+        world.store.put(path, listed)
+
+    sidecar = Sidecar(world)
+    held = sidecar.deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
+    world.store.before("read", become_shadow, path=path)
+    with pytest.raises(DataLossError):
+        sidecar.deleter.attempt(held)
+    assert reads == [1]
+    assert told(world) == []
+    assert world.admin.deletions == []
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff", b"\x47\x78\x00"])
+def test_a_node_that_cannot_be_read_is_refused_for_now(data: bytes) -> None:
+    world = World()
+    topic = world.topic(SHADOW)
+    world.store.put(managed_ledger_path(topic.managed_ledger_name), b"PULSAR.SHADOW_SOURCE" + data)
+    with pytest.raises(UndecodableError, match=r"orders-shadow cannot be read, so it may be a shadow's"):
+        Sidecar(world).delete_topic(topic)
+    assert world.admin.deletions == []
+
+
+# --- a source ----------------------------------------------------------------------------------------------------
+
+
+def beside(world: World, source: TopicName) -> TopicName:
+    return world.shadow(SHADOW, source)
+
+
+def beside_in_short(world: World, source: TopicName) -> TopicName:
+    return world.shadow(SHADOW, source, spelled="public/default/orders")
+
+
+def elsewhere_in_the_list(world: World, source: TopicName) -> TopicName:
+    shadow = world.shadow(ELSEWHERE, source)
+    world.admin.shadows[source] = [shadow]
+    return shadow
+
+
+MAPPED = [beside, beside_in_short, elsewhere_in_the_list]
+
+
+@pytest.mark.parametrize("make", MAPPED)
+def test_a_source_that_a_shadow_maps_is_refused_unless_confirmed(make: Callable[[World, TopicName], TopicName]) -> None:
+    world, source = with_source()
+    shadow = make(world, source)
+    before = world.ledgers()
+    sidecar = Sidecar(world, operation_ids=("op-1", "op-2"))
+    with pytest.raises(DataLossError, match=f"source of the shadow {shadow}.*confirmSourceDataLoss={SOURCE}"):
+        sidecar.delete_topic(source, force=True)
+    untouched(world, before)
+    assert sidecar.delete_topic(source, force=True, confirmed=True) is OperationState.DONE
+    assert [deletion.topic for deletion in world.admin.deletions] == [source]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_partitioned_source_is_refused_as_a_whole_and_in_parts(alone: bool) -> None:
+    world = World()
+    source = world.partitioned_topic(SOURCE, 2)
+    world.partitioned_shadow(SHADOW, source, 2)
+    before = world.ledgers()
+    with pytest.raises(DataLossError, match=f"source of the shadow {SHADOW}"):
+        Sidecar(world).delete_topic(source.partition(1) if alone else source, partitioned=not alone)
+    untouched(world, before)
+
+
+def test_a_shadow_that_maps_one_partition_is_enough() -> None:
+    world = World()
+    source = world.partitioned_topic(SOURCE, 2)
+    world.shadow(SHADOW, source.partition(1))
+    with pytest.raises(DataLossError):
+        Sidecar(world).delete_topic(source, partitioned=True)
+    assert Sidecar(world).delete_topic(source.partition(0)) is OperationState.DONE
+
+
+def test_the_confirmation_is_kept_for_whoever_goes_on() -> None:
+    world, source = with_source()
+    world.shadow(SHADOW, source)
+    world.admin.lose_answer_next(applied=False)
+    sidecar = Sidecar(world)
+    assert sidecar.delete_topic(source, confirmed=True) is OperationState.RUNNING
+    node = world.store.peek(operation_path(OP))
+    assert node is not None
+    assert decode_operation(node.data).source_data_loss_confirmed
+    resumed = restarted(world)
+    world.clock.advance_ms(60_000)
+    assert resumed.drive() is OperationState.DONE
+
+
+def test_an_operation_of_an_older_version_confirms_nothing() -> None:
+    world, source = with_source()
+    world.shadow(SHADOW, source)
+    world.admin.lose_answer_next(applied=False)
+    assert Sidecar(world).delete_topic(source, confirmed=True) is OperationState.RUNNING
+    node = world.store.peek(operation_path(OP))
+    assert node is not None
+    world.store.put(operation_path(OP), node.data.replace(b',"sourceDataLossConfirmed":true', b""))
+    resumed = restarted(world)
+    world.clock.advance_ms(60_000)
+    assert resumed.drive() is OperationState.REFUSED
+    assert [deletion.topic for deletion in world.admin.deletions] == []
+
+
+def test_a_source_that_got_its_shadow_meanwhile_ends_refused() -> None:
+    world, source = with_source()
+    world.admin.lose_answer_next(applied=False)
+    assert Sidecar(world).delete_topic(source) is OperationState.RUNNING
+    before = world.ledgers()
+    world.shadow(SHADOW, source)
+    resumed = restarted(world)
+    world.clock.advance_ms(60_000)
+    assert resumed.drive() is OperationState.REFUSED
+    resumed.work()
+    check(world)
+    assert before <= world.ledgers()
+
+
+def test_a_listed_name_that_is_no_shadow_of_it_does_not_count() -> None:
+    world, source = with_source()
+    world.admin.shadows[source] = [parse_topic_name(ELSEWHERE), world.topic("persistent://public/default/ordinary")]
+    world.shadow(SHADOW, world.topic("persistent://public/default/another"))
+    assert Sidecar(world).delete_topic(source) is OperationState.DONE
+
+
+@pytest.mark.parametrize("error", [TemporaryError("no broker"), OutcomeUnknownError("lost")])
+def test_a_list_that_cannot_be_had_is_no_absence(error: Exception) -> None:
+    world, source = with_source()
+    before = world.ledgers()
+    world.admin.hooks.fail_next("shadow_topics", error)
+    with pytest.raises((TemporaryError, OutcomeUnknownError)):
+        Sidecar(world).delete_topic(source)
+    untouched(world, before)
+
+
+def test_a_neighbour_that_cannot_be_read_is_no_absence() -> None:
+    world, source = with_source()
+    before = world.ledgers()
+    world.store.put(managed_ledger_path(parse_topic_name(SHADOW).managed_ledger_name), b"\x47\x78\x00")
+    with pytest.raises(UndecodableError, match="orders-shadow cannot be read"):
+        Sidecar(world).delete_topic(source)
+    untouched(world, before)
+
+
+def test_a_source_is_looked_up_again_right_before_the_broker_is_asked() -> None:
+    world, source = with_source()
+    world.admin.hooks.before("load_topic", lambda: world.shadow(SHADOW, source) and None)
+    with pytest.raises(DataLossError):
+        Sidecar(world).delete_topic(source)
+    assert world.admin.deletions == []
+
+
+def test_a_refusal_of_ours_survives_a_crash_while_it_is_noted() -> None:
+    points = 0
+    for number in range(200):
+        world, source = with_source()
+        before = world.ledgers()
+        world.admin.hooks.before("load_topic", lambda world=world, source=source: world.shadow(SHADOW, source) and None)
+        try:
+            Sidecar(world, steps=CrashAt(number)).delete_topic(source)
+        except Crash:
+            restarted(world).work()
+        except DataLossError:
+            break
+        points += 1
+        check(world)
+        assert before <= world.ledgers()
+        assert world.admin.deletions == []
+    assert points > 10
+
+
+def test_a_brokers_refusal_to_tell_is_passed_on() -> None:
+    world, source = with_source()
+    world.admin.hooks.fail_next("shadow_topics", BrokerRefusedError(412, "not now"))
+    with pytest.raises(BrokerRefusedError):
+        Sidecar(world).delete_topic(source)
+    assert partitioned_topic_path(source) not in world.store.paths()

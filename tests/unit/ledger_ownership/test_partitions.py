@@ -1,0 +1,15 @@
+"""A partitioned topic's node, read exactly or not at all."""
+
+import pytest
+
+from service.ledger_ownership.partitions import partition_count
+from service.model.errors import UndecodableError
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"partitions":"3"}', b'{"partitions":-1}', b'{"partitions":true}', b"\xff"]
+)
+def test_a_partitioned_topics_node_is_read_exactly_or_not_at_all(data: bytes) -> None:
+    with pytest.raises(UndecodableError):
+        partition_count(data)
+    assert partition_count(b'{"partitions":16,"deleted":false}') == 16
