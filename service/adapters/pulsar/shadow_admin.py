@@ -26,12 +26,7 @@ class BrokerShadowAdmin:
         self._topics.set_policy(topic, "retention", _FOREVER)
 
     def shadow_topics(self, source: TopicName) -> list[str]:
-        document = self._topics.policy(source, "shadowTopics")
-        if document is None:
-            return []
-        if not isinstance(document, list) or not all(isinstance(name, str) for name in document):
-            raise TemporaryError(f"a broker did not list the shadow topics of {source}; try again")
-        return document
+        return [str(shadow) for shadow in self._topics.shadow_topics(source)]
 
     def set_shadow_topics(self, source: TopicName, shadows: Sequence[str]) -> None:
         # Brokers refuse an empty list.

@@ -29,7 +29,7 @@ from service.ledger_deletion.shadow_deletion.operation import (
     shadow_deletion_path,
 )
 from service.ledger_deletion.shadow_deletion.sources import check_sources
-from service.ledger_deletion.topic_deleting import partition_count
+from service.ledger_ownership.partitions import partition_count
 from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from service.ledger_ownership.shadows import source_topic
 from service.model.errors import (

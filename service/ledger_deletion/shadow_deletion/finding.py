@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from service.ledger_deletion.shadow_deletion.operation import node_paths, shadows_of
-from service.ledger_deletion.topic_deleting import partition_count
+from service.ledger_ownership.partitions import partition_count
 from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from service.ledger_ownership.shadows import (
     managed_ledger_shadow_source,
