@@ -107,6 +107,6 @@ def test_an_unknown_topic_is_not_found(broker: HttpBroker, admin: BrokerShadowAd
         return NOT_FOUND
 
     broker.answer = not_found
-    for call in (admin.keeps_forever, admin.keep_forever, admin.shadow_topics, admin.unload, admin.clients):
+    for call in (admin.keeps_forever, admin.keep_forever, admin.unload, admin.clients):
         with pytest.raises(NotFoundError):
             call(TOPIC)
