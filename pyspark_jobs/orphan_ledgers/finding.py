@@ -265,7 +265,7 @@ class Finding:
     # --- judging -----------------------------------------------------------------------------------------------
 
     def _reported(self, facts: DataFrame) -> list[Row]:
-        """Tenants, shadows, and what was not read: damages, directories, log segments, compaction cursors without a reading.
+        """Tenants, shadows, and what was not read: damages, directories, log segments, cursors without a reading.
 
         Beside them one row each counts `first_pass.OTHER` and `first_pass.UNSIZED`.
         """
