@@ -309,6 +309,8 @@ class StatusAnswer(Answer):
     """The ledgers that were brought back and are still protected, the first to end first, a hundred at most."""
     bookkeeper_exclusive_to_cluster: bool
     """This sidecar's setting: whether "nothing references it" is evidence enough to delete a ledger."""
+    warnings: list[str]
+    """Settings of the cluster that hinder retries or endanger records, and what to do about them."""
 
 
 class DeadLetterAnswer(Answer):

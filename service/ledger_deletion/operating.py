@@ -166,6 +166,8 @@ class ServiceStatus:
     """The ledgers that were brought back and are still protected, the first to end first, a hundred at most."""
     bookkeeper_exclusive_to_cluster: bool = False
     """This sidecar's setting: whether "nothing references it" is evidence enough to delete a ledger."""
+    warnings: tuple[str, ...] = ()
+    """Settings of the cluster that hinder retries or endanger records, and what to do about them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -286,6 +286,10 @@ class DeletionTopics(Protocol):
         """Create what is missing, with its partitions, retention, subscriptions and deduplication; idempotent."""
         ...
 
+    def warnings(self) -> Sequence[str]:
+        """Settings of the cluster that hinder retries or endanger records, as `ensure` left them."""
+        ...
+
     def publisher(self, topic: DeletionTopic, producer_name: str, *, first_use: bool = False) -> Publisher:
         """A producer under that stable name.
 

@@ -52,6 +52,7 @@ class FakeDeletionTopics:
         self.max_messages = max_messages
         self.nack_delay_ms = nack_delay_ms
         self.ensured = False
+        self.hindrances: list[str] = []
         self.not_seen_quickly = 0
         self.delayed_tracker_stalled = False
         self.lock = threading.RLock()
@@ -108,6 +109,9 @@ class FakeDeletionTopics:
     def ensure(self) -> None:
         self.hooks.arrive("ensure")
         self.ensured = True
+
+    def warnings(self) -> Sequence[str]:
+        return self.hindrances
 
     def publisher(self, topic: DeletionTopic, producer_name: str, *, first_use: bool = False) -> "FakePublisher":
         self.hooks.arrive("publisher")

@@ -88,7 +88,14 @@ class SharedPendingDeletions:
             messages = self._batches.receive()
         deliveries = [delivery_of(message) for message in messages]
         with self._lock, translated("acknowledging a pending deletion again"):
-            return [delivery for delivery in deliveries if self._is_fresh(delivery)]
+            fresh = [delivery for delivery in deliveries if self._is_fresh(delivery)]
+        early = self._overdue.early(fresh)
+        if not early:
+            return fresh
+        # Brokers that delay nothing deliver retries at once: they come again and again until they are due.
+        self.postpone(early)
+        ids = {delivery.message_id for delivery in early}
+        return [delivery for delivery in fresh if delivery.message_id not in ids]
 
     def _is_fresh(self, delivery: Delivery) -> bool:
         """Whether a message is to be handed out: it was not finished here before, and nobody works on it."""

@@ -21,6 +21,8 @@ from service.model.names import TopicName
 from service.model.position_ranges import PositionRanges
 
 _READ_TIMEOUT_MS: Final = 10_000
+_EARLY_MS: Final = 2_000
+"""Brokers may deliver up to a tick early (``delayedDeliveryTickTimeMillis``, a second); and clocks differ."""
 
 
 class OverdueReader:
@@ -31,6 +33,11 @@ class OverdueReader:
         self._admin = admin
         self._topic = topic
         self._clock = clock
+
+    def early(self, deliveries: Collection[Delivery]) -> list[Delivery]:
+        """Those that came long before they were due."""
+        now_ms = self._clock.now_ms()
+        return [delivery for delivery in deliveries if is_early(delivery, now_ms)]
 
     def read(self, late_ms: int, limit: int, held: Collection[str]) -> list[Delivery]:
         """Up to ``limit`` messages that were due more than ``late_ms`` ago, without those whose ids are in ``held``.
@@ -63,6 +70,14 @@ class OverdueReader:
                         yield delivery_of(message)
             finally:
                 reader.close()
+
+
+def is_early(delivery: Delivery, now_ms: int) -> bool:
+    """Whether a retry came long before it was due, from a broker that delays nothing.
+
+    A publish time to come is of a machine whose clock is wrong, and tells nothing.
+    """
+    return delivery.publish_time_ms - _EARLY_MS <= now_ms < due_ms(delivery) - _EARLY_MS
 
 
 def due_ms(delivery: Delivery) -> int:

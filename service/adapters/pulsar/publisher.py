@@ -19,7 +19,7 @@ import logging
 import secrets
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -76,8 +76,11 @@ class TopicPublisher:
         settings: PublisherSettings,
         clock: Clock,
         first_use: bool = False,
+        most_delay_ms: Callable[[], int | None] = lambda: None,
     ) -> None:
         """Open the first partition's producer; on the name's first use nothing is read back.
+
+        A message with a longer delay than ``most_delay_ms`` tells is sent without one: brokers would refuse it.
 
         Raises:
             ConflictError: another process uses the name now.
@@ -87,7 +90,7 @@ class TopicPublisher:
         self._lock = threading.Lock()
         self._closed = False
         self._partitions = [
-            _PartitionProducer(client, uri, producer_name, settings, clock, first_use)
+            _PartitionProducer(client, uri, producer_name, settings, clock, first_use, most_delay_ms)
             for uri in partitions_of(client, topic)
         ]
         self._partitions[0].open(explicit=False)
@@ -147,12 +150,14 @@ class _PartitionProducer:
         settings: PublisherSettings,
         clock: Clock,
         first_use: bool,
+        most_delay_ms: Callable[[], int | None],
     ) -> None:
         self._client = client
         self._uri = uri
         self._producer_name = producer_name
         self._settings = settings
         self._clock = clock
+        self._most_delay_ms = most_delay_ms
         self._producer: pulsar.Producer | None = None
         self._explicit = False
         self._next_id = 0
@@ -261,7 +266,8 @@ class _PartitionProducer:
             builder.property(SEQUENCE_ID, str(message.sequence_id))
         if message.event_time_ms is not None:
             builder.event_timestamp(message.event_time_ms)
-        if message.deliver_after_ms:
+        most_delay_ms = self._most_delay_ms()
+        if message.deliver_after_ms and (most_delay_ms is None or message.deliver_after_ms <= most_delay_ms):
             # The client's own "deliver after" would count from this machine's clock, which may be wrong by hours.
             builder.deliver_at(self._clock.now_ms() + message.deliver_after_ms)
         return builder.build()

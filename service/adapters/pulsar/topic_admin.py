@@ -65,9 +65,12 @@ class BrokerTopicAdmin:
         """Create a durable subscription at the earliest message; False when it is there already."""
         return self._created(topic_path(topic, f"/subscription/{subscription}"), _EARLIEST)
 
-    def policy(self, topic: TopicName, name: str) -> object:
-        """A policy set on the topic itself (``deduplicationEnabled``, ``retention``, ...), None when unset."""
-        return self._rest.get(topic_path(topic, f"/{name}"))
+    def policy(self, topic: TopicName, name: str, *, applied: bool = False) -> object:
+        """A policy set on the topic itself (``deduplicationEnabled``, ``retention``, ...), None when unset.
+
+        ``applied`` asks for the one that holds, wherever it was set.
+        """
+        return self._rest.get(topic_path(topic, f"/{name}"), {"applied": "true"} if applied else None)
 
     def set_policy(self, topic: TopicName, name: str, value: object) -> None:
         """Set a policy on the topic itself; brokers apply it within moments, not at once."""
@@ -94,6 +97,18 @@ class BrokerTopicAdmin:
     def unload(self, topic: TopicName) -> None:
         """Close the topic on its broker; it loads again on next use."""
         self._rest.change("PUT", topic_path(topic, "/unload"))
+
+    def namespace_policy(self, namespace: str, name: str) -> object:
+        """A policy set on the namespace itself, None when unset."""
+        return self._rest.get(f"/admin/v2/namespaces/{namespace}/{name}")
+
+    def set_namespace_policy(self, namespace: str, name: str, value: object) -> None:
+        """Set a policy on a namespace; it holds for every topic in it."""
+        self._rest.change("POST", f"/admin/v2/namespaces/{namespace}/{name}", value)
+
+    def broker_setting(self, name: str) -> object:
+        """A setting of a broker as it holds now, as text; None when the broker does not know it."""
+        return _object(self._rest.get("/admin/v2/brokers/configuration/runtime")).get(name)
 
     def ensure_namespace(self, tenant: str, namespace: str) -> None:
         """Create the tenant (for all of the cluster's clusters) and the namespace where they are missing."""

@@ -3,7 +3,7 @@
 Invariant: nothing here decides anything about a record; it moves records, and says truthfully what it could move.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -74,10 +74,16 @@ class PulsarDeletionTopics:
     def ensure(self) -> None:
         self._setup.run()
 
+    def warnings(self) -> Sequence[str]:
+        return tuple(self._setup.conditions.warnings)
+
     def publisher(self, topic: DeletionTopic, producer_name: str, *, first_use: bool = False) -> TopicPublisher:
         settings = replace(self._publisher, batching=self._publisher.batching and topic in _BATCHED)
         uri = str(topic_name(topic))
-        return TopicPublisher(self._client, uri, producer_name, settings, self._brokers_clock, first_use)
+        conditions = self._setup.conditions
+        return TopicPublisher(
+            self._client, uri, producer_name, settings, self._brokers_clock, first_use, lambda: conditions.most_delay_ms
+        )
 
     def pending(self) -> SharedPendingDeletions:
         return SharedPendingDeletions(self._client, self._consumed, self._overdue, self._consumer)

@@ -3,7 +3,8 @@
 What brokers make of topics in ``pulsar/system`` (4.0.8, class ``SystemTopic``): they never delete them for inactivity,
 never expire messages, refuse none for a backlog quota, never deduplicate, and compact every minute. So time-to-live and
 inactivity need no setting; deduplication is switched on for Pulsar versions that will heed it; and compaction gets a
-threshold, because each run writes a ledger. Its own cursor keeps consumed records until then.
+threshold, because each run writes a ledger. Its own cursor keeps consumed records until then. What brokers do to
+delays and to subscriptions there, `RetryConditions` looks after.
 
 Invariant: every step can be repeated and raced; a step that was not confirmed is repeated.
 """
@@ -14,6 +15,7 @@ from typing import Final
 
 from service.adapters.pulsar.confirmed_steps import ConfirmedSteps
 from service.adapters.pulsar.dead_letters import DEAD_LETTERS_SUBSCRIPTION
+from service.adapters.pulsar.retry_conditions import RetryConditions
 from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
 from service.ledger_deletion.ports import DeletionTopic
 from service.ledger_deletion.retrying import SUBSCRIPTION
@@ -52,6 +54,7 @@ class TopicsSetup:
         self._admin = admin
         self._topic = topic
         self._settings = settings
+        self.conditions = RetryConditions()
         self._steps = ConfirmedSteps(clock, "the topics of ledger deletion are")
 
     def run(self) -> None:
@@ -72,6 +75,7 @@ class TopicsSetup:
         self._subscribe(self._topic(DeletionTopic.DEAD_LETTER), DEAD_LETTERS_SUBSCRIPTION)
         for kind in DeletionTopic:
             self._set_policies(kind)
+        self.conditions.put_right(self._admin, self._steps, self._topic(DeletionTopic.RETRY))
 
     def _partitions(self, topic: TopicName) -> int:
         self._admin.create(topic, self._settings.parallelism)

@@ -89,6 +89,8 @@ class Loops:
     def _work(self) -> None:
         runtime = self._runtime
         runtime.world.topics.ensure()
+        for warning in runtime.world.topics.warnings():
+            log.warning("a setting of the cluster hinders ledger deletion", warning=warning)
         settler = runtime.settler()
         pending = runtime.world.topics.pending()
         runtime.control = runtime.panel.read()

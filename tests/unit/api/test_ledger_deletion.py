@@ -76,6 +76,7 @@ def test_status(service: FakeDeletionService, server: Served) -> None:
         "adaptiveLimit": {"level": 25.0, "idleP99Ms": 1.5, "recentP99Ms": None},
         "protectedLedgers": [],
         "bookkeeperExclusiveToCluster": False,
+        "warnings": [],
     }
 
 

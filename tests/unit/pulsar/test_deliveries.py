@@ -9,7 +9,7 @@ import pytest
 
 from service.adapters.pulsar.consumer import FinishedMessages
 from service.adapters.pulsar.deliveries import handle_of, java_message_id
-from service.adapters.pulsar.overdue import due_ms
+from service.adapters.pulsar.overdue import due_ms, is_early
 from service.adapters.pulsar.receipts import Receipts
 from service.ledger_deletion.ports import Delivery, PublishResult
 from service.model.errors import PermanentError
@@ -92,3 +92,16 @@ def test_finished_messages_take_bits_not_objects() -> None:
     finally:
         tracemalloc.stop()
     assert taken < 20 * 1_000
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "early"),
+    [("60000", True), ("2500", False), ("0", False), ("soon", False)],
+    ids=["a minute", "little more than two ticks, one of which has passed", "none", "no number"],
+)
+def test_a_retry_that_comes_long_before_it_is_due_is_early(delay_ms: str, early: bool) -> None:
+    assert is_early(delivery({"DELAY_TIME": delay_ms}, 1000), now_ms=2000) is early
+
+
+def test_a_publish_time_to_come_holds_nothing_back() -> None:
+    assert not is_early(delivery({"DELAY_TIME": "60000"}, 3_600_000), now_ms=2000)

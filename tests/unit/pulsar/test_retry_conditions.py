@@ -1,0 +1,102 @@
+"""Cluster settings that stop retries or let subscriptions expire: what is set, what is left alone, what is told."""
+
+import json
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from service.adapters.pulsar.admin_rest import AdminRest
+from service.adapters.pulsar.confirmed_steps import ConfirmedSteps
+from service.adapters.pulsar.retry_conditions import RetryConditions
+from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from service.model.names import parse_topic_name
+from tests.fakes.clock import FakeClock
+from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
+
+RETRY = parse_topic_name("persistent://pulsar/system/retry")
+DELAYS = "/admin/v2/persistent/pulsar/system/retry/delayedDelivery"
+EXPIRATION = "/admin/v2/namespaces/pulsar/system/subscriptionExpirationTime"
+RUNTIME = "/admin/v2/brokers/configuration/runtime"
+
+
+class Policies:
+    """A broker that keeps policies; ``refused`` paths may not be changed, ``over`` is what holds whatever is set."""
+
+    def __init__(self, broker: HttpBroker) -> None:
+        self.kept: dict[str, object] = {RUNTIME: {"subscriptionExpirationTimeMinutes": "0"}}
+        self.refused: set[str] = set()
+        self.over: dict[str, object] | None = None
+        self.changed: list[str] = []
+        broker.answer = self.answer
+        self.admin = BrokerTopicAdmin(AdminRest([broker.url]))
+        self.conditions = RetryConditions()
+
+    def answer(self, arrived: Arrived) -> Answer:
+        parts = urlsplit(arrived.target)
+        if arrived.method == "POST":
+            if parts.path in self.refused:
+                return Answer(403, b'{"reason":"not yours"}')
+            self.changed.append(parts.path)
+            self.kept[parts.path] = json.loads(arrived.body)
+            return Answer(204)
+        found = self.over if "applied=true" in parts.query and self.over is not None else self.kept.get(parts.path)
+        return Answer(204) if found is None else Answer(200, json.dumps(found).encode())
+
+    def put_right(self) -> list[str]:
+        self.conditions.put_right(self.admin, ConfirmedSteps(FakeClock(), "for this test"), RETRY)
+        return self.conditions.warnings
+
+
+@pytest.fixture
+def policies() -> Iterator[Policies]:
+    with http_broker(lambda arrived: Answer(404)) as broker:
+        yield Policies(broker)
+
+
+def test_any_delay_is_allowed_on_the_retry_topic_once(policies: Policies) -> None:
+    assert policies.put_right() == []
+    assert policies.put_right() == []
+    assert policies.changed == [DELAYS], "and nothing of the namespace is touched where subscriptions do not expire"
+    assert policies.kept[DELAYS] == {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}
+    assert policies.conditions.most_delay_ms is None
+
+
+@pytest.mark.parametrize(
+    ("holds", "most_delay_ms", "told"),
+    [
+        ({"active": False, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}, 0, "delayedDeliveryEnabled"),
+        ({"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 500}, 500, "refuse delays over 500 ms"),
+    ],
+)
+def test_what_holds_although_it_was_set_otherwise_is_told(
+    policies: Policies, holds: dict[str, object], most_delay_ms: int, told: str
+) -> None:
+    policies.refused, policies.over = {DELAYS}, holds
+    refused, warning = policies.put_right()
+    assert "not yours" in refused
+    assert told in warning
+    assert policies.conditions.most_delay_ms == most_delay_ms
+
+
+def test_subscriptions_of_the_namespace_never_expire_where_nobody_said_when(policies: Policies) -> None:
+    policies.kept[RUNTIME] = {"subscriptionExpirationTimeMinutes": "30"}
+    assert policies.put_right() == []
+    assert policies.kept[EXPIRATION] == 0
+    assert policies.changed == [DELAYS, EXPIRATION]
+
+
+def test_an_expiry_that_somebody_set_is_left_and_told(policies: Policies) -> None:
+    policies.kept[EXPIRATION] = 30
+    (warning,) = policies.put_right()
+    assert "expire after 30 minutes" in warning
+    assert "set-subscription-expiration-time pulsar/system --time 0" in warning
+    assert policies.changed == [DELAYS]
+
+
+def test_an_expiry_that_may_not_be_changed_is_told(policies: Policies) -> None:
+    policies.kept[RUNTIME] = {"subscriptionExpirationTimeMinutes": "30"}
+    policies.refused = {EXPIRATION}
+    (warning,) = policies.put_right()
+    assert warning.startswith("expiry of subscriptions")
+    assert "not yours" in warning
