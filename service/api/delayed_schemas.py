@@ -168,7 +168,7 @@ class ReissuedAnswer(Answer):
     """A message that was cancelled and published again."""
 
     message_id: str | None
-    """The new message's id, ``ledgerId:entryId:partition``; null when nothing was published."""
+    """The new message's id, ``ledgerId:entryId:partition``; null when none is known to be published."""
     deliver_at: int | None
     outcome: OutcomeAnswer
 

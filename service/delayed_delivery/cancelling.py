@@ -31,7 +31,7 @@ class Proof(Enum):
     RACED = "RACED"
     """The broker may have dispatched it before the acknowledgement came; it is acknowledged now."""
     UNKNOWN = "UNKNOWN"
-    """The due time has passed; whether the message was delivered is not known."""
+    """Whether the message was delivered before its end, or whether its copy was published, is not known."""
     NOT_FOUND = "NOT_FOUND"
     """There is no such topic, subscription or entry, and that was read."""
     REFUSED = "REFUSED"
@@ -69,6 +69,9 @@ class Cause(Enum):
     DISPATCHED = "dispatched"
     LOST = "acknowledgement lost"
     UNWATCHED = "not watched"
+    CANCELLED = "cancelled before"
+    REISSUED = "published again before"
+    UNCONFIRMED = "not confirmed"
     BROKER = "broker"
 
 

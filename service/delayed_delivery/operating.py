@@ -15,7 +15,7 @@ class Reissued:
     """A message that was cancelled and published again.
 
     Attributes:
-        message_id: the new one's, as Java prints it; None when nothing was published.
+        message_id: the new one's, as Java prints it; None when none is known to be published.
         deliver_at_ms: the new one's due time, None for "now".
         outcome: what became of the old one.
     """
@@ -79,7 +79,9 @@ class DelayedDeliveryService(Protocol):
         ...
 
     def reissue(self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions) -> Reissued:
-        """Cancel a message and publish it again: now (expedite), or with another due time (reschedule).
+        """Publish a message again, now (expedite) or with another due time (reschedule), and cancel the old one.
+
+        At most one copy is ever published; asking again finds it.
 
         Raises:
             NotFoundError: there is no such topic.

@@ -191,10 +191,11 @@ class Republisher(Protocol):
     def republish(self, message: WholeMessage, deliver_at_ms: int | None, properties: Mapping[str, str]) -> str:
         """Publish the same payload, key and properties, plus ``properties``; the new message's id as Java prints it.
 
-        Stored before it returns. ``deliver_at_ms`` None means now. A repeated call with the same ``properties`` may
-        publish twice: the caller links the two.
+        Stored before it returns. ``deliver_at_ms`` None means now. A repeated call publishes twice.
 
         Raises:
-            PermanentError: the message cannot be published again faithfully (encrypted, in a transaction).
+            PermanentError: the message cannot be published again, or the broker refused it; nothing was stored.
+            TemporaryError: nothing was sent.
+            OutcomeUnknownError: the copy may have been stored, or be stored yet.
         """
         ...

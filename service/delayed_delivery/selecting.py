@@ -4,7 +4,7 @@ Invariant: two runs with the same selection give the same hash exactly when they
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -100,15 +100,19 @@ def waiting_positions(
     if not cursors:
         return
     start = min(cursor.mark_delete for cursor in cursors)
-    start = start if after is None else max(start, after)
+    for position in positions_after(state, start if after is None else max(start, after)):
+        if not all(position in cursor for cursor in cursors):
+            yield position
+
+
+def positions_after(state: TopicState, start: Position) -> Iterator[Position]:
+    """The topic's entries beyond a position, oldest first."""
     for span in state.ledgers:
         if span.ledger_id < start.ledger_id:
             continue
         first = start.entry_id + 1 if span.ledger_id == start.ledger_id else 0
         for entry in range(max(0, first), _last_of(span, state) + 1):
-            position = Position(span.ledger_id, EntryId(entry))
-            if not all(position in cursor for cursor in cursors):
-                yield position
+            yield Position(span.ledger_id, EntryId(entry))
 
 
 def _last_of(span: LedgerSpan, state: TopicState) -> int:

@@ -154,6 +154,14 @@ class DelayedTopic:
     def delete_subscription(self, name: str) -> None:
         self._admin("DELETE", f"/subscription/{name}")
 
+    def move_cursor(self, name: str, to_ms: int) -> None:
+        """As ``pulsar-admin topics reset-cursor``."""
+        self._admin("POST", f"/subscription/{name}/resetcursor/{to_ms}")
+
+    def limit_consumers(self, most: int) -> None:
+        """Of each subscription of the topic."""
+        self._admin("POST", "/maxConsumersPerSubscription", most)
+
     def backlogs(self) -> dict[str, int]:
         """Messages that are not acknowledged, by subscription."""
         return {name: int(stats["msgBacklog"]) for name, stats in self.stats()["subscriptions"].items()}
@@ -169,8 +177,8 @@ class DelayedTopic:
         url = requests.get(place, timeout=OPERATION_SECONDS).json()["httpUrl"]
         return next(name for name, at in addresses.member_urls.items() if at == url)
 
-    def _admin(self, method: str, verb: str) -> None:
-        answer = requests.request(method, self.urls[0] + self.path + verb, timeout=OPERATION_SECONDS)
+    def _admin(self, method: str, verb: str, body: object = None) -> None:
+        answer = requests.request(method, self.urls[0] + self.path + verb, json=body, timeout=OPERATION_SECONDS)
         assert answer.ok, answer.text[:300]
 
     # --- cancelling ------------------------------------------------------------------------------------------------
@@ -189,8 +197,16 @@ class DelayedTopic:
 
     def proofs(self, sidecar: SidecarProcess, sent: Sent) -> Counter[str]:
         """What is known of one cancellation, by level."""
+        return Counter(self.proofs_by_subscription(sidecar, sent).values())
+
+    def proofs_by_subscription(self, sidecar: SidecarProcess, sent: Sent) -> dict[str, str]:
+        """What is known of one cancellation."""
         answer = sidecar.request("GET", f"{self.path}/cancellations/{sent.ledger_id}:{sent.entry_id}")
-        return Counter(one["proof"] for one in answer.json()) if answer.ok else Counter()
+        return {one["subscription"]: one["proof"] for one in answer.json()} if answer.ok else {}
+
+    def open_proofs(self, sidecar: SidecarProcess, sent: Sent) -> set[str]:
+        """The levels that are not the end of a cancellation."""
+        return set(self.proofs(sidecar, sent)) & {"ACCEPTED", "ACKED", "PERSISTED"}
 
 
 def await_rest(

@@ -389,6 +389,7 @@ class FakeSidecar:
     def round(self) -> None:
         """One look at every place that is due."""
         self.room._asserter.round()
+        self.room._reissuer.round()
 
     def live(self, milliseconds: int, step_ms: int = 250) -> None:
         """Let time pass, rounds and deliveries with it."""

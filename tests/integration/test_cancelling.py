@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
@@ -104,6 +105,81 @@ def test_subscriptions_that_come_and_go_between_cancellations_are_seen(stage: St
         topic.unload()
         assert topic.cancel(stage.sidecar, sent[22]).status_code == 204
         until(lambda: topic.backlogs()["keyed"] == 17, "no acknowledgement was lost")
+
+
+def test_a_cursor_that_is_moved_back_at_the_due_time_is_never_called_expired(stage: Stage) -> None:
+    with stage.topic() as topic:
+        for name in ("kept", "moved"):
+            topic.subscribe(name, SHARED)
+        due = now_ms() + 10_000
+        sent = topic.send(20, due)
+        with topic.consuming("kept", SHARED) as kept, topic.consuming("moved", SHARED) as moved:
+            verdicts = topic.cancel_all(stage.sidecar, sent[:10], wait="persisted")
+            assert all(one["cancelled"] for one in verdicts), verdicts[:3]
+            time.sleep(max(0, due - 2_500 - now_ms()) / 1000)
+            stage.sidecar.freeze()  # so that it does not acknowledge again what the cursor loses
+            topic.move_cursor("moved", to_ms=1)
+            await_rest(kept, set(range(10, 20)), due)
+            until(lambda: moved.numbers == set(range(20)), "what had been cancelled was delivered")
+            stage.sidecar.thaw()
+            until(lambda: not topic.open_proofs(stage.sidecar, sent[0]), "it is seen to its end")
+            assert not kept.numbers & set(range(10))
+            for one in sent[:10]:
+                proofs = topic.proofs_by_subscription(stage.sidecar, one)
+                assert proofs["kept"] == "EXPIRED"
+                assert proofs["moved"] == "UNKNOWN", proofs
+
+
+def test_a_subscription_with_as_many_consumers_as_it_may_have_is_cancelled_on_when_one_leaves(stage: Stage) -> None:
+    with stage.topic() as topic:
+        topic.subscribe("s", SHARED)
+        topic.subscribe("keyed", KEY_SHARED)
+        sent = topic.send(2, now_ms() + 600_000)
+        topic.limit_consumers(1)
+        one = topic.client.subscribe(str(topic.topic), "s", consumer_type=SHARED)
+        other = topic.client.subscribe(str(topic.topic), "keyed", consumer_type=KEY_SHARED)
+        time.sleep(1)  # brokers learn a topic's policy by and by
+        answer = topic.cancel(stage.sidecar, sent[0])
+        assert answer.status_code == 202, answer.text
+        assert {one["proof"] for one in answer.json()["verdicts"]} == {"ACCEPTED"}
+        assert topic.backlogs() == {"s": 2, "keyed": 2}
+        one.close()
+        other.close()
+        until(lambda: topic.backlogs() == {"s": 1, "keyed": 1}, "it is acknowledged once there is room")
+
+
+def test_a_message_is_published_again_once_however_often_and_wherever_it_is_asked_for(stage: Stage) -> None:
+    other = stage.sidecars.start(**CANCELLING)
+    with stage.topic() as topic:
+        topic.subscribe("s", SHARED)
+        sent = topic.send(10, now_ms() + 600_000)
+        due = now_ms() + 15_000
+
+        def reschedule(number: int, sidecar: SidecarProcess) -> dict[str, Any]:
+            answer: dict[str, Any] = sidecar.call(
+                "POST", f"{topic.path}/rescheduleDelayedMessage", {**sent[number].line, "newDeliverAt": due}
+            )
+            return answer
+
+        with ThreadPoolExecutor(8) as pool:
+            both = (stage.sidecar, other)
+            at_once = list(pool.map(lambda number: reschedule(number // 4, both[number % 2]), range(16)))
+        for number in range(4):
+            asked_again = reschedule(number, other)
+            answers = [*at_once[4 * number : 4 * number + 4], asked_again]
+            assert {one["proof"] for one in asked_again["outcome"]["verdicts"]} <= {"ACCEPTED", "ACKED", "PERSISTED"}
+            assert {one["messageId"] for one in answers} - {None} == {asked_again["messageId"]}, answers
+            unknown = [one for one in answers if one["messageId"] is None]
+            assert {one["outcome"]["verdicts"][0]["proof"] for one in unknown} <= {"UNKNOWN"}
+        assert topic.cancel(stage.sidecar, sent[5]).status_code == 204
+        (refused,) = reschedule(5, other)["outcome"]["verdicts"]
+        assert (refused["proof"], refused["cause"]) == ("REFUSED", "cancelled before")
+        with topic.consuming("s", SHARED) as deliveries:
+            await_rest(deliveries, {0, 1, 2, 3}, due)
+            assert deliveries.numbers == {0, 1, 2, 3}
+            assert deliveries.repeated == {}
+        assert topic.backlogs() == {"s": 5}
+    other.terminate()
 
 
 def test_a_partitioned_topic_is_cancelled_on_by_one_call_and_by_what_messages_are(stage: Stage) -> None:

@@ -59,9 +59,7 @@ class BrokerRepublisher:
                 return _Sending(connection, message.topic, name).send(parts)
         except OSError as error:
             self._owners.forget(message.topic)
-            raise OutcomeUnknownError(
-                f"the copy may or may not have been published to {message.topic} ({error}); look before you repeat it"
-            ) from error
+            raise TemporaryError(f"no producer could be opened on {message.topic} ({error}); try again") from error
 
     def _stored(self, position: Position) -> bytes:
         node = self._store.read(ledger_path(position.ledger_id, self._root))
@@ -109,6 +107,14 @@ class _Sending:
     def send(self, parts: Sequence[tuple[api.MessageMetadata, bytes]]) -> str:
         """Send every part, wait for every receipt; the last one's id."""
         self._open(encrypted=any(metadata.encryption_keys for metadata, _ in parts))
+        try:
+            return self._sent(parts)
+        except (OSError, TemporaryError) as error:
+            raise OutcomeUnknownError(
+                f"the copy may or may not have been published to {self._topic} ({error}); look for it first"
+            ) from error
+
+    def _sent(self, parts: Sequence[tuple[api.MessageMetadata, bytes]]) -> str:
         for metadata, payload in parts:
             command = api.CommandSend(
                 producer_id=self._producer_id, sequence_id=metadata.sequence_id, is_chunk=len(parts) > 1

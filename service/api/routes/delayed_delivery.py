@@ -234,8 +234,8 @@ def _add_reissuing(routes: APIRouter, service: DelayedDeliveryService) -> None:
     ) -> ReissuedAnswer:
         """Deliver a delayed message now: publish it again without a delay, and cancel the old one.
 
-        The new one names the old one in its property ``pulsar-sidecar-replaces``. If the sidecar dies in between, both
-        are delivered.
+        The new one names the old one in its property ``pulsar-sidecar-replaces``. Asking again answers the same copy.
+        ``UNKNOWN``: the broker did not confirm the copy and it has not been found; it is never published twice.
         """
         if payload.new_deliver_at is not None:
             raise InvalidInputError("newDeliverAt belongs to rescheduleDelayedMessage; expedite means now")
@@ -245,7 +245,10 @@ def _add_reissuing(routes: APIRouter, service: DelayedDeliveryService) -> None:
     def reschedule(
         tenant: Tenant, namespace: Namespace, topic: Topic, payload: ReissuePayload, request: Request
     ) -> ReissuedAnswer:
-        """Give a delayed message another due time, ``newDeliverAt``: publish it again, and cancel the old one."""
+        """Give a delayed message another due time, ``newDeliverAt``: publish it again, and cancel the old one.
+
+        Asking again with the same ``newDeliverAt`` answers the same copy; with another one it is refused.
+        """
         if payload.new_deliver_at is None:
             raise InvalidInputError("newDeliverAt is missing: the new due time, milliseconds since the epoch")
         check_deliver_at(payload.new_deliver_at)

@@ -34,6 +34,10 @@ _FEW = 100
 visit of milliseconds, of a consumer that shares no keys with others. A refusal then leaves nothing in the log."""
 _RACED = "the broker may have dispatched it before the acknowledgement came; it is not delivered again"
 _TRIED_AGAIN = "in the log; the sidecars acknowledge it as soon as the broker lets them, until its due time"
+_NO_ROOM = (
+    "the subscription's acknowledgement state is full (managedLedgerMaxUnackedRangesToPersist): more holes would be "
+    "lost if the broker died"
+)
 _EXPLAIN_TRIES = 10
 _EXPLAIN_WAIT_SECONDS = 0.05
 
@@ -76,6 +80,26 @@ class Canceller:
             self._carry_out(looked, subscription, wanted, options)
         self._count(planned, began_ms)
         return [draft.outcome(topic) for draft in planned.drafts]
+
+    def examine(self, topic: TopicName, target: Target) -> tuple[Looked, Cancellation | Verdict]:
+        """Whether a message could be cancelled now on all of its subscriptions; nothing is changed.
+
+        Raises:
+            NotFoundError: there is no such topic.
+            TemporaryError: brokers or bookies could not be asked.
+        """
+        looked = self._look(topic, [target])
+        planned = self._explained([target], looked, CancelOptions())
+        objection = next(iter(planned.drafts[0].verdicts.values()), None)
+        if objection is not None:
+            return looked, _not_again(objection) if objection.proof.cancelled else objection
+        for name, wanted in planned.wanted.items():
+            in_log, _ = self._by_log(topic, name, wanted)
+            if in_log:
+                return looked, _not_again(in_log[0].cancellation.verdict())
+            if self._by_room(looked, name, wanted)[1]:
+                return looked, Verdict(name, Proof.REFUSED, Cause.ACK_STATE_FULL, _NO_ROOM)
+        return looked, next(iter(planned.wanted.values()))[0].cancellation
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
@@ -282,6 +306,11 @@ def _tell(
         one.draft.verdicts[name] = verdict
 
 
+def _not_again(known: Verdict) -> Verdict:
+    reason = f"the message is cancelled on {known.subscription!r} ({known.proof.value}): a copy would bring it back"
+    return Verdict(known.subscription, Proof.REFUSED, Cause.CANCELLED, reason)
+
+
 def _refuse_for_room(wanted: Sequence[Wanted]) -> None:
     for one in wanted:
         name = one.cancellation.subscription
@@ -289,6 +318,5 @@ def _refuse_for_room(wanted: Sequence[Wanted]) -> None:
             name,
             Proof.REFUSED,
             Cause.ACK_STATE_FULL,
-            "the subscription's acknowledgement state is full (managedLedgerMaxUnackedRangesToPersist): more holes "
-            "would be lost if the broker died; ask again with defer=true to have it acknowledged when there is room",
+            f"{_NO_ROOM}; ask again with defer=true to have it acknowledged when there is room",
         )

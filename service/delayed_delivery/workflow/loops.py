@@ -10,6 +10,7 @@ import structlog
 
 from service.delayed_delivery.leading import Leadership
 from service.delayed_delivery.workflow.asserter import Asserter
+from service.delayed_delivery.workflow.reissuing import Reissuer
 from service.delayed_delivery.workflow.world import Memory, World
 from service.model.errors import SidecarError
 
@@ -25,11 +26,18 @@ class Loops:
     """The threads of one sidecar."""
 
     def __init__(
-        self, world: World, memory: Memory, asserter: Asserter, leadership: Leadership, stop: threading.Event
+        self,
+        world: World,
+        memory: Memory,
+        asserter: Asserter,
+        reissuer: Reissuer,
+        leadership: Leadership,
+        stop: threading.Event,
     ) -> None:
         self._world = world
         self._memory = memory
         self._asserter = asserter
+        self._reissuer = reissuer
         self._leadership = leadership
         self._stop = stop
         self._threads: list[threading.Thread] = []
@@ -96,6 +104,7 @@ class Loops:
                     asked_at = now
                 if self.leading:
                     self._asserter.round()
+                    self._reissuer.round()
                 self._world.clock.wait_seconds(_ROUND_SECONDS, self._stop)
         except BaseException:
             self.leading = False

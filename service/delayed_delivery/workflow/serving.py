@@ -40,8 +40,9 @@ class DelayedDelivery:
         self._memory = Memory(world.log)
         self._canceller = Canceller(world, self._memory, configuration, metrics, self._stop)
         self._asserter = Asserter(world, self._memory, configuration, metrics, self._stop)
-        self._reissuer = Reissuer(world, self._canceller)
-        self._loops = Loops(world, self._memory, self._asserter, Leadership(world.store, name), self._stop)
+        self._reissuer = Reissuer(world, self._memory, self._canceller, configuration, self._stop)
+        leadership = Leadership(world.store, name)
+        self._loops = Loops(world, self._memory, self._asserter, self._reissuer, leadership, self._stop)
         self._batches = ThreadPoolExecutor(_BATCHES_AT_ONCE, thread_name_prefix="cancel-batch")
 
     # --- life ------------------------------------------------------------------------------------------------------

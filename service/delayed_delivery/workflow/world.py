@@ -20,6 +20,8 @@ from service.delayed_delivery.ports import (
     Topics,
 )
 from service.delayed_delivery.records import decode, encode_all, key_of, parse_key
+from service.delayed_delivery.reissue_intents import is_intent_key
+from service.delayed_delivery.workflow.intent_store import IntentStore
 from service.model.clocks import Clock
 from service.model.errors import TemporaryError, UndecodableError
 from service.model.metadata import MetadataStore
@@ -106,6 +108,7 @@ class Memory:
         self._written: dict[str, bytes] = {}
         self.caught_up = threading.Event()
         self._follows = False
+        self.intents = IntentStore(topic)
 
     @property
     def follows(self) -> bool:
@@ -176,6 +179,7 @@ class Memory:
             self._follows = False
             self._written.clear()
             self._book.mark_unseen()
+            self.intents.begin_following()
 
     def note_caught_up(self, unreadable: int = 0) -> None:
         """Everything that the log held has been applied, except so many of its entries.
@@ -185,6 +189,7 @@ class Memory:
         with self._lock:
             dropped = 0 if unreadable else self._book.sweep_unseen()
             self._book.keep_unseen()
+            self.intents.note_caught_up(complete=not unreadable)
             self._follows = True
         if dropped:
             log.info("cancellations that the log does not hold any more are forgotten", count=dropped)
@@ -201,7 +206,9 @@ class Memory:
         learned: list[Cancellation] = []
         for key, value in others:
             try:
-                if value:
+                if is_intent_key(key):
+                    self.intents.apply(key, value)
+                elif value:
                     learned.append(decode(key, value))
                 else:
                     self.learn(learned)

@@ -1,0 +1,110 @@
+"""A copy that was not sent is told from one that may have been stored: only the first may be tried again."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from service.adapters.bookkeeper.bulk_entries import BulkEntries
+from service.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
+from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from service.adapters.pulsar.republisher import BrokerRepublisher
+from service.adapters.pulsar.topic_owners import TopicOwners
+from service.delayed_delivery.ports import WholeMessage
+from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
+from service.model.clocks import SystemClock
+from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from service.model.ids import BookieId
+from service.wire import PulsarApi_pb2 as api
+from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, refusal, usual
+from tests.fakes.bookie_servers import FakeBookies, stored_entry
+from tests.fakes.bookkeeper import ledger_metadata_bytes
+from tests.fakes.delayed_messages import LEDGER, TOPIC, at
+from tests.fakes.metadata import FakeMetadataStore
+from tests.unit.pulsar.test_message_metadata import message, stored
+
+KIND = api.BaseCommand
+BOOKIES = (BookieId("a:3181"), BookieId("b:3181"))
+
+
+class World:
+    """A stored message, and a broker."""
+
+    def __init__(self, broker: BinaryBroker) -> None:
+        self.broker = broker
+        store, bookies, clock = FakeMetadataStore(), FakeBookies(), SystemClock()
+        store.put(ledger_path(LEDGER), ledger_metadata_bytes(last_entry_id=0, ensemble=BOOKIES))
+        entry = stored(message(deliver_at_time=77))
+        for bookie in BOOKIES:
+            bookies.held[bookie] = {at(0).entry_id: stored_entry(LEDGER, at(0).entry_id, entry)}
+        self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), clock, BinaryTimeouts(2, 0.5))
+        owners = TopicOwners(broker.url, self.connections)
+        self.republisher = BrokerRepublisher(
+            store,
+            BulkEntries(bookies),
+            owners,
+            self.connections,
+            clock,
+            DEFAULT_LEDGERS_ROOT,
+        )
+
+    def republish(self) -> str:
+        return self.republisher.republish(WholeMessage(TOPIC, (at(0),)), None, {"replaces": "7:0"})
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with binary_broker() as broker:
+        opened = World(broker)
+        yield opened
+        opened.connections.close()
+
+
+Reply = Callable[[api.BaseCommand], Answers]
+
+
+def _silence(came: api.BaseCommand) -> Answers:
+    return []
+
+
+def _break(came: api.BaseCommand) -> Answers:
+    return None
+
+
+def _refuse(code: int) -> Reply:
+    def refuse(came: api.BaseCommand) -> Answers:
+        if came.type == KIND.PRODUCER:
+            return [refusal(came.producer.request_id, code)]
+        error = api.CommandSendError(
+            producer_id=came.send.producer_id, sequence_id=0, error=api.ServerError.ValueType(code), message="no"
+        )
+        return [KIND(type=KIND.SEND_ERROR, send_error=error)]
+
+    return refuse
+
+
+def test_a_copy_is_published_and_its_producer_leaves(world: World) -> None:
+    assert world.republish().endswith(":-1")
+    assert world.broker.kinds()[-3:] == ["PRODUCER", "SEND", "CLOSE_PRODUCER"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply", "error"),
+    [
+        (KIND.PRODUCER, _break, TemporaryError),
+        (KIND.PRODUCER, _silence, TemporaryError),
+        (KIND.PRODUCER, _refuse(api.ServiceNotReady), TemporaryError),
+        (KIND.PRODUCER, _refuse(api.TopicTerminatedError), PermanentError),
+        (KIND.SEND, _break, OutcomeUnknownError),
+        (KIND.SEND, _silence, OutcomeUnknownError),
+        (KIND.SEND, _refuse(api.PersistenceError), OutcomeUnknownError),
+        (KIND.SEND, _refuse(api.TopicTerminatedError), PermanentError),
+    ],
+)
+def test_what_breaks_before_anything_was_sent_may_be_tried_again_and_nothing_else(
+    world: World, kind: int, reply: Reply, error: type[SidecarError]
+) -> None:
+    world.broker.answer = lambda of, came: reply(came) if came.type == kind else usual(of, came)
+    with pytest.raises(SidecarError) as raised:
+        world.republish()
+    assert isinstance(raised.value, error), raised.value
+    assert ("SEND" in world.broker.kinds()) is (kind == KIND.SEND)
