@@ -27,10 +27,9 @@ _STALL_SECONDS: Final = 0.1
 _BLIND_SECONDS: Final = 5.0
 
 _IDLE_AFTER_SECONDS: Final = 1.0
-_PROBES_TO_KNOW: Final = 100
-_PROBES_KEPT: Final = 200
+_PROBES: Final = 100
+"""So many make a 99th percentile: of the last 20 idle seconds, so that how the sidecar began is soon forgotten."""
 _WORKING_INTERVAL_SECONDS: Final = 0.005
-_LEARNING_INTERVAL_SECONDS: Final = 0.05
 _IDLE_INTERVAL_SECONDS: Final = 0.2
 
 
@@ -68,8 +67,8 @@ class AdaptiveLimit:
         now = clock.monotonic_seconds()
         self._answered_at = self._worked_at = now - _IDLE_AFTER_SECONDS
         self._observed_at = now
-        self._idle: deque[float] = deque(maxlen=_PROBES_KEPT)
-        self._recent: deque[float] = deque(maxlen=_PROBES_KEPT)
+        self._idle: deque[float] = deque(maxlen=_PROBES)
+        self._recent: deque[float] = deque(maxlen=_PROBES)
         self._idle_p99_seconds: float | None = None
 
     # --- what the metadata store's driver asks and tells --------------------------------------------------------------
@@ -115,9 +114,8 @@ class AdaptiveLimit:
     def probe_interval_seconds(self) -> float:
         """When the next probe is due after this one."""
         with self._lock:
-            if not self._is_idle_since(self._clock.monotonic_seconds()):
-                return _WORKING_INTERVAL_SECONDS
-            return _LEARNING_INTERVAL_SECONDS if self._idle_p99_seconds is None else _IDLE_INTERVAL_SECONDS
+            is_idle = self._is_idle_since(self._clock.monotonic_seconds())
+            return _IDLE_INTERVAL_SECONDS if is_idle else _WORKING_INTERVAL_SECONDS
 
     def observe(self, seconds: float) -> None:
         """A probe took so long."""
@@ -129,13 +127,13 @@ class AdaptiveLimit:
                 self._steer(seconds)
             elif self._is_idle_since(sent_at):
                 self._idle.append(seconds)
-                if len(self._idle) >= _PROBES_TO_KNOW:
+                if len(self._idle) == _PROBES:
                     self._idle_p99_seconds = percentile(self._idle, 0.99)
 
     def overdue(self, seconds: float) -> None:
         """A probe has taken so long already and has no answer yet; its end is still to be told (`observe`)."""
         with self._lock:
-            if seconds > self._stall_seconds() and self._overlaps(self._clock.monotonic_seconds() - seconds):
+            if seconds > _STALL_SECONDS and self._overlaps(self._clock.monotonic_seconds() - seconds):
                 self._level = LOWEST_LEVEL
 
     # --- what operators ask ------------------------------------------------------------------------------------------
@@ -149,7 +147,7 @@ class AdaptiveLimit:
     # --- the law -----------------------------------------------------------------------------------------------------
 
     def _steer(self, seconds: float) -> None:
-        if seconds > self._stall_seconds():
+        if seconds > _STALL_SECONDS:
             self._level = LOWEST_LEVEL
         elif seconds > self._late_seconds():
             self._level = max(LOWEST_LEVEL, self._level * _CUT)
@@ -158,9 +156,6 @@ class AdaptiveLimit:
 
     def _late_seconds(self) -> float:
         return self._factor * max(_LEAST_IDLE_P99_SECONDS, self._idle_p99_seconds or 0.0)
-
-    def _stall_seconds(self) -> float:
-        return max(_STALL_SECONDS, self._late_seconds())
 
     def _overlaps(self, sent_at: float) -> bool:
         """Whether a deletion was on its way at any moment since then."""
