@@ -1,7 +1,7 @@
-"""How many deletions may be on their way at a time, for the sake of the metadata store's other clients.
+"""How many deletions may be in flight at a time, for the sake of the metadata store's other clients.
 
 A deletion occupies the store for longer than others' requests do, since it also notifies every broker and bookie.
-Whoever asks meanwhile waits behind the deletions on their way: their number, not their rate, decides about another
+Whoever asks meanwhile waits behind the deletions in flight: their number, not their rate, decides about another
 client's slowest requests. The law is TCP's: a bit more while probes are in time, half when one is late.
 """
 
@@ -17,7 +17,7 @@ from service.model.clocks import Clock
 LOWEST_LEVEL: Final = 1.0
 FIRST_LEVEL: Final = 8.0
 HIGHEST_LEVEL: Final = 50.0
-"""More only queue: 20 to 50 on their way keep ZooKeeper busy."""
+"""More only queue: 20 to 50 in flight keep ZooKeeper busy."""
 _GROWTH: Final = 0.125
 """From half of the highest level to the highest in 200 probes: in balance, at most one in 100 or so is late."""
 _CUT: Final = 0.5
@@ -38,9 +38,9 @@ class LimitReadings:
     """What the adaptive limit knows; None is what it does not know (yet).
 
     Attributes:
-        level: deletions that may be on their way to the metadata store at a time.
+        level: deletions that may be in flight to the metadata store at a time.
         idle_p99_ms: milliseconds a probe of the store takes while this sidecar does nothing, 99th percentile.
-        recent_p99_ms: the same of the last probes during which a deletion was on its way.
+        recent_p99_ms: the same of the last probes during which a deletion was in flight.
     """
 
     level: float
@@ -51,7 +51,7 @@ class LimitReadings:
 class AdaptiveLimit:
     """Steers by probes, small requests that measure the store's latency as another client would see it.
 
-    Only a probe during which a deletion was on its way says what deletions do to others. It is late when it takes
+    Only a probe during which a deletion was in flight says what deletions do to others. It is late when it takes
     longer than ``factor`` times the idle 99th percentile, which counts as 5 ms at least. A late one halves the level,
     one over 100 ms takes it to 1, and so does having had no answer for seconds. Any thread may call it.
     """
@@ -74,7 +74,7 @@ class AdaptiveLimit:
     # --- what the metadata store's driver asks and tells --------------------------------------------------------------
 
     def most_in_flight(self) -> int:
-        """How many deletions may be on their way now; to be asked before each transaction."""
+        """How many deletions may be in flight now; to be asked before each transaction."""
         with self._lock:
             if self._clock.monotonic_seconds() - self._observed_at > _BLIND_SECONDS:
                 self._level = LOWEST_LEVEL
@@ -96,7 +96,7 @@ class AdaptiveLimit:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Around a batch: what is measured meanwhile is not idle, even while nothing is on its way.
+        """Around a batch: what is measured meanwhile is not idle, even while nothing is in flight.
 
         A batch asks brokers too, which share the store's machines and ask it themselves.
         """
@@ -158,7 +158,7 @@ class AdaptiveLimit:
         return self._factor * max(_LEAST_IDLE_P99_SECONDS, self._idle_p99_seconds or 0.0)
 
     def _overlaps(self, sent_at: float) -> bool:
-        """Whether a deletion was on its way at any moment since then."""
+        """Whether a deletion was in flight at any moment since then."""
         return self._in_flight > 0 or self._answered_at > sent_at
 
     def _is_idle_since(self, moment: float) -> bool:

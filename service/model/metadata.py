@@ -72,7 +72,7 @@ class DeletionLimit(Protocol):
     """What a driver asks and tells while it carries out deletions in bulk."""
 
     def most_in_flight(self) -> int:
-        """How many deletions may be on their way to the store now, at least one; asked before each transaction."""
+        """How many deletions may be in flight now, at least one; asked before each transaction."""
         ...
 
     def sending(self) -> AbstractContextManager[None]:
@@ -82,7 +82,7 @@ class DeletionLimit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedLimit:
-    """As many on their way as keep ZooKeeper busy; more would only wait in its queue, before everybody else."""
+    """As many in flight as keep ZooKeeper busy; more would only wait in its queue, before everybody else."""
 
     deletions: int = 50
 

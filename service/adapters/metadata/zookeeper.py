@@ -70,7 +70,7 @@ def open_metadata_store(
         session_timeout_ms: as Pulsar's ``metadataStoreSessionTimeoutMillis``.
         patience_seconds: how long a call waits without progress before it raises `TemporaryError`.
         credential: for clusters whose nodes have access control lists.
-        limit: how many deletions may be on their way; none: as many as keep ZooKeeper busy.
+        limit: how many deletions may be in flight; none: as many as keep ZooKeeper busy.
 
     Raises:
         InvalidInputError: the URL is malformed or names a store without a driver.
