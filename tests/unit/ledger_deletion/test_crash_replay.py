@@ -12,7 +12,7 @@ from hypothesis import settings
 from service.ledger_deletion.steps import Step
 from tests.unit.ledger_deletion.faults import Failure, OneFault
 from tests.unit.ledger_deletion.sidecars import Sidecar, check, told
-from tests.unit.ledger_deletion.worlds import WORLDS, Build, attempt, live, small, troubled
+from tests.unit.ledger_deletion.worlds import WORLDS, Build, Setting, attempt, live, small, troubled
 
 THOROUGH = settings.get_current_profile_name() == "thorough"
 ELSEWHERE = {
@@ -63,6 +63,26 @@ def test_a_crash_before_and_after_any_step(build: Build) -> None:
         assert len(crashed.seen) == number + 1
         # Nothing was promised before the operation's node was there.
         assert setting.world.ledgers() == (before if number == 0 else setting.remaining)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.15, 0.4])
+@pytest.mark.parametrize("name", ["unloaded", "partitioned"])
+def test_a_crash_while_a_low_rate_makes_facts_old(name: str, rate: float) -> None:
+    """A batch is judged again and again then: each piece is judged, kept and deleted in its own time."""
+    build = WORLDS[name]
+    quick = len(live(build())[0].seen)
+    count = len(live(slowed(build, rate))[0].seen)
+    assert count > quick
+    for number in range(1, count, 1 if THOROUGH else 5):
+        setting = slowed(build, rate)
+        live(setting, [number])
+        assert setting.world.ledgers() == setting.remaining
+
+
+def slowed(build: Build, rate: float) -> Setting:
+    setting = build()
+    setting.rate_per_second = rate
+    return setting
 
 
 @pytest.mark.parametrize(("build", "every"), [(small, 4), (troubled, 24)])

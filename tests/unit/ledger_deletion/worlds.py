@@ -29,6 +29,7 @@ class Setting:
     partitioned: bool = False
     remaining: set[LedgerId] = field(default_factory=set)
     retry_policy: RetryPolicy = RETRY_POLICY
+    rate_per_second: float | None = None
 
 
 Build = Callable[[], Setting]
@@ -90,15 +91,20 @@ WORLDS: dict[str, Build] = {
 def live(setting: Setting, crashes: Sequence[int] = ()) -> list[CrashAt]:
     """Delete the topic and settle everything; each number of ``crashes`` kills one process at that point."""
     lives = [CrashAt(number) for number in crashes] + [CrashAt()]
-    world = setting.world
-    sidecar = Sidecar(world, steps=lives[0], policy=MAY_BE_SHARED, retry_policy=setting.retry_policy)
+    world, rate = setting.world, setting.rate_per_second
+    policies: dict[str, object] = {
+        "policy": MAY_BE_SHARED,
+        "retry_policy": setting.retry_policy,
+        "rate_per_second": rate,
+    }
+    sidecar = Sidecar(world, steps=lives[0], **policies)  # type: ignore[arg-type]
     try:
         attempt(sidecar, setting)
         sidecar.work()
     except Crash:
         for steps in lives[1:]:
             try:
-                restarted(world, steps=steps, policy=MAY_BE_SHARED, retry_policy=setting.retry_policy).work()
+                restarted(world, steps=steps, **policies).work()
             except Crash:
                 continue
             break
