@@ -29,6 +29,7 @@ from service.adapters.pulsar.delayed_entries import BulkDelayedEntries
 from service.adapters.pulsar.delayed_topics import BrokerTopics
 from service.adapters.pulsar.pause_policies import BrokerPausePolicies
 from service.adapters.pulsar.republisher import BrokerRepublisher
+from service.adapters.pulsar.shadow_retention import BrokerShadows
 from service.adapters.pulsar.subscription_cursors import BrokerSubscriptions
 from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
 from service.adapters.pulsar.topic_owners import TopicOwners
@@ -79,7 +80,9 @@ def open_ack_states(
     policies = BrokerPausePolicies(access.rest, access.store, subscriptions)
     stored = BookieStoredCursors(access.store, access.entries, access.ledgers_root)
     remembered = Remembered(access.clock)
-    states = AckStates(AckStateWorld(subscriptions, stored, policies), remembered)
+    states = AckStates(
+        AckStateWorld(subscriptions, stored, policies, BrokerShadows(access.rest, access.store)), remembered
+    )
     watch = AckStateWatch(states, watched, every_seconds, access.clock)
     close_at_the_end(stack, states)
     close_at_the_end(stack, watch)

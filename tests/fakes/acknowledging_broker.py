@@ -43,10 +43,15 @@ class FakeAcknowledgingBroker:
         self.limits_ = limits or AckStateLimits()
         self.topics: dict[TopicName, FakeTopic] = {}
         self.partitioned: dict[TopicName, int] = {}
+        self.endangered: dict[TopicName, str] = {}
+        """Shadows that trim their sources, which are the values."""
         self.namespaces: dict[str, bool | None] = {"public/default": None}
         self.removes = True
         """False: a namespace's policies change whenever they are to be written."""
         self.before: Callable[[str], None] = lambda call: None
+
+    def endangered_source(self, topic: TopicName) -> str | None:
+        return self.endangered.get(topic)
 
     # --- what a test does ------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from service.ack_state.cursors import TopicCursors
 from service.ack_state.judging import AckState, Wishes, judge
 from service.ack_state.operating import PauseRemoval
 from service.ack_state.pausing import Policies, TopicPolicy
-from service.ack_state.ports import PausePolicies, StoredCursors, Subscriptions
+from service.ack_state.ports import PausePolicies, Shadows, StoredCursors, Subscriptions
 from service.ack_state.workflow.remembering import Remembered
 from service.model.errors import ConflictError, NotFoundError, TemporaryError
 from service.model.names import TopicName
@@ -25,6 +25,7 @@ class World:
     subscriptions: Subscriptions
     stored: StoredCursors
     policies: PausePolicies
+    shadows: Shadows
 
 
 class AckStates:
@@ -88,10 +89,20 @@ class AckStates:
         self._threads.shutdown(cancel_futures=True)
 
     def _parts(self, topic: TopicName) -> list[TopicName]:
+        self._refuse_to_endanger(topic)
         partitions = self._world.subscriptions.partitions(topic)
         if partitions is None:
             raise NotFoundError(f"there is no topic {topic}")
         return [topic.partition(index) for index in range(partitions)] or [topic]
+
+    def _refuse_to_endanger(self, topic: TopicName) -> None:
+        source = self._world.shadows.endangered_source(topic)
+        if source is not None:
+            raise ConflictError(
+                f"{topic} is a shadow of {source} without infinite retention: brokers that load it, as this question "
+                "makes them do, may delete the source's ledgers; set infinite retention on it first: "
+                f"pulsar-admin topicPolicies set-retention --size -1 --time -1 {topic.base}"
+            )
 
     def _of(self, topic: TopicName, subscription: str | None, wishes: Wishes) -> list[AckState]:
         """Look again when a cursor moved to another ledger between the two looks."""

@@ -9,7 +9,7 @@ from service.ledger_deletion.ports import ConnectedClients
 from service.model.errors import NotFoundError, TemporaryError
 from service.model.names import TopicName
 
-_FOREVER: Final = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+FOREVER: Final = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 
 
 class BrokerShadowAdmin:
@@ -20,10 +20,10 @@ class BrokerShadowAdmin:
         self._topics = BrokerTopicAdmin(rest)
 
     def keeps_forever(self, topic: TopicName) -> bool:
-        return self._topics.policy(topic, "retention") == _FOREVER
+        return self._topics.policy(topic, "retention") == FOREVER
 
     def keep_forever(self, topic: TopicName) -> None:
-        self._topics.set_policy(topic, "retention", _FOREVER)
+        self._topics.set_policy(topic, "retention", FOREVER)
 
     def shadow_topics(self, source: TopicName) -> list[str]:
         return [str(shadow) for shadow in self._topics.shadow_topics(source)]

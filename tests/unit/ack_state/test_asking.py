@@ -48,7 +48,7 @@ def states(broker: FakeAcknowledgingBroker, clock: FakeClock) -> Iterator[AckSta
 
 
 def asking(broker: FakeAcknowledgingBroker, clock: FakeClock) -> AckStates:
-    return AckStates(World(broker, broker, broker), Remembered(clock))
+    return AckStates(World(broker, broker, broker, broker), Remembered(clock))
 
 
 @given(
@@ -169,7 +169,7 @@ def test_only_so_much_is_remembered_and_only_for_a_while(clock: FakeClock) -> No
 
 def test_watched_topics_are_asked_about_again_and_again(broker: FakeAcknowledgingBroker, clock: FakeClock) -> None:
     remembered = Remembered(clock)
-    states = AckStates(World(broker, broker, broker), remembered)
+    states = AckStates(World(broker, broker, broker, broker), remembered)
     missing: TopicName = parse_topic_name("nowhere")
     looked = threading.Semaphore(0)
     defects = [RuntimeError("a defect")]
@@ -194,3 +194,12 @@ def test_nothing_to_watch_starts_nothing(states: AckStates, clock: FakeClock) ->
     watch = AckStateWatch(states, [], 1, clock)
     watch.start()
     watch.close()
+
+
+def test_a_shadow_that_endangers_its_source_is_not_loaded_to_answer(
+    broker: FakeAcknowledgingBroker, states: AckStates
+) -> None:
+    broker.endangered[TOPIC] = "persistent://public/default/source"
+    for ask in (lambda: states.ack_states(TOPIC, None, ALL), lambda: states.topic_pause(TOPIC)):
+        with pytest.raises(ConflictError, match="shadow of persistent://public/default/source without infinite"):
+            ask()
