@@ -8,6 +8,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.model.clocks import SystemClock
 from service.observability.logging import configure_logging, redacted_text
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhZG1pbiJ9.dGhlLXNpZ25hdHVyZS1vZi1pdA"
@@ -117,3 +118,48 @@ def test_no_token_survives_beside_any_text(secret: str, around: str) -> None:
     for template in ("{around} token:{secret}", "Bearer {secret} {around}", '{around} "password": "{secret}"'):
         shown = redacted_text(template.format(around=around, secret=secret))
         assert shown.count(secret) <= around.count(secret) + "Bearer token password redacted base64".count(secret)
+
+
+LONG = 100_000
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["token", "token-", "token ", "token=", "token:", "token\" ", "passwd", "eyJaaaa-", "eyJaaaa.", "eyJ-", "bearer",
+     "bearer ", "data:", "data:;base64", "://", "://a:", "://a:b@", "a:b", " ", "a", "-", "secret_", "token[redacted]"],
+)  # fmt: skip
+def test_long_text_of_a_stranger_is_searched_at_once(piece: str) -> None:
+    clock = SystemClock()
+    begin = clock.monotonic_seconds()
+    redacted_text((piece * LONG)[:LONG])
+    # Hundredths of a second where the time grows with the length; a minute and more where it grows with its square.
+    assert clock.monotonic_seconds() - begin < 2
+
+
+@given(st.lists(st.sampled_from(["token", "eyJ", "-", ".", ":", "=", " ", "@", "//", "bearer", "a", '"'])))
+def test_what_is_hidden_stays_hidden_behind_any_text(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert "s3cr3t" not in redacted_text(f"{text} token=s3cr3t")
+    assert "s3cr3t" not in redacted_text(f"{text} Bearer s3cr3t")
+    assert "s3cr3t" not in redacted_text(f"{text} http://user:s3cr3t@host")
+    assert "s3cr3t" not in redacted_text(f"{text} eyJhbGci.s3cr3t.s3cr3t")
+
+
+def test_no_field_of_a_line_grows_with_what_a_stranger_sent(stream: io.StringIO) -> None:
+    topic = "persistent://public/default/" + "t" * LONG + "-end"
+    structlog.get_logger("room").info(
+        topic, topic=topic, headers={topic: topic}, ledgers=list(range(LONG)), value=[topic]
+    )
+    assert len(stream.getvalue()) < 20_000
+    written = line(stream)
+    assert str(written["topic"]).startswith("persistent://public/default/ttt")
+    assert str(written["topic"]).endswith("ttt-end")
+    assert "characters left out" in str(written["topic"])
+    assert str(written["ledgers"]).endswith("98, 99, '[99900 more]']")
+
+
+def test_a_long_traceback_keeps_its_end(stream: io.StringIO) -> None:
+    error = RuntimeError("x" * LONG + " is what happened")
+    structlog.get_logger().error("call failed", exc_info=error)
+    assert len(stream.getvalue()) < 30_000
+    assert str(line(stream)["exception"]).endswith("is what happened")
