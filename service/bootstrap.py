@@ -9,7 +9,7 @@ import gc
 import importlib.metadata
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -29,15 +29,19 @@ from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_met
 from service.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from service.adapters.pulsar.admin_rest import AdminRest
 from service.adapters.pulsar.clients import open_client
+from service.adapters.pulsar.http_sessions import HttpTimeouts
 from service.adapters.pulsar.live_owners import BrokerLiveOwners
 from service.adapters.pulsar.shadow_admin import BrokerShadowAdmin
 from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
 from service.adapters.pulsar.topics import PulsarDeletionTopics
-from service.api.app import create_app
+from service.api.app import create_app, create_starting_app
 from service.api.authentication import Authenticator
+from service.api.connections import Limits
 from service.api.routes import ack_state, delayed_delivery, waiting
 from service.api.server import listening_socket, server_for
+from service.api.starting import Front
 from service.closing import close_at_the_end
+from service.cluster_watch import ClusterWatch
 from service.configured import (
     authenticator_of,
     cancelling_configuration_of,
@@ -50,17 +54,20 @@ from service.configured import (
     store_credential_of,
     tls_of,
     topics_settings_of,
+    warnings_of,
 )
 from service.delayed_delivery.workflow.serving import DelayedDelivery
 from service.ledger_deletion.limiting import AdaptiveLimit
 from service.ledger_deletion.steps import Steps
 from service.ledger_deletion.workflow.runtime import World
 from service.ledger_deletion.workflow.serving import LedgerDeletion
-from service.model.clocks import Clock, SystemClock
+from service.model.clocks import Clock, StopSignal, SystemClock
 from service.model.errors import InvalidInputError, TemporaryError
 from service.model.names import parse_topic_name
 from service.observability.logging import configure_logging
 from service.observability.metrics import DeletionMetrics
+from service.opening import Opening
+from service.process_limits import connections_for_callers
 from service.room_bootstrap import (
     AckStateRoom,
     ClusterAccess,
@@ -71,7 +78,7 @@ from service.room_bootstrap import (
 from service.settings import Settings
 from service.settings_loading import load_settings
 
-_CLUSTER_NAME_PATIENCE_SECONDS = 60.0
+_QUICK = HttpTimeouts(connect_seconds=3.0, read_seconds=5.0)
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 _SWITCH_SECONDS = 0.001
 _STARTING_SECONDS = 3.0
@@ -92,7 +99,7 @@ def serve(
 
     Raises:
         InvalidInputError: a setting is wrong, or the address is taken.
-        TemporaryError: the brokers did not say which cluster they are.
+        PermanentError: the brokers refuse to say which cluster they are.
     """
     warnings: list[str] = []
     settings = load_settings(flags, environment, config, warnings.append)
@@ -111,28 +118,72 @@ def _run(
 ) -> None:
     authentication = authenticator_of(settings, clock)
     endpoint = endpoint_of(settings)
-    listening = stack.enter_context(listening_socket(endpoint))
-    metrics, service, access = open_service(settings, environment, clock, stack, steps)
+    rest = AdminRest([settings.web_service_url], credentials_of(settings), tls_of(settings), timeouts=_QUICK)
+    store_credential_of(settings)
+    for warning in warnings_of(settings):
+        _log.warning(warning)
     draining = threading.Event()
+    watch = ClusterWatch(clock)
+
+    def wait(stop: StopSignal, note: Callable[[str], None]) -> str | None:
+        return settings.cluster_name or _cluster_name(rest, clock, stop, note)
+
+    def open_rooms(cluster_name: str) -> None:
+        front.app = _open_rooms(
+            settings, environment, clock, stack, steps, cluster_name, authentication, draining, watch
+        )
+        watch.watch(f"the brokers at {rest.addresses}", lambda: rest.headers("/admin/v2/brokers/version"))
+
+    starting = create_starting_app(
+        authentication, clock=clock, own_hosts=_own_hosts(settings), missing=lambda: opening.waits_for
+    )
+    front = Front(starting)
+    limits = Limits(connections_for_callers(settings.max_http_server_connections))
+    server = server_for(front, endpoint, draining, limits)
+    opening = Opening(wait, open_rooms, server.end)
+    close_at_the_end(stack, watch)
+    listening = stack.enter_context(listening_socket(endpoint))
+    _log.info("listening", address=settings.listen, authentication=settings.authentication_enabled)
+    opening.start()
+    try:
+        server.run([listening])
+    finally:
+        _log.info("stopping")
+        opening.end()
+
+
+def _open_rooms(
+    settings: Settings,
+    environment: Mapping[str, str],
+    clock: Clock,
+    stack: ExitStack,
+    steps: Steps | None,
+    cluster_name: str,
+    authentication: Authenticator,
+    draining: threading.Event,
+    watch: ClusterWatch,
+) -> FastAPI:
+    """The app with its rooms, which have started."""
+    metrics, service, access = open_service(settings, environment, clock, stack, steps, cluster_name)
     cancelling = _open_cancelling(settings, access, stack)
     acknowledged = _open_ack_states(settings, access, stack)
     reading = open_waiting_messages(access, stack)
     routers = [delayed_delivery.router(cancelling), ack_state.router(acknowledged.states), waiting.router(reading)]
-    app = _app(settings, service, metrics, authentication, clock, draining, routers)
+    app = _app(settings, service, metrics, authentication, clock, draining, routers, watch)
     close_at_the_end(stack, service)
     close_at_the_end(stack, cancelling)
     service.start()
     cancelling.start()
     acknowledged.watch.start()
+    hosts = parse_metadata_store_url(settings.metadata_store_url).hosts
+    watch.watch(f"ZooKeeper at {hosts}", lambda: access.store.read(settings.ledgers_root_path))
     _log.info(
-        "listening",
-        address=settings.listen,
+        "rooms opened",
+        cluster=cluster_name,
         instance=settings.effective_instance_name,
-        authentication=settings.authentication_enabled,
         two_phase_deletion=settings.topic_two_phase_deletion_enabled,
     )
-    server_for(app, endpoint, draining).run([listening])
-    _log.info("stopping")
+    return app
 
 
 def _prepare_interpreter() -> None:
@@ -147,14 +198,18 @@ def _prepare_interpreter() -> None:
 
 
 def open_service(
-    settings: Settings, environment: Mapping[str, str], clock: Clock, stack: ExitStack, steps: Steps | None = None
+    settings: Settings,
+    environment: Mapping[str, str],
+    clock: Clock,
+    stack: ExitStack,
+    steps: Steps | None,
+    cluster_name: str,
 ) -> tuple[DeletionMetrics, LedgerDeletion, ClusterAccess]:
     """The room with its adapters, not started yet, and what it opened; ``stack`` closes that."""
     credentials, tls = credentials_of(settings), tls_of(settings)
     limit = _adaptive_limit(settings, clock, stack)
     store = _open_store(settings, clock, stack, limit)
     rest = AdminRest([settings.web_service_url], credentials, tls, store=store)
-    cluster_name = settings.cluster_name or _cluster_name(rest, clock)
     registry = CollectorRegistry()
     metrics = _metrics(settings, cluster_name, registry)
     client = open_client(settings.broker_service_url, credentials, tls)
@@ -219,18 +274,19 @@ def _app(
     clock: Clock,
     draining: threading.Event,
     routers: Sequence[APIRouter],
+    watch: ClusterWatch,
 ) -> FastAPI:
-    advertised_host = urlsplit(settings.effective_advertised_url).hostname or ""
     return create_app(
         service,
         metrics,
         authentication,
         clock=clock,
         draining=draining,
-        own_hosts=(advertised_host, settings.listen_host),
+        own_hosts=_own_hosts(settings),
         routers=routers,
         docs=settings.api_docs_enabled,
         version=_version(),
+        missing=watch.missing,
     )
 
 
@@ -276,23 +332,29 @@ def _direct_deletion(settings: Settings, stack: ExitStack) -> BookieHttp | None:
     return direct
 
 
-def _cluster_name(rest: AdminRest, clock: Clock) -> str:
-    """What the brokers call their cluster; they may still be starting."""
-    give_up = clock.monotonic_seconds() + _CLUSTER_NAME_PATIENCE_SECONDS
-    never = threading.Event()
-    while True:
+def _cluster_name(rest: AdminRest, clock: Clock, stop: StopSignal, note: Callable[[str], None]) -> str | None:
+    """What the brokers call their cluster; they may still be starting, or be away."""
+    note(f"the brokers at {rest.addresses} have not said yet which cluster they are")
+    told = ""
+    while not stop.is_set():
         try:
             document = rest.get("/admin/v2/brokers/configuration/runtime")
         except TemporaryError as error:
-            if clock.monotonic_seconds() > give_up:
-                raise
-            _log.warning("the brokers do not say yet which cluster they are", error=str(error))
-            clock.wait_seconds(1.0, never)
+            note(str(error))
+            if str(error) != told:
+                told = str(error)
+                _log.warning("the brokers do not say yet which cluster they are", error=told)
+            clock.wait_seconds(1.0, stop)
             continue
         name = document.get("clusterName") if isinstance(document, dict) else None
         if not isinstance(name, str) or not name:
             raise InvalidInputError("the brokers do not say their clusterName; set clusterName")
         return name
+    return None
+
+
+def _own_hosts(settings: Settings) -> tuple[str, str]:
+    return urlsplit(settings.effective_advertised_url).hostname or "", settings.listen_host
 
 
 def _version() -> str:

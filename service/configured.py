@@ -4,19 +4,23 @@ Invariant: units are turned here and nowhere else; a setting that cannot be used
 """
 
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from service.adapters.metadata.session import ZooKeeperCredential, parse_credential
+from service.adapters.metadata.url import parse_metadata_store_url
 from service.adapters.offload.credentials import AccessKey, OffloadCredentials, credentials_from_environment
 from service.adapters.pulsar.consumer import ConsumerSettings
-from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
+from service.adapters.pulsar.credentials import ClientCertificate, ClientCredentials, TlsOptions, parse_credentials
 from service.adapters.pulsar.topics_setup import TopicsSettings
-from service.api.authentication import Authenticator, NoAuthentication, TokenAuthentication, public_key, secret_key
+from service.api.authentication import Authenticator, NoAuthentication, TokenAuthentication, TokenClaims
 from service.api.server import Endpoint
+from service.api.token_keys import public_key, secret_key
 from service.delayed_delivery.workflow.world import Configuration as CancellingConfiguration
 from service.ledger_deletion.deciding import Policy
 from service.ledger_deletion.operating import SidecarInstance
 from service.ledger_deletion.retrying import RetryPolicy
 from service.ledger_deletion.workflow.runtime import Configuration
+from service.model.addresses import is_loopback
 from service.model.clocks import Clock
 from service.model.errors import InvalidInputError
 from service.settings import Settings
@@ -85,7 +89,7 @@ def credentials_of(settings: Settings) -> ClientCredentials:
     if settings.auth_params is not None and settings.auth_plugin is None:
         raise InvalidInputError("authParams are set and authPlugin is not; write for example authPlugin=token")
     params = settings.auth_params.get_secret_value() if settings.auth_params else None
-    return parse_credentials(settings.auth_plugin, params)
+    return parse_credentials(settings.auth_plugin, params, _client_certificate(settings))
 
 
 def tls_of(settings: Settings) -> TlsOptions:
@@ -93,7 +97,13 @@ def tls_of(settings: Settings) -> TlsOptions:
         trust_certs_file=settings.tls_trust_certs_file_path,
         allow_insecure_connection=settings.tls_allow_insecure_connection,
         hostname_verification=settings.tls_enable_hostname_verification,
+        client_certificate=_client_certificate(settings),
     )
+
+
+def _client_certificate(settings: Settings) -> ClientCertificate | None:
+    file, key_file = settings.tls_certificate_file_path, settings.tls_key_file_path
+    return ClientCertificate(file, key_file) if file and key_file else None
 
 
 def offload_credentials_of(settings: Settings, environment: Mapping[str, str]) -> OffloadCredentials:
@@ -130,7 +140,38 @@ def authenticator_of(settings: Settings, clock: Clock) -> Authenticator:
         key = secret_key(settings.token_secret_key.get_secret_value())
     else:
         key = public_key(settings.token_public_key or "")
-    return TokenAuthentication(key, settings.super_user_roles, clock)
+    claims = TokenClaims(settings.token_auth_claim, settings.token_audience, settings.token_audience_claim)
+    return TokenAuthentication(key, settings.super_user_roles, clock, claims)
+
+
+def warnings_of(settings: Settings) -> list[str]:
+    """What works and lets others on the network read a credential."""
+    found = []
+    if credentials_of(settings).is_secret:
+        found += [
+            f"the sidecar's credentials for brokers travel in clear: {name} names {hosts}; use {secure}"
+            for name, url, plain, secure in (
+                ("webServiceUrl", settings.web_service_url, "http://", "https://"),
+                ("brokerServiceUrl", settings.broker_service_url, "pulsar://", "pulsar+ssl://"),
+            )
+            if url.startswith(plain) and (hosts := _hosts_beyond_loopback(url.removeprefix(plain)))
+        ]
+    servers = parse_metadata_store_url(settings.metadata_store_url).servers
+    if settings.metadata_store_auth is not None and (hosts := _hosts_beyond_loopback(",".join(servers))):
+        found.append(f"metadataStoreAuth travels in clear to {hosts}; keep that network to the cluster's own machines")
+    if settings.authentication_enabled and not (
+        settings.listens_on_loopback or settings.listen_tls_certificate_file_path
+    ):
+        found.append(
+            f"callers' tokens travel in clear to {settings.listen}; set listenTlsCertificateFilePath and "
+            "listenTlsKeyFilePath, or let something on this machine that speaks TLS pass calls on to 127.0.0.1"
+        )
+    return found
+
+
+def _hosts_beyond_loopback(addresses: str) -> str:
+    hosts = [urlsplit(f"//{address.rpartition('://')[2]}").hostname or "" for address in addresses.split(",")]
+    return ", ".join(host for host in hosts if host and not is_loopback(host))
 
 
 def store_credential_of(settings: Settings) -> ZooKeeperCredential | None:

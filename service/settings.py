@@ -4,7 +4,6 @@
 module's types.
 """
 
-import ipaddress
 import socket
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -12,11 +11,17 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from service.model.addresses import is_loopback
+
 _LEAST_LATENCY_FACTOR = 1.1
 
 
 def _split_list(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _upper_case(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
 
 
 def _with_scheme(*schemes: str) -> AfterValidator:
@@ -75,6 +80,10 @@ class Listening(_Group):
 
     listen_tls_key_file_path: Path | None = None
     """PEM private key that belongs to the certificate chain."""
+
+    max_http_server_connections: int = Field(default=1_000, ge=1, le=30_000)
+    """Connections at the same time. One more takes the place of the one that has waited longest without a request, and
+    is refused (503) where every one has a request in hand. At most half of the files that the process may open."""
 
     advertised_url: HttpUrl | None = None
     """URL under which other sidecars and clients reach this one: the target of redirects. Default: from ``listen``."""
@@ -138,7 +147,8 @@ class Connection(_Group):
     """Compare the certificate with the host's name. True here, unlike in ``client.conf``'s sample."""
 
     tls_certificate_file_path: Path | None = None
-    """PEM client certificate, for TLS authentication."""
+    """PEM client certificate, shown to brokers over TLS whatever ``authPlugin`` is; with ``authPlugin=tls`` and no
+    ``authParams`` it is the identity too."""
 
     tls_key_file_path: Path | None = None
     """PEM private key of the client certificate."""
@@ -156,8 +166,19 @@ class Authentication(_Group):
     token_public_key: str | None = None
     """Public key of tokens signed with a private key: ``file:///path`` or ``data:;base64,...``, PEM or DER."""
 
+    token_auth_claim: str = Field(default="sub", min_length=1)
+    """Claim of a token that names the role; of a list, its first entry."""
+
+    token_audience: str | None = None
+    """Whom tokens must be meant for: a token whose claim ``tokenAudienceClaim`` neither is this text nor lists it is
+    refused. Default: it is not looked at."""
+
+    token_audience_claim: str = Field(default="aud", min_length=1)
+    """Claim of a token that says whom it is meant for. Brokers look at it only when it is set; the sidecar does as soon
+    as ``tokenAudience`` is."""
+
     super_user_roles: TextList = ()
-    """Comma-separated roles (``sub`` of the token) that may call; every other role is refused."""
+    """Comma-separated roles (claim ``tokenAuthClaim`` of the token) that may call; every other role is refused."""
 
 
 class LedgerDeletion(_Group):
@@ -264,7 +285,7 @@ class Offload(_Group):
 class Logging(_Group):
     """What the service says while it runs."""
 
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper_case)] = "INFO"
     """Least severity that is written."""
 
     log_format: Literal["auto", "json", "text"] = "auto"
@@ -317,6 +338,10 @@ class Settings(
             self.s3_managed_ledger_offload_credential_secret is None
         ):
             raise ValueError("s3ManagedLedgerOffloadCredentialId and ...CredentialSecret are needed together")
+        if self.token_audience is None and "token_audience_claim" in self.model_fields_set:
+            raise ValueError("tokenAudienceClaim is set and tokenAudience is not: write whom tokens must be meant for")
+        if (self.tls_certificate_file_path is None) != (self.tls_key_file_path is None):
+            raise ValueError("tlsCertificateFilePath and tlsKeyFilePath are needed together")
         if (self.listen_tls_certificate_file_path is None) != (self.listen_tls_key_file_path is None):
             raise ValueError("listenTlsCertificateFilePath and listenTlsKeyFilePath are needed together")
         return self
@@ -334,10 +359,7 @@ class Settings(
     @property
     def listens_on_loopback(self) -> bool:
         """Whether only this machine can connect."""
-        try:
-            return ipaddress.ip_address(self.listen_host).is_loopback
-        except ValueError:
-            return self.listen_host == "localhost"
+        return is_loopback(self.listen_host)
 
     @property
     def effective_advertised_url(self) -> str:

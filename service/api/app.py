@@ -3,7 +3,7 @@
 Invariant: the app holds no state and makes no decision; it can be built around any `LedgerDeletionService`.
 """
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from service.api.authentication import Authenticator
 from service.api.gate import OPEN_PATHS, Gate
 from service.api.reference import reference_page
 from service.api.routes import ledger_deletion, probes, shadow_topics, topics
+from service.api.starting import add_starting_routes
 from service.ledger_deletion.operating import LedgerDeletionService
 from service.model.clocks import Clock, StopSignal
 from service.observability.metrics import DeletionMetrics
@@ -45,6 +46,7 @@ def create_app(
     routers: Sequence[APIRouter] = (),
     docs: bool = False,
     version: str = "0",
+    missing: Callable[[], str | None] = lambda: None,
 ) -> FastAPI:
     """Build the app.
 
@@ -58,6 +60,7 @@ def create_app(
         routers: the routes of the other rooms.
         docs: serve the reference as a page on ``/docs``.
         version: this program's.
+        missing: what of the cluster is away, for ``/readyz``.
     """
     app = _App(
         title="pulsar-sidecar",
@@ -76,9 +79,19 @@ def create_app(
     app.include_router(ledger_deletion.router(service))
     for router in routers:
         app.include_router(router)
-    app.include_router(probes.router(service, metrics, draining))
+    app.include_router(probes.router(lambda: missing() or service.ready(), metrics, draining))
     if docs:
         app.add_api_route("/docs", lambda: HTMLResponse(reference_page(app.openapi())), include_in_schema=False)
+    app.add_middleware(Gate, authentication=authentication, own_hosts=own_hosts, clock=clock)
+    return app
+
+
+def create_starting_app(
+    authentication: Authenticator, *, clock: Clock, own_hosts: Collection[str], missing: Callable[[], str]
+) -> FastAPI:
+    """The app for the time before there is a service to call; ``missing`` says what the start waits for."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=_threads)
+    add_starting_routes(app, missing)
     app.add_middleware(Gate, authentication=authentication, own_hosts=own_hosts, clock=clock)
     return app
 

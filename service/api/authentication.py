@@ -1,29 +1,20 @@
 """Who calls: Pulsar's own tokens (JWT), and only superusers.
 
 Invariants: the family of algorithms follows from the configured key, never from the token, so a public key can never
-verify an HMAC; a token appears in no message and no log; without a verified ``sub`` there is no role.
+verify an HMAC; a token appears in no message and no log; without a verified claim that names it there is no role.
 """
 
-import base64
-import binascii
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote_to_bytes, urlsplit
 
 import jwt
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
 
+from service.api.token_keys import TokenKey
 from service.model.clocks import Clock
-from service.model.errors import InvalidInputError, NotAuthenticatedError, NotAuthorizedError
+from service.model.errors import NotAuthenticatedError, NotAuthorizedError
 
-_CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
-_MIN_SECRET_BYTES = 32
 _MAX_TOKEN_CHARACTERS = 16_384
 
 
@@ -55,11 +46,18 @@ class NoAuthentication:
 
 
 @dataclass(frozen=True, slots=True)
-class VerificationKey:
-    """A key together with the only algorithms it may be used with."""
+class TokenClaims:
+    """Which claims of a token are looked at, by the names of ``broker.conf``.
 
-    key: "bytes | RSAPublicKey | EllipticCurvePublicKey"
-    algorithms: tuple[str, ...]
+    Attributes:
+        role: ``tokenAuthClaim``, the claim that names the role.
+        audience: ``tokenAudience``, whom tokens must be meant for; None accepts those that are meant for anybody.
+        audience_claim: ``tokenAudienceClaim``, the claim that says so.
+    """
+
+    role: str = "sub"
+    audience: str | None = None
+    audience_claim: str = "aud"
 
 
 class TokenAuthentication:
@@ -67,18 +65,21 @@ class TokenAuthentication:
 
     required = True
 
-    def __init__(self, key: VerificationKey, super_user_roles: Collection[str], clock: Clock) -> None:
+    def __init__(
+        self, key: TokenKey, super_user_roles: Collection[str], clock: Clock, looked_at: TokenClaims | None = None
+    ) -> None:
         self._key = key
         self._super_user_roles = frozenset(super_user_roles)
         self._clock = clock
+        self._looked_at = looked_at or TokenClaims()
 
     def role(self, authorization: str | None) -> str | None:
-        role = self._verified_subject(_bearer_token(authorization))
+        role = self._verified_role(_bearer_token(authorization))
         if role not in self._super_user_roles:
             raise NotAuthorizedError(f"role {role[:100]!r} is not among superUserRoles")
         return role
 
-    def _verified_subject(self, token: str) -> str:
+    def _verified_role(self, token: str) -> str:
         options: jwt.types.Options = {
             "verify_exp": False,
             "verify_nbf": False,
@@ -86,15 +87,29 @@ class TokenAuthentication:
             "verify_aud": False,
             "verify_sub": False,
         }
+        key = self._key.current()
         try:
-            claims = jwt.decode(token, self._key.key, algorithms=list(self._key.algorithms), options=options)
+            claims = jwt.decode(token, key.key, algorithms=list(key.algorithms), options=options)
         except (jwt.InvalidTokenError, ValueError, RecursionError) as error:
             raise NotAuthenticatedError(f"the token does not verify ({type(error).__name__})") from None
         self._check_times(claims)
-        subject = claims.get("sub")
-        if not isinstance(subject, str) or not subject:
-            raise NotAuthenticatedError("the token names no role (claim sub)")
-        return subject
+        self._check_audience(claims)
+        role = claims.get(self._looked_at.role)
+        if isinstance(role, list) and role:
+            role = role[0]  # as brokers take it
+        if not isinstance(role, str) or not role:
+            raise NotAuthenticatedError(f"the token names no role (claim {self._looked_at.role})")
+        return role
+
+    def _check_audience(self, claims: dict[str, object]) -> None:
+        expected, claim = self._looked_at.audience, self._looked_at.audience_claim
+        if expected is None:
+            return
+        meant_for = claims.get(claim)
+        if meant_for is None:
+            raise NotAuthenticatedError(f"the token does not say whom it is meant for (claim {claim})")
+        if expected not in (meant_for if isinstance(meant_for, list) else [meant_for]):
+            raise NotAuthenticatedError(f"the token is meant for somebody else (claim {claim} against tokenAudience)")
 
     def _check_times(self, claims: dict[str, object]) -> None:
         now_seconds = self._clock.now_ms() / 1000
@@ -104,37 +119,6 @@ class TokenAuthentication:
             raise NotAuthenticatedError("the token has expired; get a new one")
         if begins is not None and now_seconds < begins:
             raise NotAuthenticatedError("the token is not valid yet (claim nbf); compare the clocks")
-
-
-def secret_key(text: str) -> VerificationKey:
-    """Read ``tokenSecretKey``.
-
-    Raises:
-        InvalidInputError: it cannot be read or is too short to resist guessing; the message never contains the key.
-    """
-    secret = _key_bytes(text, "tokenSecretKey")
-    if len(secret) < _MIN_SECRET_BYTES:
-        raise InvalidInputError(f"tokenSecretKey has {len(secret)} bytes; HS256 needs at least {_MIN_SECRET_BYTES}")
-    return VerificationKey(secret, ("HS256", "HS384", "HS512"))
-
-
-def public_key(text: str) -> VerificationKey:
-    """Read ``tokenPublicKey``: RSA or an elliptic curve, DER as Pulsar writes it, or PEM.
-
-    Raises:
-        InvalidInputError: it cannot be read, or is another kind of key.
-    """
-    encoded = _key_bytes(text, "tokenPublicKey")
-    load = load_pem_public_key if encoded.lstrip().startswith(b"-----BEGIN") else load_der_public_key
-    try:
-        key = load(encoded)
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise InvalidInputError("tokenPublicKey holds no public key in DER or PEM form") from error
-    if isinstance(key, RSAPublicKey):
-        return VerificationKey(key, ("RS256", "RS384", "RS512"))
-    if isinstance(key, EllipticCurvePublicKey) and key.curve.name in _CURVES:
-        return VerificationKey(key, (_CURVES[key.curve.name],))
-    raise InvalidInputError("tokenPublicKey is neither an RSA key nor on the curve P-256, P-384 or P-521")
 
 
 def _bearer_token(authorization: str | None) -> str:
@@ -154,26 +138,3 @@ def _seconds_claim(claims: dict[str, object], name: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise NotAuthenticatedError(f"the token's claim {name} is not a time")
     return float(value)
-
-
-def _key_bytes(text: str, setting: str) -> bytes:
-    """Pulsar's ``AuthTokenUtils.readKeyFromUrl``: a data URL, a file URL, a path, or base64."""
-    try:
-        if text.startswith("data:"):
-            return _data_url_bytes(text)
-        if text.startswith("file:"):
-            return Path(unquote_to_bytes(urlsplit(text).path).decode()).read_bytes()
-        if Path(text).is_file():
-            return Path(text).read_bytes()
-        return base64.b64decode(text, validate=True)
-    except (OSError, ValueError, binascii.Error) as error:
-        raise InvalidInputError(
-            f"{setting} cannot be read ({type(error).__name__}); write file:///path/to/key or data:;base64,..."
-        ) from None
-
-
-def _data_url_bytes(url: str) -> bytes:
-    kind, comma, content = url.removeprefix("data:").partition(",")
-    if not comma:
-        raise ValueError(url)
-    return base64.b64decode(content, validate=True) if kind.endswith(";base64") else unquote_to_bytes(content)

@@ -1,11 +1,10 @@
 """What every request passes before a route sees it: the raw path, the caller's role, one log line.
 
 It is an ASGI layer because routing must see the path as it was sent: once decoded, ``a%2Fb`` and ``a/b`` are the same.
-Invariants: nothing but the open paths is answered without the authenticator's consent; neither a query nor a header is
-logged.
+Invariants: nothing but the open paths is answered without the authenticator's consent; no body is read before that, and
+none where none is wanted; neither a query nor a header is logged.
 """
 
-import ipaddress
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
@@ -15,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.authentication import Authenticator
 from service.api.errors import MAX_BODY_BYTES, CrossSiteError, TooLargeError, error_response
+from service.model.addresses import is_loopback
 from service.model.clocks import Clock
 from service.model.errors import InvalidInputError, NotAuthenticatedError, SidecarError
 
@@ -60,7 +60,10 @@ class Gate:
                 path = _raw_path(scope)
                 headers = Headers(scope=scope)
                 role = self._admit(path, headers)
-                receive = receive if path.endswith(STREAMED) else await _whole_body(headers, receive)
+                if scope["method"] in _READING or path in OPEN_PATHS:
+                    receive = _without_body(receive)
+                elif not path.endswith(STREAMED):
+                    receive = await _whole_body(headers, receive)
             except SidecarError as error:
                 await error_response(error)(scope, receive, remember)
             else:
@@ -95,12 +98,7 @@ class Gate:
             host = (urlsplit(f"//{netloc}").hostname or "").lower()
         except ValueError:
             return False
-        if host == "localhost" or host in self._own_hosts:
-            return True
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(host) or host in self._own_hosts
 
     def _record(self, scope: Scope, status: int, role: str | None, seconds: float) -> None:
         path = scope["raw_path"].decode("latin-1")
@@ -130,6 +128,15 @@ async def _whole_body(headers: Headers, receive: Receive) -> Receive:
         more = message.get("more_body", False)
         if len(body) > MAX_BODY_BYTES:
             raise TooLargeError
+    return _beginning_with(bytes(body), receive)
+
+
+def _without_body(receive: Receive) -> Receive:
+    """Whoever asks has nothing to send: what comes nevertheless is read by nobody."""
+    return _beginning_with(b"", receive)
+
+
+def _beginning_with(body: bytes, receive: Receive) -> Receive:
     replayed = False
 
     async def replay() -> Message:
@@ -137,7 +144,7 @@ async def _whole_body(headers: Headers, receive: Receive) -> Receive:
         if replayed:
             return await receive()
         replayed = True
-        return {"type": "http.request", "body": bytes(body), "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": False}
 
     return replay
 

@@ -6,9 +6,10 @@ interpreter, and with h11 and asyncio it needs it longer and more often (docs/be
 Invariant: even a request that is not HTTP at all is answered with ``{"reason": ...}``.
 """
 
-import json
+import asyncio
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,11 +17,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
+from service.api.connections import Entrance, Limits, Place, error_answer
+from service.api.gate import STREAMED
+from service.model.certificates import load_certificate
 from service.model.errors import InvalidInputError
 
 _GRACE_SECONDS = 30
@@ -39,13 +45,37 @@ class Endpoint:
 
 
 class ReasonProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1, with a limit for a request's line and headers, and our body for what cannot be parsed."""
+    """uvicorn's HTTP/1.1, with limits for a request's size and time, and our body for what cannot be parsed."""
 
     _begun_head_bytes = 0
     """What has been read of a head whose end has not come, without the piece in which it began."""
     _in_head = False
     _head_goes_on = False
     """The head is not one that began in the piece that is being read."""
+    _deadline: asyncio.TimerHandle | None = None
+    _asked = False
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        limits: Limits,
+        place: Place,
+    ) -> None:
+        super().__init__(config, server_state, app_state)
+        self._limits = limits
+        self._place = place
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        super().connection_made(transport)
+        self._place.end = transport.abort
+        self._expect_within(self._limits.head_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect_within(None)
+        self._place.leave()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._head_goes_on = self._in_head
@@ -57,32 +87,90 @@ class ReasonProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_goes_on, self._begun_head_bytes = True, False, 0
+        self._expect_within(self._limits.head_seconds)
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head, self._asked = False, True
+        self._expect_within(self._limits.body_seconds)
+        self._place.begin()
         lines = sum(len(name) + len(value) + _AROUND_HEADER_BYTES for name, value in self.headers)
         if len(self.url) + lines > _MAX_HEAD_BYTES:
             raise ValueError("the head is too large")
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        if self.scope["path"].endswith(STREAMED) and not self.cycle.response_complete:
+            self._expect_within(self._limits.body_seconds)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._expect_within(None)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        if not self.pipeline:
+            self._place.finish()
+        super().on_response_complete()
+
     def send_400_response(self, msg: str) -> None:
         reason = f"this is no HTTP/1.1 request, or its line or headers exceed {_MAX_HEAD_BYTES // 1024} KiB: {msg}"
-        body = json.dumps({"reason": reason}).encode()
-        head = (
-            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
-        self.transport.close()
+        self._end_with(400, "Bad Request", reason)
+
+    def _expect_within(self, seconds: float | None) -> None:
+        """The next part of a request comes within this time; None: nothing is expected."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._too_slow)
+
+    def _too_slow(self) -> None:
+        answering = self._asked and not self.cycle.response_complete
+        if self.flow.read_paused or (self._in_head and answering):  # it is us who take their time
+            self._expect_within(self._limits.body_seconds)
+        elif self._in_head or (answering and not self.cycle.response_started):
+            self._end_with(408, "Request Timeout", "the request did not come in time; send it again")
+        else:
+            self.transport.close()
+
+    def _end_with(self, status: int, phrase: str, reason: str) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(error_answer(status, phrase, reason))
+            self.transport.close()
 
 
 class DrainingServer(uvicorn.Server):
     """A server that says that it is stopping before it stops."""
 
-    def __init__(self, config: uvicorn.Config, draining: threading.Event) -> None:
+    def __init__(
+        self, config: uvicorn.Config, draining: threading.Event, limits: Limits, tls: ssl.SSLContext | None
+    ) -> None:
         super().__init__(config)
         self._draining = draining
+        self._limits = limits
+        self._entrance = Entrance(limits, tls, self._speaker)
+        self._accepting: list[asyncio.Task[None]] = []
+
+    def _speaker(self, place: Place) -> ReasonProtocol:
+        return ReasonProtocol(self.config, self.server_state, self.lifespan.state, self._limits, place)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, except that it is us who accept."""
+        await self.lifespan.startup()
+        self.should_exit = self.should_exit or self.lifespan.should_exit
+        self.servers = []
+        self._accepting = [asyncio.create_task(self._entrance.accept(listening)) for listening in sockets or ()]
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept nothing more; then as uvicorn's."""
+        for accepting in self._accepting:
+            accepting.cancel()
+        await super().shutdown(sockets)
+
+    def end(self) -> None:
+        """End as after a signal; any thread may call it."""
+        self._draining.set()
+        self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._draining.set()
@@ -121,11 +209,16 @@ def listening_socket(endpoint: Endpoint) -> socket.socket:
     return listening
 
 
-def server_for(app: FastAPI, endpoint: Endpoint, draining: threading.Event) -> DrainingServer:
-    """A server that is not running yet; ``run(sockets)`` blocks until SIGTERM or SIGINT has been obeyed."""
+def server_for(
+    app: ASGIApp, endpoint: Endpoint, draining: threading.Event, limits: Limits | None = None
+) -> DrainingServer:
+    """A server that is not running yet; ``run(sockets)`` blocks until SIGTERM or SIGINT has been obeyed.
+
+    Raises:
+        InvalidInputError: the certificate or its key cannot be used.
+    """
     config = uvicorn.Config(
         app,
-        http=ReasonProtocol,
         ws="none",
         loop="asyncio" if sys.platform == "win32" else "uvloop",
         lifespan="on",
@@ -134,7 +227,13 @@ def server_for(app: FastAPI, endpoint: Endpoint, draining: threading.Event) -> D
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=_GRACE_SECONDS,
-        ssl_certfile=endpoint.certificate_file,
-        ssl_keyfile=endpoint.key_file,
     )
-    return DrainingServer(config, draining)
+    return DrainingServer(config, draining, limits or Limits(), _tls(endpoint))
+
+
+def _tls(endpoint: Endpoint) -> ssl.SSLContext | None:
+    if endpoint.certificate_file is None or endpoint.key_file is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    load_certificate(context, endpoint.certificate_file, endpoint.key_file)
+    return context

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from service.cli.exits import ServiceRefusedError, UnreachableError
+from service.cli.exits import ServiceRefusedError
 from service.cli.records import batches
+from service.model.errors import UnreachableError
 
 if TYPE_CHECKING:
     from service.cli.client import SidecarClient

@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 
-from service.cli.exits import ServiceRefusedError, UnreachableError
-from service.model.errors import InvalidInputError
+from service.cli.exits import ServiceRefusedError
+from service.model.certificates import trusting
+from service.model.errors import InvalidInputError, UnreachableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class SidecarClient:
         self._timeout_seconds = timeout_seconds
         self._session = requests.Session()
         self._session.trust_env = False  # no proxy and no .netrc may take the token's place
+        trusting(tls.trust_certificates_file)  # requests would tell a file that cannot be used only at the first call
         trusted = True if tls.trust_certificates_file is None else str(tls.trust_certificates_file)
         self._session.verify = False if tls.allow_insecure else trusted
         if not tls.verify_hostname:

@@ -7,10 +7,12 @@ Precedence: flag, then ``PULSAR_SIDECAR_*``, then ``client.conf``. The address i
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
-from service.cli.output import Format
+from service.cli.output import Format, info, printable
+from service.model.addresses import is_loopback
 from service.model.errors import InvalidInputError
 from service.settings_sources import client_conf_layer, environment_layer
 
@@ -50,9 +52,11 @@ class GlobalOptions:
 
         written = {**client_conf_layer(self.environment).values, **environment_layer(self.environment).values}
         trusted = self.tls_trust_cert_path or written.get("tls_trust_certs_file_path")
-        return SidecarClient(
-            self.admin_url or written.get("admin_url") or DEFAULT_ADMIN_URL,
-            token_of(self.auth_plugin or written.get("auth_plugin"), self.auth_params or written.get("auth_params")),
+        admin_url = self.admin_url or written.get("admin_url") or DEFAULT_ADMIN_URL
+        token = token_of(self.auth_plugin or written.get("auth_plugin"), self.auth_params or written.get("auth_params"))
+        client = SidecarClient(
+            admin_url,
+            token,
             self.request_timeout_seconds or _seconds(written.get("request_timeout")),
             Tls(
                 Path(trusted) if trusted else None,
@@ -60,6 +64,10 @@ class GlobalOptions:
                 _chosen(self.tls_enable_hostname_verification, written.get("tls_enable_hostname_verification"), True),
             ),
         )
+        host = urlsplit(admin_url).hostname or ""
+        if token is not None and admin_url.startswith("http://") and not is_loopback(host):
+            info(f"the token travels in clear to {printable(host)}; let the sidecar speak TLS and use https://")
+        return client
 
 
 def _chosen(flag: bool | None, text: str | None, default: bool) -> bool:

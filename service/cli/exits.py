@@ -12,7 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from service.cli import output
-from service.model.errors import SidecarError, TemporaryError
+from service.model.errors import OutcomeUnknownError, SidecarError, UnreachableError
 
 
 class ExitCode(IntEnum):
@@ -26,13 +26,9 @@ class ExitCode(IntEnum):
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 the service answered with an error, or wrong usage or configuration, the reason is on "
-    "standard error; 3 no answer came from the service, so look at the state before you repeat it; "
-    "4 not everything was done."
+    "standard error; 3 no answer came from the service, ZooKeeper, a bookie or a broker, so look at the state before "
+    "you repeat it; 4 not everything was done."
 )
-
-
-class UnreachableError(TemporaryError):
-    """No answer came back."""
 
 
 class ServiceRefusedError(SidecarError):
@@ -49,7 +45,8 @@ class ServiceRefusedError(SidecarError):
 
 def exit_code_of(error: SidecarError) -> ExitCode:
     """The exit code an error leads to."""
-    return ExitCode.UNREACHABLE if isinstance(error, UnreachableError) else ExitCode.FAILED
+    is_silent = isinstance(error, UnreachableError | OutcomeUnknownError)
+    return ExitCode.UNREACHABLE if is_silent else ExitCode.FAILED
 
 
 @contextmanager

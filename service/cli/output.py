@@ -6,6 +6,7 @@ cursor.
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
@@ -19,8 +20,11 @@ class Format(Enum):
 
 
 def result(text: str) -> None:
-    """Write a result to standard output."""
-    print(text, file=sys.stdout, flush=True)
+    """Write a result to standard output; where nobody reads on (``| head``), the command still does its work."""
+    try:
+        print(text, file=sys.stdout, flush=True)
+    except BrokenPipeError:
+        _let_nobody_read()
 
 
 def info(text: str) -> None:
@@ -38,6 +42,13 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() or character == "\n" else f"\\x{ord(character):02x}" for character in text
     )
+
+
+def _let_nobody_read() -> None:
+    """What is still to be written goes nowhere, what the interpreter writes while it ends included."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _as_table(value: object) -> str:

@@ -63,6 +63,10 @@ class TemporaryError(SidecarError):
     """It may work later: nothing is known to have changed, reconsume later."""
 
 
+class UnreachableError(TemporaryError):
+    """No answer came: the other side, which the text names, does not run or cannot be reached."""
+
+
 class UndecodableError(TemporaryError):
     """Bytes that this version cannot read; what they reference is unknown, so nothing may be concluded."""
 

@@ -3,8 +3,9 @@
 The seed is fixed, so that a change is judged by what it changes; `tests/e2e/test_fuzzing.py` fuzzes a real sidecar.
 """
 
-from service.api.authentication import TokenAuthentication, secret_key
+from service.api.authentication import TokenAuthentication
 from service.api.routes import ack_state, delayed_delivery, waiting
+from service.api.token_keys import secret_key
 from service.ledger_deletion.operating import (
     Control,
     DeadLetter,

@@ -22,7 +22,7 @@ from service.adapters.bookkeeper.bookie_pipelines import (
     opened,
     read_entries,
 )
-from service.model.errors import TemporaryError
+from service.model.errors import TemporaryError, UnreachableError
 from service.model.ids import BookieId, EntryId, LedgerId
 
 LAST_STORED = EntryId(-1)
@@ -36,7 +36,7 @@ _RESPONSE = struct.Struct(">iiqq")
 _Answer = TypeVar("_Answer")
 
 
-class BrokenConnectionError(TemporaryError):
+class BrokenConnectionError(UnreachableError):
     """The connection ended, or no answer came in time."""
 
 
@@ -136,7 +136,7 @@ class BookieConnections:
             connection.settimeout(self._read_timeout_seconds)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, UnicodeError) as error:
-            raise TemporaryError(f"bookie {bookie} cannot be reached ({error}); try again") from error
+            raise UnreachableError(f"bookie {bookie} cannot be reached ({error}); try again") from error
         return connection
 
     def _take_idle(self, bookie: BookieId) -> socket.socket | None:

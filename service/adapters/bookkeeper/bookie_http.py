@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import requests
 from urllib3.exceptions import NewConnectionError
 
-from service.model.errors import OutcomeUnknownError, TemporaryError
+from service.model.errors import OutcomeUnknownError, TemporaryError, UnreachableError
 from service.model.ids import MAX_LEDGER_ID, LedgerId
 
 _OK = 200
@@ -105,13 +105,13 @@ class BookieHttp:
                     allow_redirects=False,
                 )
             except requests.RequestException as error:
-                kind = TemporaryError if _never_sent(error) else _MaybeSentError
+                kind = UnreachableError if _never_sent(error) else _MaybeSentError
                 failure = _worse(failure, kind(f"{base_url} gave no answer ({error}); try again"))
                 failure.__cause__ = error
         raise failure
 
 
-class _MaybeSentError(TemporaryError):
+class _MaybeSentError(UnreachableError):
     """The request may have reached the bookie."""
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 from kazoo import exceptions
 from kazoo.handlers.threading import KazooTimeoutError
 
-from service.model.errors import OutcomeUnknownError, SidecarError, TemporaryError
+from service.model.errors import OutcomeUnknownError, SidecarError, TemporaryError, UnreachableError
 
 
 class Meaning(Enum):
@@ -101,7 +101,8 @@ def may_be_repeated(error: Exception) -> bool:
 
 def reading_failed(error: Exception, what: str) -> TemporaryError:
     """The error to raise when ``what`` (a phrase such as "read /a") could not be read."""
-    return TemporaryError(f"could not {what}: {_cause(error)}")
+    kind = UnreachableError if meaning(error) is Meaning.LOST else TemporaryError
+    return kind(f"could not {what}: {_cause(error)}")
 
 
 def writing_failed(error: Exception, what: str) -> SidecarError:

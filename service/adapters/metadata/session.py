@@ -23,7 +23,7 @@ from service.adapters.metadata.errors import (
     writing_failed,
 )
 from service.model.clocks import Clock
-from service.model.errors import InvalidInputError, TemporaryError
+from service.model.errors import InvalidInputError, TemporaryError, UnreachableError
 
 T = TypeVar("T")
 
@@ -32,6 +32,8 @@ _RECONNECT_DELAY_SECONDS = 0.1
 _RECONNECT_MAX_DELAY_SECONDS = 1.0
 _REVIVAL_PAUSE_SECONDS = 1.0
 _REPEAT_PAUSE_SECONDS = 0.1
+_STOP_SECONDS = 5.0
+_STOP_WITHOUT_SERVER_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ class KazooSession:
         if self._closed.is_set():
             raise TemporaryError("the connection to the metadata store is closed; open it again")
         if not client.connected:
-            raise TemporaryError(f"no connection to ZooKeeper at {self._settings.hosts}; check that it runs")
+            raise UnreachableError(f"no connection to ZooKeeper at {self._settings.hosts}; check that it runs")
         self._demand_chroot(client, patience)
         return client
 
@@ -265,6 +267,12 @@ class KazooSession:
         return self._client
 
     def _stop(self, client: KazooClient) -> None:
+        # kazoo waits half a minute for a server that does not answer; whoever ends the process does not.
+        stopping = threading.Thread(target=self._stop_in_order, args=(client,), name="zookeeper-stop", daemon=True)
+        stopping.start()
+        stopping.join(_STOP_SECONDS if client.connected else _STOP_WITHOUT_SERVER_SECONDS)
+
+    def _stop_in_order(self, client: KazooClient) -> None:
         try:
             client.stop()
             client.close()

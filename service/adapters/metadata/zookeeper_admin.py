@@ -16,7 +16,8 @@ from urllib3.exceptions import HTTPError
 from service.adapters.metadata.session import ZooKeeperCredential
 from service.adapters.metadata.snapshot_nodes import OpenSnapshot, SnapshotNodes
 from service.audit.manifests import Source, SourceKind
-from service.model.errors import InvalidInputError, TemporaryError
+from service.model.certificates import trusting
+from service.model.errors import InvalidInputError, TemporaryError, UnreachableError
 
 _NOBODY = ZooKeeperCredential("digest", "pulsar-sidecar:")
 _CONNECT_SECONDS = 10.0
@@ -52,6 +53,7 @@ class AdminServer:
         self._session = session or requests.Session()
         # Nothing of the environment (proxies, netrc) is sent to it.
         self._session.trust_env = False
+        trusting(trusted_certificates)  # requests would tell a file that cannot be used only at the first request
         if trusted_certificates is not None:
             self._session.verify = str(trusted_certificates)
 
@@ -70,7 +72,7 @@ class AdminServer:
                 stream = io.BufferedReader(response.raw, _BUFFER_BYTES)
                 yield OpenSnapshot(stream, _last_zxid(response))
         except HTTPError as error:
-            raise TemporaryError(f"the stream from {self._url} broke off ({error}); begin again") from error
+            raise UnreachableError(f"the stream from {self._url} broke off ({error}); begin again") from error
 
     def _ask(self, path: str, *, stream: bool = False) -> requests.Response:
         headers = {"Accept-Encoding": "identity"}
@@ -87,7 +89,7 @@ class AdminServer:
         except (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema) as error:
             raise InvalidInputError(f"{self._url!r} is no address of an AdminServer ({error})") from error
         except requests.RequestException as error:
-            raise TemporaryError(
+            raise UnreachableError(
                 f"the AdminServer at {self._url} gave no answer ({error}); check admin.enableServer and the address"
             ) from error
 

@@ -27,6 +27,7 @@ from service.model.errors import (
     PermanentError,
     SidecarError,
     TemporaryError,
+    UnreachableError,
 )
 from service.model.metadata import MetadataStore
 from service.model.names import TopicName, java_url_encode
@@ -100,6 +101,11 @@ class AdminRest:
         )
         self._known = KnownBrokers(self._bases, self._listed_brokers, store)
         self._owners: dict[str, str] = {}
+
+    @property
+    def addresses(self) -> str:
+        """The configured brokers, for messages."""
+        return ", ".join(map(_shown_address, self._bases))
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> object:
         """The JSON answer to a GET, from whichever broker owns the matter; None for an empty answer."""
@@ -196,7 +202,7 @@ class AdminRest:
         try:
             return self._sessions.send(call.method, url, call.body, params)
         except requests.RequestException as error:
-            failure = http_error(error, str(call), change=call.change)
+            failure = http_error(error, f"{call} at {_shown_address(url)}", change=call.change)
             if never_left(error) or (isinstance(failure, TemporaryError) and not call.change):
                 raise _NeverLeftError(failure) from error
             raise failure from error
@@ -214,7 +220,7 @@ class AdminRest:
         raise TemporaryError("no configured broker lists the cluster's brokers")
 
 
-class _NeverLeftError(TemporaryError):
+class _NeverLeftError(UnreachableError):
     # Asking another broker instead is safe. Callers outside see the plain failure, which this one extends.
     def __init__(self, failure: SidecarError) -> None:
         super().__init__(str(failure))

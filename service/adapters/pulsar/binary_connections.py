@@ -10,7 +10,6 @@ with an unanswered request is never used again.
 
 import itertools
 import socket
-import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from service.adapters.pulsar.binary_frames import FrameReader, encode
-from service.adapters.pulsar.credentials import AuthPlugin, ClientCredentials, TlsOptions
+from service.adapters.pulsar.credentials import AuthPlugin, ClientCredentials, TlsOptions, tls_context
 from service.adapters.pulsar.idle_pool import IdlePool
 from service.model.clocks import Clock
 from service.model.errors import (
@@ -30,6 +29,7 @@ from service.model.errors import (
     PermanentError,
     SidecarError,
     TemporaryError,
+    UnreachableError,
 )
 from service.wire import PulsarApi_pb2 as api
 
@@ -243,12 +243,12 @@ class BinaryConnections:
         try:
             plain = self._open(address)
         except (OSError, ValueError) as error:
-            raise TemporaryError(f"the broker at {address} cannot be reached ({error}); try again") from error
+            raise UnreachableError(f"the broker at {address} cannot be reached ({error}); try again") from error
         try:
             return BinaryConnection(plain, self._credentials, place.url if place.via else None)
         except OSError as error:
             plain.close()
-            raise TemporaryError(f"the broker at {address} broke off the handshake ({error}); try again") from error
+            raise UnreachableError(f"the broker at {address} broke off the handshake ({error}); try again") from error
         except SidecarError:
             plain.close()
             raise
@@ -261,7 +261,7 @@ class BinaryConnections:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if parts.scheme != "pulsar+ssl":
             return connection
-        return _tls_context(self._credentials, self._tls).wrap_socket(connection, server_hostname=host)
+        return tls_context(self._credentials, self._tls).wrap_socket(connection, server_hostname=host)
 
 
 def answered_request(command: api.BaseCommand) -> int:
@@ -294,15 +294,3 @@ def _auth_data(credentials: ClientCredentials) -> bytes:
             return f"{credentials.user}:{credentials.password}".encode()
         case AuthPlugin.NONE | AuthPlugin.TLS:
             return b""
-
-
-def _tls_context(credentials: ClientCredentials, tls: TlsOptions) -> ssl.SSLContext:
-    trusted = None if tls.trust_certs_file is None else str(tls.trust_certs_file)
-    context = ssl.create_default_context(cafile=trusted)
-    context.check_hostname = tls.hostname_verification and not tls.allow_insecure_connection
-    if tls.allow_insecure_connection:
-        context.verify_mode = ssl.CERT_NONE
-    certificate = credentials.http_certificate()
-    if certificate is not None:
-        context.load_cert_chain(*certificate)
-    return context

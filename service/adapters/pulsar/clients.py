@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pulsar
 
-from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions, tls_context
 from service.adapters.pulsar.errors import translated
 from service.model.errors import InvalidInputError
 
@@ -59,14 +59,16 @@ def open_client(
     out. ``operation_timeout_seconds`` is also how long one partition without a broker can hold up a `publish`.
 
     Raises:
-        InvalidInputError: the URL is none of the binary protocol.
+        InvalidInputError: the URL is none of the binary protocol, or a certificate's file cannot be used.
     """
     known = credentials or ClientCredentials()
     options = tls or TlsOptions()
+    tls_context(known, options)  # the client itself would try again and again with a file that cannot be used
     if _LOGGER.level == logging.NOTSET:
         _LOGGER.setLevel(logging.WARNING)
     _LOGGER.addFilter(_REPEATED)
     trusted = options.trust_certs_file
+    shown = known.shown_certificate(options)
     try:
         return pulsar.Client(
             broker_service_url,
@@ -77,6 +79,8 @@ def open_client(
             tls_trust_certs_file_path=None if trusted is None else str(trusted),
             tls_allow_insecure_connection=options.allow_insecure_connection,
             tls_validate_hostname=options.hostname_verification,
+            tls_certificate_file_path=None if shown is None else str(shown.file),
+            tls_private_key_file_path=None if shown is None else str(shown.key_file),
             logger=_LOGGER,
         )
     except ValueError as error:

@@ -6,6 +6,7 @@ log line or an error, and a token file is read again on every use, so a rotated 
 
 import base64
 import json
+import ssl
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -14,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import pulsar
 
+from service.model.certificates import load_certificate, trusting
 from service.model.errors import InvalidInputError, NotAuthenticatedError
 
 _JAVA_AUTH = "org.apache.pulsar.client.impl.auth"
@@ -42,12 +44,29 @@ _PLUGIN_NAMES: Final[dict[str, AuthPlugin]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """PEM files of a certificate and its key."""
+
+    file: Path
+    key_file: Path
+
+    def as_pair(self) -> tuple[str, str]:
+        """As ``requests`` and ``ssl`` take them."""
+        return str(self.file), str(self.key_file)
+
+
+@dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """``tlsTrustCertsFilePath``, ``tlsAllowInsecureConnection``, ``tlsEnableHostnameVerification`` of client.conf."""
+    """What client.conf says of TLS: ``tlsTrustCertsFilePath``, ``tlsAllowInsecureConnection`` and so on.
+
+    Attributes:
+        client_certificate: shown to brokers that ask for one, whoever the credentials say that we are.
+    """
 
     trust_certs_file: Path | None = None
     allow_insecure_connection: bool = False
     hostname_verification: bool = False
+    client_certificate: ClientCertificate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +75,7 @@ class ClientCredentials:
 
     Attributes:
         token: the token itself, or None when it lives in ``token_file``.
-        certificate_file: PEM of the client certificate (plugin ``tls``), with its ``private_key_file``.
+        certificate: the client certificate that is the identity (plugin ``tls``).
     """
 
     plugin: AuthPlugin = AuthPlugin.NONE
@@ -64,8 +83,12 @@ class ClientCredentials:
     token_file: Path | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)
-    certificate_file: Path | None = None
-    private_key_file: Path | None = None
+    certificate: ClientCertificate | None = None
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether whoever reads the traffic can be us."""
+        return self.plugin in (AuthPlugin.TOKEN, AuthPlugin.BASIC)
 
     def http_headers(self) -> dict[str, str]:
         """The ``Authorization`` header for the admin REST API, if the plugin uses one.
@@ -82,11 +105,9 @@ class ClientCredentials:
             case AuthPlugin.NONE | AuthPlugin.TLS:
                 return {}
 
-    def http_certificate(self) -> tuple[str, str] | None:
-        """The client certificate and its key as ``requests`` takes them."""
-        if self.certificate_file is None or self.private_key_file is None:
-            return None
-        return str(self.certificate_file), str(self.private_key_file)
+    def shown_certificate(self, tls: TlsOptions) -> ClientCertificate | None:
+        """The client certificate that brokers are shown."""
+        return self.certificate or tls.client_certificate
 
     def client_authentication(self) -> pulsar.Authentication | None:
         """The same identity for the binary protocol."""
@@ -96,7 +117,7 @@ class ClientCredentials:
             case AuthPlugin.BASIC:
                 return pulsar.AuthenticationBasic(self.user or "", self.password or "")
             case AuthPlugin.TLS:
-                return pulsar.AuthenticationTLS(str(self.certificate_file), str(self.private_key_file))
+                return None if self.certificate is None else pulsar.AuthenticationTLS(*self.certificate.as_pair())
             case AuthPlugin.NONE:
                 return None
 
@@ -119,11 +140,30 @@ class ClientCredentials:
         return token
 
 
-def parse_credentials(auth_plugin: str | None, auth_params: str | None) -> ClientCredentials:
+def tls_context(credentials: ClientCredentials, tls: TlsOptions) -> ssl.SSLContext:
+    """How a connection to a broker is secured.
+
+    Raises:
+        InvalidInputError: one of the files cannot be used.
+    """
+    context = trusting(tls.trust_certs_file)
+    context.check_hostname = tls.hostname_verification and not tls.allow_insecure_connection
+    if tls.allow_insecure_connection:
+        context.verify_mode = ssl.CERT_NONE
+    certificate = credentials.shown_certificate(tls)
+    if certificate is not None:
+        load_certificate(context, certificate.file, certificate.key_file)
+    return context
+
+
+def parse_credentials(
+    auth_plugin: str | None, auth_params: str | None, certificate: ClientCertificate | None = None
+) -> ClientCredentials:
     """Read ``authPlugin`` and ``authParams`` as ``client.conf`` spells them.
 
     Tokens: ``token:<jwt>``, ``file:///path``, or the token itself; basic: ``{"userId": ..., "password": ...}``; TLS:
-    ``tlsCertFile:/path,tlsKeyFile:/path`` or the same as JSON (``AuthenticationToken/Basic/Tls.configure``).
+    ``tlsCertFile:/path,tlsKeyFile:/path`` or the same as JSON (``AuthenticationToken/Basic/Tls.configure``), or nothing
+    where ``certificate`` is the one of ``tlsCertificateFilePath``.
 
     Raises:
         InvalidInputError: the plugin is unknown, or its parameters are not of that form.
@@ -142,7 +182,7 @@ def parse_credentials(auth_plugin: str | None, auth_params: str | None) -> Clien
         case AuthPlugin.BASIC:
             return _basic_credentials(params)
         case AuthPlugin.TLS:
-            return _tls_credentials(params)
+            return _tls_credentials(params, certificate)
 
 
 def _token_credentials(params: str) -> ClientCredentials:
@@ -166,10 +206,12 @@ def _basic_credentials(params: str) -> ClientCredentials:
     )
 
 
-def _tls_credentials(params: str) -> ClientCredentials:
+def _tls_credentials(params: str, certificate: ClientCertificate | None) -> ClientCredentials:
+    if not params and certificate is not None:
+        return ClientCredentials(AuthPlugin.TLS, certificate=certificate)
     values = _json_object(params) if params.startswith("{") else _pairs(params)
-    certificate, key = _text_of(values, "tlsCertFile"), _text_of(values, "tlsKeyFile")
-    return ClientCredentials(AuthPlugin.TLS, certificate_file=Path(certificate), private_key_file=Path(key))
+    named = ClientCertificate(Path(_text_of(values, "tlsCertFile")), Path(_text_of(values, "tlsKeyFile")))
+    return ClientCredentials(AuthPlugin.TLS, certificate=named)
 
 
 def _pairs(params: str) -> dict[str, object]:

@@ -26,6 +26,7 @@ from service.model.errors import (
     PermanentError,
     SidecarError,
     TemporaryError,
+    UnreachableError,
 )
 
 _Kind = type[SidecarError]
@@ -37,7 +38,7 @@ CLIENT_ERRORS: Final[dict[type[pulsar.PulsarException], _Kind]] = {
     client.BrokerMetadataError: TemporaryError,
     client.BrokerPersistenceError: TemporaryError,
     client.ChecksumError: TemporaryError,
-    client.ConnectError: TemporaryError,
+    client.ConnectError: UnreachableError,
     client.ConsumerAssignError: TemporaryError,
     client.ConsumerBusy: ConflictError,
     client.ConsumerNotFound: NotFoundError,
@@ -56,7 +57,7 @@ CLIENT_ERRORS: Final[dict[type[pulsar.PulsarException], _Kind]] = {
     client.MemoryBufferIsFull: TemporaryError,
     client.MessageTooBig: InvalidInputError,
     client.NotAllowedError: PermanentError,
-    client.NotConnected: TemporaryError,
+    client.NotConnected: UnreachableError,
     client.OperationNotSupported: PermanentError,
     client.ProducerBlockedQuotaExceededError: TemporaryError,
     client.ProducerBlockedQuotaExceededException: TemporaryError,
@@ -67,7 +68,7 @@ CLIENT_ERRORS: Final[dict[type[pulsar.PulsarException], _Kind]] = {
     client.ReadError: TemporaryError,
     client.ServiceUnitNotReady: TemporaryError,
     client.SubscriptionNotFound: NotFoundError,
-    client.Timeout: TemporaryError,
+    client.Timeout: UnreachableError,
     client.TooManyLookupRequestException: TemporaryError,
     client.TopicNotFound: NotFoundError,
     client.TopicTerminated: PermanentError,
@@ -80,9 +81,9 @@ CLIENT_ERRORS: Final[dict[type[pulsar.PulsarException], _Kind]] = {
 }
 
 HTTP_ERRORS: Final[dict[type[http.RequestException], _Kind]] = {
-    http.ChunkedEncodingError: TemporaryError,
-    http.ConnectTimeout: TemporaryError,
-    http.ConnectionError: TemporaryError,
+    http.ChunkedEncodingError: UnreachableError,
+    http.ConnectTimeout: UnreachableError,
+    http.ConnectionError: UnreachableError,
     http.ContentDecodingError: TemporaryError,
     http.HTTPError: TemporaryError,
     http.InvalidHeader: InvalidInputError,
@@ -92,13 +93,13 @@ HTTP_ERRORS: Final[dict[type[http.RequestException], _Kind]] = {
     http.InvalidURL: InvalidInputError,
     http.JSONDecodeError: TemporaryError,
     http.MissingSchema: InvalidInputError,
-    http.ProxyError: TemporaryError,
-    http.ReadTimeout: TemporaryError,
+    http.ProxyError: UnreachableError,
+    http.ReadTimeout: UnreachableError,
     http.RequestException: TemporaryError,
     http.RetryError: TemporaryError,
-    http.SSLError: TemporaryError,
+    http.SSLError: UnreachableError,
     http.StreamConsumedError: TemporaryError,
-    http.Timeout: TemporaryError,
+    http.Timeout: UnreachableError,
     http.TooManyRedirects: TemporaryError,
     http.URLRequired: InvalidInputError,
     http.UnrewindableBodyError: TemporaryError,
@@ -150,7 +151,7 @@ def http_error(error: requests.RequestException, doing: str, *, change: bool) ->
     kind = HTTP_ERRORS.get(type(error), TemporaryError)
     is_tls = isinstance(error, http.SSLError)
     reason = f"{doing}: {f'TLS failed ({_tls_reason(error)})' if is_tls else type(error).__name__}"
-    if kind is TemporaryError and change and not never_left(error):
+    if issubclass(kind, TemporaryError) and change and not never_left(error):
         return OutcomeUnknownError(f"{reason}, so it may have taken effect; read the state again")
     return kind(f"{reason}; {_TLS_NEXT_STEP if is_tls else _NEXT_STEP[kind]}")
 
@@ -177,7 +178,9 @@ def _tls_reason(error: requests.RequestException) -> str:
 
 
 _DEEPEST_CAUSE: Final = 6
-_TLS_NEXT_STEP: Final = "check tlsTrustCertsFilePath, the client certificate in authParams, and the scheme and port"
+_TLS_NEXT_STEP: Final = (
+    "check tlsTrustCertsFilePath, the client certificate (tlsCertificateFilePath, authParams), and the scheme and port"
+)
 
 _NEXT_STEP: Final[dict[_Kind, str]] = {
     ConflictError: "somebody else holds it now",
@@ -187,4 +190,5 @@ _NEXT_STEP: Final[dict[_Kind, str]] = {
     NotFoundError: "check the name",
     PermanentError: "trying again changes nothing",
     TemporaryError: "try again",
+    UnreachableError: "check that it runs and can be reached",
 }

@@ -15,7 +15,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from requests.utils import default_headers
 
-from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions, tls_context
 from service.adapters.pulsar.plain_reads import PlainReads
 
 _USUAL: Final = dict(default_headers())
@@ -36,6 +36,9 @@ class HttpSessions:
         self._credentials = credentials
         self._tls = tls
         self._timeouts = timeouts
+        tls_context(credentials, tls)  # requests would tell a file that cannot be used only at the first request
+        certificate = credentials.shown_certificate(tls)
+        self._certificate = None if certificate is None else certificate.as_pair()
         trusted = tls.trust_certs_file
         self._verify: bool | str = False if tls.allow_insecure_connection else str(trusted) if trusted else True
         self._local = threading.local()
@@ -62,7 +65,7 @@ class HttpSessions:
             request,
             timeout=(self._timeouts.connect_seconds, self._timeouts.read_seconds),
             verify=self._verify,
-            cert=self._credentials.http_certificate(),
+            cert=self._certificate,
         )
         # The whole body is read here, so that what breaks while it comes is this request's failure.
         assert isinstance(answer.content, bytes)

@@ -1,17 +1,18 @@
 """What Kubernetes and Prometheus ask."""
 
+from collections.abc import Callable
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from service.api.schemas import Healthy, Reason
-from service.ledger_deletion.operating import LedgerDeletionService
 from service.model.clocks import StopSignal
 from service.model.errors import TemporaryError
 from service.observability.metrics import CONTENT_TYPE, DeletionMetrics
 
 
-def router(service: LedgerDeletionService, metrics: DeletionMetrics, draining: StopSignal) -> APIRouter:
-    """``/livez``, ``/readyz`` and ``/metrics``, open to everybody."""
+def router(missing: Callable[[], str | None], metrics: DeletionMetrics, draining: StopSignal) -> APIRouter:
+    """``/livez``, ``/readyz`` and ``/metrics``, open to everybody; ``missing`` says at once why no work can be done."""
     routes = APIRouter(tags=["probes"], responses={"default": {"model": Reason}})
 
     @routes.get("/livez")
@@ -22,9 +23,9 @@ def router(service: LedgerDeletionService, metrics: DeletionMetrics, draining: S
     @routes.get("/readyz")
     def readyz() -> Healthy:
         """Work can be done; 503 says what is missing."""
-        missing = "the service is stopping" if draining.is_set() else service.ready()
-        if missing is not None:
-            raise TemporaryError(missing)
+        reason = "the service is stopping" if draining.is_set() else missing()
+        if reason is not None:
+            raise TemporaryError(reason)
         return Healthy()
 
     @routes.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE: {}}}})

@@ -12,10 +12,12 @@ from prometheus_client import CollectorRegistry
 
 from service.api.app import create_app
 from service.api.authentication import Authenticator, NoAuthentication
+from service.api.connections import Limits
 from service.api.server import Endpoint, listening_socket, server_for
 from service.ledger_deletion.operating import LedgerDeletionService
 from service.model.clocks import SystemClock
 from service.observability.metrics import DeletionMetrics
+from tests.cluster.certificates import Certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,11 @@ class Served:
 
 @contextmanager
 def served(
-    service: LedgerDeletionService, authentication: Authenticator | None = None, routers: Sequence[APIRouter] = ()
+    service: LedgerDeletionService,
+    authentication: Authenticator | None = None,
+    routers: Sequence[APIRouter] = (),
+    limits: Limits | None = None,
+    certificate: Certificate | None = None,
 ) -> Iterator[Served]:
     metrics = DeletionMetrics(CollectorRegistry(), cluster="east", instance="test", version="0")
     draining = threading.Event()
@@ -79,9 +85,10 @@ def served(
         routers=routers,
         docs=True,
     )
-    endpoint = Endpoint("127.0.0.1", 0)
+    files = (None, None) if certificate is None else (certificate.file, certificate.key_file)
+    endpoint = Endpoint("127.0.0.1", 0, *files)
     with listening_socket(endpoint) as listening:
-        server = server_for(app, endpoint, draining)
+        server = server_for(app, endpoint, draining, limits)
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:

@@ -11,7 +11,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from service.api.authentication import TokenAuthentication, public_key, secret_key
+from service.api.authentication import TokenAuthentication, TokenClaims
+from service.api.token_keys import public_key, secret_key
 from service.model.clocks import SystemClock
 from service.model.errors import InvalidInputError, NotAuthenticatedError
 from tests.fakes.deletion_service import FakeDeletionService
@@ -262,7 +263,7 @@ def test_keys_are_read_in_every_form_of_pulsar(tmp_path: Path) -> None:
         str(path),
         encoded,
     ):
-        assert secret_key(text).key == SECRET
+        assert secret_key(text).current().key == SECRET
 
 
 @pytest.mark.parametrize(
@@ -294,3 +295,70 @@ def test_a_time_that_is_no_time_is_refused(claim: str, value: object) -> None:
     authentication = TokenAuthentication(secret_key(data_url(SECRET)), ["admin"], SystemClock())
     with pytest.raises(NotAuthenticatedError, match=claim):
         authentication.role(f"Bearer {signing}.{signature.decode()}")
+
+
+MEANT = TokenClaims(audience="east")
+AUDIENCES: dict[str, tuple[dict[str, object], TokenClaims, str | None]] = {
+    # As AuthenticationProviderToken judges: the text itself or a list that has it, and nothing else.
+    "the text": ({"aud": "east"}, MEANT, None),
+    "a list": ({"aud": ["west", "east"]}, MEANT, None),
+    "none": ({}, MEANT, "whom it is meant for"),
+    "another text": ({"aud": "east-2"}, MEANT, "somebody else"),
+    "a list without it": ({"aud": ["west"]}, MEANT, "somebody else"),
+    "an empty list": ({"aud": []}, MEANT, "somebody else"),
+    "a number": ({"aud": 7}, MEANT, "somebody else"),
+    "an object": ({"aud": {"east": 1}}, MEANT, "somebody else"),
+    "another claim": ({"meant": "east"}, TokenClaims(audience="east", audience_claim="meant"), None),
+    "the usual claim where another counts": (
+        {"aud": "east"}, TokenClaims(audience="east", audience_claim="meant"), "claim meant"
+    ),
+    "not looked at": ({"aud": "west"}, TokenClaims(), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AUDIENCES)
+def test_a_token_for_somebody_else_is_refused(name: str) -> None:
+    claims, looked_at, refusal = AUDIENCES[name]
+    authentication = TokenAuthentication(secret_key(data_url(SECRET)), ["admin"], SystemClock(), looked_at)
+    header = "Bearer " + hs256(ADMIN | claims)
+    if refusal is None:
+        assert authentication.role(header) == "admin"
+    else:
+        with pytest.raises(NotAuthenticatedError, match=refusal):
+            authentication.role(header)
+
+
+@pytest.mark.parametrize(
+    ("claims", "role"),
+    [({"who": "admin"}, "admin"), ({"who": ["admin", "x"]}, "admin"), ({"sub": "admin"}, None), ({"who": []}, None),
+     ({"who": [7]}, None)],
+)  # fmt: skip
+def test_the_role_comes_from_the_claim_that_is_configured(claims: dict[str, object], role: str | None) -> None:
+    authentication = TokenAuthentication(
+        secret_key(data_url(SECRET)), ["admin"], SystemClock(), TokenClaims(role="who")
+    )
+    if role is not None:
+        assert authentication.role("Bearer " + hs256(claims)) == role
+    else:
+        with pytest.raises(NotAuthenticatedError, match="claim who"):
+            authentication.role("Bearer " + hs256(claims))
+
+
+def test_a_key_file_that_changes_counts_at_once_and_a_broken_one_does_not(tmp_path: Path) -> None:
+    file, other = tmp_path / "token.key", b"another secret key of 32 bytes!!"
+    file.write_bytes(SECRET)
+    authentication = TokenAuthentication(secret_key(f"file://{file}"), ["admin"], SystemClock())
+    before, after = "Bearer " + hs256(ADMIN), "Bearer " + hs256(ADMIN, other)
+    assert authentication.role(before) == "admin"
+
+    file.write_bytes(b"too short")
+    assert authentication.role(before) == "admin"
+    file.unlink()
+    assert authentication.role(before) == "admin"
+
+    replacement = tmp_path / "new.key"
+    replacement.write_bytes(other)
+    replacement.rename(file)
+    assert authentication.role(after) == "admin"
+    with pytest.raises(NotAuthenticatedError):
+        authentication.role(before)

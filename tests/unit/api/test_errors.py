@@ -28,6 +28,7 @@ TABLE = [
     (MismatchError("x"), 412),
     (TooLargeError(), 413),
     (errors.TemporaryError("x"), 503),
+    (errors.UnreachableError("x"), 503),
     (errors.UndecodableError("x"), 503),
     (errors.OutcomeUnknownError("x"), 503),
     (BrokerRefusedError(412, "x"), 412),

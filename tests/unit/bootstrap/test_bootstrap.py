@@ -11,7 +11,7 @@ import structlog
 
 from service.api.authentication import NoAuthentication, TokenAuthentication
 from service.bootstrap import open_service, serve
-from service.configured import authenticator_of, configuration_of
+from service.configured import authenticator_of, configuration_of, warnings_of
 from service.ledger_deletion.deciding import Policy
 from service.ledger_deletion.retrying import RetryPolicy
 from service.model.clocks import SystemClock
@@ -69,7 +69,7 @@ def test_the_settings_reach_the_room_in_its_own_units() -> None:
 
 def test_a_service_that_is_off_says_which_setting_turns_it_on() -> None:
     with ExitStack() as stack:
-        metrics, service, _ = open_service(settings(), {}, CLOCK, stack)
+        metrics, service, _ = open_service(settings(), {}, CLOCK, stack, None, "east")
         with pytest.raises(DisabledError, match="topicTwoPhaseDeletionEnabled"):
             service.delete_topic(
                 parse_topic_name("persistent://public/default/orders"),
@@ -91,9 +91,46 @@ def test_who_may_call_follows_from_the_settings() -> None:
         authenticator_of(weak, CLOCK)
 
 
+GUARDED = {
+    "authentication_enabled": "true",
+    "token_secret_key": "data:;base64," + "QUJD" * 11,
+    "super_user_roles": "admin",
+}
+TOKEN = {"auth_plugin": "token", "auth_params": "token:abc"}
+TLS = {"listen_tls_certificate_file_path": "c.pem", "listen_tls_key_file_path": "k.pem"}
+
+
+@pytest.mark.parametrize(
+    ("written", "warned"),
+    [
+        ({}, []),
+        ({"web_service_url": "http://broker:8080"}, []),
+        (TOKEN, []),
+        (TOKEN | {"web_service_url": "https://broker:8443", "broker_service_url": "pulsar+ssl://broker:6651"}, []),
+        (TOKEN | {"web_service_url": "http://127.0.0.1:8080,broker:8080"}, ["webServiceUrl names broker;"]),
+        (TOKEN | {"broker_service_url": "pulsar://a:6650,b:6650"}, ["brokerServiceUrl names a, b;"]),
+        ({"metadata_store_url": "zk:zookeeper:2181", "metadata_store_auth": "digest:a:b"}, ["metadataStoreAuth"]),
+        (GUARDED, []),
+        (GUARDED | {"listen": "0.0.0.0:8750"}, ["listenTlsCertificateFilePath"]),
+        (GUARDED | TLS | {"listen": "0.0.0.0:8750"}, []),
+    ],
+)
+def test_credentials_that_travel_in_clear_beyond_this_machine_are_warned_of(
+    written: dict[str, str], warned: list[str]
+) -> None:
+    warnings = warnings_of(settings(**written))
+    assert len(warnings) == len(warned)
+    for warning, part in zip(warnings, warned, strict=True):
+        assert part in warning
+        assert "abc" not in warning
+
+
 @pytest.mark.parametrize(
     ("written", "named"),
     [
+        ({"tls_trust_certs_file_path": "/no/such.pem"}, "/no/such.pem"),
+        ({"tls_certificate_file_path": "/no/c.pem", "tls_key_file_path": "/no/k.pem"}, "/no/c.pem"),
+        ({"listen_tls_certificate_file_path": "/no/c.pem", "listen_tls_key_file_path": "/no/k.pem"}, "/no/c.pem"),
         ({"auth_params": "token:x"}, "authPlugin"),
         ({"auth_plugin": "kerberos"}, "authPlugin"),
         ({"metadata_store_auth": "nothing"}, "metadataStoreAuth"),

@@ -7,7 +7,8 @@ from pathlib import Path
 import jwt
 import pytest
 
-from service.api.authentication import TokenAuthentication, secret_key
+from service.api.authentication import TokenAuthentication
+from service.api.token_keys import secret_key
 from service.cli.credentials import token_of
 from service.model.clocks import SystemClock
 from service.model.errors import InvalidInputError

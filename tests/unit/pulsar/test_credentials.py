@@ -5,11 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.pulsar.credentials import AuthPlugin, ClientCredentials, parse_credentials
+from service.adapters.pulsar.admin_rest import AdminRest
+from service.adapters.pulsar.clients import open_client
+from service.adapters.pulsar.credentials import (
+    AuthPlugin,
+    ClientCertificate,
+    ClientCredentials,
+    TlsOptions,
+    parse_credentials,
+)
 from service.model.errors import InvalidInputError, NotAuthenticatedError
 
 JAVA = "org.apache.pulsar.client.impl.auth.Authentication"
 SECRET = "s3cr3t-value"
+CERTIFICATE = ClientCertificate(Path("/c.pem"), Path("/k.pem"))
 
 
 @pytest.mark.parametrize("plugin", [None, "", "  ", "disabled", f"{JAVA}Disabled"])
@@ -18,7 +27,7 @@ def test_no_plugin_shows_nothing(plugin: str | None) -> None:
     assert credentials == ClientCredentials()
     assert credentials.http_headers() == {}
     assert credentials.client_authentication() is None
-    assert credentials.http_certificate() is None
+    assert credentials.shown_certificate(TlsOptions()) is None
 
 
 @pytest.mark.parametrize("plugin", ["token", f"{JAVA}Token"])
@@ -62,8 +71,33 @@ def test_basic(plugin: str) -> None:
 def test_tls(plugin: str, params: str) -> None:
     credentials = parse_credentials(plugin, params)
     assert credentials.plugin is AuthPlugin.TLS
-    assert credentials.http_certificate() == ("/c.pem", "/k.pem")
+    assert credentials.shown_certificate(TlsOptions()) == CERTIFICATE
     assert credentials.http_headers() == {}
+
+
+def test_a_certificate_is_shown_whoever_we_are_and_is_the_identity_where_nothing_else_is_named() -> None:
+    tls = TlsOptions(client_certificate=CERTIFICATE)
+    for plugin, params in ((None, None), ("token", "token:x")):
+        assert parse_credentials(plugin, params, CERTIFICATE).shown_certificate(tls) == CERTIFICATE
+    assert parse_credentials("tls", None, CERTIFICATE).certificate == CERTIFICATE
+    other = parse_credentials("tls", "tlsCertFile:/other.pem,tlsKeyFile:/other.key", CERTIFICATE)
+    assert other.shown_certificate(tls) == ClientCertificate(Path("/other.pem"), Path("/other.key"))
+
+
+def test_a_file_that_cannot_be_used_is_named_before_anything_is_connected(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    bad = ClientCertificate(empty, empty)
+    for tls in (
+        TlsOptions(trust_certs_file=Path("/no/such.pem")),
+        TlsOptions(trust_certs_file=empty),
+        TlsOptions(client_certificate=bad),
+    ):
+        named = "/no/such.pem" if tls.trust_certs_file == Path("/no/such.pem") else str(empty)
+        with pytest.raises(InvalidInputError, match=named):
+            open_client("pulsar://127.0.0.1:1", None, tls)
+        with pytest.raises(InvalidInputError, match=named):
+            AdminRest(["https://127.0.0.1:1"], None, tls)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from service.model.errors import (
     PermanentError,
     SidecarError,
     TemporaryError,
+    UnreachableError,
 )
 
 
@@ -58,7 +59,7 @@ def test_a_client_error_is_raised_as_ours(raised: type[pulsar.PulsarException], 
 
 def test_what_somebody_else_holds_is_a_conflict_and_a_lost_connection_is_temporary() -> None:
     assert CLIENT_ERRORS[client.ProducerBusy] is CLIENT_ERRORS[client.ConsumerBusy] is ConflictError
-    assert CLIENT_ERRORS[client.Timeout] is CLIENT_ERRORS[client.ConnectError] is TemporaryError
+    assert CLIENT_ERRORS[client.Timeout] is CLIENT_ERRORS[client.ConnectError] is UnreachableError
     assert CLIENT_ERRORS[client.AuthenticationError] is NotAuthenticatedError
 
 

@@ -237,11 +237,23 @@ def test_two_sidecars_of_one_machine_have_two_names() -> None:
     "flags",
     [
         {"listen_tls_certificate_file_path": "c.pem"},
+        {"tls_certificate_file_path": "c.pem"},
+        {"tls_key_file_path": "k.pem"},
         {"s3_managed_ledger_offload_credential_id": "id"},
     ],
 )
 def test_what_belongs_together_is_demanded_together(flags: dict[str, str]) -> None:
     assert "together" in refused(flags)
+
+
+def test_an_audience_claim_without_an_audience_is_refused_as_by_brokers() -> None:
+    assert "tokenAudience is not" in refused({"token_audience_claim": "aud"})
+    assert load({"token_audience": "east"}).token_audience_claim == "aud"
+
+
+@pytest.mark.parametrize("level", ["info", "Info", "INFO"])
+def test_a_log_level_may_be_written_in_any_case(level: str) -> None:
+    assert load({"log_level": level}).log_level == "INFO"
 
 
 def test_every_setting_says_what_it_is_for_and_stands_in_one_group() -> None:

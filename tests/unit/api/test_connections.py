@@ -1,0 +1,193 @@
+"""Nobody holds the door shut: real connections to a real server, with limits that a test can wait for."""
+
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from service.api.authentication import TokenAuthentication
+from service.api.connections import Limits
+from service.api.routes import delayed_delivery
+from service.api.token_keys import secret_key
+from service.model.clocks import SystemClock
+from tests.cluster.certificates import Certificate, write_certificate
+from tests.fakes.delayed_service import FakeDelayedDelivery
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.unit.api.serving import Served, served
+
+CLOCK = SystemClock()
+QUICK = Limits(connections=4, head_seconds=0.4, body_seconds=0.4)
+LARGE = 8 * 1024 * 1024
+STREAMED = "/admin/v2/persistent/t/n/x/cancelDelayedMessages"
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[Served]:
+    routers = [delayed_delivery.router(FakeDelayedDelivery())]
+    with served(FakeDeletionService(), routers=routers, limits=QUICK) as server:
+        yield server
+
+
+@contextmanager
+def connected(server: Served) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+        yield connection
+
+
+def head(method: str, path: str, *lines: str) -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "host: localhost", *lines, "", ""]).encode()
+
+
+def all_of(connection: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    received = b""
+    try:
+        while piece := connection.recv(65536):
+            received += piece
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/livez", 200),
+        ("POST", "/livez", 405),
+        ("GET", "/readyz", 200),
+        ("PUT", "/metrics", 405),
+        ("GET", "/admin/v2/ledger-deletion/status", 401),
+        ("POST", "/admin/v2/ledger-deletion/pending", 401),
+        ("POST", STREAMED, 401),
+    ],
+)
+def test_an_answer_does_not_wait_for_a_body_that_nobody_wants(method: str, path: str, expected: int) -> None:
+    key = secret_key("data:;base64," + "QUJD" * 11)
+    authentication = TokenAuthentication(key, ["admin"], CLOCK)
+    with served(FakeDeletionService(), authentication) as server, connected(server) as connection:
+        connection.sendall(head(method, path, f"content-length: {LARGE}"))
+        assert status(connection.recv(65536)) == expected
+
+
+def test_a_reader_with_credentials_is_not_asked_for_a_body_either(quick: Served) -> None:
+    with connected(quick) as connection:
+        connection.sendall(head("GET", "/admin/v2/ledger-deletion/status", f"content-length: {LARGE}"))
+        assert status(connection.recv(65536)) == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (b"", None),
+        (b"GET /livez HT", 408),
+        (head("GET", "/livez")[:-2], 408),
+        (head("POST", "/admin/v2/ledger-deletion/pending", "content-length: 10") + b"{", 408),
+        (head("GET", "/livez", "content-length: 10") + b"{", 200),
+    ],
+)
+def test_what_does_not_come_in_time_ends_the_connection(quick: Served, sent: bytes, expected: int | None) -> None:
+    with connected(quick) as connection:
+        connection.sendall(sent)
+        begin = CLOCK.monotonic_seconds()
+        answer = all_of(connection)
+        assert CLOCK.monotonic_seconds() - begin < 5
+    assert (status(answer) if answer else None) == expected
+    if expected == 408:
+        assert "in time" in json.loads(answer.rpartition(b"\r\n")[2])["reason"]
+
+
+def test_a_head_or_a_body_that_comes_drop_by_drop_is_not_waited_for(quick: Served) -> None:
+    for begun in (b"GET /livez HTTP/1.1\r\nx: ", head("PUT", "/admin/v2/ledger-deletion/rate", "content-length: 500")):
+        with connected(quick) as connection:
+            connection.sendall(begun)
+            for _ in range(100):
+                try:
+                    connection.sendall(b"x")
+                except OSError:
+                    break
+                CLOCK.wait_seconds(0.05, threading.Event())
+            else:
+                pytest.fail("the connection was kept for five seconds")
+
+
+def test_a_bulk_request_takes_as_long_as_its_lines_keep_coming(quick: Served) -> None:
+    line = b'{"ledgerId": 1, "entryId": 2}\n'
+    with connected(quick) as connection:
+        connection.sendall(head("POST", STREAMED, "connection: close", f"content-length: {len(line) * 8}"))
+        for _ in range(8):
+            connection.sendall(line)
+            CLOCK.wait_seconds(0.15, threading.Event())
+        assert status(all_of(connection)) != 408
+
+
+def test_a_request_with_no_room_left_takes_the_place_of_who_waits_longest(quick: Served) -> None:
+    with ExitStack() as stack:
+        silent = [stack.enter_context(connected(quick)) for _ in range(QUICK.connections)]
+        with connected(quick) as connection:
+            connection.sendall(head("GET", "/livez", "connection: close"))
+            assert status(all_of(connection)) == 200
+        assert all_of(silent[0]) == b""
+
+
+def test_many_that_say_nothing_do_not_keep_others_out() -> None:
+    limits = Limits(connections=50)
+    with served(FakeDeletionService(), limits=limits) as server, ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(connected(server)).sendall(b"GET /livez HTTP/1.1\r\n")
+        assert [server.ask("GET", "/livez").status for _ in range(5)] == [200] * 5
+
+
+def test_where_everybody_has_a_request_in_hand_one_more_is_refused_at_once() -> None:
+    limits = Limits(connections=3)
+    with served(FakeDeletionService(), limits=limits) as server, ExitStack() as stack:
+        for _ in range(limits.connections):
+            busy = stack.enter_context(connected(server))
+            busy.sendall(head("PUT", "/admin/v2/ledger-deletion/rate", "expect: 100-continue", "content-length: 10"))
+            assert busy.recv(100).startswith(b"HTTP/1.1 100")
+        with connected(server) as refused:
+            answer = all_of(refused)
+        assert status(answer) == 503
+        assert "maxHttpServerConnections" in json.loads(answer.rpartition(b"\r\n")[2])["reason"]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return write_certificate(tmp_path_factory.mktemp("tls"), "sidecar")
+
+
+def over_tls(server: Served, certificate: Path) -> bytes:
+    context = ssl.create_default_context(cafile=str(certificate))
+    with connected(server) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+        connection.sendall(head("GET", "/livez", "connection: close"))
+        return all_of(connection)
+
+
+def test_a_handshake_that_never_starts_ends_the_connection(certificate: Certificate) -> None:
+    with served(FakeDeletionService(), limits=QUICK, certificate=certificate) as server:
+        for sent in (b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n"):
+            with connected(server) as connection:
+                connection.sendall(sent)
+                begin = CLOCK.monotonic_seconds()
+                all_of(connection)
+                assert CLOCK.monotonic_seconds() - begin < 5
+        assert status(over_tls(server, certificate.file)) == 200
+
+
+def test_handshakes_that_never_start_do_not_keep_others_out(certificate: Certificate) -> None:
+    limits = Limits(connections=50)
+    with (
+        served(FakeDeletionService(), limits=limits, certificate=certificate) as server,
+        ExitStack() as stack,
+    ):
+        for _ in range(200):
+            stack.enter_context(connected(server))
+        assert status(over_tls(server, certificate.file)) == 200

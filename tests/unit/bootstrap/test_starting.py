@@ -1,0 +1,140 @@
+"""``serve`` while the cluster is away: processes, with closed ports and with ports that accept and never answer."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+
+from service.cluster_watch import ClusterWatch
+from service.model.clocks import SystemClock
+from service.model.errors import UnreachableError
+
+ROOT = Path(__file__).parents[3]
+CLOCK = SystemClock()
+NEVER = threading.Event()
+STATUS = "/admin/v2/ledger-deletion/status"
+AT_ONCE_SECONDS = 5.0
+"""Where it is not at once, it is a minute."""
+
+
+@contextmanager
+def a_port(*, hanging: bool) -> Iterator[int]:
+    """One that nobody listens on, or one that accepts and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        if hanging:
+            yield port
+            return
+    yield port
+
+
+@contextmanager
+def serving(port: int, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A sidecar whose brokers and ZooKeeper are at ``port``."""
+    with a_port(hanging=False) as own:
+        pass
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "service", "serve", "--listen", f"127.0.0.1:{own}",
+         "--web-service-url", f"http://127.0.0.1:{port}", "--broker-service-url", f"pulsar://127.0.0.1:{port}",
+         "--metadata-store-url", f"zk:127.0.0.1:{port}", *flags],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=environment,
+    )  # fmt: skip
+    try:
+        url = f"http://127.0.0.1:{own}"
+        until(lambda: process.poll() is None and answers(url), "the door does not answer")
+        yield process, url
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until(is_true: Callable[[], bool], otherwise: str, seconds: float = 30) -> None:
+    give_up = CLOCK.monotonic_seconds() + seconds
+    while not is_true():
+        assert CLOCK.monotonic_seconds() < give_up, otherwise
+        CLOCK.wait_seconds(0.1, NEVER)
+
+
+def answers(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/livez", timeout=AT_ONCE_SECONDS).status_code == 200
+    except requests.RequestException:
+        return False
+
+
+def reason(url: str, path: str) -> str:
+    answer = requests.get(url + path, timeout=AT_ONCE_SECONDS)
+    assert answer.status_code == 503, answer.text
+    return str(answer.json()["reason"])
+
+
+@pytest.mark.parametrize("hanging", [False, True])
+def test_while_brokers_are_away_at_the_start_the_door_says_which_and_goes_on(hanging: bool) -> None:
+    with a_port(hanging=hanging) as port, serving(port) as (process, url):
+        until(lambda: f"127.0.0.1:{port}" in reason(url, "/readyz"), "no host is named")
+        for path in (STATUS, "/metrics"):
+            assert f"127.0.0.1:{port}" in reason(url, path)
+        CLOCK.wait_seconds(2, NEVER)
+        assert answers(url)
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=10)
+        assert process.returncode == 0, said
+        assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("hanging", [False, True])
+@pytest.mark.parametrize("flags", [(), ("--topic-two-phase-deletion-enabled",)])
+def test_readiness_is_honest_whatever_is_switched_on(hanging: bool, flags: tuple[str, ...]) -> None:
+    with a_port(hanging=hanging) as port, serving(port, "--cluster-name", "east", *flags) as (process, url):
+        until(lambda: f"127.0.0.1:{port}" in reason(url, "/readyz"), "no host is named")
+        CLOCK.wait_seconds(2, NEVER)
+        assert f"127.0.0.1:{port}" in reason(url, "/readyz")
+        assert answers(url)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=40)
+        assert process.returncode == 0
+
+
+def test_a_caller_without_a_token_learns_nothing_of_a_start(tmp_path: Path) -> None:
+    key = tmp_path / "token.key"
+    key.write_bytes(b"x" * 32)
+    guarded = ("--authentication-enabled", "--token-secret-key", f"file://{key}", "--super-user-roles", "admin")
+    with a_port(hanging=False) as port, serving(port, *guarded) as (_, url):
+        assert requests.get(url + STATUS, timeout=AT_ONCE_SECONDS).status_code == 401
+        assert answers(url)
+
+
+def test_the_watch_says_what_is_away_and_that_it_came_back() -> None:
+    away = threading.Event()
+    away.set()
+
+    def ask() -> None:
+        if away.is_set():
+            raise UnreachableError("nobody answers at broker-1")
+
+    with ExitStack() as stack:
+        watch = ClusterWatch(CLOCK)
+        stack.callback(watch.close)
+        assert watch.missing() is None
+        watch.watch("the brokers at broker-1", ask)
+        until(lambda: watch.missing() == "nobody answers at broker-1", "the absence is not told")
+        away.clear()
+        until(lambda: watch.missing() is None, "the return is not told")
+
+
+def test_the_watch_never_waits_for_an_answer() -> None:
+    watch = ClusterWatch(CLOCK)
+    watch.watch("ZooKeeper at z:2181", lambda: NEVER.wait(20))
+    begin = CLOCK.monotonic_seconds()
+    assert watch.missing() == "ZooKeeper at z:2181 has not answered yet"
+    watch.close()
+    assert CLOCK.monotonic_seconds() - begin < AT_ONCE_SECONDS

@@ -1,0 +1,126 @@
+"""How a command ends when the other side is away, hangs, or nobody reads on: with its documented code, and soon."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from service.model.clocks import SystemClock
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.unit.api.serving import served
+from tests.unit.cli.running import Terminal
+
+ROOT = Path(__file__).parents[3]
+CLOCK = SystemClock()
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}
+
+
+@contextmanager
+def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "service", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment(),
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def hanging() -> Iterator[int]:
+    """Accepts and never answers: what a stopped process looks like from outside."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+def test_a_bookie_that_is_away_is_no_answer(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{closed_port()}"
+    with command(
+        "ledgers", "list", "--source", f"bookie-http://{address}", "--output", str(tmp_path / "out")
+    ) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 3, said
+    assert address in said
+    assert "Traceback" not in said
+
+
+def test_an_admin_server_that_is_away_is_no_answer(tmp_path: Path) -> None:
+    address = f"http://127.0.0.1:{closed_port()}"
+    with command("metadata", "dump", "--source", f"zk-admin:{address}", "--output", str(tmp_path / "out")) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 3, said
+    assert address in said
+
+
+def test_a_command_that_waits_for_a_hung_zookeeper_ends_soon_after_it_is_interrupted(tmp_path: Path) -> None:
+    with (
+        hanging() as port,
+        command(
+            "metadata", "dump", "--source", f"zk://127.0.0.1:{port}", "--cursors-from", f"zk:127.0.0.1:{port}",
+            "--output", str(tmp_path / "out"),
+        ) as process,
+    ):  # fmt: skip
+        CLOCK.wait_seconds(4, threading.Event())
+        assert process.poll() is None
+        begin = CLOCK.monotonic_seconds()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert CLOCK.monotonic_seconds() - begin < 5
+    assert process.returncode != 0
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("content", [None, b"no certificate"])
+def test_a_trusted_certificate_that_cannot_be_used_is_told_in_a_sentence(
+    terminal: Terminal, tmp_path: Path, content: bytes | None
+) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_bytes(content)
+    ran = terminal.run("--tls-trust-cert-path", str(file), "ledger-deletion", "status")
+    assert ran.code == 1
+    assert str(file) in ran.err
+    with command(
+        "--tls-trust-cert-path", str(file), "metadata", "dump", "--source", "zk-admin:https://127.0.0.1:1",
+        "--output", str(tmp_path / "out"),
+    ) as process:  # fmt: skip
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert str(file) in said
+    assert "Traceback" not in said
+
+
+def test_a_command_whose_output_nobody_reads_on_does_its_work() -> None:
+    with served(FakeDeletionService()) as server, command("--admin-url", server.url, "ledger-deletion", "status") as it:
+        assert it.stdout is not None
+        assert it.stderr is not None
+        it.stdout.close()
+        said = it.stderr.read()
+        assert it.wait(60) == 0, said
+    assert said == ""
+
+
+def test_a_token_that_travels_in_clear_is_a_warning(terminal: Terminal) -> None:
+    arguments = ("--request-timeout", "0.001", "--auth-params", "token:abc", "ledger-deletion", "status")
+    clear = terminal.run("--admin-url", "http://192.0.2.1:8750", *arguments)
+    assert "the token travels in clear to 192.0.2.1" in clear.err
+    for url in ("http://127.0.0.1:1", "https://192.0.2.1:8750"):
+        assert "in clear" not in terminal.run("--admin-url", url, *arguments).err
