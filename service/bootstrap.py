@@ -40,7 +40,7 @@ from service.api.connections import Limits
 from service.api.routes import ack_state, delayed_delivery, waiting
 from service.api.server import listening_socket, server_for
 from service.api.starting import Front
-from service.closing import close_at_the_end
+from service.closing import ClosingDeadline, close_at_the_end
 from service.cluster_watch import ClusterWatch
 from service.configured import (
     authenticator_of,
@@ -78,6 +78,8 @@ from service.room_bootstrap import (
 from service.settings import Settings
 from service.settings_loading import load_settings
 
+_CLOSING_SECONDS = 25.0
+_CLOSING_WITHOUT_CLUSTER_SECONDS = 5.0
 _QUICK = HttpTimeouts(connect_seconds=3.0, read_seconds=5.0)
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 _SWITCH_SECONDS = 0.001
@@ -124,6 +126,7 @@ def _run(
         _log.warning(warning)
     draining = threading.Event()
     watch = ClusterWatch(clock)
+    deadline = ClosingDeadline(stack)
 
     def wait(stop: StopSignal, note: Callable[[str], None]) -> str | None:
         return settings.cluster_name or _cluster_name(rest, clock, stop, note)
@@ -148,7 +151,10 @@ def _run(
     try:
         server.run([listening])
     finally:
-        _log.info("stopping")
+        is_away = watch.missing()
+        seconds = _CLOSING_SECONDS if is_away is None else _CLOSING_WITHOUT_CLUSTER_SECONDS
+        _log.info("stopping", at_most_seconds=seconds, missing=is_away)
+        deadline.begin(seconds)
         opening.end()
 
 

@@ -100,8 +100,9 @@ def test_readiness_is_honest_whatever_is_switched_on(hanging: bool, flags: tuple
         assert f"127.0.0.1:{port}" in reason(url, "/readyz")
         assert answers(url)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=40)
-        assert process.returncode == 0
+        said, _ = process.communicate(timeout=20)
+        assert process.returncode in (0, 1), said
+        assert "Traceback" not in said
 
 
 def test_a_caller_without_a_token_learns_nothing_of_a_start(tmp_path: Path) -> None:
