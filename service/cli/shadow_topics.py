@@ -7,11 +7,11 @@ import typer
 
 from service.cli import output
 from service.cli.connecting import GlobalOptions, Output
-from service.cli.exits import EXIT_CODES, ExitCode, ServiceRefusedError, UnreachableError, exiting
+from service.cli.exits import EXIT_CODES, ExitCode, ServiceRefusedError, exiting
 from service.cli.topics import app, topic_path
 from service.ledger_deletion.operating import ShadowDeletionStage
 from service.model.clocks import Clock, SystemClock
-from service.model.errors import SidecarError
+from service.model.errors import SidecarError, UnreachableError
 from service.model.names import TopicName, parse_topic_name
 
 _BETWEEN_CALLS_SECONDS = 0.3
