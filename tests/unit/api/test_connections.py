@@ -21,7 +21,7 @@ from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served
 
 CLOCK = SystemClock()
-QUICK = Limits(connections=4, head_seconds=0.4, body_seconds=0.4)
+QUICK = Limits(connections=4, head_seconds=1.5, body_seconds=1.5)
 LARGE = 8 * 1024 * 1024
 STREAMED = "/admin/v2/persistent/t/n/x/cancelDelayedMessages"
 
@@ -78,8 +78,8 @@ def test_an_answer_does_not_wait_for_a_body_that_nobody_wants(method: str, path:
         assert status(connection.recv(65536)) == expected
 
 
-def test_a_reader_with_credentials_is_not_asked_for_a_body_either(quick: Served) -> None:
-    with connected(quick) as connection:
+def test_a_reader_with_credentials_is_not_asked_for_a_body_either() -> None:
+    with served(FakeDeletionService()) as server, connected(server) as connection:
         connection.sendall(head("GET", "/admin/v2/ledger-deletion/status", f"content-length: {LARGE}"))
         assert status(connection.recv(65536)) == 200
 
@@ -99,7 +99,7 @@ def test_what_does_not_come_in_time_ends_the_connection(quick: Served, sent: byt
         connection.sendall(sent)
         begin = CLOCK.monotonic_seconds()
         answer = all_of(connection)
-        assert CLOCK.monotonic_seconds() - begin < 5
+        assert CLOCK.monotonic_seconds() - begin < 10
     assert (status(answer) if answer else None) == expected
     if expected == 408:
         assert "in time" in json.loads(answer.rpartition(b"\r\n")[2])["reason"]
@@ -109,14 +109,14 @@ def test_a_head_or_a_body_that_comes_drop_by_drop_is_not_waited_for(quick: Serve
     for begun in (b"GET /livez HTTP/1.1\r\nx: ", head("PUT", "/admin/v2/ledger-deletion/rate", "content-length: 500")):
         with connected(quick) as connection:
             connection.sendall(begun)
-            for _ in range(100):
+            for _ in range(200):
                 try:
                     connection.sendall(b"x")
                 except OSError:
                     break
                 CLOCK.wait_seconds(0.05, threading.Event())
             else:
-                pytest.fail("the connection was kept for five seconds")
+                pytest.fail("the connection was kept for ten seconds")
 
 
 def test_a_bulk_request_takes_as_long_as_its_lines_keep_coming(quick: Served) -> None:
@@ -125,7 +125,7 @@ def test_a_bulk_request_takes_as_long_as_its_lines_keep_coming(quick: Served) ->
         connection.sendall(head("POST", STREAMED, "connection: close", f"content-length: {len(line) * 8}"))
         for _ in range(8):
             connection.sendall(line)
-            CLOCK.wait_seconds(0.15, threading.Event())
+            CLOCK.wait_seconds(0.4, threading.Event())
         assert status(all_of(connection)) != 408
 
 
@@ -178,7 +178,7 @@ def test_a_handshake_that_never_starts_ends_the_connection(certificate: Certific
                 connection.sendall(sent)
                 begin = CLOCK.monotonic_seconds()
                 all_of(connection)
-                assert CLOCK.monotonic_seconds() - begin < 5
+                assert CLOCK.monotonic_seconds() - begin < 10
         assert status(over_tls(server, certificate.file)) == 200
 
 
