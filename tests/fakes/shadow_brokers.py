@@ -141,6 +141,13 @@ class ShadowBrokers:
 
     def unload(self, topic: TopicName) -> None:
         self.asked.append(f"unload {topic.local_name}")
+        node = self.store.peek(partitioned_topic_path(topic))
+        if node is None:
+            self._unload(topic)
+        for index in range(json.loads(node.data)["partitions"] if node else 0):
+            self._unload(topic.partition(index))
+
+    def _unload(self, topic: TopicName) -> None:
         for shadow in [shadow for shadow, source in self.replicating.items() if source == topic]:
             del self.replicating[shadow]
         if topic in self._loaded and self.unloads_missed:

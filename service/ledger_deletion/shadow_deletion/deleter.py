@@ -6,7 +6,7 @@ invariant: wherever it stops, no broker is asked to delete, or left free to trim
 source. Every stage may be taken again from its beginning, by any sidecar.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import assert_never
 
@@ -25,7 +25,6 @@ from service.ledger_deletion.shadow_deletion.operation import (
     ShadowDeletion,
     decode_shadow_deletion,
     encode_shadow_deletion,
-    node_paths,
     shadow_deletion_path,
 )
 from service.ledger_deletion.shadow_deletion.sources import check_sources
@@ -46,6 +45,8 @@ from service.model.metadata import MetadataStore, Node
 from service.model.names import TopicName
 
 _REPORT_KEPT_MS = 24 * 3_600_000
+_PARTITIONS_A_CALL = 50
+"""A call has to be answered before its client gives up waiting."""
 _RETRIED_REFUSALS = (409, 412)
 """What brokers answer to a deletion while clients or another change are in its way."""
 
@@ -171,7 +172,8 @@ class ShadowDeleter:
         The replicator's producer outlives its policy until the source is unloaded, and would create the name again.
         """
         self._take_out_of_list(deletion)
-        for source in deletion.sources:
+        # Brokers unload a partitioned topic's partitions at once.
+        for source in dict.fromkeys(source.base if deletion.partitioned else source for source in deletion.sources):
             self._unload(source)
         if self._refuse_clients(deletion):
             raise _NotYetError(f"the source's replicator is still connected to {deletion.topic}")
@@ -203,7 +205,8 @@ class ShadowDeleter:
             lambda data: is_partitioned_topic_detached(data, deletion.no_source),
             lambda data: detached_partitioned_topic(data, deletion.no_source),
         )
-        for shadow in deletion.shadows:
+        left = [shadow for shadow in deletion.shadows if not self._is_gone_or_detached(deletion, shadow)]
+        for shadow in left[:_PARTITIONS_A_CALL]:
             self._unload(shadow)
             self._change_node(
                 deletion,
@@ -211,6 +214,11 @@ class ShadowDeleter:
                 lambda data: is_detached(data, deletion.no_source, spells_source=not deletion.partitioned),
                 lambda data: detached(data, deletion.no_source, spells_source=not deletion.partitioned),
             )
+        _require_few(left, "to be detached")
+
+    def _is_gone_or_detached(self, deletion: ShadowDeletion, shadow: TopicName) -> bool:
+        node = self._own_node(deletion, managed_ledger_path(shadow.managed_ledger_name))
+        return node is None or self._is_detached(deletion, node)
 
     def _change_node(
         self,
@@ -229,15 +237,16 @@ class ShadowDeleter:
 
     def _remove(self, deletion: ShadowDeletion) -> ShadowDeletion:
         """Have the broker delete what is left, each managed ledger right after it was found to list nothing."""
-        for shadow in deletion.shadows:
-            path = managed_ledger_path(shadow.managed_ledger_name)
-            if self._own_node(deletion, path) is not None:
-                self._require_unloaded(deletion, shadow)
-                self._require_detached(deletion, path)
-                self._ask_broker(shadow, partitioned=False)
+        paths = {shadow: managed_ledger_path(shadow.managed_ledger_name) for shadow in deletion.shadows}
+        left = [shadow for shadow, path in paths.items() if self._own_node(deletion, path) is not None]
+        for shadow in left[:_PARTITIONS_A_CALL]:
+            self._require_unloaded(deletion, shadow)
+            self._require_detached(deletion, (partitioned_topic_path(deletion.topic), paths[shadow]))
+            self._ask_broker(shadow, partitioned=False)
+        _require_few(left, "to be deleted")
         path = partitioned_topic_path(deletion.topic)
         if self._own_node(deletion, path) is not None:
-            self._require_detached(deletion, path)
+            self._require_detached(deletion, (*paths.values(), path))
             self._ask_broker(deletion.topic, partitioned=True)
         if not self._vanished(deletion):
             raise _NotYetError(f"the broker has not deleted all of {deletion.topic} yet")
@@ -250,10 +259,9 @@ class ShadowDeleter:
             self._detach_nodes(deletion)
             raise _NotYetError(f"a broker still has {shadow} loaded")
 
-    def _require_detached(self, deletion: ShadowDeletion, deleted_next: str) -> None:
-        """No node leads to the source; the one that the broker is to delete is read last, and is still there."""
-        others = [path for path in node_paths(deletion.topic, deletion.partitions) if path != deleted_next]
-        nodes = [self._own_node(deletion, path) for path in (*others, deleted_next)]
+    def _require_detached(self, deletion: ShadowDeletion, paths: Sequence[str]) -> None:
+        """None of these leads to the source, and the last one, which the broker is to delete, is still there."""
+        nodes = [self._own_node(deletion, path) for path in paths]
         if nodes[-1] is None:
             raise _NotYetError(f"{deletion.topic} was deleted meanwhile")
         if not all(self._is_detached(deletion, node) for node in nodes if node is not None):
@@ -335,6 +343,11 @@ class ShadowDeleter:
         except (ConflictError, NotFoundError) as error:
             raise TemporaryError(f"another sidecar goes on with the deletion of {deletion.topic}; ask again") from error
         return deletion
+
+
+def _require_few(left: Sequence[TopicName], what: str) -> None:
+    if len(left) > _PARTITIONS_A_CALL:
+        raise _NotYetError(f"{len(left) - _PARTITIONS_A_CALL} partitions are still {what}")
 
 
 def _is_done(node: Node) -> bool:

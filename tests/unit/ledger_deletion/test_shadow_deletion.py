@@ -41,6 +41,20 @@ def test_a_partitioned_shadow_goes_with_its_partitions() -> None:
     assert deletions == [*(f"delete orders-shadow-partition-{index}" for index in range(3)), "delete orders-shadow"]
 
 
+def test_many_partitions_take_several_calls_which_show_how_many_are_left() -> None:
+    made = setting(partitions=120)
+    sidecar, waits = made.sidecar(), []
+    while (status := made.advance(sidecar)).stage is not Stage.DONE:
+        waits.append(status.waits_for)
+    assert [text for text in waits if text] == [
+        "70 partitions are still to be detached",
+        "20 partitions are still to be detached",
+        "70 partitions are still to be deleted",
+        "20 partitions are still to be deleted",
+    ]
+    made.check()
+
+
 @pytest.mark.parametrize("partitions", [None, 2])
 def test_the_source_replicates_to_it_no_more(partitions: int | None) -> None:
     made = setting(partitions, listed=True)
