@@ -28,6 +28,7 @@ from service.adapters.metadata.url import parse_metadata_store_url
 from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
 from service.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from service.adapters.pulsar.admin_rest import AdminRest
+from service.adapters.pulsar.brokers_metadata import AdminBrokersMetadata
 from service.adapters.pulsar.clients import open_client
 from service.adapters.pulsar.http_sessions import HttpTimeouts
 from service.adapters.pulsar.live_owners import BrokerLiveOwners
@@ -241,6 +242,7 @@ def open_service(
         offloaded=ObjectStoreOffloadedLedgers(
             settings.offload_allowed_locations, cluster_name, offload_credentials_of(settings, environment)
         ),
+        brokers_metadata=AdminBrokersMetadata(rest, store, settings.metadata_store_url, settings.ledgers_root_path),
         direct=_direct_deletion(settings, stack),
         limit=limit,
     )

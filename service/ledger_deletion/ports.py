@@ -64,6 +64,18 @@ class LiveOwners(Protocol):
         ...
 
 
+class BrokersMetadata(Protocol):
+    """The metadata that the brokers work on."""
+
+    def mismatch(self) -> str | None:
+        """How it differs from the metadata that the sidecar works on; None if it is the same.
+
+        Raises:
+            TemporaryError: the brokers did not say.
+        """
+        ...
+
+
 class TopicAdmin(Protocol):
     """The admin REST calls that the first phase makes (Pulsar ``PersistentTopics``)."""
 

@@ -16,7 +16,7 @@ from service.ledger_deletion.ports import Delivery, PendingDeletions
 from service.ledger_deletion.settling import Settler
 from service.ledger_deletion.workflow.batches import BatchesInHand
 from service.ledger_deletion.workflow.runtime import Runtime
-from service.model.errors import PermanentError, SidecarError
+from service.model.errors import ConflictError, PermanentError, SidecarError
 
 log = structlog.get_logger("ledger-deletion")
 
@@ -88,6 +88,9 @@ class Loops:
 
     def _work(self) -> None:
         runtime = self._runtime
+        mismatch = runtime.world.brokers_metadata.mismatch()
+        if mismatch is not None:
+            raise ConflictError(f"nothing is deleted: {mismatch}")
         runtime.world.topics.ensure()
         for warning in runtime.world.topics.warnings():
             log.warning("a setting of the cluster hinders ledger deletion", warning=warning)

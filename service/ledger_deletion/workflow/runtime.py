@@ -15,6 +15,7 @@ from service.ledger_deletion.outcomes import note_message
 from service.ledger_deletion.pacing import Pacer
 from service.ledger_deletion.ports import (
     Backlog,
+    BrokersMetadata,
     DeletionTopic,
     DeletionTopics,
     DirectLedgerDeletion,
@@ -84,6 +85,7 @@ class World:
     shadow_admin: ShadowAdmin
     topics: DeletionTopics
     offloaded: OffloadedLedgers
+    brokers_metadata: BrokersMetadata
     direct: DirectLedgerDeletion | None = None
     limit: AdaptiveLimit | None = None
 

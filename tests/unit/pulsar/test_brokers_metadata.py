@@ -1,0 +1,98 @@
+"""Brokers of another cluster are told from the sidecar's own by their metadata's URLs, whatever names these use."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from service.adapters.pulsar.brokers_metadata import AdminBrokersMetadata
+from service.model.errors import TemporaryError
+from tests.fakes.admin_answers import FakeAdminRest
+from tests.fakes.metadata import FakeMetadataStore
+
+ADDRESSES: Mapping[str, frozenset[str]] = {
+    "zk-1": frozenset({"10.0.0.1"}),
+    "zk-1.svc": frozenset({"10.0.0.1"}),
+    "zk-9": frozenset({"10.0.0.9"}),
+}
+BOOKKEEPER = "metadata-store:zk:zk-1:2181/ledgers"
+
+
+def mismatch(
+    told: object,
+    bookkeeper: object = BOOKKEEPER,
+    *,
+    own: str = "zk:zk-1:2181,zk-2:2181",
+    root: str = "/ledgers",
+    brokers: object = (),
+    registered: str | None = None,
+) -> str | None:
+    rest, store = FakeAdminRest(), FakeMetadataStore()
+    rest.answers = {
+        "/admin/v2/brokers/internal-configuration": {
+            "metadataStoreUrl": told,
+            "bookkeeperMetadataServiceUri": bookkeeper,
+            "ledgersRootPath": "/ledgers",
+        },
+        "/admin/v2/brokers": brokers,
+    }
+    if registered is not None:
+        store.put(f"/loadbalance/brokers/{registered}", b"{}")
+    compared = AdminBrokersMetadata(rest, store, own, root, lambda host: ADDRESSES.get(host, frozenset()))  # type: ignore[arg-type]
+    return compared.mismatch()
+
+
+@pytest.mark.parametrize("told", ["zk:zk-1:2181", "zk-2:2181,zk-3:2181", "zk:zk-1.svc:2181", "zk:zk-1,zk-7"])
+def test_the_same_store_by_another_name(told: str) -> None:
+    assert mismatch(told) is None
+
+
+@pytest.mark.parametrize(
+    "told", ["zk:zk-9:2181", "zk:zk-1:2182", "zk:zk-1:2181/pulsar-b", "etcd:http://e:2379", "zk:no-one"]
+)
+def test_another_store(told: str) -> None:
+    said = mismatch(told)
+    assert said is not None
+    assert told in said
+    assert "set metadataStoreUrl" in said
+
+
+def test_a_name_that_cannot_be_resolved_from_here_is_known_by_its_brokers() -> None:
+    assert mismatch("zk:inside:2181", brokers=["b-1:8080"], registered="b-1:8080") is None
+    assert mismatch("zk:inside:2181", brokers=["b-1:8080"], registered="b-2:8080") is not None
+    assert mismatch("zk:inside:2181/pulsar-b", brokers=["b-1:8080"], registered="b-1:8080") is not None
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [None, "", "metadata-store:zk:zk-1:2181/ledgers", "zk+hierarchical://zk-1:2181/ledgers", "zk://zk-1;zk-2/ledgers/"],
+)
+def test_the_same_ledgers(uri: object) -> None:
+    assert mismatch("zk:zk-1:2181", uri) is None
+
+
+@pytest.mark.parametrize(
+    "uri", ["metadata-store:zk:zk-1:2181/pulsar-a/ledgers", "zk://zk-1/other", "metadata-store:zk:zk-1"]
+)
+def test_other_ledgers(uri: str) -> None:
+    """As where a second cluster was initialised with ``--existing-bk-metadata-service-uri``."""
+    said = mismatch("zk:zk-1:2181", uri)
+    assert said is not None
+    assert uri in said
+
+
+def test_without_a_uri_the_root_path_counts() -> None:
+    assert mismatch("zk:zk-1:2181/a", None, own="zk:zk-1:2181/a") is None
+    said = mismatch("zk:zk-1:2181", None, root="/other/ledgers")
+    assert said is not None
+    assert "/other/ledgers" in said
+
+
+def test_a_chroot_is_part_of_both() -> None:
+    bookkeeper = "metadata-store:zk:zk-1:2181/a/ledgers"
+    assert mismatch("zk:zk-1:2181/a", bookkeeper, own="zk:zk-1:2181/a") is None
+    assert mismatch("zk:zk-1:2181/a", "metadata-store:zk:zk-1:2181/ledgers", own="zk:zk-1:2181/a") is not None
+
+
+def test_an_answer_without_a_url_is_no_answer() -> None:
+    with pytest.raises(TemporaryError, match="internal-configuration"):
+        mismatch(None)
