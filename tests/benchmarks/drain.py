@@ -11,7 +11,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -126,14 +126,20 @@ def _turn(start: Starter, maker: OrphanMaker, addresses: ClusterAddresses, count
 # --- the contenders ----------------------------------------------------------------------------------------------
 
 
-def contender_starters(addresses: ClusterAddresses, scratch: Path, only: str, stack: ExitStack) -> dict[str, Starter]:
+def contender_starters(
+    addresses: ClusterAddresses, scratch: Path, only: str, stack: ExitStack, left_out: Collection[str] = ()
+) -> dict[str, Starter]:
     """How each contender is had for a turn: a sidecar as a new process, since two would share the work."""
     kept: dict[str, Starter] = {
         OWN_CLIENT: partial(_bookkeeper, OWN_CLIENT, own_driver(addresses), scratch),
         BROKERS_CLIENT: partial(_bookkeeper, BROKERS_CLIENT, pulsar_driver(addresses), scratch),
     }
     return {
-        **{name: partial(nullcontext, stack.enter_context(start())) for name, start in kept.items() if only in name},
+        **{
+            name: partial(nullcontext, stack.enter_context(start()))
+            for name, start in kept.items()
+            if only in name and name not in left_out
+        },
         **{
             name: partial(_sidecar, name, addresses, scratch, settings)
             for name, settings in SIDECARS.items()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from service.adapters.metadata.url import parse_metadata_store_url
 from service.local_cluster.addresses import ClusterAddresses
-from tests.benchmarks.drain import BROKERS_CLIENT, Starter, contender_starters
+from tests.benchmarks.drain import BROKERS_CLIENT, OWN_CLIENT, Starter, contender_starters
 from tests.benchmarks.open_loop import Latencies, OpenLoopClient, joined, open_loop_client
 from tests.benchmarks.orphans import OrphanMaker
 from tests.benchmarks.reporting import Table
@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=100, help="requests a second of the other client")
     parser.add_argument("--alone-seconds", type=float, default=30, help="how long it is measured alone, each time")
+    parser.add_argument("--bookkeeper", action="store_true", help="BookKeeper's own client too")
     parser.add_argument("--only", help="only contenders whose name contains this")
     add_cluster_arguments(parser)
 
@@ -62,8 +63,9 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
         maker = stack.enter_context(contextlib.closing(OrphanMaker(addresses, arguments.topics)))
         host, port = parse_metadata_store_url(addresses.metadata_store_url).servers[0].rsplit(":", 1)
         client = stack.enter_context(open_loop_client("zookeeper", host, int(port), arguments.rate))
-        starters = contender_starters(addresses, scratch, arguments.only or "", stack)
-        starters.pop(BROKERS_CLIENT, None)  # `drain` compares it with its sibling
+        # `drain` compares BookKeeper's client with its own driver and with Pulsar's.
+        left_out = {BROKERS_CLIENT} if arguments.bookkeeper else {BROKERS_CLIENT, OWN_CLIENT}
+        starters = contender_starters(addresses, scratch, arguments.only or "", stack, left_out)
         for start in starters.values():
             _turn(start, maker, client, addresses, arguments.ledgers // 2, 1)
         turns: dict[str, list[Turn]] = {name: [] for name in starters}
