@@ -62,21 +62,24 @@ class Reissuer:
     def reissue(self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions) -> Reissued:
         """See `operating.DelayedDeliveryService.reissue`; ``topic`` holds the entry."""
         self._memory.await_log(self._configuration.log_patience_ms)
+        if not self._memory.follows:
+            raise TemporaryError("the sidecar is not connected to its cancellation log; nothing was done, try again")
         intent = self._intents.valid((topic, target.position))
+        is_own = False
         if intent is None:
             begun = self._begin(topic, target, deliver_at_ms, options)
             if isinstance(begun, Verdict):
                 return Reissued(None, deliver_at_ms, Outcome(topic, target, (begun,)))
-            intent = begun
+            intent, is_own = begun
         objection = _other_request(intent, target, deliver_at_ms)
         if objection is not None:
             return Reissued(None, deliver_at_ms, Outcome(topic, target, (objection,)))
-        return self._go_on(intent, target)
+        return self._go_on(intent, target, is_own=is_own)
 
     def _begin(
         self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions
-    ) -> ReissueIntent | Verdict:
-        """The intent that counts now, this one or another sidecar's; or why the message is left alone."""
+    ) -> tuple[ReissueIntent, bool] | Verdict:
+        """The intent that counts now, and whether it is this one; or why the message is left alone."""
         looked, wanted = self._canceller.examine(topic, target)
         if isinstance(wanted, Verdict):
             return wanted
@@ -96,8 +99,8 @@ class Reissuer:
         valid = self._recorded(intent)
         if valid.token != intent.token:
             self._intents.drop(intent)
-            return valid
-        return self._publish(intent, wanted.entries)
+            return valid, False
+        return self._publish(intent, wanted.entries), True
 
     def _objection(self, looked: Looked, target: Target) -> Verdict | None:
         if target.subscriptions:
@@ -137,7 +140,7 @@ class Reissuer:
 
     # --- going on --------------------------------------------------------------------------------------------------
 
-    def _go_on(self, intent: ReissueIntent, target: Target) -> Reissued:
+    def _go_on(self, intent: ReissueIntent, target: Target, *, is_own: bool) -> Reissued:
         """From wherever the intent has come to; what is done already is not done again."""
         if intent.copy is None:
             found = self._found(intent)
@@ -148,32 +151,35 @@ class Reissuer:
         if intent.done:
             verdicts = tuple(one.verdict() for one in self._memory.find(intent.topic, intent.position))
             return Reissued(intent.copy, intent.new_deliver_at_ms, Outcome(intent.topic, target, verdicts))
-        outcome, taken_back = self._finish(intent)
+        outcome, taken_back = self._finish(intent, is_own=is_own)
         copy = None if taken_back and not any(one.proof.cancelled for one in outcome.verdicts) else intent.copy
         return Reissued(copy, intent.new_deliver_at_ms, outcome._replace(target=target))
 
-    def _finish(self, intent: ReissueIntent) -> tuple[Outcome, bool]:
-        """Cancel the old message; where it was dispatched before, cancel the copy. Whether that was so."""
+    def _finish(self, intent: ReissueIntent, *, is_own: bool) -> tuple[Outcome, bool]:
+        """Cancel the old message; where it certainly was dispatched before, cancel the copy. Whether that was so.
+
+        Who goes on with another's intent cancels no copy: the old message may have been cancelled already, and its
+        cancellation have ended and be forgotten. Delivered twice is better than not at all.
+        """
         old = Target(intent.position, intent.deliver_at_ms)
         options = CancelOptions(defer=True, requested_by=intent.requested_by)
         (outcome,) = self._canceller.cancel(intent.topic, [old], options)
         if any(one.proof is Proof.REFUSED for one in outcome.verdicts):
             return outcome, False  # the leading sidecar tries again
-        too_late = () if outcome.accepted else self._too_late_on(intent, outcome)
-        if too_late and intent.new_deliver_at_ms is not None:
+        too_late = self._too_late_on(intent, outcome) if is_own and intent.new_deliver_at_ms is not None else ()
+        if too_late:
             copy = Target(_position(intent), intent.new_deliver_at_ms, None, too_late)
             self._canceller.cancel(intent.topic, [copy], options)
         self._intents.write(replace(intent, done=True))
-        return outcome, bool(too_late) and intent.new_deliver_at_ms is not None
+        return outcome, bool(too_late)
 
     def _too_late_on(self, intent: ReissueIntent, outcome: Outcome) -> tuple[str, ...]:
-        """The subscriptions on which the old message was or may have been dispatched."""
-        if all(one.subscription is not None for one in outcome.verdicts):
-            late = [one for one in outcome.verdicts if not one.proof.cancelled and one.proof is not Proof.ACCEPTED]
-            return tuple(one.subscription for one in late if one.subscription is not None)
-        known = {one.subscription: one.proof for one in self._memory.find(intent.topic, intent.position)}
-        names = [one.name for one in choose_subscriptions((), self._world.topics.subscriptions(intent.topic)).admitted]
-        return tuple(name for name in names if known.get(name) in (None, Proof.RACED, Proof.TOO_LATE))
+        """The subscriptions on which the old message was dispatched, or acknowledged by somebody else."""
+        late = [one.subscription for one in outcome.verdicts if one.proof is Proof.TOO_LATE]
+        if None not in late:
+            return tuple(name for name in late if name is not None)
+        chosen = choose_subscriptions((), self._world.topics.subscriptions(intent.topic))
+        return tuple(one.name for one in chosen.admitted)
 
     def _with_copy(self, intent: ReissueIntent, copy: str) -> ReissueIntent:
         known = replace(intent, copy=copy)
@@ -201,7 +207,7 @@ class Reissuer:
 
     def round(self) -> None:
         """Finish what other sidecars, or this one, left behind; forget what is over."""
-        intents = self._intents.all()
+        intents = self._intents.all() if self._memory.follows else []
         for token in self._tried_ms.keys() - {one.token for one in intents}:
             del self._tried_ms[token]
         for intent in intents:
@@ -231,7 +237,7 @@ class Reissuer:
         is_over = intent.deliver_at_ms <= over_by_ms(policy, self._world.brokers_now_ms())
         is_valid = self._intents.valid((intent.topic, intent.position)) == intent
         if is_valid and not intent.done:
-            done = self._go_on(intent, Target(intent.position, intent.deliver_at_ms))
+            done = self._go_on(intent, Target(intent.position, intent.deliver_at_ms), is_own=False)
             if done.message_id is None:
                 _report(intent, done.outcome)
         if is_over:

@@ -240,6 +240,42 @@ def test_a_message_that_is_dispatched_meanwhile_keeps_its_time_and_the_copy_is_c
     assert world.reschedule(in_ms=DUE_MS + 60_000).message_id == "7:2:-1"
 
 
+@pytest.mark.parametrize("kind", ["before", "after"])
+@pytest.mark.parametrize("call", ["append", "acknowledge", "republish"])
+@pytest.mark.parametrize("number", range(4))
+def test_what_was_broken_off_and_is_found_only_after_the_due_time_is_not_lost(
+    world: Reissuing, call: str, number: int, kind: str
+) -> None:
+    left = [number]
+
+    def crash(made: str) -> None:
+        if made == call:
+            left[0] -= 1
+            if left[0] < 0:
+                raise CrashError
+
+    setattr(world.cluster, kind, crash)
+    _survive(world, lambda world: world.reschedule(in_ms=DUE_MS + 60_000))
+    world.cluster.before = world.cluster.after = lambda call: None
+    world.cluster.pass_ms(DUE_MS + 10_000, 1_000)
+    world.sidecar, world.other = FakeSidecar(world.cluster), FakeSidecar(world.cluster)
+    for _ in range(3):  # the cancellation of the old message ends first
+        world.cluster.clock.advance_ms(250)
+        world.sidecar.room._asserter.round()
+    world.live()
+    delivered = world.subscription.deliveries
+    assert delivered.get(at(0), 0) + delivered.get(at(2), 0) >= 1
+    assert len(world.copies) <= 1
+    assert world.cluster.compacted() == {}
+
+
+def test_whoever_does_not_follow_the_log_publishes_and_finishes_nothing(world: Reissuing) -> None:
+    world.sidecar.disconnect()
+    with pytest.raises(TemporaryError, match="log"):
+        world.reschedule()
+    assert world.copies == []
+
+
 def test_all_chunks_are_one_copy(world: Reissuing) -> None:
     world.cluster.publish(1, DUE_MS, chunk=Chunk("u", 0, 2))
     world.cluster.publish(1, DUE_MS, chunk=Chunk("u", 1, 2))
