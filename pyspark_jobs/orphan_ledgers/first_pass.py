@@ -225,4 +225,4 @@ def _damage_facts(damages: Iterable[Damage]) -> Iterator[dict[str, Any]]:
 
 
 def _shadow_facts(shadows: Iterable[Shadow]) -> Iterator[dict[str, Any]]:
-    return ({"tag": SHADOW, "path": str(each.topic), "reason": each.source} for each in shadows)
+    return ({"tag": SHADOW, "path": each.topic.managed_ledger_name, "reason": each.source} for each in shadows)

@@ -10,7 +10,7 @@ from service.audit.shadow_topics import dangers
 from service.audit.shields import Damage, Reach, Shields
 from service.audit.summaries import Danger
 from service.ledger_ownership.shadows import Shadow
-from service.model.names import parse_topic_name
+from service.model.names import topic_of_managed_ledger
 
 REFERENCES = (first_pass.OTHER, first_pass.UNSIZED)
 """The tags of `first_pass.OTHERS`."""
@@ -28,9 +28,11 @@ def shields_of(reported: Sequence[Row]) -> Shields:
 
 def dangers_of(reported: Sequence[Row]) -> tuple[Danger, ...]:
     """Shadow topics that endanger their sources."""
-    shadows = [
-        Shadow(parse_topic_name(row["path"]), row["reason"]) for row in reported if row["tag"] == first_pass.SHADOW
-    ]
+    # By the managed ledger's name: a full name with a slash in its last part reads like a V1 topic's.
+    named = (
+        (topic_of_managed_ledger(row["path"]), row["reason"]) for row in reported if row["tag"] == first_pass.SHADOW
+    )
+    shadows = [Shadow(topic, source) for topic, source in named if topic is not None]
     return dangers(shadows, {row["path"]: row["reason"] for row in reported if row["tag"] == first_pass.RETENTION})
 
 
