@@ -23,6 +23,7 @@ from pyspark_jobs.orphan_ledgers.reported import (
     REFERENCES,
     dangers_of,
     log_segments_unread_of,
+    shadows_of,
     shields_of,
     unsized_references,
 )
@@ -155,7 +156,9 @@ class Finding:
         few_candidates = candidates <= _MOST_BROADCAST_ROWS
         judged = self._keep(self._judged(_newest(ledgers.where("content is null")), shields, few_candidates))
         sizes = ledgers.where("content is not null").select(F.lit(usage_tasks.SIZE).alias("tag"), "part", "content")
-        usage = self._keep(self._usage(facts, sizes, gone, named_in_vain))
+        shares = self._usage(facts, sizes, gone, named_in_vain)
+        task = usage_tasks.usage_task({str(shadow.topic) for shadow in shadows_of(reported)})
+        usage = self._keep(shares.groupBy("part").applyInArrow(in_worker(task), usage_tasks.USAGE_SHARES))
         by_usage = usage_counts(usage)
         by_column = judged_counts(judged, ("is_orphan", *_COUNTED))
         found = Found(
@@ -310,15 +313,14 @@ class Finding:
     # --- the other tables --------------------------------------------------------------------------------------
 
     def _usage(self, facts: DataFrame, sizes: DataFrame, gone: Numbers, named_in_vain: DataFrame) -> DataFrame:
-        """`usage_tasks.USAGE_SHARES` of lists that tell sizes, and of other references; without what is missing."""
+        """`usage_tasks.SHARES` of lists that tell sizes, and of other references; without what is missing."""
         singles = _packed(facts, *REFERENCES).union(sizes).groupBy("part")
         single = singles.applyInArrow(in_worker(usage_tasks.singles_usage_task(gone, self._shares)), usage_tasks.SHARES)
         # As `service.audit.usage.usage_taken_off`.
         of_lists = named_in_vain.where((F.col("kind") == LedgerKind.DATA.value) & F.col("size_bytes").isNotNull())
         taken_off = of_lists.select(*_USAGE_KEYS, F.col("size_bytes").alias("size"))
         off = taken_off.mapInArrow(in_worker(usage_tasks.usage_taken_off_task(self._shares)), usage_tasks.SHARES)
-        shares = _packed(facts, first_pass.USAGE, first_pass.LOADED).union(single).union(off)
-        return shares.groupBy("part").applyInArrow(in_worker(usage_tasks.usage_task), usage_tasks.USAGE_SHARES)
+        return _packed(facts, first_pass.USAGE, first_pass.LOADED).union(single).union(off)
 
 
 def compared(facts: DataFrame, own_ledgers: bool) -> DataFrame:

@@ -26,14 +26,20 @@ def shields_of(reported: Sequence[Row]) -> Shields:
     return Shields([*damages, *unread_compaction_cursors(unread, ())], tenants)
 
 
-def dangers_of(reported: Sequence[Row]) -> tuple[Danger, ...]:
-    """Shadow topics that endanger their sources."""
+def shadows_of(reported: Sequence[Row]) -> list[Shadow]:
+    """Shadow topics, partitioned ones by their own names."""
     # By the managed ledger's name: a full name with a slash in its last part reads like a V1 topic's.
     named = (
         (topic_of_managed_ledger(row["path"]), row["reason"]) for row in reported if row["tag"] == first_pass.SHADOW
     )
-    shadows = [Shadow(topic, source) for topic, source in named if topic is not None]
-    return dangers(shadows, {row["path"]: row["reason"] for row in reported if row["tag"] == first_pass.RETENTION})
+    return [Shadow(topic, source) for topic, source in named if topic is not None]
+
+
+def dangers_of(reported: Sequence[Row]) -> tuple[Danger, ...]:
+    """Shadow topics that endanger their sources."""
+    return dangers(
+        shadows_of(reported), {row["path"]: row["reason"] for row in reported if row["tag"] == first_pass.RETENTION}
+    )
 
 
 def unsized_references(reported: Sequence[Row]) -> int:

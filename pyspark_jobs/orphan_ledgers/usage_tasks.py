@@ -3,7 +3,7 @@
 Invariant: every value comes from `service.audit`, which the embedded engine calls too; here rows only change form.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -113,11 +113,15 @@ def _usage_of_each(rows: pa.RecordBatch, sign: int, shares: int) -> pa.RecordBat
     )
 
 
-def usage_task(share: pa.Table) -> pa.Table:
+def usage_task(shadows: Collection[str]) -> Callable[[pa.Table], pa.Table]:
     """One share of usage and of loaded topics (`SHARES`) to one of the table of usage (`USAGE_SHARES`)."""
-    packed = by_tag(share, USAGE, LOADED)
-    usage = usage_table(unpack(packed[USAGE]), unpack(packed[LOADED]))
-    return pa.table({"content": pa.array([pack(batch) for batch in usage.to_batches()], pa.binary())})
+
+    def task(share: pa.Table) -> pa.Table:
+        packed = by_tag(share, USAGE, LOADED)
+        usage = usage_table(unpack(packed[USAGE]), unpack(packed[LOADED]), shadows)
+        return pa.table({"content": pa.array([pack(batch) for batch in usage.to_batches()], pa.binary())})
+
+    return task
 
 
 def usage_counts_task(batches: Batches) -> Iterator[pa.RecordBatch]:

@@ -75,6 +75,7 @@ from service.audit.usage import (
 )
 from service.audit.varints import Ids, Numbers
 from service.ledger_ownership.paths import ledger_path
+from service.ledger_ownership.shadows import Shadow
 from service.model.ids import LedgerId
 
 _NODES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
@@ -168,7 +169,9 @@ class Comparing:
         counted = [*(part.usage for part in seen.parts()), named_usage(single_usage(alone, sizes))]
         named_in_vain = _named_in_vain(gone, seen, list(lists))
         missing = made_before(named_in_vain, sets.newest())
-        usage = _usage(counted, named_in_vain, seen)
+        known_admin = list(admin)
+        shadows = _shadows(seen, known_admin)
+        usage = _usage(counted, named_in_vain, seen, shadows)
         orphans, unattributed = self._judge(cases, seen.shields, {node.path: node for some in owners for node in some})
         found = _found(sets, usage, orphans, unattributed, missing)
         demand_plausible(found.measured(), self._inputs.dump)
@@ -184,7 +187,7 @@ class Comparing:
             passed,
             seen.shields,
             seen.log_segments_unread,
-            _dangers(seen, list(admin)),
+            dangers(shadows, ChainMap(*(dict(facts.retentions) for facts in known_admin))),
         )
 
     def _guards(self, found: Found) -> tuple[Guard, ...]:
@@ -289,9 +292,8 @@ def _dumped(parts: Iterable[tuple[Ids, list[str]]]) -> tuple[Ids, list[str]]:
     return np.concatenate([ids for ids, _ in found] or [_NONE]), [path for _, paths in found for path in paths]
 
 
-def _dangers(seen: _Seen, admin: Sequence[ShadowFacts]) -> tuple[Danger, ...]:
-    shadows = [*(each for part in seen.parts() for each in part.shadows), *(each for a in admin for each in a.shadows)]
-    return dangers(shadows, ChainMap(*(dict(facts.retentions) for facts in admin)))
+def _shadows(seen: _Seen, admin: Sequence[ShadowFacts]) -> list[Shadow]:
+    return [*(each for part in seen.parts() for each in part.shadows), *(each for a in admin for each in a.shadows)]
 
 
 def _told_to(sets: LedgerSets, parts: Iterable[DecodedPart]) -> Iterator[DecodedPart]:
@@ -348,9 +350,12 @@ def _named_in_vain(gone: Numbers, seen: _Seen, lists: Sequence[pa.RecordBatch]) 
     return pa.Table.from_batches([single_references(not_replaced(named, seen.singles)), *lists], REFERENCES)
 
 
-def _usage(counted: Sequence[pa.RecordBatch], named_in_vain: pa.Table, seen: _Seen) -> pa.Table:
+def _usage(
+    counted: Sequence[pa.RecordBatch], named_in_vain: pa.Table, seen: _Seen, shadows: Sequence[Shadow]
+) -> pa.Table:
     taken_off = [named_usage(usage_taken_off(batch)) for batch in named_in_vain.to_batches()]
-    return usage_table([*counted, *taken_off], [part.loaded for part in seen.parts()])
+    names = {str(shadow.topic) for shadow in shadows}
+    return usage_table([*counted, *taken_off], [part.loaded for part in seen.parts()], names)
 
 
 def _found(sets: LedgerSets, usage: pa.Table, orphans: pa.Table, unattributed: pa.Table, missing: pa.Table) -> Found:

@@ -3,7 +3,7 @@
 References of single nodes are summed up by their owner; what turned out to be missing is taken off again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ NAMED_USAGE = pa.schema(
 LOADED = pa.schema([pa.field("topic", pa.string()), pa.field("in_ledger", pa.bool_())])
 """Topics with a cursor, and whether its position is in a ledger; several rows for one topic."""
 
+_PARTITION = "-partition-[0-9]+$"
 _KEYS = ("tenant", "namespace", "topic", "kind")
 _SUMS = ("ledgers", "bytes", "unknown_size_ledgers")
 
@@ -71,9 +72,11 @@ def loaded_topics(cursors: pa.RecordBatch) -> pa.RecordBatch:
     return loaded.filter(pc.is_valid(topics))
 
 
-def usage_table(named: Iterable[pa.RecordBatch], loaded: Iterable[pa.RecordBatch]) -> pa.Table:
-    """`LEDGER_USAGE`, in the order of its keys."""
-    rows = pa.Table.from_batches(named, NAMED_USAGE)
+def usage_table(
+    named: Iterable[pa.RecordBatch], loaded: Iterable[pa.RecordBatch], shadows: Collection[str] = ()
+) -> pa.Table:
+    """`LEDGER_USAGE`, in the order of its keys; ``shadows`` are shadow topics, partitioned ones by their own names."""
+    rows = _without_copies(pa.Table.from_batches(named, NAMED_USAGE), shadows)
     encoded = {name: _encoded(rows.column(name)) for name in _KEYS}
     # There are nearly as many owners as rows: to put them in order takes half as long as to look each one up.
     order, starts = _in_order([_ranks(texts) for texts in encoded.values()])
@@ -89,6 +92,18 @@ def usage_table(named: Iterable[pa.RecordBatch], loaded: Iterable[pa.RecordBatch
     columns["loaded"] = pc.if_else(is_schema, pa.scalar(None, pa.bool_()), flags)
     batch = pa.RecordBatch.from_arrays([columns[name] for name in LEDGER_USAGE.names], schema=LEDGER_USAGE)
     return pa.Table.from_batches([batch], LEDGER_USAGE)
+
+
+def _without_copies(named: pa.Table, shadows: Collection[str]) -> pa.Table:
+    """Without the lists of shadows' partitions: brokers write the source into the partitioned topic's node only."""
+    if not shadows:
+        return named
+    bases = pc.replace_substring_regex(named.column("topic").combine_chunks(), _PARTITION, "")
+    copies = pc.and_(
+        pc.equal(named.column("kind"), LedgerKind.DATA.value),
+        pc.is_in(bases, value_set=pa.array(sorted(shadows), pa.string())),
+    )
+    return named.filter(pc.invert(copies))
 
 
 def _encoded(texts: pa.ChunkedArray) -> Any:

@@ -40,6 +40,7 @@ from tests.cluster.function_state import FunctionState, function_state
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
+from tests.cluster.shadows import Shadows
 from tests.cluster.topics import Workload
 
 NAMESPACE = "public/audited"
@@ -232,8 +233,14 @@ def test_nothing_in_use_is_condemned_while_topics_and_cursors_come_and_go(world:
 
 
 def test_sizes_are_those_of_bookkeepers_closed_ledgers(world: World, tmp_path: Path) -> None:
-    """Of unloaded topics too, whose lists tell no size of their last ledger."""
-    topics = [topic for topic in world.every.written if topic != world.every.topic("shadow")]
+    """Of unloaded topics too, whose lists tell no size of their last ledger; a shadow's ledgers are its source's."""
+    urls = world.cluster.addresses.web_service_urls
+    pair = Shadows(world.every.workload, urls).pair(world.every.topic("shadowed"), ledgers=2, partitions=2)
+    shadows = [world.every.topic("shadow"), *pair.shadows]
+    for shadow in pair.shadows:
+        # Loading it copies the source's list.
+        assert world.every.workload.read_all(shadow)
+    topics = [*(topic for topic in world.every.written if topic not in shadows), *pair.sources]
     for topic in topics:
         world.every.workload.unload(topic)
     audits = Audits(world.cluster.addresses, tmp_path)
@@ -251,7 +258,9 @@ def test_sizes_are_those_of_bookkeepers_closed_ledgers(world: World, tmp_path: P
     for topic in topics:
         of_topic = [lengths[ledger_id] for ledger_id in world.every.workload.ledgers(topic).data]
         assert bytes_of[str(topic)] == sum(length or 0 for length in of_topic) > 0, topic
-    assert str(world.every.topic("shadow")) not in bytes_of
+    for shadow in shadows:
+        assert world.every.workload.ledgers(shadow).data, shadow
+        assert str(shadow) not in bytes_of, shadow
 
 
 def lengths_of(dumped: Path) -> dict[int, int | None]:

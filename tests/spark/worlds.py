@@ -1,6 +1,7 @@
 """Random small clusters in which anything may be missing, left over, damaged or shared."""
 
 import itertools
+import json
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -55,6 +56,10 @@ class RandomCluster:
         draw, world = self._draw, self._world
         for name in draw(st.sets(st.sampled_from(self._names))):
             self._topic(f"/managed-ledgers/{name}")
+        if draw(st.booleans()):
+            # The name that one of the topics is a partition of.
+            shadow = json.dumps({"partitions": 4, "properties": {SHADOW_SOURCE: self._topics[0]}}).encode()
+            world.nodes[f"/admin/partitioned-topics/t{self._number}/n/persistent/b%2Fc"] = shadow
         for schema in draw(st.sets(st.sampled_from(self._schemas))):
             world.nodes[f"/schemas/{schema}"] = schema_locator_bytes(draw(st.lists(self._ids, min_size=1, max_size=3)))
         world.log_segments.append(segment_row(draw(st.one_of(st.none(), self._ids))))

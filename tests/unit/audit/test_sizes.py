@@ -18,7 +18,7 @@ from service.audit.wording import said_size
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from service.ledger_ownership.shadows import SHADOW_SOURCE
 from service.model.ledgers import LedgerState
-from tests.fakes.bookkeeper import data_custom_metadata, managed_ledger_bytes
+from tests.fakes.bookkeeper import cursor_bytes, cursor_custom_metadata, data_custom_metadata, managed_ledger_bytes
 from tests.unit.audit.audit_worlds import TOPIC_NODE, AuditedWorld, Auditor, World, full_world
 
 UNLOADED = range(100, 112)
@@ -96,6 +96,19 @@ def test_what_a_shadow_lists_counts_for_its_source(auditor: Auditor, world: Worl
     found = auditor.audit(world)
     assert {row["topic"] for row in found.rows(Table.LEDGER_USAGE)} & {"persistent://t/n/topic-shadow"} == set()
     assert (found.summary.existing, found.orphans) == (OF_THE_FULL_WORLD, {})
+
+
+def test_partitions_of_a_shadow_do_not_name_their_source(auditor: Auditor, world: World) -> None:
+    properties = {SHADOW_SOURCE: "persistent://t/n/source"}
+    node = json.dumps({"partitions": 1, "properties": properties}).encode()
+    world.nodes["/admin/partitioned-topics/t/n/persistent/shadow"] = node
+    world.nodes["/managed-ledgers/t/n/persistent/shadow-partition-0"] = managed_ledger_bytes([1, 2, 3])
+    world.nodes["/managed-ledgers/t/n/persistent/shadow-partition-0/sub"] = cursor_bytes(cursor_ledger=NEWEST)
+    world.ledger(NEWEST, cursor_custom_metadata("t/n/persistent/shadow-partition-0", "sub"))
+    found = auditor.audit(world)
+    rows = [row for row in found.rows(Table.LEDGER_USAGE) if row["topic"] == "persistent://t/n/shadow-partition-0"]
+    assert [(row["kind"], row["ledgers"]) for row in rows] == [("cursor", 1)]
+    assert found.summary.existing == Count(11, closed_in_bookkeeper(world))
 
 
 def test_orphans_of_unknown_size_are_counted_as_such(auditor: Auditor, world: World) -> None:
