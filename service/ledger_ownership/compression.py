@@ -14,7 +14,9 @@ from service.model.errors import UndecodableError
 from service.wire import MLDataFormats_pb2 as ml
 
 WRAPPER_MAGIC = b"\x47\x78"
-MAX_UNCOMPRESSED_BYTES = 256 * 1024 * 1024
+MAX_UNCOMPRESSED_BYTES = 64 * 1024 * 1024
+"""ZooKeeper's nodes have 1 MB at most unless somebody raised ``jute.maxbuffer``, and lists shrink to a tenth: no real
+one comes near, and a forged one of a few kilobytes takes no memory that is missed."""
 _ZLIB_FLUSHED = b"\x00\x00\xff\xff"
 _METADATA_LENGTH = struct.Struct(">i")
 _METADATA_START = len(WRAPPER_MAGIC) + _METADATA_LENGTH.size
@@ -71,7 +73,7 @@ def _expand(algorithm: int, payload: bytes, size_bytes: int) -> bytes:
             written = cramjam.snappy.decompress_raw_into(payload, output)
         case _:
             raise UndecodableError(f"compression type {algorithm} is not known to this version; upgrade first")
-    return bytes(output[:written])
+    return bytes(memoryview(output)[:written])
 
 
 def _inflate(payload: bytes, size_bytes: int) -> bytes:
