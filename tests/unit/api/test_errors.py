@@ -24,6 +24,7 @@ TABLE = [
     (NotPersistentError("x"), 405),
     (errors.ConflictError("x"), 409),
     (errors.AlreadyExistsError("x"), 409),
+    (errors.DataLossError("x"), 409),
     (errors.PermanentError("x"), 412),
     (MismatchError("x"), 412),
     (TooLargeError(), 413),
