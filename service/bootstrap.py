@@ -33,6 +33,7 @@ from service.adapters.pulsar.clients import open_client
 from service.adapters.pulsar.http_sessions import HttpTimeouts
 from service.adapters.pulsar.live_owners import BrokerLiveOwners
 from service.adapters.pulsar.shadow_admin import BrokerShadowAdmin
+from service.adapters.pulsar.shadow_retention import BrokerShadows
 from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
 from service.adapters.pulsar.topics import PulsarDeletionTopics
 from service.api.app import create_app, create_starting_app
@@ -231,6 +232,7 @@ def open_service(
         owners=BrokerLiveOwners(rest, store),
         admin=BrokerTopicAdmin(rest),
         shadow_admin=BrokerShadowAdmin(rest),
+        shadows=BrokerShadows(rest, store),
         topics=PulsarDeletionTopics(
             client,
             rest,

@@ -310,7 +310,7 @@ class StatusAnswer(Answer):
     bookkeeper_exclusive_to_cluster: bool
     """This sidecar's setting: whether "nothing references it" is evidence enough to delete a ledger."""
     warnings: list[str]
-    """Settings of the cluster that hinder retries or endanger records, and what to do about them."""
+    """What hinders retries, or endangers records or the sources of shadow topics, and what to do about it."""
 
 
 class DeadLetterAnswer(Answer):

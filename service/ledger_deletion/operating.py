@@ -167,7 +167,7 @@ class ServiceStatus:
     bookkeeper_exclusive_to_cluster: bool = False
     """This sidecar's setting: whether "nothing references it" is evidence enough to delete a ledger."""
     warnings: tuple[str, ...] = ()
-    """Settings of the cluster that hinder retries or endanger records, and what to do about them."""
+    """What hinders retries, or endangers records or the sources of shadow topics, and what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)

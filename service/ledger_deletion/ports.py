@@ -115,6 +115,18 @@ class ConnectedClients:
     replicators: int = 0
 
 
+class EndangeredSources(Protocol):
+    """Which shadow topics endanger their sources (PIP-180)."""
+
+    def endangered_source(self, topic: TopicName) -> str | None:
+        """The source whose ledgers brokers may delete when they load this topic, or None; loads nothing.
+
+        Raises:
+            TemporaryError: the metadata store or the brokers did not answer.
+        """
+        ...
+
+
 class ShadowAdmin(Protocol):
     """The admin REST calls that deleting a shadow topic takes (Pulsar ``PersistentTopics``).
 

@@ -16,6 +16,7 @@ from service.model.ids import OperationId
 from service.model.names import TopicName, parse_topic_name
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
+from tests.cluster.shadows import FOREVER, NOTHING
 from tests.cluster.sidecars import BASE
 from tests.cluster.topics import unique
 
@@ -114,6 +115,35 @@ def test_a_partitioned_shadow_is_refused_as_a_whole_and_in_parts(scene: Scene) -
     for index in range(2):
         workload.unload(source.partition(index))
         assert workload.read_all(source.partition(index)) == payloads[index]
+
+
+def test_the_status_names_a_shadow_until_its_retention_is_infinite(scene: Scene) -> None:
+    workload, source, shadow = scene.workload, scene.topic("source"), scene.topic("shadow")
+    workload.admin("PUT", workload.of_topic(source, "partitions"), 2)
+    payloads = [workload.fill(source.partition(index), 3) for index in range(2)]
+    make_shadow(scene, shadow, source, partitions=2)
+    _retain(scene, shadow, NOTHING)
+    (warning,) = _told_at_start(scene, shadow)
+    assert f"shadow topic {shadow} has no infinite retention" in warning
+    assert f"ledgers of its source {source};" in warning
+    _retain(scene, shadow, FOREVER)
+    assert _told_at_start(scene, shadow) == []
+    for index in range(2):
+        workload.unload(source.partition(index))
+        assert workload.read_all(source.partition(index)) == payloads[index]
+
+
+def _retain(scene: Scene, topic: TopicName, retention: dict[str, int]) -> None:
+    path = scene.workload.of_topic(topic, "retention")
+    scene.workload.admin("POST", path, retention)
+    until(lambda: scene.workload.admin("GET", path) == retention, "brokers apply the retention")
+
+
+def _told_at_start(scene: Scene, shadow: TopicName) -> list[str]:
+    """What the first look of a new sidecar has found about the shadow."""
+    sidecar = scene.start_alone()
+    until(lambda: not any("not known yet" in warning for warning in sidecar.status()["warnings"]), "a look has ended")
+    return [warning for warning in sidecar.status()["warnings"] if str(shadow) in warning]
 
 
 def _left_by_a_dead_sidecar(scene: Scene, topic: TopicName, partitions: int) -> Operation:

@@ -14,7 +14,7 @@ _APPLIED: Final = {"applied": "true"}
 
 
 class BrokerShadows:
-    """`service.ack_state.ports.Shadows`."""
+    """`service.ack_state.ports.Shadows` and `service.ledger_deletion.ports.EndangeredSources`."""
 
     def __init__(self, rest: AdminRest, store: MetadataStore) -> None:
         self._rest = rest

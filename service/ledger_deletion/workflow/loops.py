@@ -1,4 +1,4 @@
-"""The loops of a sidecar: settle batches, drive topic deletions, keep registration, switches and estimate fresh.
+"""The loops of a sidecar: settle batches, drive topic deletions, keep registration, switches, estimate, warnings fresh.
 
 Each survives every error of ours: it notes it, waits and starts afresh, because the topics and the metadata store
 hold the work, never this process.
@@ -39,7 +39,7 @@ class Loops:
 
     def start(self) -> None:
         """Start them; returns at once."""
-        loops: list[tuple[str, Callable[[], None]]] = [("upkeep", self._upkeep)]
+        loops: list[tuple[str, Callable[[], None]]] = [("upkeep", self._upkeep), ("shadow-topics", self._watch_shadows)]
         if self._runtime.configuration.enabled:
             loops += [("worker", self._work), ("topic-deletions", self._drive_topic_deletions)]
             loops.append(("estimate", self._keep_estimate))
@@ -80,6 +80,9 @@ class Loops:
             runtime.register.keep()
             runtime.running_topic_deletions = len(runtime.deleter.running())
             self._clock.wait_seconds(_UPKEEP_SECONDS, runtime.stop)
+
+    def _watch_shadows(self) -> None:
+        self._runtime.shadow_watch.run(self._runtime.stop)
 
     def _keep_estimate(self) -> None:
         self._runtime.backlog.keep_fresh(self._runtime.stop)

@@ -19,6 +19,7 @@ from service.ledger_deletion.ports import (
     DeletionTopic,
     DeletionTopics,
     DirectLedgerDeletion,
+    EndangeredSources,
     LiveOwners,
     OffloadedLedgers,
     OutgoingMessage,
@@ -34,6 +35,7 @@ from service.ledger_deletion.shadow_deletion.deleter import ShadowDeleter
 from service.ledger_deletion.steps import GoOn, Step, Steps
 from service.ledger_deletion.topic_deleting import TopicDeleter
 from service.ledger_deletion.workflow.inflight import BacklogMemory
+from service.ledger_deletion.workflow.shadow_watch import ShadowWatch
 from service.ledger_ownership.ports import LedgerEntries
 from service.model.clocks import Clock
 from service.model.errors import SidecarError
@@ -83,6 +85,7 @@ class World:
     owners: LiveOwners
     admin: TopicAdmin
     shadow_admin: ShadowAdmin
+    shadows: EndangeredSources
     topics: DeletionTopics
     offloaded: OffloadedLedgers
     brokers_metadata: BrokersMetadata
@@ -117,6 +120,7 @@ class Runtime:
         recorder = Recorder(world.store, world.entries, world.owners, world.topics, root, metrics, listener)
         self.deleter = TopicDeleter(instance.name, world.store, recorder, world.admin, listener)
         self.shadow_deleter = ShadowDeleter(world.store, world.shadow_admin, world.owners, root)
+        self.shadow_watch = ShadowWatch(world.store, world.shadows, world.clock)
         self.steps = listener
         self._gatherer = Gatherer(world.store, world.entries, world.owners, root)
         self._pacer = Pacer(world.clock, self.stop, self.rate_per_second)

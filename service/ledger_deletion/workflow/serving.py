@@ -229,7 +229,7 @@ class LedgerDeletion:
             adaptive_limit=runtime.limit_readings(),
             protected_ledgers=self._protected_ledgers(),
             bookkeeper_exclusive_to_cluster=runtime.configuration.policy.bookkeeper_exclusive,
-            warnings=tuple(runtime.world.topics.warnings()),
+            warnings=(*runtime.world.topics.warnings(), *runtime.shadow_watch.warnings()),
         )
 
     def pause(self, reason: str | None) -> Control:

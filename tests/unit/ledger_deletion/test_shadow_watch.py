@@ -1,0 +1,199 @@
+"""The status names every shadow topic that endangers its source, and says so when that is not known."""
+
+import threading
+
+import pytest
+from structlog.testing import capture_logs
+
+from service.ledger_deletion.workflow.shadow_watch import ShadowWatch
+from service.ledger_ownership.paths import managed_ledger_path
+from service.model.clocks import StopSignal
+from service.model.errors import TemporaryError
+from service.model.names import TopicName, parse_topic_name
+from tests.fakes.bookkeeper import managed_ledger_bytes
+from tests.fakes.clock import FakeClock
+from tests.fakes.metadata import Method
+from tests.fakes.world import World
+
+SOURCE = "persistent://public/default/orders"
+SHADOW = "persistent://other/space/orders-shadow"
+NOT_KNOWN = "shadow topics are not known yet"
+NOT_READ = "shadow topics could not be read"
+
+
+class FakeEndangeredSources:
+    """Every shadow that is asked for endangers `SOURCE`, but for those whose retention is infinite."""
+
+    def __init__(self) -> None:
+        self.infinite: set[str] = set()
+        self.unanswered: set[str] = set()
+        self.asked: list[str] = []
+
+    def endangered_source(self, topic: TopicName) -> str | None:
+        self.asked.append(str(topic))
+        if str(topic) in self.unanswered:
+            raise TemporaryError("no broker answers")
+        return None if str(topic) in self.infinite else SOURCE
+
+
+class PausedClock(FakeClock):
+    """Stops the watch in its first long wait, or in the wait of the given number, counted from one."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        super().__init__()
+        self.stop_at = stop_at
+        self.waits: list[float] = []
+
+    def wait_seconds(self, seconds: float, stop: StopSignal) -> bool:
+        self.waits.append(seconds)
+        if seconds >= 10 or len(self.waits) == self.stop_at:
+            assert isinstance(stop, threading.Event)
+            stop.set()
+        return super().wait_seconds(seconds, stop)
+
+
+class Watched:
+    """A watch over a fake world; `look` runs it from its start to its first long wait."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.source = self.world.topic(SOURCE)
+        self.brokers = FakeEndangeredSources()
+        self.clock = PausedClock()
+        self.watch = ShadowWatch(self.world.store, self.brokers, self.clock)
+
+    def look(self) -> tuple[str, ...]:
+        self.watch.run(threading.Event())
+        return self.watch.warnings()
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+def test_before_the_first_look_nothing_is_claimed(watched: Watched) -> None:
+    (warning,) = watched.watch.warnings()
+    assert NOT_KNOWN in warning
+
+
+def test_a_shadow_without_infinite_retention_is_named_with_its_source_and_the_way_out(watched: Watched) -> None:
+    watched.world.shadow(SHADOW, watched.source)
+    (warning,) = watched.look()
+    assert f"shadow topic {SHADOW} has no infinite retention" in warning
+    assert f"its source {SOURCE};" in warning
+    assert f"set-retention -s -1 -t -1 {SHADOW}" in warning
+    assert f"topics delete-shadow {SHADOW}" in warning
+    assert watched.clock.waits[-1] == 600
+
+
+def test_a_shadow_with_infinite_retention_and_ordinary_topics_are_not_named(watched: Watched) -> None:
+    watched.world.shadow(SHADOW, watched.source)
+    watched.world.partitioned_topic("persistent://public/default/plain", 2)
+    watched.brokers.infinite.add(SHADOW)
+    assert watched.look() == ()
+    assert watched.brokers.asked == [SHADOW]
+
+
+def test_a_partitioned_shadow_is_asked_for_and_named_once(watched: Watched) -> None:
+    shadow = watched.world.partitioned_shadow(SHADOW, watched.source, 2)
+    for index in range(2):
+        watched.world.shadow(str(shadow.partition(index)), watched.source)
+    (warning,) = watched.look()
+    assert f"shadow topic {SHADOW} has" in warning
+    assert watched.brokers.asked == [SHADOW]
+
+
+def test_a_node_that_cannot_be_read_may_be_a_shadows(watched: Watched) -> None:
+    watched.world.shadow(SHADOW, watched.source)
+    broken = managed_ledger_path(parse_topic_name("persistent://public/default/broken").managed_ledger_name)
+    watched.world.store.put(broken, b"\x47\x78\x00")
+    unreadable, named = watched.look()
+    assert f"{broken} cannot be read, so it may be a shadow's" in unreadable
+    assert SHADOW in named
+
+
+def test_brokers_that_do_not_answer_hide_no_shadow(watched: Watched) -> None:
+    other = "persistent://other/space/second-shadow"
+    for name in (SHADOW, other):
+        watched.world.shadow(name, watched.source)
+    watched.brokers.unanswered.add(SHADOW)
+    unknown, named = watched.look()
+    assert f"shadow topic {SHADOW}: whether its retention is infinite could not be asked: no broker" in unknown
+    assert other in named
+
+
+@pytest.mark.parametrize("method", ["children", "read_many"])
+def test_a_look_that_failed_is_told_and_soon_tried_again(watched: Watched, method: Method) -> None:
+    watched.world.shadow(SHADOW, watched.source)
+    watched.world.store.fail_next(method, TemporaryError("ZooKeeper is away"))
+    (warning,) = watched.look()
+    assert NOT_READ in warning
+    assert "ZooKeeper is away; no look has ended yet" in warning
+    assert watched.clock.waits[-1] == 30
+    (warning,) = watched.look()
+    assert SHADOW in warning
+
+
+def test_what_was_found_stays_while_later_looks_fail(watched: Watched) -> None:
+    watched.world.shadow(SHADOW, watched.source)
+    (found,) = watched.look()
+    watched.world.store.fail_next("children", TemporaryError("ZooKeeper is away"))
+    failed, kept = watched.look()
+    assert "the last look ended at 20" in failed
+    assert kept == found
+
+
+def test_a_defect_does_not_leave_the_last_answer_standing(watched: Watched) -> None:
+    def defect() -> None:
+        raise ZeroDivisionError
+
+    assert watched.look() == ()
+    watched.world.store.before("children", defect)
+    with pytest.raises(ZeroDivisionError):
+        watched.look()
+    assert NOT_READ in watched.watch.warnings()[0]
+
+
+def test_a_stop_ends_the_walk_at_once_and_claims_nothing(watched: Watched) -> None:
+    for number in range(1_200):
+        watched.world.store.put(f"/managed-ledgers/public/default/persistent/plain-{number}", managed_ledger_bytes([1]))
+    watched.world.shadow("persistent://public/default/a-shadow", watched.source)
+    watched.clock.stop_at = 1
+    (warning,) = watched.look()
+    assert NOT_KNOWN in warning
+    assert watched.clock.waits == [0.25]
+    assert sum(call.method == "read_many" for call in watched.world.store.journal) == 1
+    assert watched.brokers.asked == []
+
+
+def test_the_rate_of_the_walk_is_bounded(watched: Watched) -> None:
+    for number in range(1_200):
+        watched.world.store.put(f"/managed-ledgers/public/default/persistent/plain-{number}", managed_ledger_bytes([1]))
+    watched.look()
+    portions = [len(call.paths) for call in watched.world.store.journal if call.method == "read_many"]
+    assert max(portions) == 500
+    assert sum(watched.clock.waits[:-1]) == pytest.approx(sum(portions) / 2_000)
+
+
+def test_a_hundred_are_named_and_the_others_counted(watched: Watched) -> None:
+    for number in range(103):
+        watched.world.shadow(f"{SHADOW}-{number:03}", watched.source)
+    warnings = watched.look()
+    assert len(warnings) == 101
+    assert "orders-shadow-099" in warnings[99]
+    assert warnings[100].startswith("and 3 more")
+
+
+def test_the_log_says_each_change_once(watched: Watched) -> None:
+    watched.world.shadow(SHADOW, watched.source)
+    with capture_logs() as logged:
+        for _ in range(3):
+            watched.look()
+        watched.brokers.infinite.add(SHADOW)
+        for _ in range(3):
+            watched.look()
+    assert [(line["log_level"], SHADOW in line.get("warning", "")) for line in logged] == [
+        ("warning", True),
+        ("info", False),
+    ]
