@@ -20,6 +20,7 @@ from service.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from service.adapters.metadata.zookeeper import open_metadata_store
 from service.adapters.pulsar.admin_rest import AdminRest
 from service.adapters.pulsar.pause_policies import BrokerPausePolicies
+from service.adapters.pulsar.shadow_retention import BrokerShadows
 from service.adapters.pulsar.subscription_cursors import BrokerSubscriptions
 from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from service.model.clocks import SystemClock
@@ -164,7 +165,7 @@ def ack_state_stage(cluster: ClusterUnderTest) -> Iterator[AckStateStage]:
     subscriptions = BrokerSubscriptions(rest, store, clock)
     policies = BrokerPausePolicies(rest, store, subscriptions)
     stored = BookieStoredCursors(store, entries, DEFAULT_LEDGERS_ROOT)
-    states = AckStates(World(subscriptions, stored, policies), Remembered(clock))
+    states = AckStates(World(subscriptions, stored, policies, BrokerShadows(rest, store)), Remembered(clock))
     client = PatientClient(addresses)
     try:
         yield AckStateStage(cluster, client, store, rest, subscriptions, stored, policies, states)
