@@ -27,7 +27,7 @@ $(INSTALLED): deploy/requirements-dev.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-check: $(INSTALLED) ## format, lint, types, import contracts, generated files, site, unit tests (about two minutes)
+check: $(INSTALLED) ## format, lint, types, import contracts, generated files, site, unit tests (about four minutes)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
