@@ -1,8 +1,9 @@
 """Asks a broker for exactly the incarnations that an operation marked.
 
-A partitioned topic can be created again in part while its deletion runs. Invariant: a broker is asked for all
-partitions at once only while the partitioned topic's node is the marked one; otherwise only for single partitions
-whose managed ledger is the marked one, each looked at right before, and never for one that the new topic has taken in.
+A topic can be created again while its deletion runs, a partitioned one in part. Invariant: a broker is asked for a
+topic without partitions only while its managed ledger is the marked one, and for all partitions at once only while the
+partitioned topic's node is; otherwise only for single partitions whose managed ledger is the marked one, each looked
+at right before, and never for one that the new topic has taken in.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ class BrokerDeletion:
         self._admin = admin
 
     def ask(self, operation: Operation) -> None:
-        """Have a broker delete what the operation marked, once.
+        """Have a broker delete what the operation marked, once; nothing where no marked node is left.
 
         Raises:
             NotFoundError: nothing was marked, and a broker knows no such topic.
@@ -32,6 +33,8 @@ class BrokerDeletion:
         """
         if operation.partitioned and self._marked_node(operation, partitioned_topic_path(operation.topic)) is None:
             self._ask_for_stragglers(operation)
+            return
+        if not operation.partitioned and operation.incarnations and not any(self._stragglers(operation)):
             return
         try:
             self._admin.delete_topic(operation.topic, partitioned=operation.partitioned, force=operation.force)

@@ -131,9 +131,10 @@ class TopicDeleter:
             # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
             self._shadows.refuse_shadow(held.operation)
             held = self._about_to_ask(self._recorder.record(held, partial(self._load, held.operation)))
+            self._shadows.check(held.operation)
+            # After the look for shadows, which may take long: until then an earlier request may have done its work.
             if self._vanished(held.operation):
                 return self._done(held)
-            self._shadows.check(held.operation)
             with self._steps.taking(Step.BROKER_ASKED):
                 self._broker.ask(held.operation)
             left = self._left(held.operation)

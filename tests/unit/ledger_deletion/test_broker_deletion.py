@@ -2,8 +2,9 @@
 
 import pytest
 
+from service.ledger_deletion.broker_deletion import BrokerDeletion
 from service.ledger_deletion.operating import OperationState
-from service.ledger_ownership.paths import partitioned_topic_path
+from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from service.model.errors import DataLossError
 from service.model.ids import LedgerId, OperationId
 from service.model.names import TopicName
@@ -99,3 +100,13 @@ def test_a_topic_created_again_before_it_was_ever_asked_for_tells_its_caller() -
     assert world.admin.deletions == []
     sidecar.work()
     check(world)
+
+
+def test_a_topic_without_partitions_that_was_created_again_is_not_asked_for() -> None:
+    world = World()
+    topic = world.topic(NAME)
+    held = Sidecar(world).deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
+    world.store.remove(managed_ledger_path(topic.managed_ledger_name))
+    world.topic(NAME)
+    BrokerDeletion(world.store, world.admin).ask(held.operation)
+    assert world.admin.deletions == []

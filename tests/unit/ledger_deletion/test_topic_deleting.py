@@ -284,6 +284,18 @@ def test_a_topic_created_again_while_its_records_were_sent_stays() -> None:
     assert set(world.listed(topic)) <= world.ledgers()
 
 
+def test_a_topic_created_again_while_its_shadows_were_looked_for_stays() -> None:
+    world = World()
+    topic = world.topic(NAME)
+    sidecar = Sidecar(world)
+    operation = begin(sidecar, topic)
+    world.admin.hooks.before("shadow_topics", lambda: recreated(world, topic))
+    _, state = sidecar.deleter.attempt(operation)
+    assert state is OperationState.DONE
+    assert asked(world) == []
+    assert set(world.listed(topic)) <= world.ledgers()
+
+
 def test_partitions_of_a_topic_created_again_are_never_taken_along() -> None:
     world = World()
     topic = world.partitioned_topic(NAME, 2)
