@@ -11,7 +11,7 @@ from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
 from service.ledger_ownership.references import CursorReferences, LedgerReference, ManagedLedgerReferences
 from service.model.ids import LedgerId
 from service.model.ledgers import LedgerComponent, LedgerType
-from service.model.names import CursorName, TopicName, encode_cursor, java_url_decode
+from service.model.names import CursorName, ManagedLedgerName, TopicName, encode_cursor, java_url_decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,17 @@ class TopicReferences:
 
 @dataclass(frozen=True, slots=True)
 class LedgerBirth:
-    """What tells a ledger from a later one with the same id, and how much waits to be freed."""
+    """What a ledger's own node says of it.
+
+    Attributes:
+        created_ms: tells it from a later ledger with the same id.
+        length_bytes: how much waits to be freed.
+        entries_of: the managed ledger whose entries it holds; None where it says nothing of that or another thing.
+    """
 
     created_ms: int
     length_bytes: int
+    entries_of: ManagedLedgerName | None = None
 
 
 def records_of(

@@ -24,9 +24,10 @@ from service.ledger_deletion.ports import (
     Publisher,
     PublishResult,
 )
-from service.ledger_deletion.shadow_protection import shadow_refusal
+from service.ledger_deletion.shadow_protection import refuse_former_shadow, shadow_refusal
 from service.ledger_deletion.signing import signed, signing_key
 from service.ledger_deletion.steps import Step, Steps
+from service.ledger_ownership.claims import DataClaim, read_claim
 from service.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers, CursorLedgerGoneError
 from service.ledger_ownership.instances import instance_id_of
 from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
@@ -89,7 +90,7 @@ class Recorder:
 
         Raises:
             TemporaryError: something could not be read or sent; the broker must not be asked yet.
-            DataLossError: a topic is a shadow; nothing of its list was recorded.
+            DataLossError: a topic is or was a shadow; nothing of its list was recorded.
         """
         # Nobody has produced under the operation's name before it has recorded anything: nothing is to be read back.
         outbox = _Outbox(self._topics, first_use=not held.operation.recorded)
@@ -141,6 +142,8 @@ class Recorder:
         ]
         schemas = self._schema_ledgers(operation.topic)
         births = self._births({*schemas, *(ledger for found in references for ledger in ledger_ids_of(found))})
+        for found in references:
+            refuse_former_shadow(found, births)
         records = [record for found in references for record in records_of(found, births, mark)]
         records += schema_records(operation.topic, schemas, births, mark)
         if not records:
@@ -247,7 +250,9 @@ def _number(numbered: tuple[int, PendingDeleteLedgerInfo]) -> int:
 
 def _birth(node: Node) -> LedgerBirth:
     try:
-        length_bytes = decode_ledger_metadata(node.data).length_bytes
+        metadata = decode_ledger_metadata(node.data)
     except UndecodableError:
-        length_bytes = 0
-    return LedgerBirth(node.created_ms, length_bytes)
+        return LedgerBirth(node.created_ms, length_bytes=0)
+    claim = read_claim(metadata.custom_metadata)
+    entries_of = claim.managed_ledger if isinstance(claim, DataClaim) else None
+    return LedgerBirth(node.created_ms, metadata.length_bytes, entries_of)

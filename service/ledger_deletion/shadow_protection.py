@@ -1,7 +1,8 @@
 """Refuses topic deletions that would destroy data which two topics are made of: a shadow's and its source's (PIP-180).
 
 Stock 4.0.8 brokers delete every ledger in a managed ledger's list, and a shadow's list holds its source's ledgers. So
-no deletion of a shadow is passed on. The deletion of a source takes the data away from its shadows, so it needs the
+no deletion of a shadow is passed on, nor of a topic whose list names ledgers that hold another's entries: a shadow that
+lost its property. The deletion of a source takes the data away from its shadows, so it needs the
 caller's confirmation. A look-up that failed is never taken for an absence: it raises `TemporaryError`.
 
 A shadow of a source is found if brokers list it (wherever it lies), or if it lies in the source's namespace. One that
@@ -9,15 +10,17 @@ lies elsewhere and is on no list is not found here: that would take a walk throu
 Replicators leave no trace to look for, since 4.0.8 replicates to shadows by a cursor that is not durable.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from service.ledger_deletion.marking import LedgerBirth, TopicReferences
 from service.ledger_deletion.operations import Operation
 from service.ledger_deletion.ports import TopicAdmin
 from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from service.ledger_ownership.shadows import Shadow, shadow_at
+from service.ledger_ownership.shadows import SHADOW_SOURCE, Shadow, shadow_at
 from service.model.errors import DataLossError
+from service.model.ids import LedgerId
 from service.model.metadata import MetadataStore
-from service.model.names import TopicName
+from service.model.names import TopicName, topic_of_managed_ledger
 
 _NODES_AT_ONCE = 1_000
 _MOST_NAMED = 5
@@ -83,6 +86,26 @@ def shadow_refusal(topic: TopicName, source: str) -> DataLossError:
     return DataLossError(
         f"{topic} is a shadow of {source}, and brokers delete the source's ledgers together with a shadow: {source} "
         f"would lose its data. Delete the shadow alone with: pulsar-sidecar topics delete-shadow {topic.base}"
+    )
+
+
+def refuse_former_shadow(references: TopicReferences, births: Mapping[LedgerId, LedgerBirth]) -> None:
+    """Raise `DataLossError` if the topic lists a ledger whose own metadata says that it holds another's entries.
+
+    So a shadow looks that lost its property. A ledger that is gone or cannot be read proves nothing.
+    """
+    own = references.topic.managed_ledger_name
+    listed = {each: births[each].entries_of for each in sorted(references.managed_ledger.ledgers) if each in births}
+    foreign = {ledger_id: owner for ledger_id, owner in listed.items() if owner is not None and owner != own}
+    if not foreign:
+        return
+    first, owner = next(iter(foreign.items()))
+    source, shadow = topic_of_managed_ledger(owner) or owner, references.topic.base
+    raise DataLossError(
+        f"{references.topic} lists ledgers of {source} (ledger {first} and {len(foreign) - 1} more), as a shadow does "
+        f"that lost its property {SHADOW_SOURCE}: brokers delete all that a topic lists, and {source} would lose its "
+        "data. Make it a shadow again, as docs/shadow-topics.md shows, and delete it with: "
+        f"pulsar-sidecar topics delete-shadow {shadow}"
     )
 
 

@@ -7,6 +7,7 @@ from service.ledger_deletion.shadow_deletion.operation import node_paths, shadow
 from service.ledger_ownership.partitions import partition_count
 from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from service.ledger_ownership.shadows import (
+    SHADOW_SOURCE,
     managed_ledger_shadow_source,
     partitioned_topic_shadow_source,
     source_topic,
@@ -46,7 +47,10 @@ def find_shadow(store: MetadataStore, topic: TopicName) -> Shadow:
     spelled = {shadow: _spelled(nodes, shadow) for shadow in shadows_of(topic, partitions)}
     source = next((each for each in (own, *spelled.values()) if each is not None), None)
     if source is None:
-        raise ConflictError(f"{topic} is not a shadow topic; delete it with: pulsar-sidecar topics delete {topic}")
+        raise ConflictError(
+            f"{topic} is not a shadow topic: none of its nodes has the property {SHADOW_SOURCE}. If it was a shadow, "
+            "make it one again first, as docs/shadow-topics.md shows"
+        )
     return Shadow(
         topic=topic,
         partitions=partitions,

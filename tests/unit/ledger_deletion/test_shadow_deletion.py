@@ -68,7 +68,8 @@ def test_what_is_no_shadow_is_refused() -> None:
     made = setting()
     made.shadow = made.source
     assert is_refused(made) == (
-        f"ConflictError: {SOURCE} is not a shadow topic; delete it with: pulsar-sidecar topics delete {SOURCE}"
+        f"ConflictError: {SOURCE} is not a shadow topic: none of its nodes has the property PULSAR.SHADOW_SOURCE. "
+        "If it was a shadow, make it one again first, as docs/shadow-topics.md shows"
     )
     made.shadow = parse_topic_name("persistent://public/default/nobody")
     assert is_refused(made) == "NotFoundError: there is no topic persistent://public/default/nobody"

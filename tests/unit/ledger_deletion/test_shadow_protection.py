@@ -7,7 +7,7 @@ import pytest
 
 from service.ledger_deletion.operating import OperationState
 from service.ledger_deletion.operations import OPERATIONS, decode_operation, operation_path
-from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from service.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
 from service.ledger_ownership.shadows import SHADOW_SOURCE
 from service.model.errors import (
     BrokerRefusedError,
@@ -18,7 +18,7 @@ from service.model.errors import (
 )
 from service.model.ids import OperationId
 from service.model.names import TopicName, parse_topic_name
-from tests.fakes.bookkeeper import compressed, managed_ledger_bytes
+from tests.fakes.bookkeeper import compressed, data_custom_metadata, managed_ledger_bytes
 from tests.fakes.world import TopicPlan, World
 from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, restarted, told
 
@@ -154,6 +154,82 @@ def test_a_node_that_cannot_be_read_is_refused_for_now(data: bytes) -> None:
     with pytest.raises(UndecodableError, match=r"orders-shadow cannot be read, so it may be a shadow's"):
         Sidecar(world).delete_topic(topic)
     assert world.admin.deletions == []
+
+
+# --- a former shadow ---------------------------------------------------------------------------------------------
+
+
+def former_shadow(world: World, name: str, source: TopicName) -> TopicName:
+    """A shadow without its property; a load has given it a ledger of its own."""
+    topic = parse_topic_name(name)
+    own = world.ledger(data_custom_metadata(topic.managed_ledger_name))
+    world.store.put(managed_ledger_path(topic.managed_ledger_name), managed_ledger_bytes([*world.listed(source), own]))
+    return topic
+
+
+FORMER = f"lists ledgers of {SOURCE}.*ledger [0-9]+ and 2 more.*PULSAR.SHADOW_SOURCE.*delete-shadow {SHADOW}"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_former_shadow_is_refused(force: bool) -> None:
+    world, source = World(), parse_topic_name(SOURCE)
+    world.topic(SOURCE)
+    topic = former_shadow(world, SHADOW, source)
+    before = world.ledgers()
+    with pytest.raises(DataLossError, match=FORMER):
+        Sidecar(world).delete_topic(topic, force=force, confirmed=True)
+    untouched(world, before)
+
+
+def test_a_partitioned_topic_with_a_former_shadow_among_its_partitions_is_refused() -> None:
+    world = World()
+    source = world.topic(SOURCE)
+    topic = world.partitioned_topic(SHADOW, 2)
+    former_shadow(world, str(topic.partition(1)), source)
+    before = world.ledgers()
+    with pytest.raises(DataLossError, match=f"{SHADOW}-partition-1 {FORMER}"):
+        Sidecar(world).delete_topic(topic, partitioned=True)
+    untouched(world, before)
+
+
+def test_a_topic_that_becomes_a_former_shadow_while_it_is_loaded_is_not_asked_for() -> None:
+    world = World()
+    source, topic = world.topic(SOURCE), world.topic(SHADOW)
+    world.admin.hooks.before("load_topic", lambda: former_shadow(world, SHADOW, source) and None)
+    with pytest.raises(DataLossError):
+        Sidecar(world).delete_topic(topic)
+    assert world.admin.deletions == []
+    assert not {record.ledger_id for record in told(world)} & set(world.listed(source))
+
+
+def test_a_deletion_that_an_older_version_began_ends_refused() -> None:
+    world = World()
+    source, topic = world.topic(SOURCE), world.topic(SHADOW)
+    Sidecar(world).deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
+    former_shadow(world, SHADOW, source)
+    before = world.ledgers()
+    resumed = restarted(world)
+    world.clock.advance_ms(3_600_000)
+    assert resumed.drive() is OperationState.REFUSED
+    untouched(world, before)
+
+
+@pytest.mark.parametrize("data", [None, b"no metadata"])
+def test_a_ledger_that_says_nothing_of_its_owner_holds_up_no_deletion(data: bytes | None) -> None:
+    world = World()
+    topic = world.topic(SHADOW)
+    silent = world.listed(topic)[0]
+    world.remove_ledger(silent)
+    if data is not None:
+        world.store.put(ledger_path(silent), data)
+    assert Sidecar(world).delete_topic(topic) is OperationState.DONE
+
+
+@pytest.mark.parametrize("name", ["persistent://a/cluster/b/orders", "persistent://a/b/or%2Fders ~é"])
+def test_names_of_either_version_are_their_own_ledgers_names(name: str) -> None:
+    world = World()
+    topic = world.topic(name)
+    assert Sidecar(world).delete_topic(topic) is OperationState.DONE
 
 
 # --- a source ----------------------------------------------------------------------------------------------------
