@@ -12,7 +12,7 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -32,6 +33,8 @@ from service.model.errors import InvalidInputError
 _GRACE_SECONDS = 30
 _MAX_HEAD_BYTES = 64 * 1024
 _AROUND_HEADER_BYTES = len(": \r\n")
+_MOST_PIPELINED = 512
+"""Each request that waits takes a few kilobytes, and a piece of 256 KiB may hold ten thousand and more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,18 @@ class Endpoint:
     key_file: Path | None = None
 
 
+class _OnePieceAhead(FlowControl):
+    """Reads nothing more while requests of the last piece wait for their turn; all but the last of them are whole."""
+
+    def __init__(self, transport: asyncio.Transport, pipeline: Sized) -> None:
+        super().__init__(transport)
+        self._pipeline = pipeline
+
+    def resume_reading(self) -> None:
+        if not self._pipeline:
+            super().resume_reading()
+
+
 class ReasonProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1, with limits for a request's size and time, and our body for what cannot be parsed."""
 
@@ -54,6 +69,8 @@ class ReasonProtocol(HttpToolsProtocol):
     """The head is not one that began in the piece that is being read."""
     _deadline: asyncio.TimerHandle | None = None
     _asked = False
+    _unread: asyncio.TimerHandle | None = None
+    """Runs while the client does not take what was written for it."""
 
     def __init__(
         self,
@@ -69,11 +86,13 @@ class ReasonProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
+        self.flow = _OnePieceAhead(transport, self.pipeline)
         self._place.end = transport.abort
         self._expect_within(self._limits.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_within(None)
+        self._cancel_unread()
         self._place.leave()
         super().connection_lost(exc)
 
@@ -84,6 +103,9 @@ class ReasonProtocol(HttpToolsProtocol):
             self._begun_head_bytes += len(data)
             if self._begun_head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
                 self.send_400_response("its head does not end")
+        waits = self._deadline is not None or self.timeout_keep_alive_task is not None
+        if not waits and not self._is_answering() and not self.transport.is_closing():
+            self._expect_within(self._limits.head_seconds)  # an empty line, which begins nothing
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_goes_on, self._begun_head_bytes = True, False, 0
@@ -93,7 +115,10 @@ class ReasonProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head, self._asked = False, True
         self._expect_within(self._limits.body_seconds)
-        self._place.begin()
+        if not self.flow.write_paused:
+            self._place.begin()
+        if len(self.pipeline) >= _MOST_PIPELINED:
+            raise ValueError("too many requests wait behind one another")
         lines = sum(len(name) + len(value) + _AROUND_HEADER_BYTES for name, value in self.headers)
         if len(self.url) + lines > _MAX_HEAD_BYTES:
             raise ValueError("the head is too large")
@@ -109,12 +134,27 @@ class ReasonProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        if not self.pipeline:
+        if not self.pipeline or self.transport.is_closing():
             self._place.finish()
         super().on_response_complete()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._place.finish()  # it is the client who takes its time
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._cancel_unread()
+            if self._is_answering():
+                self._place.begin()
+
     def send_400_response(self, msg: str) -> None:
-        reason = f"this is no HTTP/1.1 request, or its line or headers exceed {_MAX_HEAD_BYTES // 1024} KiB: {msg}"
+        reason = (
+            f"this is no HTTP/1.1 request, or its line or headers exceed {_MAX_HEAD_BYTES // 1024} KiB, "
+            f"or more than {_MOST_PIPELINED} were sent without waiting for answers: {msg}"
+        )
         self._end_with(400, "Bad Request", reason)
 
     def _expect_within(self, seconds: float | None) -> None:
@@ -123,19 +163,46 @@ class ReasonProtocol(HttpToolsProtocol):
             self._deadline.cancel()
         self._deadline = None if seconds is None else self.loop.call_later(seconds, self._too_slow)
 
+    def _is_answering(self) -> bool:
+        return self._asked and not self.cycle.response_complete
+
+    def _expect_reading(self) -> None:
+        """The client takes some of what was written within the time for a body, and again until little is left."""
+        self._cancel_unread()
+        left = self.transport.get_write_buffer_size()
+        self._unread = self.loop.call_later(self._limits.body_seconds, self._abort_unless_read, left)
+
+    def _abort_unless_read(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() < before:
+            self._expect_reading()
+        else:
+            self.transport.abort()
+
+    def _cancel_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+        self._unread = None
+
     def _too_slow(self) -> None:
-        answering = self._asked and not self.cycle.response_complete
+        answering = self._is_answering()
         if self.flow.read_paused or (self._in_head and answering):  # it is us who take their time
             self._expect_within(self._limits.body_seconds)
         elif self._in_head or (answering and not self.cycle.response_started):
             self._end_with(408, "Request Timeout", "the request did not come in time; send it again")
         else:
-            self.transport.close()
+            self._close()
 
     def _end_with(self, status: int, phrase: str, reason: str) -> None:
         if not self.transport.is_closing():
             self.transport.write(error_answer(status, phrase, reason))
-            self.transport.close()
+            self._close()
+
+    def _close(self) -> None:
+        """The connection lasts until the client has taken what was written, but keeps nobody out and holds nothing."""
+        self.transport.close()
+        self.pipeline.clear()
+        self._place.finish()
+        self._expect_reading()
 
 
 class DrainingServer(uvicorn.Server):

@@ -35,7 +35,7 @@ def add_starting_routes(app: FastAPI, missing: Callable[[], str]) -> None:
     errors.install(app)
 
     @app.get("/livez")
-    def livez() -> Healthy:
+    async def livez() -> Healthy:
         return Healthy()
 
     @app.api_route("/{path:path}", methods=_METHODS)

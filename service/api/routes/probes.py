@@ -15,13 +15,14 @@ def router(missing: Callable[[], str | None], metrics: DeletionMetrics, draining
     """``/livez``, ``/readyz`` and ``/metrics``, open to everybody; ``missing`` says at once why no work can be done."""
     routes = APIRouter(tags=["probes"], responses={"default": {"model": Reason}})
 
+    # Without a thread: all of them may hang with the cluster that they ask.
     @routes.get("/livez")
-    def livez() -> Healthy:
+    async def livez() -> Healthy:
         """The process answers."""
         return Healthy()
 
     @routes.get("/readyz")
-    def readyz() -> Healthy:
+    async def readyz() -> Healthy:
         """Work can be done; 503 says what is missing."""
         reason = "the service is stopping" if draining.is_set() else missing()
         if reason is not None:

@@ -14,6 +14,7 @@ from service.api.authentication import TokenAuthentication
 from service.api.connections import Limits
 from service.api.routes import delayed_delivery
 from service.api.token_keys import secret_key
+from service.ledger_deletion.operating import ServiceStatus
 from service.model.clocks import SystemClock
 from tests.cluster.certificates import Certificate, write_certificate
 from tests.fakes.delayed_service import FakeDelayedDelivery
@@ -158,6 +159,96 @@ def test_where_everybody_has_a_request_in_hand_one_more_is_refused_at_once() -> 
             answer = all_of(refused)
         assert status(answer) == 503
         assert "maxHttpServerConnections" in json.loads(answer.rpartition(b"\r\n")[2])["reason"]
+
+
+def deaf(server: Served, stack: ExitStack) -> socket.socket:
+    """A connection that takes next to nothing of what it is sent."""
+    connection = stack.enter_context(socket.socket())
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(20)
+    connection.connect(("127.0.0.1", server.port))
+    return connection
+
+
+@pytest.mark.parametrize("behind", [b"", b"no HTTP\r\n\r\n"])
+def test_who_does_not_read_the_answers_keeps_nobody_out_and_is_not_kept(behind: bytes) -> None:
+    limits = Limits(connections=2, head_seconds=1.0, body_seconds=1.0)
+    with served(FakeDeletionService(), limits=limits) as server, ExitStack() as stack:
+        begin = CLOCK.monotonic_seconds()
+        for _ in range(limits.connections):
+            busy = deaf(server, stack)
+            busy.sendall(head("GET", "/openapi.json") * 200)
+            CLOCK.wait_seconds(0.5, threading.Event())
+            busy.sendall(behind)
+        statuses: list[int] = []
+        while 200 not in statuses and CLOCK.monotonic_seconds() - begin < 10:
+            with connected(server) as newcomer:
+                newcomer.sendall(head("GET", "/livez", "connection: close"))
+                statuses.append(status(all_of(newcomer)))
+        assert 200 in statuses
+
+
+def test_who_reads_slowly_is_answered_in_full() -> None:
+    limits = Limits(connections=2, head_seconds=1.0, body_seconds=1.0)
+    with served(FakeDeletionService(), limits=limits) as server, ExitStack() as stack:
+        slow = deaf(server, stack)
+        slow.sendall(head("GET", "/openapi.json") * 100 + head("GET", "/livez", "connection: close"))
+        received = b""
+        while piece := slow.recv(65_536):
+            received += piece
+            CLOCK.wait_seconds(0.001, threading.Event())
+        assert received.count(b"HTTP/1.1 200 ") == 101
+
+
+def test_more_requests_without_waiting_than_are_kept_are_refused() -> None:
+    with served(FakeDeletionService()) as server, connected(server) as connection:
+        connection.sendall(head("GET", "/livez") * 5_000)
+        answer = all_of(connection)
+        assert b"without waiting for answers" in answer.rpartition(b"HTTP/1.1 400 ")[2]
+
+
+def test_requests_of_later_pieces_are_read_only_when_those_before_are_answered() -> None:
+    request = head("GET", "/livez", "x: " + "a" * 1_000)
+    with served(FakeDeletionService()) as server, connected(server) as connection:
+        sending = threading.Thread(target=connection.sendall, args=(request * 3_000 + head("GET", "/x"),))
+        sending.start()
+        received = b""
+        while b"HTTP/1.1 404 " not in received:
+            piece = connection.recv(65_536)
+            assert piece, received[-200:]
+            received += piece
+        sending.join(20)
+        assert received.count(b"HTTP/1.1 200 ") == 3_000
+
+
+def test_an_empty_line_after_an_answer_does_not_keep_the_connection(quick: Served) -> None:
+    with connected(quick) as connection:
+        connection.sendall(head("GET", "/livez"))
+        assert status(connection.recv(65_536)) == 200
+        begin = CLOCK.monotonic_seconds()
+        connection.sendall(b"\r\n")
+        all_of(connection)
+        assert CLOCK.monotonic_seconds() - begin < 10
+
+
+def test_probes_are_answered_while_every_thread_hangs() -> None:
+    release = threading.Event()
+
+    class Hanging(FakeDeletionService):
+        def status(self) -> ServiceStatus:
+            release.wait(30)
+            return super().status()
+
+    with served(Hanging()) as server, ExitStack() as stack:
+        stack.callback(release.set)
+        for _ in range(130):
+            stack.enter_context(connected(server)).sendall(head("GET", "/admin/v2/ledger-deletion/status"))
+        CLOCK.wait_seconds(0.5, threading.Event())
+        for path in ("/livez", "/readyz"):
+            with connected(server) as connection:
+                connection.settimeout(5)
+                connection.sendall(head("GET", path, "connection: close"))
+                assert status(all_of(connection)) == 200
 
 
 @pytest.fixture(scope="module")
