@@ -81,7 +81,8 @@ class DelayedDeliveryService(Protocol):
     def reissue(self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions) -> Reissued:
         """Publish a message again, now (expedite) or with another due time (reschedule), and cancel the old one.
 
-        At most one copy is ever published; asking again finds it.
+        At most one copy is ever published; asking again finds it. Where the old message is dispatched meanwhile, both
+        are delivered.
 
         Raises:
             NotFoundError: there is no such topic.

@@ -4,13 +4,13 @@ Every attempt has a key and a token of its own, and its copy carries the token i
 all sidecars, so all of them take the same intent for the one that may publish: whoever comes second publishes nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import orjson
 
-from service.delayed_delivery.facts import EntryAnswer, EntryFacts
+from service.delayed_delivery.facts import EntryAnswer, EntryFacts, Unreadable
 from service.delayed_delivery.records import key_of, parse_key
 from service.model.errors import UndecodableError
 from service.model.ids import EntryId, LedgerId
@@ -154,14 +154,32 @@ class ReissueIntents:
             self._by_message.pop(message, None)
 
 
-def carries(intent: ReissueIntent, answer: EntryAnswer) -> bool:
-    """Whether an entry is the intent's copy, or a chunk of it."""
-    return isinstance(answer, EntryFacts) and answer.properties.get(REISSUE_PROPERTY) == intent.token
+@dataclass(frozen=True, slots=True)
+class CopySearch:
+    """How far an intent's copy has been looked for.
 
+    Attributes:
+        until: everything stored since the intent up to here was read, but for what is ``unreadable``.
+        parts: the entries that carry the intent's token: the copy, or chunks of it.
+        unreadable: entries that could not be read so far.
+    """
 
-def copy_among(intent: ReissueIntent, answers: Iterable[tuple[Position, EntryAnswer]]) -> Position | None:
-    """The intent's copy among entries: its last chunk, if it has several and all of them are there."""
-    found = [(at, facts) for at, facts in answers if isinstance(facts, EntryFacts) and carries(intent, facts)]
-    chunks = {facts.chunk.chunk_id if facts.chunk else 0: position for position, facts in found}
-    total = next((facts.chunk.total for _, facts in found if facts.chunk), 1)
-    return max(chunks.values()) if found and len(chunks) == total else None
+    until: Position
+    parts: Mapping[Position, EntryFacts] = field(default_factory=dict)
+    unreadable: tuple[Position, ...] = ()
+
+    def having_read(self, intent: ReissueIntent, answers: Mapping[Position, EntryAnswer]) -> "CopySearch":
+        """The search after these entries, among them all that had been unreadable."""
+        parts = {
+            at: facts
+            for at, facts in answers.items()
+            if isinstance(facts, EntryFacts) and facts.properties.get(REISSUE_PROPERTY) == intent.token
+        }
+        unreadable = sorted(at for at, answer in answers.items() if isinstance(answer, Unreadable))
+        return CopySearch(max(self.until, *answers), {**self.parts, **parts}, tuple(unreadable))
+
+    def copy(self) -> Position | None:
+        """The copy: its last chunk, if it has several and all of them are there."""
+        chunks = {facts.chunk.chunk_id if facts.chunk else 0: position for position, facts in self.parts.items()}
+        total = next((facts.chunk.total for facts in self.parts.values() if facts.chunk), 1)
+        return max(chunks.values()) if chunks and len(chunks) == total else None

@@ -97,21 +97,21 @@ def log(cluster: ClusterUnderTest, topic: TopicName) -> Iterator[PulsarCancellat
         yield opened
 
 
-def test_a_follower_that_was_away_forgets_what_was_withdrawn_and_compacted(
+def test_a_follower_that_was_away_forgets_what_ended_and_was_compacted(
     log: PulsarCancellationTopic, topic: TopicName, workload: Workload
 ) -> None:
     writer, away = Memory(log), Follower(log)
-    kept, withdrawn, persisted = cancellation(1), cancellation(2), cancellation(3)
-    writer.record([kept, withdrawn, persisted])
+    kept, ended, persisted = cancellation(1), cancellation(2), cancellation(3)
+    writer.record([kept, ended, persisted])
     with away.following():
         until(lambda: away.open() == {at(1), at(2), at(3)}, "the follower knows all")
-    writer.withdraw([withdrawn])
+    writer.finish([ended.at(Proof.NOT_FOUND)])
     writer.record([persisted.at(Proof.PERSISTED)])
     workload.compact(topic)
     with away.following():
         assert away.open() == {at(1), at(3)}
         assert {one.position: one.proof for one in away.memory.at(PLACE)}[at(3)] is Proof.PERSISTED
-    writer.withdraw([kept, persisted])
+    writer.finish([one.at(Proof.NOT_FOUND) for one in (kept, persisted)])
     workload.compact(topic)
     with away.following():
         assert away.open() == set(), "nothing is left of the log"
@@ -121,13 +121,13 @@ def test_a_follower_that_compaction_overtakes_reads_the_log_again(
     log: PulsarCancellationTopic, topic: TopicName, workload: Workload
 ) -> None:
     writer, slow = Memory(log), Follower(log)
-    withdrawn, others = cancellation(1), [cancellation(entry) for entry in range(10, 30_010)]
-    writer.record([withdrawn])
+    ended, others = cancellation(1), [cancellation(entry) for entry in range(10, 30_010)]
+    writer.record([ended])
     with slow.following():
         until(lambda: slow.open() == {at(1)}, "the follower knows it")
         slow.going.clear()
         writer.record(others)
-        writer.withdraw([withdrawn])
+        writer.finish([ended.at(Proof.NOT_FOUND)])
         workload.compact(topic)
         slow.going.set()
         until(lambda: slow.open() == {one.position for one in others}, "the follower knows what the log holds", 45)

@@ -92,11 +92,11 @@ class Canceller:
         planned = self._explained([target], looked, CancelOptions())
         objection = next(iter(planned.drafts[0].verdicts.values()), None)
         if objection is not None:
-            return looked, _not_again(objection) if objection.proof.cancelled else objection
+            return looked, not_again(objection) if objection.proof.cancelled else objection
         for name, wanted in planned.wanted.items():
             in_log, _ = self._by_log(topic, name, wanted)
             if in_log:
-                return looked, _not_again(in_log[0].cancellation.verdict())
+                return looked, not_again(in_log[0].cancellation.verdict())
             if self._by_room(looked, name, wanted)[1]:
                 return looked, Verdict(name, Proof.REFUSED, Cause.ACK_STATE_FULL, _NO_ROOM)
         return looked, next(iter(planned.wanted.values()))[0].cancellation
@@ -145,6 +145,11 @@ class Canceller:
                 break
             self._world.clock.wait_seconds(_EXPLAIN_WAIT_SECONDS, self._stop)
             planned = plan(targets, looked, known, options)
+        if planned.unexplained and not self._memory.follows:
+            raise TemporaryError(
+                "a message is acknowledged, and the sidecar is not connected to its cancellation log, which tells "
+                "whether another sidecar cancelled it; nothing was done, try again"
+            )
         return planned
 
     # --- acting ----------------------------------------------------------------------------------------------------
@@ -306,7 +311,8 @@ def _tell(
         one.draft.verdicts[name] = verdict
 
 
-def _not_again(known: Verdict) -> Verdict:
+def not_again(known: Verdict) -> Verdict:
+    """Why a message that is cancelled somewhere is not published again."""
     reason = f"the message is cancelled on {known.subscription!r} ({known.proof.value}): a copy would bring it back"
     return Verdict(known.subscription, Proof.REFUSED, Cause.CANCELLED, reason)
 

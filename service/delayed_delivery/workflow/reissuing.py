@@ -4,13 +4,14 @@ The order is part of the safety: look, record the intent in the log, publish, re
 An intent publishes at most once. Whoever finds an intent without a copy (the caller who asks again, or the leading
 sidecar after a crash) looks for the copy by its property and goes on from there; he never publishes another one.
 
-The copy is published before the old message is cancelled, so whatever breaks, the message is delivered at least once.
+The copy is published before the old message is cancelled, and is never cancelled itself: somebody else may have gone on
+with the same intent and cancelled the old message. So whatever breaks, the message is delivered at least once.
 """
 
 import secrets
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import structlog
@@ -18,16 +19,15 @@ import structlog
 from service.delayed_delivery.asserting import over_by_ms
 from service.delayed_delivery.cancelling import CancelOptions, Cause, Outcome, Proof, Target, Verdict
 from service.delayed_delivery.checking import check_entry, choose_subscriptions
-from service.delayed_delivery.facts import EntryAnswer, Unreadable
 from service.delayed_delivery.operating import Reissued, linked
 from service.delayed_delivery.planning import Looked
 from service.delayed_delivery.ports import WholeMessage
-from service.delayed_delivery.reissue_intents import REISSUE_PROPERTY, ReissueIntent, carries, copy_among
+from service.delayed_delivery.reissue_intents import REISSUE_PROPERTY, CopySearch, ReissueIntent
 from service.delayed_delivery.selecting import positions_after
-from service.delayed_delivery.workflow.canceller import Canceller
+from service.delayed_delivery.workflow.canceller import Canceller, not_again
 from service.delayed_delivery.workflow.world import Configuration, Memory, World
 from service.model.errors import NotFoundError, OutcomeUnknownError, SidecarError, TemporaryError
-from service.model.ids import EntryId, LedgerId
+from service.model.ids import EntryId
 from service.model.names import TopicName
 from service.model.positions import Position
 
@@ -40,7 +40,25 @@ _READ_BACK_EVERY_SECONDS = 0.01
 _LEADER_WAITS_MS = 5000
 """So long the leading sidecar leaves an intent to the sidecar that was asked."""
 _LEADER_RETRIES_MS = 2000
+_LONGEST_BACKOFF_MS = 60_000
 _READ_AT_ONCE = 5000
+_PORTIONS_AT_ONCE = 4
+"""So much of what was stored since an intent is looked at before other work gets its turn."""
+
+
+@dataclass(slots=True)
+class _Left:
+    """An intent that the leading sidecar sees to: how far it has come, and when it tries again."""
+
+    search: CopySearch
+    due_ms: int = 0
+    wait_ms: int = _LEADER_RETRIES_MS
+    told: set[str] = field(default_factory=set)
+
+    def postpone(self, now_ms: int, deliver_at_ms: int) -> None:
+        """Wait longer each time, but not beyond the due time; after it the intent is soon over."""
+        self.due_ms = min(now_ms + self.wait_ms, max(deliver_at_ms, now_ms + _LEADER_RETRIES_MS))
+        self.wait_ms = min(2 * self.wait_ms, _LONGEST_BACKOFF_MS)
 
 
 class Reissuer:
@@ -55,7 +73,7 @@ class Reissuer:
         self._canceller = canceller
         self._configuration = configuration
         self._stop = stop
-        self._tried_ms: dict[str, int] = {}
+        self._left: dict[str, _Left] = {}
 
     # --- asked -----------------------------------------------------------------------------------------------------
 
@@ -65,21 +83,20 @@ class Reissuer:
         if not self._memory.follows:
             raise TemporaryError("the sidecar is not connected to its cancellation log; nothing was done, try again")
         intent = self._intents.valid((topic, target.position))
-        is_own = False
         if intent is None:
             begun = self._begin(topic, target, deliver_at_ms, options)
             if isinstance(begun, Verdict):
                 return Reissued(None, deliver_at_ms, Outcome(topic, target, (begun,)))
-            intent, is_own = begun
+            intent = begun
         objection = _other_request(intent, target, deliver_at_ms)
         if objection is not None:
             return Reissued(None, deliver_at_ms, Outcome(topic, target, (objection,)))
-        return self._go_on(intent, target, is_own=is_own)
+        return self._go_on(intent, target)
 
     def _begin(
         self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions
-    ) -> tuple[ReissueIntent, bool] | Verdict:
-        """The intent that counts now, and whether it is this one; or why the message is left alone."""
+    ) -> ReissueIntent | Verdict:
+        """The intent that counts now, or why the message is left alone."""
         looked, wanted = self._canceller.examine(topic, target)
         if isinstance(wanted, Verdict):
             return wanted
@@ -99,8 +116,17 @@ class Reissuer:
         valid = self._recorded(intent)
         if valid.token != intent.token:
             self._intents.drop(intent)
-            return valid, False
-        return self._publish(intent, wanted.entries), True
+            return valid
+        # The log may have been slow to come back: the message may be due by now, or cancelled.
+        objection = self._objection(looked, target) or self._cancelled_meanwhile(topic, target)
+        if objection is not None:
+            self._intents.drop(intent)
+            return objection
+        return self._publish(intent, wanted.entries)
+
+    def _cancelled_meanwhile(self, topic: TopicName, target: Target) -> Verdict | None:
+        known = next((one for one in self._memory.find(topic, target.position) if one.proof.open), None)
+        return None if known is None else not_again(known.verdict())
 
     def _objection(self, looked: Looked, target: Target) -> Verdict | None:
         if target.subscriptions:
@@ -115,10 +141,14 @@ class Reissuer:
 
     def _recorded(self, intent: ReissueIntent) -> ReissueIntent:
         """The intent that counts once this one has come back from the log, and with it everything written before."""
-        self._intents.write(intent)
+        try:
+            self._intents.write(intent)
+        except SidecarError:
+            self._intents.drop(intent)  # it may be stored all the same, and would keep the message from being asked for
+            raise
         clock = self._world.clock
         give_up = clock.monotonic_seconds() + _READ_BACK_SECONDS
-        while not self._intents.holds(intent):
+        while not (self._memory.follows and self._intents.holds(intent)):
             if clock.monotonic_seconds() > give_up:
                 self._intents.drop(intent)
                 raise TemporaryError("the sidecar does not keep up with its cancellation log; nothing was published")
@@ -140,7 +170,7 @@ class Reissuer:
 
     # --- going on --------------------------------------------------------------------------------------------------
 
-    def _go_on(self, intent: ReissueIntent, target: Target, *, is_own: bool) -> Reissued:
+    def _go_on(self, intent: ReissueIntent, target: Target) -> Reissued:
         """From wherever the intent has come to; what is done already is not done again."""
         if intent.copy is None:
             found = self._found(intent)
@@ -148,38 +178,25 @@ class Reissuer:
                 verdict = Verdict(None, Proof.UNKNOWN, Cause.UNCONFIRMED, _unconfirmed(intent))
                 return Reissued(None, intent.new_deliver_at_ms, Outcome(intent.topic, target, (verdict,)))
             intent = self._with_copy(intent, found)
-        if intent.done:
-            verdicts = tuple(one.verdict() for one in self._memory.find(intent.topic, intent.position))
-            return Reissued(intent.copy, intent.new_deliver_at_ms, Outcome(intent.topic, target, verdicts))
-        outcome, taken_back = self._finish(intent, is_own=is_own)
-        copy = None if taken_back and not any(one.proof.cancelled for one in outcome.verdicts) else intent.copy
-        return Reissued(copy, intent.new_deliver_at_ms, outcome._replace(target=target))
+        verdicts = self._known(intent) if intent.done else self._finish(intent)
+        return Reissued(intent.copy, intent.new_deliver_at_ms, Outcome(intent.topic, target, verdicts))
 
-    def _finish(self, intent: ReissueIntent, *, is_own: bool) -> tuple[Outcome, bool]:
-        """Cancel the old message; where it certainly was dispatched before, cancel the copy. Whether that was so.
-
-        Who goes on with another's intent cancels no copy: the old message may have been cancelled already, and its
-        cancellation have ended and be forgotten. Delivered twice is better than not at all.
-        """
+    def _finish(self, intent: ReissueIntent) -> tuple[Verdict, ...]:
+        """Cancel the old message."""
         old = Target(intent.position, intent.deliver_at_ms)
         options = CancelOptions(defer=True, requested_by=intent.requested_by)
         (outcome,) = self._canceller.cancel(intent.topic, [old], options)
-        if any(one.proof is Proof.REFUSED for one in outcome.verdicts):
-            return outcome, False  # the leading sidecar tries again
-        too_late = self._too_late_on(intent, outcome) if is_own and intent.new_deliver_at_ms is not None else ()
-        if too_late:
-            copy = Target(_position(intent), intent.new_deliver_at_ms, None, too_late)
-            self._canceller.cancel(intent.topic, [copy], options)
-        self._intents.write(replace(intent, done=True))
-        return outcome, bool(too_late)
+        if not any(one.proof is Proof.REFUSED for one in outcome.verdicts):  # otherwise the leading sidecar tries again
+            self._intents.write(replace(intent, done=True))
+        return outcome.verdicts
 
-    def _too_late_on(self, intent: ReissueIntent, outcome: Outcome) -> tuple[str, ...]:
-        """The subscriptions on which the old message was dispatched, or acknowledged by somebody else."""
-        late = [one.subscription for one in outcome.verdicts if one.proof is Proof.TOO_LATE]
-        if None not in late:
-            return tuple(name for name in late if name is not None)
-        chosen = choose_subscriptions((), self._world.topics.subscriptions(intent.topic))
-        return tuple(one.name for one in chosen.admitted)
+    def _known(self, intent: ReissueIntent) -> tuple[Verdict, ...]:
+        """What became of the old message, on each subscription."""
+        known = {one.subscription: one.verdict() for one in self._memory.find(intent.topic, intent.position)}
+        subscriptions = self._world.topics.subscriptions(intent.topic)
+        for name in {one.name for one in choose_subscriptions((), subscriptions).admitted} - known.keys():
+            known[name] = Verdict(name, Proof.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN)
+        return tuple(known.values()) or (Verdict(None, Proof.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN),)
 
     def _with_copy(self, intent: ReissueIntent, copy: str) -> ReissueIntent:
         known = replace(intent, copy=copy)
@@ -187,61 +204,70 @@ class Reissuer:
         return known
 
     def _found(self, intent: ReissueIntent) -> str | None:
-        """The message id of the copy, looked for among everything that was stored since the intent."""
-        topics, topic = self._world.topics, intent.topic
-        state = topics.state(topic)
-        if intent.after.ledger_id not in {span.ledger_id for span in state.ledgers}:
-            return None  # what was stored then has been trimmed
-        positions = iter(positions_after(state, intent.after))
-        answers: list[tuple[Position, EntryAnswer]] = []
-        while portion := list(islice(positions, _READ_AT_ONCE)):
-            read = self._world.entries.read(topic, portion)
-            if any(isinstance(one, Unreadable) for one in read.values()):
-                raise TemporaryError(f"the copy was looked for on {topic}, and an entry could not be read; try again")
-            answers += (one for one in read.items() if carries(intent, one[1]))
-        found = copy_among(intent, answers)
-        index = topic.partition_index
-        return None if found is None else f"{found}:{-1 if index is None else index}"
+        """The message id of the copy, looked for among what was stored since the intent.
+
+        The leading sidecar remembers how far it has looked; a few portions at a time, so that nothing waits for it.
+        """
+        topic, known = intent.topic, self._left.get(intent.token)
+        search = known.search if known else CopySearch(intent.after)
+        positions = positions_after(self._world.topics.state(topic), search.until)
+        for number in range(_PORTIONS_AT_ONCE):
+            fresh = list(islice(positions, max(0, _READ_AT_ONCE - len(search.unreadable))))
+            portion = [*search.unreadable, *fresh]
+            if not portion or (number and not fresh):
+                break
+            search = search.having_read(intent, self._world.entries.read(topic, portion))
+            if known:
+                known.search = search
+            found = search.copy()
+            if found is not None:
+                index = topic.partition_index
+                return f"{found}:{-1 if index is None else index}"
+        if search.unreadable:
+            raise TemporaryError(f"the copy was looked for on {topic}, and an entry could not be read; try again")
+        return None
 
     # --- leading ---------------------------------------------------------------------------------------------------
 
     def round(self) -> None:
         """Finish what other sidecars, or this one, left behind; forget what is over."""
         intents = self._intents.all() if self._memory.follows else []
-        for token in self._tried_ms.keys() - {one.token for one in intents}:
-            del self._tried_ms[token]
+        before, self._left = self._left, {}
         for intent in intents:
-            if self._is_due(intent):
-                self._tried_ms[intent.token] = self._world.clock.now_ms()
-                self._see_to_or_postpone(intent)
+            self._left[intent.token] = before.get(intent.token) or _Left(CopySearch(intent.after))
+        for intent in intents:
+            left = self._left[intent.token]
+            if self._is_due(intent, left):
+                left.postpone(self._world.clock.now_ms(), intent.deliver_at_ms)
+                self._see_to_or_postpone(intent, left)
 
-    def _is_due(self, intent: ReissueIntent) -> bool:
+    def _is_due(self, intent: ReissueIntent, left: _Left) -> bool:
         now_ms = self._world.clock.now_ms()
         if intent.done and self._world.brokers_now_ms() < intent.deliver_at_ms:
             return False
-        is_left = now_ms - intent.requested_ms >= _LEADER_WAITS_MS
-        return is_left and now_ms - self._tried_ms.get(intent.token, 0) >= _LEADER_RETRIES_MS
+        return now_ms >= max(left.due_ms, intent.requested_ms + _LEADER_WAITS_MS)
 
-    def _see_to_or_postpone(self, intent: ReissueIntent) -> None:
+    def _see_to_or_postpone(self, intent: ReissueIntent, left: _Left) -> None:
         try:
-            self._see_to(intent)
+            self._see_to(intent, left)
         except NotFoundError:
             self._intents.drop(intent)  # the topic is gone
         except SidecarError as error:
-            log.warning(
-                "a message that was published again is seen to later", error=str(error), topic=str(intent.topic)
-            )
+            _tell_once(left, intent, "a message that was published again is seen to later", str(error))
 
-    def _see_to(self, intent: ReissueIntent) -> None:
+    def _see_to(self, intent: ReissueIntent, left: _Left) -> None:
         policy = self._world.topics.delay_policy(intent.topic)
         is_over = intent.deliver_at_ms <= over_by_ms(policy, self._world.brokers_now_ms())
         is_valid = self._intents.valid((intent.topic, intent.position)) == intent
-        if is_valid and not intent.done:
-            done = self._go_on(intent, Target(intent.position, intent.deliver_at_ms), is_own=False)
-            if done.message_id is None:
-                _report(intent, done.outcome)
-        if is_over:
-            self._intents.drop(intent)
+        try:
+            if is_valid and not intent.done:
+                done = self._go_on(intent, Target(intent.position, intent.deliver_at_ms))
+                if done.message_id is None:
+                    reasons = "; ".join(one.reason or one.proof.value for one in done.outcome.verdicts)
+                    _tell_once(left, intent, "a message was not published again", reasons)
+        finally:
+            if is_over:
+                self._intents.drop(intent)
 
 
 def _stored_until(looked: Looked) -> Position:
@@ -263,16 +289,11 @@ def _other_request(intent: ReissueIntent, target: Target, deliver_at_ms: int | N
     return _refused(Cause.REISSUED, f"the message was published again before, {due}, {copy}")
 
 
-def _position(intent: ReissueIntent) -> Position:
-    assert intent.copy is not None
-    ledger_id, entry_id = (int(part) for part in intent.copy.split(":")[:2])
-    return Position(LedgerId(ledger_id), EntryId(entry_id))
-
-
 def _refused(cause: Cause, reason: str) -> Verdict:
     return Verdict(None, Proof.REFUSED, cause, reason)
 
 
+_NOT_KNOWN = "the copy is stored; whether the old message was cancelled in time is not known, or not known any more"
 _FOR_ALL = _refused(Cause.INVALID, "a copy goes to every subscription; leave subscriptionNames out")
 
 
@@ -283,12 +304,14 @@ def _unconfirmed(intent: ReissueIntent) -> str:
     )
 
 
-def _report(intent: ReissueIntent, outcome: Outcome) -> None:
-    reasons = "; ".join(one.reason or one.proof.value for one in outcome.verdicts)
+def _tell_once(left: _Left, intent: ReissueIntent, event: str, reason: str) -> None:
+    if event in left.told:
+        return
+    left.told.add(event)
     log.warning(
-        "a message was not published again",
+        event,
         topic=str(intent.topic),
         position=str(intent.position),
-        reason=reasons,
+        reason=reason,
         requested_by=intent.requested_by,
     )

@@ -83,6 +83,22 @@ def test_who_leads_without_following_the_log_puts_back_what_had_been_acknowledge
     assert subscription.deliveries == {at(1): 1}
 
 
+def test_who_does_not_follow_the_log_does_not_tell_that_somebody_else_acknowledged() -> None:
+    cluster = FakeCluster()
+    subscription = cluster.subscribe()
+    cluster.publish(3)
+    first, second = FakeSidecar(cluster), FakeSidecar(cluster)
+    second.disconnect()
+    first.cancel(0)
+    with pytest.raises(TemporaryError, match="not connected to its cancellation log"):
+        second.cancel(0, 1)
+    assert subscription.acked == {at(0)}, "nothing was done"
+    second.follow()
+    assert [one.proof for outcome in second.cancel(0, 1) for one in outcome.verdicts] == [Proof.ACKED, Proof.ACKED]
+    second.disconnect()
+    assert second.cancel(2)[0].cancelled, "what is not acknowledged needs no explanation"
+
+
 def test_a_log_that_could_not_be_read_as_a_whole_makes_nobody_forget() -> None:
     memory = Memory(FakeCluster())
     memory.apply([])
