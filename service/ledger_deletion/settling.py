@@ -57,7 +57,7 @@ class _Round:
     """One judging of some records, and what is done about it.
 
     Attributes:
-        may_send: whether a deletion may still be sent: the facts are fresh, and the sidecar is not being stopped.
+        may_send: whether a deletion may still be sent: the facts are fresh, and deletion is neither stopped nor paused.
         last_resort: no other round follows.
         paced: whether deletions keep to the operator's rate.
     """
@@ -140,18 +140,22 @@ class Settler:
     # --- judging and deleting ---------------------------------------------------------------------------------------
 
     def _work_off(self, book: Ledgerbook, candidates: Sequence[Candidate]) -> None:
-        """All of them, as far as the sidecar is not stopped: what was not begun is delivered again."""
+        """All of them, unless the sidecar is stopped or deletion paused: what was not begun is delivered again."""
         waiting = list(candidates)
         most = count = len(waiting)
         while waiting:
             unreached = self._work_through(book, waiting[:count], paced=True)
             if self._pacer.is_stopped():
                 return
+            if self._pacer.is_paused():
+                # Unlike a stop, a pause leaves the consumer connected, which would keep what is not given back.
+                self._postpone_all(book, unreached + waiting[count:], "deletion is paused")
+                return
             if len(unreached) == count:
                 # The facts were old before the first deletion: those of fewer records are gathered faster.
                 most = count // 2
             if most == 0:
-                why = f"gathering the facts of one takes longer than {FACTS_SECONDS:.0f} s"
+                why = "the facts of the first were too old before its turn"
                 self._postpone_all(book, unreached + waiting[count:], why)
                 return
             waiting = unreached + waiting[count:]
@@ -184,7 +188,7 @@ class Settler:
     def _while_fresh(self) -> Callable[[], bool]:
         """Whether facts that are gathered from now on may still be acted on."""
         until = self._clock.monotonic_seconds() + FACTS_SECONDS
-        return lambda: self._clock.monotonic_seconds() <= until and not self._pacer.is_stopped()
+        return lambda: self._clock.monotonic_seconds() <= until and self._pacer.may_go_on()
 
     def _set_apart(
         self, book: Ledgerbook, candidates: Sequence[Candidate], error: PermanentError, *, paced: bool
@@ -238,6 +242,9 @@ class Settler:
         for chunk in self._pacer.chunks(first) if round_.paced else [first]:
             self._delete_chunk(book, chunk, left, round_)
             reached += len(chunk)
+            if not round_.may_send():
+                # The others would wait for their turn, and use up the rate, only to be judged again.
+                break
         left.unreached += [judgement.candidate for judgement in first[reached:]]
 
     def _delete_chunk(self, book: Ledgerbook, judgements: Sequence[Judgement], left: _Open, round_: _Round) -> None:

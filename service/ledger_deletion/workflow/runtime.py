@@ -123,7 +123,7 @@ class Runtime:
         self.shadow_watch = ShadowWatch(world.store, world.shadows, world.clock)
         self.steps = listener
         self._gatherer = Gatherer(world.store, world.entries, world.owners, root)
-        self._pacer = Pacer(world.clock, self.stop, self.rate_per_second)
+        self._pacer = Pacer(world.clock, self.stop, self.rate_per_second, lambda: self.control.paused)
         self._publishers: dict[DeletionTopic, Publisher] = {}
         self._publishers_lock = threading.Lock()
         self.backlog = BacklogMemory(world.topics.backlog, world.clock)

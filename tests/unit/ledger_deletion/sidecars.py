@@ -105,6 +105,7 @@ class Sidecar:
         self.retry_policy = retry_policy
         self.direct = direct
         self.rate_per_second = rate_per_second
+        self.paused = False
         self.stop = stop or NotStopped()
         self.store = wrap(store or world.store)
         self.entries = wrap(world.entries)
@@ -192,7 +193,7 @@ class Sidecar:
                 retry_policy=self.retry_policy,
                 metrics=METRICS,
                 steps=self.steps,
-                pacer=Pacer(self.world.clock, self.stop, lambda: self.rate_per_second),
+                pacer=Pacer(self.world.clock, self.stop, lambda: self.rate_per_second, lambda: self.paused),
                 warn=self.warnings.append,
             )
         return self._settler

@@ -11,7 +11,7 @@ from tests.fakes.clock import FakeClock
 
 
 def pacer(clock: FakeClock, rate: float | None) -> Pacer:
-    return Pacer(clock, threading.Event(), lambda: rate)
+    return Pacer(clock, threading.Event(), lambda: rate, is_paused=lambda: False)
 
 
 def test_without_a_rate_everything_goes_at_once() -> None:
@@ -82,7 +82,7 @@ def test_idle_time_is_not_saved_up() -> None:
 def test_a_rate_that_is_lifted_or_raised_counts_from_the_next_chunk(after: float | None) -> None:
     clock = FakeClock()
     rates: list[float | None] = [1.0]
-    one = Pacer(clock, threading.Event(), lambda: rates[-1])
+    one = Pacer(clock, threading.Event(), lambda: rates[-1], is_paused=lambda: False)
     sizes = []
     for chunk in one.chunks(range(50)):
         sizes.append(len(chunk))
@@ -94,10 +94,36 @@ def test_a_rate_that_is_lifted_or_raised_counts_from_the_next_chunk(after: float
 @pytest.mark.parametrize("rate", [None, 10.0])
 def test_what_waits_when_it_is_stopped_is_not_begun(rate: float | None) -> None:
     clock, stop = FakeClock(), threading.Event()
-    one = Pacer(clock, stop, lambda: rate)
+    one = Pacer(clock, stop, lambda: rate, is_paused=lambda: False)
     list(one.chunks(range(10)))
     assert one.wait()
     stop.set()
     assert one.is_stopped()
     assert not one.wait()
     assert list(one.chunks(range(100))) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "second"), [(0.01, None, 5), (0.01, 1.0, 5), (0.01, 0.02, 50), (0.1, 0.01, 10)]
+)
+def test_a_rate_that_changes_while_it_is_waited_for_counts(before: float, after: float | None, second: int) -> None:
+    clock = FakeClock()
+    one = Pacer(
+        clock,
+        threading.Event(),
+        lambda: before if clock.monotonic_seconds() < 5 else after,
+        is_paused=lambda: False,
+    )
+    moments = [clock.monotonic_seconds() for _ in one.chunks(range(2))]
+    assert moments == [0, second]
+
+
+@pytest.mark.parametrize("rate", [10.0, 0.01])
+def test_what_waits_when_deletion_is_paused_is_not_begun(rate: float) -> None:
+    clock = FakeClock()
+    one = Pacer(clock, threading.Event(), lambda: rate, is_paused=lambda: clock.monotonic_seconds() >= 2.5)
+    assert sum(len(chunk) for chunk in one.chunks(range(100))) == min(30, max(1, int(rate * 3)))
+    assert clock.monotonic_seconds() <= 3.5
+    assert one.is_paused()
+    assert not one.may_go_on()
+    assert not one.is_stopped()

@@ -486,6 +486,7 @@ def test_facts_that_always_take_too_long_postpone_the_batch(world: World, topic:
     report = sidecar.settle()
     assert report is not None
     assert (report.deleted, report.postponed) == (0, 5)
+    assert sidecar.warnings == ["5 records are postponed: the facts of the first were too old before its turn"]
     sidecar.work()
     check(world)
     assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
@@ -515,6 +516,43 @@ def test_what_is_not_begun_when_the_sidecar_stops_comes_again(world: World, topi
     restarted(world).work()
     check(world)
     assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
+
+
+@pytest.mark.parametrize("rate", [None, 2.0])
+def test_what_is_not_begun_when_deletion_is_paused_is_postponed(
+    world: World, topic: TopicName, rate: float | None
+) -> None:
+    orphans = [orphan(world, topic) for _ in range(10)]
+    send(world, *(about(topic, ledger_id) for ledger_id in orphans))
+    sidecar = Sidecar(world, rate_per_second=rate)
+    world.store.before("delete_many", lambda: setattr(sidecar, "paused", True), path=ledger_path(orphans[3]))
+    report = sidecar.settle()
+    assert report is not None
+    assert (report.deleted, report.postponed) == (4, 6)
+    assert sidecar.warnings == ["6 records are postponed: deletion is paused"]
+    sidecar.paused = False
+    sidecar.work()
+    check(world)
+    assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
+
+
+def test_a_batch_that_comes_when_deletion_is_paused_is_postponed(world: World, topic: TopicName) -> None:
+    ledger_id = orphan(world, topic)
+    send(world, about(topic, ledger_id))
+    sidecar = Sidecar(world)
+    sidecar.paused = True
+    report = sidecar.settle()
+    assert report is not None
+    assert (report.deleted, report.postponed) == (0, 1)
+
+
+def test_the_rate_is_not_spent_on_facts_that_are_too_old(world: World, topic: TopicName) -> None:
+    orphans = [orphan(world, topic) for _ in range(10)]
+    send(world, *(about(topic, ledger_id) for ledger_id in orphans))
+    world.store.before("delete_many", lambda: world.clock.advance_ms(10_001), path=ledger_path(orphans[0]))
+    Sidecar(world, rate_per_second=1.0).settle()
+    assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
+    assert world.clock.monotonic_seconds() <= 20
 
 
 # --- what gets lost on the way -----------------------------------------------------------------------------------
