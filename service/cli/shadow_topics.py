@@ -38,7 +38,7 @@ def delete_shadow(
 
     Stock brokers delete the source's ledgers together with a shadow topic. Close the shadow's clients first. The
     command can be stopped at any time: the same command goes on where it stopped. At the end every ledger of the source
-    is looked for; exit code 1 if one is missing that was there before.
+    is looked for; exit code 1 if one is missing that was there before, or if a source does not exist.
 
     Example: pulsar-sidecar topics delete-shadow persistent://public/default/orders-shadow
     """
@@ -54,6 +54,9 @@ def delete_shadow(
             f"{len(answer['missingLedgers'])} ledgers of the source are missing that were there before; "
             "stop the source's clients and look for them on the bookies before these collect garbage"
         )
+    for source in answer["missingSources"]:
+        output.info(output.printable(f"{source} does not exist, so no ledger of it could be looked for"))
+    if answer["missingLedgers"] or answer["missingSources"]:
         raise typer.Exit(ExitCode.FAILED)
 
 

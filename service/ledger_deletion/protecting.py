@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from service.ledger_deletion.operating import ProtectedLedger
-from service.model.errors import AlreadyExistsError, TemporaryError
+from service.model.errors import AlreadyExistsError, OutcomeUnknownError, TemporaryError
 from service.model.ids import LedgerId
 from service.model.metadata import DeletionResult, MetadataStore, Node
 
@@ -23,10 +23,11 @@ def protection_path(ledger_id: LedgerId) -> str:
 
 
 def protect(store: MetadataStore, ledger_id: LedgerId, until_ms: int) -> None:
-    """Protect a ledger until then, by the store's clock; protections that are over are removed."""
-    now_ms = store.now_ms()
-    for over in (each for each in protections(store) if each.until_ms <= now_ms):
-        store.delete(protection_path(over.ledger_id))
+    """Protect a ledger until then, by the store's clock.
+
+    A protection that is over keeps its node until its own ledger is protected anew or `end_protection` removes it:
+    nobody else may, since another sidecar may be protecting that ledger anew at the same moment.
+    """
     path, data = protection_path(ledger_id), str(until_ms).encode()
     try:
         store.create(path, data)
@@ -38,8 +39,17 @@ def protect(store: MetadataStore, ledger_id: LedgerId, until_ms: int) -> None:
 
 
 def end_protection(store: MetadataStore, ledger_id: LedgerId) -> bool:
-    """Whether there was a protection; then it is over."""
-    return store.delete(protection_path(ledger_id)) is DeletionResult.DELETED
+    """Whether there was a protection; then it is over.
+
+    Raises:
+        OutcomeUnknownError: the metadata store's answer was lost.
+    """
+    result = store.delete(protection_path(ledger_id))
+    if result is DeletionResult.UNKNOWN:
+        raise OutcomeUnknownError(
+            f"the metadata store did not say whether the protection of ledger {ledger_id} ended; ask for it again"
+        )
+    return result is DeletionResult.DELETED
 
 
 def protections(store: MetadataStore) -> list[ProtectedLedger]:

@@ -1,8 +1,8 @@
 """Proof that this Pulsar cluster's own lists named a ledger: a signature on the record of a topic's deletion.
 
 A record outlives the operation that wrote it, so the operation's node cannot vouch for it, and whoever may produce to
-``pulsar/system`` can write any operation's id. The key is in the metadata store: whoever can read it there could
-delete the ledgers themselves. Every sidecar of a cluster uses the same key.
+``pulsar/system`` can write any operation's id. The key is in the metadata store, in a node that anybody may read who
+reaches ZooKeeper, even where an ACL protects ``/ledgers``. Every sidecar of a cluster uses the same key.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ def signed(record: PendingDeleteLedgerInfo, key: bytes) -> PendingDeleteLedgerIn
 def is_signed(record: PendingDeleteLedgerInfo, key: bytes | None) -> bool:
     """Whether the record is word for word what this cluster's sidecars have signed."""
     given = record.mark.signature
-    if key is None or given is None or not given.isascii():
+    if key is None or len(key) != _KEY_BYTES or given is None or not given.isascii():
         return False
     return hmac.compare_digest(given, _signature(record, key))
 

@@ -51,6 +51,7 @@ class FakeDeletionService:
     protected: dict[int, int] = field(default_factory=dict)
     shadow_answers: list[Any] = field(default_factory=list)
     """For each call of `delete_shadow`: an error, or the stage, what it waits for and ledgers that are lost."""
+    missing_sources: tuple[TopicName, ...] = ()
     missing: str | None = None
     remembers: bool = False
     enabled: bool = True
@@ -102,7 +103,7 @@ class FakeDeletionService:
             "persistent://public/default/source",
             stage,
             1_700_000_000_000,
-            SourceCheck(5, (LedgerId(3), *lost)),
+            SourceCheck(5, (LedgerId(3), *lost), self.missing_sources),
             (LedgerId(3),),
             waits_for,
         )

@@ -1,5 +1,8 @@
 """One ZooKeeper session for all threads: it comes back by itself, and nobody waits for it without an end.
 
+Nodes are made with ZooKeeper's open ACL, whatever the credential: brokers and bookies, who may have another one or
+none, have to work with a ledger's node that is brought back.
+
 Invariants: a call made without a connection fails within the patience configured, and at once when the connection has
 been away for longer; a read is repeated until then, a write never is; a connection whose thread died is replaced.
 """

@@ -160,7 +160,7 @@ class LedgerDeletion:
         return status
 
     def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
-        self._require_enabled()
+        self._require_ready()
         refuse_own_topics(topic)
         status = self._runtime.shadow_deleter.advance(OperationId(uuid.uuid4().hex), topic, requested_by=requested_by)
         log.info("shadow deletion", topic=str(topic), stage=status.stage.value, waits_for=status.waits_for)

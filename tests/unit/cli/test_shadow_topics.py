@@ -57,6 +57,13 @@ def test_a_ledger_that_is_lost_is_a_failure(terminal: Terminal, service: FakeDel
     assert "1 ledgers of the source are missing that were there before" in ran.err
 
 
+def test_a_source_that_could_not_be_looked_at_is_no_success(terminal: Terminal, service: FakeDeletionService) -> None:
+    service.missing_sources = (parse_topic_name("persistent://public/default/source"),)
+    ran = terminal.run("topics", "delete-shadow", "orders-shadow", "--output", "json")
+    assert (ran.code, json.loads(ran.out)["stage"]) == (1, "done")
+    assert "persistent://public/default/source does not exist, so no ledger of it could be looked for" in ran.err
+
+
 def test_a_topic_without_ledgers_is_refused(terminal: Terminal, service: FakeDeletionService) -> None:
     assert terminal.run("topics", "delete-shadow", "non-persistent://a/b/c").code == 1
     assert service.asked == []

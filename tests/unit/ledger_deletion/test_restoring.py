@@ -8,7 +8,7 @@ import pytest
 from service.ledger_deletion.operating import ProtectedLedger, Undeleted
 from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
 from service.ledger_deletion.ports import DeletionTopic
-from service.ledger_deletion.protecting import end_protection, protection_path, protections
+from service.ledger_deletion.protecting import end_protection, protect, protection_path, protections
 from service.ledger_deletion.restoring import undelete
 from service.ledger_deletion.steps import GoOn
 from service.ledger_ownership.paths import ledger_path
@@ -241,17 +241,32 @@ def test_a_protection_that_cannot_be_read_protects(world: World, topic: TopicNam
     assert dead(world) == {(ledger_id, "LEDGER")}
 
 
-def test_only_protections_that_are_over_are_forgotten(world: World, topic: TopicName) -> None:
+def test_protecting_one_ledger_leaves_the_protections_of_others_alone(world: World, topic: TopicName) -> None:
     first, _ = deleted(world, topic)
     restore(world, first)
-    world.clock.advance_ms(1)
+    world.clock.advance_ms(PROTECTION_MS)
     second, _ = deleted(world, topic)
+    until_ms = world.store.now_ms() + PROTECTION_MS
+    # Another sidecar protects the first one anew while this one protects the second.
+    other = world.store.other_session()
+    renewals = [until_ms]
+
+    def renew() -> None:
+        if renewals:
+            protect(other, first, renewals.pop())
+
+    world.store.before("delete", renew)
+    world.store.before("create", renew)
     restore(world, second)
-    assert {each.ledger_id for each in protections(world.store)} == {first, second}
-    world.clock.advance_ms(PROTECTION_MS - 1)
-    third, _ = deleted(world, topic)
-    restore(world, third)
-    assert {each.ledger_id for each in protections(world.store)} == {second, third}
+    assert {each.ledger_id: each.until_ms for each in protections(world.store)} == {first: until_ms, second: until_ms}
+
+
+def test_whether_a_protection_ended_is_not_guessed(world: World, topic: TopicName) -> None:
+    ledger_id, _ = deleted(world, topic)
+    restore(world, ledger_id)
+    world.store.lose_answer_next("delete", applied=True)
+    with pytest.raises(OutcomeUnknownError, match=f"ledger {ledger_id}"):
+        end_protection(world.store, ledger_id)
 
 
 def test_a_ledger_brought_back_twice_is_protected_anew(world: World, topic: TopicName) -> None:

@@ -132,6 +132,8 @@ def test_a_signature_holds_for_exactly_one_record() -> None:
     assert is_signed(mine, KEY)
     assert not is_signed(mine, b"o" * 32)
     assert not is_signed(mine, None)
+    for key in (b"", b"short", KEY + b"k"):
+        assert not is_signed(signed(record(created_ms=5), key), key)
     assert not is_signed(record(created_ms=5), KEY)
     for other in (
         replace(mine, ledger_id=LedgerId(8)),
