@@ -112,11 +112,14 @@ def limit_rate(sidecars: Sequence[SidecarProcess], ledgers_per_second: float | N
         until(lambda each=sidecar: each.metrics().get(RATE_LIMIT) == ledgers_per_second, "the limit is in force")
 
 
-def some_in_hand(scene: Scene, sidecars: Sequence[SidecarProcess]) -> SidecarProcess:
-    """The sidecar that works on a batch, once it has begun to delete and before it has ended."""
-    names = until(lambda: set(judged(scene).values()), "a sidecar has begun to delete")
-    until(lambda: len(judged(scene)) >= 5, "it has deleted some")
-    assert len(judged(scene)) < RECORDS
+def some_in_hand(
+    scene: Scene, sidecars: Sequence[SidecarProcess], records: Sequence[dict[str, object]]
+) -> SidecarProcess:
+    """The sidecar that works on a batch, once it has deleted some of its ledgers and before it has deleted all."""
+    ledger_ids = [LedgerId(record["ledgerId"]) for record in records]  # type: ignore[arg-type]
+    until(lambda: len(scene.workload.existing(ledger_ids)) <= RECORDS - 5, "a sidecar has deleted some")
+    names = set(judged(scene).values())
+    assert scene.workload.existing(ledger_ids)
     return next(sidecar for sidecar in sidecars if sidecar.name in names)
 
 
@@ -129,7 +132,7 @@ def test_a_killed_sidecar_leaves_its_records_to_the_other(scene: Scene) -> None:
     sidecars = scene.start_together({}, {})
     limit_rate(sidecars, SLOWLY)
     scene.append(sidecars[0], records)
-    busy = some_in_hand(scene, sidecars)
+    busy = some_in_hand(scene, sidecars, records)
     busy.kill()
     (other,) = (sidecar for sidecar in sidecars if sidecar is not busy)
     limit_rate([other], None)
@@ -144,7 +147,7 @@ def test_a_terminated_sidecar_ends_in_order_and_loses_nothing(scene: Scene) -> N
     sidecar = scene.start_alone()
     limit_rate([sidecar], SLOWLY)
     scene.append(sidecar, records)
-    assert some_in_hand(scene, [sidecar]) is sidecar
+    assert some_in_hand(scene, [sidecar], records) is sidecar
     assert sidecar.terminate() == 0
     assert "Traceback" not in sidecar.log(1000)
     other = scene.start_alone()
