@@ -81,7 +81,7 @@ from service.settings import Settings
 from service.settings_loading import load_settings
 
 _CLOSING_SECONDS = 25.0
-_CLOSING_WITHOUT_CLUSTER_SECONDS = 5.0
+_CLOSING_WITHOUT_ZOOKEEPER_SECONDS = 5.0
 _QUICK = HttpTimeouts(connect_seconds=3.0, read_seconds=5.0)
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 _SWITCH_SECONDS = 0.001
@@ -153,8 +153,9 @@ def _run(
     try:
         server.run([listening])
     finally:
-        is_away = watch.missing()
-        seconds = _CLOSING_SECONDS if is_away is None else _CLOSING_WITHOUT_CLUSTER_SECONDS
+        # Brokers that are away with it are the ordinary case: both restart in one pod.
+        is_away = watch.missing(_zookeeper(settings))
+        seconds = _CLOSING_SECONDS if is_away is None else _CLOSING_WITHOUT_ZOOKEEPER_SECONDS
         _log.info("stopping", at_most_seconds=seconds, missing=is_away)
         deadline.begin(seconds)
         opening.end()
@@ -183,8 +184,7 @@ def _open_rooms(
     service.start()
     cancelling.start()
     acknowledged.watch.start()
-    hosts = parse_metadata_store_url(settings.metadata_store_url).hosts
-    watch.watch(f"ZooKeeper at {hosts}", lambda: access.store.read(settings.ledgers_root_path))
+    watch.watch(_zookeeper(settings), lambda: access.store.read(settings.ledgers_root_path))
     _log.info(
         "rooms opened",
         cluster=cluster_name,
@@ -192,6 +192,11 @@ def _open_rooms(
         two_phase_deletion=settings.topic_two_phase_deletion_enabled,
     )
     return app
+
+
+def _zookeeper(settings: Settings) -> str:
+    """Its name in messages."""
+    return f"ZooKeeper at {parse_metadata_store_url(settings.metadata_store_url).hosts}"
 
 
 def _prepare_interpreter() -> None:

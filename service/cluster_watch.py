@@ -34,8 +34,10 @@ class ClusterWatch:
         self._missing[part] = f"{part} has not answered yet"
         threading.Thread(target=self._keep_asking, args=(part, ask), name=f"watch {part}", daemon=True).start()
 
-    def missing(self) -> str | None:
-        """What is away and why; None while everything answers."""
+    def missing(self, part: str | None = None) -> str | None:
+        """What is away and why, of everything or of one part; None while that answers, or is not watched."""
+        if part is not None:
+            return self._missing.get(part)
         return next((reason for reason in list(self._missing.values()) if reason is not None), None)
 
     def close(self) -> None:

@@ -127,6 +127,7 @@ def admin_nodes_task() -> Task:
     def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
         found = admin_facts(batch)
         yield _facts(_shadow_facts(found.shadows))
+        yield _facts(_damage_facts(found.damages))
         yield _facts({"tag": RETENTION, "path": path, "reason": text} for path, text in found.retentions.items())
 
     return _task(look)

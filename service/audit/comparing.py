@@ -158,7 +158,9 @@ class Comparing:
         self._say(f"{sum(map(len, listed)):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
         sets = LedgerSets(listed, dumped)
         decoded = {subtree: list(_told_to(sets, parts)) for subtree, parts in nodes.items()}
-        seen = self._seen(decoded, chain.from_iterable(unknown), chain.from_iterable(tenants))
+        known_admin = list(admin)
+        unread_topics = (damage for facts in known_admin for damage in facts.damages)
+        seen = self._seen(decoded, chain(chain.from_iterable(unknown), unread_topics), chain.from_iterable(tenants))
         sets.refer(seen.singles.column("ledger_id").to_numpy())
         self._say(f"{sets.references:,} references")
         gone = self._gone(sets, unread_directories)
@@ -169,7 +171,6 @@ class Comparing:
         counted = [*(part.usage for part in seen.parts()), named_usage(single_usage(alone, sizes))]
         named_in_vain = _named_in_vain(gone, seen, list(lists))
         missing = made_before(named_in_vain, sets.newest())
-        known_admin = list(admin)
         shadows = _shadows(seen, known_admin)
         usage = _usage(counted, named_in_vain, seen, shadows)
         orphans, unattributed = self._judge(cases, seen.shields, {node.path: node for some in owners for node in some})

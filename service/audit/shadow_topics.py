@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from service.audit.shields import Damage, Reach
 from service.audit.summaries import Danger
 from service.ledger_ownership.paths import PARTITIONED_TOPICS
 from service.ledger_ownership.shadows import Shadow, shadow_at
@@ -31,10 +32,12 @@ class ShadowFacts:
 
     Attributes:
         retentions: what namespaces' policies say of retention, by ``tenant/namespace``.
+        damages: partitioned topics' nodes that may be shadows' and cannot be read.
     """
 
     shadows: tuple[Shadow, ...]
     retentions: Mapping[str, str]
+    damages: tuple[Damage, ...]
 
 
 def admin_facts(nodes: pa.RecordBatch) -> ShadowFacts:
@@ -47,7 +50,12 @@ def admin_facts(nodes: pa.RecordBatch) -> ShadowFacts:
         for row in policies
         if row["path"].count("/") > _POLICIES.count("/") and row["value"]
     }
-    return ShadowFacts(tuple(_partitioned_shadows(partitioned.select(["path", "value"]).to_pylist())), retentions)
+    found = list(_partitioned_shadows(partitioned.select(["path", "value"]).to_pylist()))
+    return ShadowFacts(
+        tuple(each for each in found if isinstance(each, Shadow)),
+        retentions,
+        tuple(each for each in found if isinstance(each, Damage)),
+    )
 
 
 def dangers(shadows: Iterable[Shadow], retentions: Mapping[str, str]) -> tuple[Danger, ...]:
@@ -62,12 +70,12 @@ def dangers(shadows: Iterable[Shadow], retentions: Mapping[str, str]) -> tuple[D
     )
 
 
-def _partitioned_shadows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Shadow]:
+def _partitioned_shadows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Shadow | Damage]:
     for row in rows:
         try:
             shadow = shadow_at(row["path"], row["value"] or b"")
-        except UndecodableError:
-            # What it says of partitions is nothing that an audit rests on.
+        except UndecodableError as error:
+            yield Damage(row["path"], Reach.NOTHING, str(error))
             continue
         if shadow is not None:
             yield shadow

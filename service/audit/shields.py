@@ -32,6 +32,8 @@ class Reach(StrEnum):
     """A cursor or a schema: what claims exactly this owner."""
     COMPACTED = "compacted"
     """A compaction cursor's ledger: compacted ledgers of this topic."""
+    NOTHING = "nothing"
+    """A partitioned topic's node: it names no ledger, but may make its topic a shadow."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,6 +70,10 @@ _CONSEQUENCES = {
     Reach.COMPACTED: (
         "compaction cursors whose ledger was not read",
         "no compacted ledger of their topics is condemned",
+    ),
+    Reach.NOTHING: (
+        "partitioned topics that cannot be understood",
+        "they may be shadow topics that endanger their sources' ledgers; they reference none themselves",
     ),
 }
 

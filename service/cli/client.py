@@ -45,7 +45,8 @@ class SidecarClient:
         self._timeout_seconds = timeout_seconds
         self._session = requests.Session()
         self._session.trust_env = False  # no proxy and no .netrc may take the token's place
-        trusting(tls.trust_certificates_file)  # requests would tell a file that cannot be used only at the first call
+        if tls.trust_certificates_file is not None:
+            trusting(tls.trust_certificates_file)  # requests would tell of a file that it cannot use only when it calls
         trusted = True if tls.trust_certificates_file is None else str(tls.trust_certificates_file)
         self._session.verify = False if tls.allow_insecure else trusted
         if not tls.verify_hostname:

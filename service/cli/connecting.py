@@ -64,8 +64,9 @@ class GlobalOptions:
                 _chosen(self.tls_enable_hostname_verification, written.get("tls_enable_hostname_verification"), True),
             ),
         )
-        host = urlsplit(admin_url).hostname or ""
-        if token is not None and admin_url.startswith("http://") and not is_loopback(host):
+        parts = urlsplit(admin_url)
+        host = parts.hostname or ""
+        if token is not None and parts.scheme == "http" and not is_loopback(host):
             info(f"the token travels in clear to {printable(host)}; let the sidecar speak TLS and use https://")
         return client
 

@@ -34,6 +34,8 @@ class ShadowBrokers:
         self.policy_is_late = False
         self.unloads_missed = 0
         """So many unloads meet a broker that has just lost the topic's bundle; another one keeps it loaded."""
+        self.replicators_linger = False
+        """Unloading a source does not disconnect its replicators yet."""
         self.after_deletion: Callable[[TopicName], None] = lambda _: None
         self._loaded: dict[TopicName, tuple[LedgerId, ...]] = {}
         self._loading: dict[TopicName, str | None] = {}
@@ -148,7 +150,8 @@ class ShadowBrokers:
             self._unload(topic.partition(index))
 
     def _unload(self, topic: TopicName) -> None:
-        for shadow in [shadow for shadow, source in self.replicating.items() if source == topic]:
+        lost = () if self.replicators_linger else list(self.replicating.items())
+        for shadow in [shadow for shadow, source in lost if source == topic]:
             del self.replicating[shadow]
         if topic in self._loaded and self.unloads_missed:
             self.unloads_missed -= 1

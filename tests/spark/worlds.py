@@ -59,7 +59,8 @@ class RandomCluster:
         if draw(st.booleans()):
             # The name that one of the topics is a partition of.
             shadow = json.dumps({"partitions": 4, "properties": {SHADOW_SOURCE: self._topics[0]}}).encode()
-            world.nodes[f"/admin/partitioned-topics/t{self._number}/n/persistent/b%2Fc"] = shadow
+            node = f"/admin/partitioned-topics/t{self._number}/n/persistent/b%2Fc"
+            world.nodes[node] = draw(st.sampled_from([shadow, shadow[:-1]]))
         for schema in draw(st.sets(st.sampled_from(self._schemas))):
             world.nodes[f"/schemas/{schema}"] = schema_locator_bytes(draw(st.lists(self._ids, min_size=1, max_size=3)))
         world.log_segments.append(segment_row(draw(st.one_of(st.none(), self._ids))))

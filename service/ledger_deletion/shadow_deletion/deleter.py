@@ -47,6 +47,7 @@ from service.model.names import TopicName
 _REPORT_KEPT_MS = 24 * 3_600_000
 _PARTITIONS_A_CALL = 50
 """A call has to be answered before its client gives up waiting."""
+_BETWEEN_UNLOADS_MS = 15_000
 _RETRIED_REFUSALS = (409, 412)
 """What brokers answer to a deletion while clients or another change are in its way."""
 
@@ -63,6 +64,8 @@ class ShadowDeleter:
         self._admin = admin
         self._owners = owners
         self._root = ledgers_root
+        self._unloaded_ms: dict[OperationId, int] = {}
+        """When this process unloaded the sources of a deletion whose replicators it still waits for."""
 
     def advance(self, operation_id: OperationId, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
         """Begin the topic's deletion, under the new id, or take the next stage of the one that was begun.
@@ -172,12 +175,21 @@ class ShadowDeleter:
         The replicator's producer outlives its policy until the source is unloaded, and would create the name again.
         """
         self._take_out_of_list(deletion)
+        self._unload_sources(deletion)
+        if self._refuse_clients(deletion):
+            raise _NotYetError(f"the source's replicator is still connected to {deletion.topic}")
+        self._unloaded_ms.pop(deletion.operation_id, None)
+        return deletion.at(ShadowDeletionStage.DETACHING)
+
+    def _unload_sources(self, deletion: ShadowDeletion) -> None:
+        """Once for some seconds of calls: it disconnects the source's clients, and replicators go a little later."""
+        last_ms = self._unloaded_ms.get(deletion.operation_id)
+        if last_ms is not None and 0 <= self._store.now_ms() - last_ms < _BETWEEN_UNLOADS_MS:
+            return
         # Brokers unload a partitioned topic's partitions at once.
         for source in dict.fromkeys(source.base if deletion.partitioned else source for source in deletion.sources):
             self._unload(source)
-        if self._refuse_clients(deletion):
-            raise _NotYetError(f"the source's replicator is still connected to {deletion.topic}")
-        return deletion.at(ShadowDeletionStage.DETACHING)
+        self._unloaded_ms[deletion.operation_id] = self._store.now_ms()
 
     def _take_out_of_list(self, deletion: ShadowDeletion) -> None:
         source = source_topic(deletion.source)

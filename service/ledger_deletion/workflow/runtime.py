@@ -120,7 +120,7 @@ class Runtime:
         recorder = Recorder(world.store, world.entries, world.owners, world.topics, root, metrics, listener)
         self.deleter = TopicDeleter(instance.name, world.store, recorder, world.admin, listener)
         self.shadow_deleter = ShadowDeleter(world.store, world.shadow_admin, world.owners, root)
-        self.shadow_watch = ShadowWatch(world.store, world.shadows, world.clock)
+        self.shadow_watch = ShadowWatch(world.store, world.shadows, world.clock, lambda: len(self.register.instances()))
         self.steps = listener
         self._gatherer = Gatherer(world.store, world.entries, world.owners, root)
         self._pacer = Pacer(world.clock, self.stop, self.rate_per_second, lambda: self.control.paused)

@@ -3,7 +3,7 @@
 Invariant: a look that has not ended, or that failed, is told as such, never as "there are none".
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -30,10 +30,18 @@ _NOT_KNOWN_YET = "shadow topics are not known yet: the first look for those that
 class ShadowWatch:
     """What the last look found; `run` is a loop for a thread of its own."""
 
-    def __init__(self, store: MetadataStore, shadows: EndangeredSources, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        shadows: EndangeredSources,
+        clock: Clock,
+        sidecars: Callable[[], int] = lambda: 1,
+    ) -> None:
+        """``sidecars``: how many there are; they share the rate, because each looks for itself."""
         self._store = store
         self._shadows = shadows
         self._clock = clock
+        self._sidecars = sidecars
         self._found: tuple[str, ...] = ()
         self._looked_at: str | None = None
         self._warnings: tuple[str, ...] = (_NOT_KNOWN_YET,)
@@ -110,16 +118,23 @@ class ShadowWatch:
     def _nodes(self, stop: StopSignal) -> Iterator[Node]:
         """The nodes of all persistent topics at a bounded rate; ends early when stopped."""
         every = self._paths()
+        per_second = _NODES_PER_SECOND / max(1, self._sidecars())
         while paths := list(islice(every, _NODES_AT_ONCE)):
             yield from (node for node in self._store.read_many(paths) if node is not None)
-            if self._clock.wait_seconds(len(paths) / _NODES_PER_SECOND, stop):
+            if self._clock.wait_seconds(len(paths) / per_second, stop):
                 return
 
     def _paths(self) -> Iterator[str]:
         for root in (PARTITIONED_TOPICS, MANAGED_LEDGERS):
             for tenant in self._store.children(root) or ():
                 for namespace in self._store.children(f"{root}/{tenant}") or ():
-                    topics = f"{root}/{tenant}/{namespace}/persistent"
-                    # Read as well, so that namespaces without topics count for the rate.
-                    yield topics
-                    yield from (f"{topics}/{name}" for name in self._store.children(topics) or ())
+                    yield from self._paths_below(f"{root}/{tenant}/{namespace}")
+
+    def _paths_below(self, namespace: str) -> Iterator[str]:
+        """The topics of a namespace, or of the namespaces below a V1 name's cluster."""
+        # Directories are read as well, so that those without topics count for the rate.
+        yield namespace
+        for name in self._store.children(namespace) or ():
+            topics = f"{namespace}/persistent" if name == "persistent" else f"{namespace}/{name}/persistent"
+            yield topics
+            yield from (f"{topics}/{topic}" for topic in self._store.children(topics) or ())

@@ -93,6 +93,15 @@ def test_a_ledger_that_a_shadow_lists_is_never_condemned(auditor: Auditor, world
     assert auditor.twice(world).orphans == {}
 
 
+def test_a_partitioned_topic_that_may_be_a_shadow_and_cannot_be_read_is_told(auditor: Auditor, world: World) -> None:
+    before = auditor.audit(world)
+    world.nodes["/admin/partitioned-topics/t/n/persistent/broken"] = b'{"PULSAR.SHADOW_SOURCE'
+    found = auditor.audit(world)
+    (row,) = [row for row in found.summary.unseen if row not in before.summary.unseen]
+    assert (row.what, row.count) == ("partitioned topics that cannot be understood", 1)
+    assert found.orphans.keys() == before.orphans.keys()
+
+
 def test_an_audit_of_an_earlier_build_looked_for_none(auditor: Auditor, world: World) -> None:
     document = auditor.audit(world).summary.document()
     del document["dangers"]

@@ -128,6 +128,8 @@ def test_the_watch_says_what_is_away_and_that_it_came_back() -> None:
         assert watch.missing() is None
         watch.watch("the brokers at broker-1", ask)
         until(lambda: watch.missing() == "nobody answers at broker-1", "the absence is not told")
+        assert watch.missing("the brokers at broker-1") == "nobody answers at broker-1"
+        assert watch.missing("ZooKeeper at z:2181") is None
         away.clear()
         until(lambda: watch.missing() is None, "the return is not told")
 

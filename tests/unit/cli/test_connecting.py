@@ -1,4 +1,5 @@
 import base64
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ import pytest
 
 from service.api.authentication import TokenAuthentication
 from service.api.token_keys import secret_key
+from service.cli.client import SidecarClient, Tls
 from service.cli.credentials import token_of
 from service.model.clocks import SystemClock
 from service.model.errors import InvalidInputError
@@ -82,6 +84,14 @@ def test_params_without_a_token_are_refused_and_not_told(params: str) -> None:
 def test_a_timeout_that_is_none(timeout: str, terminal: Terminal) -> None:
     terminal.set("PULSAR_SIDECAR_REQUEST_TIMEOUT", timeout)
     assert terminal.run("ledger-deletion", "status").code == 1
+
+
+def test_the_systems_authorities_are_not_loaded_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object, **__: object) -> ssl.SSLContext:
+        raise AssertionError("the system's authorities were loaded")
+
+    monkeypatch.setattr("service.model.certificates.ssl.create_default_context", load)
+    SidecarClient("http://127.0.0.1:8750", None, 1.0, Tls())
 
 
 def test_help_answers_without_loading_clients_and_servers() -> None:

@@ -120,7 +120,7 @@ def test_a_command_whose_output_nobody_reads_on_does_its_work() -> None:
 
 def test_a_token_that_travels_in_clear_is_a_warning(terminal: Terminal) -> None:
     arguments = ("--request-timeout", "0.001", "--auth-params", "token:abc", "ledger-deletion", "status")
-    clear = terminal.run("--admin-url", "http://192.0.2.1:8750", *arguments)
-    assert "the token travels in clear to 192.0.2.1" in clear.err
+    for url in ("http://192.0.2.1:8750", "HTTP://192.0.2.1:8750"):
+        assert "the token travels in clear to 192.0.2.1" in terminal.run("--admin-url", url, *arguments).err
     for url in ("http://127.0.0.1:1", "https://192.0.2.1:8750"):
         assert "in clear" not in terminal.run("--admin-url", url, *arguments).err

@@ -138,6 +138,29 @@ def test_a_replicator_that_connects_again_is_disconnected_again() -> None:
     made.check()
 
 
+def test_a_source_is_not_unloaded_again_and_again_while_its_replicator_goes() -> None:
+    made = setting(listed=True)
+    made.advance_to(Stage.DISCONNECTING)
+    made.brokers.replicators_linger = True
+    sidecar = made.sidecar()
+    for _ in range(5):
+        status = made.advance(sidecar)
+        assert (status.stage, status.waits_for) == (
+            Stage.DISCONNECTING, f"the source's replicator is still connected to {SHADOW}",
+        )  # fmt: skip
+        made.store.advance_ms(1_000)
+    assert made.brokers.asked.count("unload orders") == 1
+    made.store.advance_ms(15_000)
+    made.advance(sidecar)
+    assert made.brokers.asked.count("unload orders") == 2
+    made.brokers.replicating.clear()
+    assert made.advance(sidecar).stage is Stage.DETACHING
+    assert made.brokers.asked.count("unload orders") == 2
+    made.brokers.replicators_linger = False
+    made.delete(sidecar)
+    made.check()
+
+
 def test_a_broker_that_lists_the_ledgers_again_is_undone() -> None:
     made = setting()
     made.brokers.kept_forever.add(made.shadow)

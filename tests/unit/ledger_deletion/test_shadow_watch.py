@@ -176,6 +176,21 @@ def test_the_rate_of_the_walk_is_bounded(watched: Watched) -> None:
     assert sum(watched.clock.waits[:-1]) == pytest.approx(sum(portions) / 2_000)
 
 
+def test_sidecars_share_the_rate(watched: Watched) -> None:
+    watched.watch = ShadowWatch(watched.world.store, watched.brokers, watched.clock, lambda: 3)
+    for number in range(600):
+        watched.world.store.put(f"/managed-ledgers/public/default/persistent/plain-{number}", managed_ledger_bytes([1]))
+    watched.look()
+    assert watched.clock.waits[0] == pytest.approx(500 / 2_000 * 3)
+
+
+@pytest.mark.parametrize("name", ["persistent://tenant/east/space/shadow", "persistent://tenant/persistent/shadow"])
+def test_shadows_are_found_under_names_of_every_form(watched: Watched, name: str) -> None:
+    watched.world.shadow(name, watched.source)
+    (warning,) = watched.look()
+    assert name in warning
+
+
 def test_a_hundred_are_named_and_the_others_counted(watched: Watched) -> None:
     for number in range(103):
         watched.world.shadow(f"{SHADOW}-{number:03}", watched.source)
