@@ -158,6 +158,10 @@ class Book:
             dropped += sum(self._forget_open(place, position) is not None for position in unseen)
         return dropped
 
+    def keep(self, topic: TopicName, position: Position, subscription: str) -> None:
+        """The log holds it; `sweep_unseen` does not drop it."""
+        self._see((topic, subscription), position)
+
     def keep_unseen(self) -> None:
         """Drop nothing: the log could not be read as a whole."""
         for sheet in self._sheets.values():

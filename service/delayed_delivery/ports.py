@@ -168,7 +168,8 @@ class CancellationTopic(Protocol):
         """Apply every record of the topic in order, several at a time, then new ones as they come, until ``stopped``.
 
         ``caught_up`` is called once, when everything stored before the call has been applied, with the number of
-        entries that could not be read. Raises TemporaryError when records may have been missed since.
+        entries that could not be read, or were compacted away meanwhile. Raises TemporaryError when records may have
+        been missed.
         """
         ...
 

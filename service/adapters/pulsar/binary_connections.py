@@ -93,13 +93,14 @@ class BinaryConnection:
         self._credentials = credentials
         self._ids = itertools.count(1)
         self._unanswered: set[int] = set()
+        self._is_closed = False
         self.frames_received = 0
         self._handshake(proxied_to)
 
     @property
     def is_settled(self) -> bool:
-        """Whether every request has been answered."""
-        return not self._unanswered
+        """Whether it can be used again: it is open, and every request has been answered."""
+        return not self._is_closed and not self._unanswered
 
     def next_id(self) -> int:
         """A number that no other request, consumer or producer of this connection has."""
@@ -168,6 +169,7 @@ class BinaryConnection:
 
     def close(self) -> None:
         """Close it; the broker forgets its consumers."""
+        self._is_closed = True
         self._connection.close()
 
     def _handshake(self, proxied_to: str | None) -> None:

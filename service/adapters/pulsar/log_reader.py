@@ -5,7 +5,8 @@ Why not a client's reader: it hands out one record after the other, each for the
 Nothing runs in the background: a connection that breaks ends the reading with an error, and whoever follows the log
 begins again. Invariants: "caught up" is said when everything that the broker called the last message had been applied;
 no record is missed from then on. Brokers hand a reader that compaction overtakes what compaction left, and so never the
-empty record that made a key be forgotten: such a reading ends with an error too.
+empty record that made a key be forgotten: such a reading ends with an error too. Where that happens before the end was
+reached, "caught up" is said first, with one entry more that could not be read: nobody waits for a log without end.
 """
 
 import secrets
@@ -20,7 +21,7 @@ from service.adapters.pulsar.cursor_positions import Compaction
 from service.adapters.pulsar.keyed_batches import KeyedEntry, keyed_entry
 from service.adapters.pulsar.topic_owners import TopicOwners
 from service.model.clocks import Clock
-from service.model.errors import TemporaryError, UndecodableError
+from service.model.errors import SidecarError, TemporaryError, UndecodableError
 from service.model.ids import EntryId, LedgerId
 from service.model.names import TopicName
 from service.model.positions import Position
@@ -31,6 +32,7 @@ Records = Sequence[tuple[str, bytes | None]]
 _PERMITS: Final = 20_000
 _LOOK_UP_SECONDS: Final = 0.5
 """How often somebody who waits for a record looks whether it is to stop."""
+_ANSWER_SECONDS: Final = 15.0
 _SILENCE_SECONDS: Final = 75.0
 """Brokers send a ping every 30 s (``keepAliveIntervalSeconds``)."""
 _QUIET_SECONDS: Final = 15.0
@@ -108,11 +110,9 @@ class _Reading:
         self._join()
         end = self._last_message()
         self._connection.send(self._flow(_PERMITS))
-        self._connection.wait_at_most(_LOOK_UP_SECONDS)
         while not stopped():
             if self._is_behind and self._seen >= end:
-                self._check_caught_up()
-                caught_up(self._unreadable)
+                self._tell_caught_up(caught_up)
             records = self._next()
             if records:
                 apply(records)
@@ -143,7 +143,9 @@ class _Reading:
         request_id = self._connection.next_request_id()
         command = api.CommandGetLastMessageId(consumer_id=self._id, request_id=request_id)
         self._connection.send(api.BaseCommand(type=api.BaseCommand.GET_LAST_MESSAGE_ID, getLastMessageId=command))
+        self._connection.wait_at_most(_ANSWER_SECONDS)
         answer = self._answer(request_id, api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
+        self._connection.wait_at_most(_LOOK_UP_SECONDS)
         found = answer.getLastMessageIdResponse.last_message_id
         if _EARLIEST in (found.ledgerId, found.entryId):
             return Position(LedgerId(-1), EntryId(-1))
@@ -170,25 +172,35 @@ class _Reading:
             self._unreadable += 1
         is_next = self._seen == Position(before.ledger_id, EntryId(before.entry_id + 1))
         if not self._is_behind and not (is_next and len(entry.records) == entry.messages):
-            self._check_overtaken(before)
+            self._check_overtaken(before, self._ask_compaction())
         self._settle(found, entry.messages)
         return entry.records
 
-    def _check_caught_up(self) -> None:
+    def _tell_caught_up(self, caught_up: Callable[[int], None]) -> None:
         """A compaction that ended meanwhile may have taken away what forgets a key that was read before."""
-        if self._ask_compaction().ledger_id != self._compaction.ledger_id:
+        is_overtaken = self._ask_compaction().ledger_id != self._compaction.ledger_id
+        caught_up(self._unreadable + is_overtaken)
+        if is_overtaken:
             raise TemporaryError(f"{self._topic} was compacted while it was read; it is read again")
         self._is_behind = False
 
     def _check_quiet(self) -> None:
-        if self._clock.monotonic_seconds() - self._compaction_asked_at >= _QUIET_SECONDS:
-            self._check_overtaken(self._seen)
+        now = self._clock.monotonic_seconds()
+        if now - self._compaction_asked_at < _QUIET_SECONDS:
+            return
+        self._compaction_asked_at = now
+        try:
+            newest = self._ask_compaction()
+        except SidecarError as error:
+            log.info("a log's compaction is asked for again later", topic=str(self._topic), error=str(error))
+            return
+        self._check_overtaken(self._seen, newest)
 
-    def _check_overtaken(self, seen: Position) -> None:
+    def _check_overtaken(self, seen: Position, newest: Compaction) -> None:
         """Everything up to ``seen`` was read; it must not be less than what was compacted since."""
-        known, self._compaction = self._compaction, self._ask_compaction()
+        known, self._compaction = self._compaction, newest
         self._compaction_asked_at = self._clock.monotonic_seconds()
-        if self._compaction.ledger_id != known.ledger_id and seen < self._compaction.horizon:
+        if newest.ledger_id != known.ledger_id and seen < newest.horizon:
             raise TemporaryError(f"{self._topic} was compacted before its reader had read it; it is read again")
 
     def _settle(self, found: api.MessageIdData, messages: int) -> None:

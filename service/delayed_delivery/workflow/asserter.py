@@ -39,6 +39,7 @@ _RETRY_MS = 2000
 _FIRST_LOOK_MS = 200
 _FIRST_PROOF_MS = 1000
 _LONGER_WHILE_MORE_COMES_MS = 4000
+_NEARLY_DUE_MS = 2000
 
 
 class Asserter:
@@ -189,6 +190,24 @@ class Asserter:
         except NotFoundError:
             log.info("a topic with cancelled messages is gone", topic=str(topic))
         return policy, found, state
+
+    def prove_for_caller(self, place: Place) -> None:
+        """As `prove`, for a caller who waits, on any sidecar.
+
+        It ends nothing, because only the leading sidecar watches the cursors: what is nearly due is left to that one.
+
+        Raises:
+            TemporaryError: something could not be asked.
+        """
+        topic, name = place
+        now_ms = self._world.brokers_now_ms()
+        policy, found, state = self._asked(place, max_age_seconds=TYPES_SECONDS)
+        cursor = state.cursors.get(name) if state else None
+        if found is None or cursor is None:
+            return
+        unproven = self._memory.unproven_at(place)
+        early = [one for one in unproven if not settled_late(one, policy, now_ms + _NEARLY_DUE_MS)]
+        self._see_to(topic, found, cursor, policy, duties(early, cursor.acked, policy, now_ms))
 
     def _see_to(
         self,

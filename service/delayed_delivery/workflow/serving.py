@@ -137,14 +137,14 @@ class DelayedDelivery:
         while self._is_waiting(topic, outcomes) and clock.monotonic_seconds() < give_up:
             for name in {verdict.subscription for one in outcomes for verdict in one.verdicts if verdict.proof.open}:
                 if name is not None:
-                    self._visit_quietly((topic, name))
+                    self._prove_quietly((topic, name))
             if self._is_waiting(topic, outcomes):
                 clock.wait_seconds(_LOOK_AGAIN_SECONDS, self._stop)
         return [self._now(topic, outcome) for outcome in outcomes]
 
-    def _visit_quietly(self, place: tuple[TopicName, str]) -> None:
+    def _prove_quietly(self, place: tuple[TopicName, str]) -> None:
         try:
-            self._asserter.visit(place)
+            self._asserter.prove_for_caller(place)
         except SidecarError:
             return  # the answer says how far it came; the loop goes on with it
 

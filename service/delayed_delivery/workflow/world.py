@@ -216,12 +216,22 @@ class Memory:
                     self._forget(key)
             except UndecodableError as error:
                 log.warning("a record of the cancellation log is left alone", error=str(error))
+                self._keep(key)
         self.learn(learned)
 
     def _forget(self, key: str) -> None:
         topic, position, subscription = parse_key(key)
         with self._lock:
             self._book.forget(topic, position, subscription)
+
+    def _keep(self, key: str) -> None:
+        """The log holds it, although this build cannot read it: what was known of it before stays."""
+        try:
+            topic, position, subscription = parse_key(key)
+        except UndecodableError:
+            return
+        with self._lock:
+            self._book.keep(topic, position, subscription)
 
     def _is_own(self, key: str, value: bytes) -> bool:
         if self._writing.get(key) == value:

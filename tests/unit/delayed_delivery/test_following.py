@@ -99,6 +99,22 @@ def test_who_does_not_follow_the_log_does_not_tell_that_somebody_else_acknowledg
     assert second.cancel(2)[0].cancelled, "what is not acknowledged needs no explanation"
 
 
+def test_who_waits_for_storage_ends_nothing_that_the_leading_sidecar_watches() -> None:
+    cluster = FakeCluster()
+    cluster.subscribe()
+    cluster.publish(1)
+    cluster.publish(1, due_in_ms=600_000)
+    leading, asked = FakeSidecar(cluster), FakeSidecar(cluster)
+    leading.cancel(0)
+    leading.live(59_000, 1000)
+    cluster.pass_ms(10_000, 1000)
+    (outcome,) = asked.cancel(1, wait_persisted=True)
+    assert [one.proof for one in outcome.verdicts] == [Proof.PERSISTED]
+    assert asked.room._memory.open_count == 2
+    leading.live(5_000, 1000)
+    assert [one.proof for one in leading.room.cancellations(TOPIC, at(0))] == [Proof.EXPIRED]
+
+
 def test_a_log_that_could_not_be_read_as_a_whole_makes_nobody_forget() -> None:
     memory = Memory(FakeCluster())
     memory.apply([])

@@ -101,6 +101,16 @@ def test_a_failed_end_is_told() -> None:
     assert (told.proof, told.cause) == (Proof.RACED, Cause.LOST)
 
 
+def test_what_was_known_of_a_record_that_cannot_be_read_any_more_is_kept() -> None:
+    log = Log()
+    memory = Memory(log)
+    memory.apply(encode_all([cancellation(1), cancellation(2), cancellation(3)]))
+    memory.begin_following()
+    memory.apply([(key_of(TOPIC, at(1), "s"), b'{"version": 9}'), *encode_all([cancellation(2)])])
+    memory.note_caught_up()
+    assert proofs(memory) == {1: Proof.ACCEPTED, 2: Proof.ACCEPTED}
+
+
 def test_records_that_nobody_here_can_read_are_left_alone() -> None:
     memory = Memory(Log())
     memory.apply([("?", b"{}"), ("?", None), *encode_all([cancellation(1)]), (key_of(TOPIC, at(2), "s"), b"[]")])

@@ -1,5 +1,6 @@
 """Following a log: entries of every form, the end that compaction moves, permits, and how a reading ends."""
 
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -60,7 +61,7 @@ class Log:
         self.broker = broker
         self.clock = FakeClock()
         self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), self.clock, BinaryTimeouts(2, 2))
-        self.compactions = [NEVER_COMPACTED]
+        self.compactions: list[Compaction | SidecarError] = [NEVER_COMPACTED]
         owners = TopicOwners(broker.url, self.connections)
         self.reader = LogReader(owners, self.connections, self.clock, TOPIC, self.compaction)
         self.entries: Sequence[bytes | api.BaseCommand] = []
@@ -80,7 +81,10 @@ class Log:
         return [] if came.type == KINDS.ACK else usual(of, came)
 
     def compaction(self) -> Compaction:
-        return self.compactions.pop(0) if len(self.compactions) > 1 else self.compactions[0]
+        found = self.compactions.pop(0) if len(self.compactions) > 1 else self.compactions[0]
+        if isinstance(found, SidecarError):
+            raise found
+        return found
 
     def follow(self, until_read: int = 0) -> None:
         """Until it has caught up, and so many records have come."""
@@ -142,6 +146,20 @@ def test_the_end_is_asked_again_when_compaction_took_the_last_message_away(log: 
     assert len(log.came(KINDS.GET_LAST_MESSAGE_ID)) == 2
 
 
+def test_a_slow_answer_about_the_end_is_awaited(log: Log) -> None:
+    log.entries = [batch(0, ("a", b"1"))]
+    log.ends = [(5, 3), (5, 0)]
+
+    def slow(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+        if came.type == KINDS.GET_LAST_MESSAGE_ID:
+            time.sleep(0.8)
+        return log.answer(of, came)
+
+    log.broker.answer = slow
+    log.follow()
+    assert log.read_when_caught_up == [("a", b"1")]
+
+
 def test_messages_that_come_before_the_answer_are_not_lost(log: Log) -> None:
     log.ends = [(5, 1)]
 
@@ -199,12 +217,12 @@ def compacted_up_to(entry_id: int, ledger_id: int = 5) -> Compaction:
     return Compaction(LedgerId(90 + entry_id), Position(LedgerId(ledger_id), EntryId(entry_id)))
 
 
-def test_a_log_that_is_compacted_while_it_is_read_is_not_said_to_be_read(log: Log) -> None:
+def test_a_log_that_is_compacted_while_it_is_read_is_said_not_to_be_read_as_a_whole(log: Log) -> None:
     log.entries, log.ends = [batch(0, ("a", b"1"))], [(5, 0)]
     log.compactions = [compacted_up_to(3), compacted_up_to(7)]
     with pytest.raises(TemporaryError, match="compacted while it was read"):
         log.follow()
-    assert log.read_when_caught_up is None
+    assert (log.read_when_caught_up, log.unreadable) == ([("a", b"1")], 1)
 
 
 @pytest.mark.parametrize(
@@ -225,6 +243,18 @@ def test_a_follower_that_is_overtaken_by_compaction_and_gets_nothing_more_ends(l
     log.compactions = [NEVER_COMPACTED, NEVER_COMPACTED, compacted_up_to(4)]
     with pytest.raises(TemporaryError, match="before its reader had read it"):
         log.reader.follow(log.read.extend, lambda unreadable: log.clock.advance_ms(60_000), lambda: False)
+
+
+def test_a_failed_question_about_compaction_is_asked_again_later(log: Log) -> None:
+    log.entries, log.ends = [batch(0, ("a", b"1"))], [(5, 0)]
+    log.compactions = [NEVER_COMPACTED, NEVER_COMPACTED, TemporaryError("no broker answered"), compacted_up_to(4)]
+
+    def pass_time() -> bool:
+        log.clock.advance_ms(20_000)
+        return False
+
+    with pytest.raises(TemporaryError, match="before its reader had read it"):
+        log.reader.follow(log.read.extend, lambda unreadable: None, pass_time)
 
 
 def test_a_follower_goes_on_where_compaction_took_nothing_away_that_it_had_not_read(log: Log) -> None:

@@ -1,0 +1,50 @@
+"""A message that is to be published again, and two sidecars that may be asked to."""
+
+from service.delayed_delivery.cancelling import CancelOptions, Cause, Proof, Target
+from service.delayed_delivery.facts import EntryFacts
+from service.delayed_delivery.operating import Reissued
+from service.model.positions import Position
+from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, FakeSubscription, at
+
+DUE_MS = 120_000
+NEW_MS = 60_000
+
+
+class Reissuing:
+    """A topic with a few messages, a sidecar, and another one."""
+
+    def __init__(self, messages: int = 2) -> None:
+        self.cluster = FakeCluster()
+        self.subscription: FakeSubscription = self.cluster.subscribe()
+        self.cluster.publish(messages, DUE_MS)
+        self.begin_ms = self.cluster.clock.now_ms()
+        self.sidecar, self.other = FakeSidecar(self.cluster), FakeSidecar(self.cluster)
+
+    def expedite(self, entry: int = 0, sidecar: FakeSidecar | None = None) -> Reissued:
+        return self._reissue(entry, None, sidecar)
+
+    def reschedule(self, entry: int = 0, sidecar: FakeSidecar | None = None, in_ms: int = NEW_MS) -> Reissued:
+        return self._reissue(entry, self.begin_ms + in_ms, sidecar)
+
+    def _reissue(self, entry: int, deliver_at_ms: int | None, sidecar: FakeSidecar | None) -> Reissued:
+        target = Target(at(entry), self.begin_ms + DUE_MS)
+        return (sidecar or self.sidecar).room.reissue(TOPIC, target, deliver_at_ms, CancelOptions())
+
+    def live(self, milliseconds: int = DUE_MS + 20_000, step_ms: int = 1_000) -> None:
+        for _ in range(0, milliseconds, step_ms):
+            self.sidecar.live(step_ms, step_ms)
+            self.other.round()
+
+    @property
+    def copies(self) -> list[Position]:
+        return sorted(
+            position
+            for position, facts in self.cluster.entries.items()
+            if isinstance(facts, EntryFacts) and "pulsar-sidecar-replaces" in facts.properties
+        )
+
+
+def only(done: Reissued) -> tuple[Proof, Cause | None]:
+    """The only verdict."""
+    (verdict,) = done.outcome.verdicts
+    return verdict.proof, verdict.cause
