@@ -99,7 +99,8 @@ class Reissuer:
         """The intent that counts now, or why the message is left alone."""
         looked, wanted = self._canceller.examine(topic, target)
         if isinstance(wanted, Verdict):
-            return wanted
+            # Another request may just have published it again, and cancelled it.
+            return self._intents.valid((topic, target.position)) or wanted
         objection = self._objection(looked, target)
         if objection is not None:
             return objection

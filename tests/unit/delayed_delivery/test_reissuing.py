@@ -291,7 +291,8 @@ def _ask_both(verb: str, at_call: int) -> None:
             _VERBS[verb](world)
 
     world.cluster.before = ask_the_other
-    _VERBS[verb](world)
+    done = _VERBS[verb](world)
+    assert done.message_id == "7:2:-1", done
     world.cluster.before = lambda call: None
     world.live()
     assert len(world.copies) == 1
