@@ -1,16 +1,15 @@
 """Brokers and sidecars killed in the middle of deletions: without the sidecar that leaks, with it nothing is lost."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import requests
 
 from service.demo.workload import delete_again, delete_topics, make_topics
-from service.ledger_deletion.operations import OPERATIONS
+from service.ledger_deletion.steps import Step
 from service.ledger_ownership.paths import MANAGED_LEDGERS
 from service.model.ids import LedgerId
 from service.model.names import TopicName, parse_topic_name
@@ -156,17 +155,6 @@ def test_a_terminated_sidecar_ends_in_order_and_loses_nothing(scene: Scene) -> N
     assert not scene.workload.existing(finals)
 
 
-@contextmanager
-def brokers_frozen(scene: Scene) -> Iterator[None]:
-    for broker in BROKERS:
-        scene.cluster.stop(broker)
-    try:
-        yield
-    finally:
-        for broker in BROKERS:
-            scene.cluster.cont(broker)
-
-
 def delete_quietly(sidecar: SidecarProcess, scene: Scene, topic: TopicName) -> None:
     try:
         sidecar.request("DELETE", f"/admin/v2/{scene.workload.of_topic(topic)}")
@@ -177,14 +165,13 @@ def delete_quietly(sidecar: SidecarProcess, scene: Scene, topic: TopicName) -> N
 def test_a_topic_deletion_is_taken_over_from_a_sidecar_that_died_after_its_promise(scene: Scene) -> None:
     topic = scene.topic("promised")
     before = scene.workload.fill_with_everything(topic)
-    caller, other = scene.start_together({}, {})
-    with ThreadPoolExecutor(1) as pool:
-        with brokers_frozen(scene):
-            # Nothing can be recorded now, so the caller gets no further than its promise.
-            pool.submit(delete_quietly, caller, scene, topic)
-            until(lambda: scene.workload.store.children(OPERATIONS), "the promise is in the metadata store")
-            caller.kill()
-        until(lambda: not scene.workload.ledgers(topic).all, "the topic is gone")
+    scene.sidecars.end_all()
+    caller = scene.sidecars.launch_failing(f"crash:after:{Step.OPERATION_CREATED.value}:1")
+    other = scene.sidecars.launch()
+    for sidecar in (caller, other):
+        sidecar.wait_until_ready()
+    delete_quietly(caller, scene, topic)
+    until(lambda: not scene.workload.ledgers(topic).all, "the topic is gone")
     scene.oracles.told(before.all)
     finals = scene.oracles.wait_for_finals(before.all)
     assert {final.sidecar for final in finals.values()} == {other.name}
