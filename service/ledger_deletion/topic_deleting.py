@@ -101,14 +101,24 @@ class TopicDeleter:
             not_before_ms=now_ms + _HEAD_START_MS,
             source_data_loss_confirmed=source_data_loss_confirmed,
         )
-        self._shadows.check(unborn)
-        operation = replace(unborn, incarnations=self._recorder.incarnations(unborn.node_paths))
+        objection = self._objection(unborn)
+        operation = replace(unborn, last_reason=objection, incarnations=self._recorder.incarnations(unborn.node_paths))
         with self._steps.taking(Step.OPERATION_CREATED):
             node = self._store.create(operation_path(operation_id), encode_operation(operation, self._max_node_bytes))
         if self._hold(node) is None:
             raise TemporaryError(f"another sidecar goes on with the topic deletion {operation_id} already")
         self._driving.add(operation_id)
         return HeldOperation(operation, node.version)
+
+    def _objection(self, unborn: Operation) -> str | None:
+        """Why brokers cannot be asked now. The promise is made all the same: each attempt looks again and waits."""
+        try:
+            self._shadows.check(unborn)
+        except UndecodableError:
+            raise
+        except (TemporaryError, OutcomeUnknownError) as error:
+            return str(error)
+        return None
 
     def attempt(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
         """Record what is referenced, ask the broker once, look at what is left.
