@@ -20,7 +20,7 @@ _SECONDS = 300
 _CLUSTERS = 5
 _QUICK_JAVA = "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1"
 # As `NO_WAITING`.
-_POLICY = ("--look-window-hours", "0", "--max-share", "1")
+_POLICY = ("--look-window-hours", "0", "--max-share", "1", "--bookkeeper-exclusive-to-cluster")
 
 
 @pytest.fixture(scope="module")
