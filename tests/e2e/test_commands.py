@@ -133,8 +133,11 @@ def test_deleting_single_ledgers_and_bringing_one_back(scene: Scene) -> None:
     assert not workload.existing([data, cursor, schema])
 
     back = done(sidecar.command("ledger-deletion", "undelete", str(data), "--output", "json")).json
-    assert back == {"ledgerId": data, "readable": True}
+    assert (back["ledgerId"], back["readable"]) == (data, True)
+    assert {"ledgerId": data, "untilMs": back["protectedUntilMs"]} in status_of(sidecar)["protectedLedgers"]
     assert workload.existing([data]) == {data}
+    done(sidecar.command("ledger-deletion", "end-protection", str(data)))
+    failed(sidecar.command("ledger-deletion", "end-protection", str(data)), REFUSED, "404")
     failed(sidecar.command("ledger-deletion", "undelete", str(data)), REFUSED, "409")
     failed(sidecar.command("ledger-deletion", "undelete", str(2**40), "--force"), REFUSED, "404")
     scene.append(sidecar, left.records())
