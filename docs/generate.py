@@ -14,20 +14,19 @@ from typing import Any, cast
 
 import typer
 from prometheus_client import CollectorRegistry
-
-from service.api.app import create_app
-from service.api.authentication import NoAuthentication
-from service.api.bulk_lines import MEDIA_TYPE
-from service.api.routes import ack_state, delayed_delivery, waiting
-from service.cli import output
-from service.cli.app import Programs, command_line
-from service.cli.audit import AuditPrograms
-from service.cli.lazy import LazyCommand
-from service.ledger_deletion.operating import LedgerDeletionService
-from service.model.clocks import SystemClock
-from service.observability.metrics import DeletionMetrics
-from service.settings import GROUPS
-from service.settings_sources import CLIENT_CONF_SETTINGS, environment_variable, flag, setting_key
+from pulsar_sidecar.api.app import create_app
+from pulsar_sidecar.api.authentication import NoAuthentication
+from pulsar_sidecar.api.bulk_lines import MEDIA_TYPE
+from pulsar_sidecar.api.routes import ack_state, delayed_delivery, waiting
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.app import Programs, command_line
+from pulsar_sidecar.cli.audit import AuditPrograms
+from pulsar_sidecar.cli.lazy import LazyCommand
+from pulsar_sidecar.ledger_deletion.operating import LedgerDeletionService
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.observability.metrics import DeletionMetrics
+from pulsar_sidecar.settings.fields import GROUPS
+from pulsar_sidecar.settings.sources import CLIENT_CONF_SETTINGS, environment_variable, flag, setting_key
 
 REFERENCE = Path(__file__).parent / "reference"
 _PROJECT = Path(__file__).parents[1] / "pyproject.toml"
@@ -220,7 +219,7 @@ def _nothing() -> Programs:
 
 
 def _command_line() -> Iterator[str]:
-    yield "# Command line\n\n`python -m service` is the same as `pulsar-sidecar`.\n"
+    yield "# Command line\n\n`python -m pulsar_sidecar` is the same as `pulsar-sidecar`.\n"
     yield from _command(command_line(_nothing()), "pulsar-sidecar", None, 2)
 
 

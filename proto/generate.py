@@ -1,4 +1,4 @@
-"""Regenerates ``service/wire`` from the .proto files beside this script, or says that it is out of date.
+"""Regenerates ``service/pulsar_sidecar/wire`` from the .proto files beside this script, or says that it is out of date.
 
 Run it with the project's own interpreter: ``python proto/generate.py`` writes, ``python proto/generate.py --check``
 compares and fails on any difference. The output names no path of the machine it was made on.
@@ -13,7 +13,7 @@ from pathlib import Path
 from grpc_tools import protoc
 
 SOURCES = Path(__file__).resolve().parent
-WIRE = SOURCES.parent / "service" / "wire"
+WIRE = SOURCES.parent / "service" / "pulsar_sidecar" / "wire"
 ORIGINS = ("bookkeeper", "pulsar")
 MYPY_PLUGIN = Path(sys.executable).with_name("protoc-gen-mypy")
 
@@ -48,7 +48,9 @@ def _check() -> int:
         _, differing, unreadable = filecmp.cmpfiles(fresh, WIRE, wanted & present, shallow=False)
         stale = sorted({*differing, *unreadable, *(wanted ^ present)})
     if stale:
-        sys.stderr.write(f"service/wire is out of date ({', '.join(stale)}): run python proto/generate.py\n")
+        sys.stderr.write(
+            f"service/pulsar_sidecar/wire is out of date ({', '.join(stale)}): run python proto/generate.py\n"
+        )
     return 1 if stale else 0
 
 

@@ -5,10 +5,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from service.adapters.parquet.audits import AuditTables, open_audit
-from service.audit.running import AUDIT_TABLES
-from service.audit.summaries import AuditSummary, Engine
-from service.audit.tables import Table
+from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
+from pulsar_sidecar.audit.running import AUDIT_TABLES
+from pulsar_sidecar.audit.summaries import AuditSummary, Engine
+from pulsar_sidecar.audit.tables import Table
 
 
 @dataclass

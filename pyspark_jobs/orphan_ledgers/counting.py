@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from pulsar_sidecar.audit.summaries import Count
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
 from pyspark_jobs.orphan_ledgers import usage_tasks
 from pyspark_jobs.orphan_ledgers.workers import in_worker
-from service.audit.summaries import Count
 
 _SUMS = ("ledgers", "bytes", "unknown_size_ledgers")
 

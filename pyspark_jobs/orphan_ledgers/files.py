@@ -10,11 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from pulsar_sidecar.audit.manifests import MANIFEST_NAME, OWNERS_DIRECTORY, OWNERS_FILE, Kind, Manifest, parse_manifest
+from pulsar_sidecar.audit.summaries import SUMMARY_NAME, AuditSummary, parse_summary
+from pulsar_sidecar.model.errors import InvalidInputError
 from pyspark.sql import SparkSession
-
-from service.audit.manifests import MANIFEST_NAME, OWNERS_DIRECTORY, OWNERS_FILE, Kind, Manifest, parse_manifest
-from service.audit.summaries import SUMMARY_NAME, AuditSummary, parse_summary
-from service.model.errors import InvalidInputError
 
 _DIGESTS_AT_ONCE = 4
 

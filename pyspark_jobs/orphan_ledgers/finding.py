@@ -1,7 +1,7 @@
 """The audit as a plan of Spark's: which rows meet which, nothing else.
 
 What is brought to the driver does not grow with the number of ledgers: counts, damages (nodes that could not be read),
-missing references, of which more than `service.audit.guards.MOST_MISSING` make no audit, and what is to be looked up,
+missing references, of which more than `audit.guards.MOST_MISSING` make no audit, and what is to be looked up,
 unless it is so much that it has to be shuffled.
 """
 
@@ -11,6 +11,32 @@ from functools import reduce
 
 import numpy as np
 import pyarrow as pa
+from pulsar_sidecar.audit.batch_work import OWNER_COLUMNS
+from pulsar_sidecar.audit.decoding import NODE_COLUMNS
+from pulsar_sidecar.audit.dumping import LEDGERS_LEFT_OUT
+from pulsar_sidecar.audit.findings import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS
+from pulsar_sidecar.audit.guards import demand_few_missing
+from pulsar_sidecar.audit.judging import Judge
+from pulsar_sidecar.audit.manifests import Manifest
+from pulsar_sidecar.audit.policies import Policy
+from pulsar_sidecar.audit.shields import Shields
+from pulsar_sidecar.audit.summaries import Count, Danger
+from pulsar_sidecar.audit.summing_up import Found, as_of_ms
+from pulsar_sidecar.audit.tables import (
+    CURSOR_LEDGERS,
+    LEDGER_USAGE,
+    LEDGERS,
+    LOG_SEGMENTS,
+    MISSING_LEDGERS,
+    NODES,
+    ORPHAN_LEDGERS,
+    LedgerKind,
+    Subtree,
+    Table,
+)
+from pulsar_sidecar.audit.varints import Numbers
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.ids import LedgerId
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
@@ -30,32 +56,6 @@ from pyspark_jobs.orphan_ledgers.reported import (
 from pyspark_jobs.orphan_ledgers.rows import Rows
 from pyspark_jobs.orphan_ledgers.schemas import spark_schema
 from pyspark_jobs.orphan_ledgers.workers import in_worker
-from service.audit.batch_work import OWNER_COLUMNS
-from service.audit.decoding import NODE_COLUMNS
-from service.audit.dumping import LEDGERS_LEFT_OUT
-from service.audit.findings import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS
-from service.audit.guards import demand_few_missing
-from service.audit.judging import Judge
-from service.audit.manifests import Manifest
-from service.audit.policies import Policy
-from service.audit.shields import Shields
-from service.audit.summaries import Count, Danger
-from service.audit.summing_up import Found, as_of_ms
-from service.audit.tables import (
-    CURSOR_LEDGERS,
-    LEDGER_USAGE,
-    LEDGERS,
-    LOG_SEGMENTS,
-    MISSING_LEDGERS,
-    NODES,
-    ORPHAN_LEDGERS,
-    LedgerKind,
-    Subtree,
-    Table,
-)
-from service.audit.varints import Numbers
-from service.ledger_ownership.paths import ledger_path
-from service.model.ids import LedgerId
 
 LISTED, DUMPED = "listed", "dumped"
 _MOST_BROADCAST_IDS, _MOST_BROADCAST_ROWS = 4_000_000, 500_000
@@ -147,7 +147,7 @@ class Finding:
         reported = self._reported(facts)
         gone = self._missing_ids(sets, counts["missing_ledgers"], reported)
         named_in_vain = self._keep(self._missing(facts, gone))
-        # As `service.audit.missing.made_before`: what is younger was made while the inputs were taken.
+        # As `audit.missing.made_before`: what is younger was made while the inputs were taken.
         missing = named_in_vain.where(F.col("ledger_id") <= counts["newest"])
         candidates = counts["candidate_ledgers"]
         few = candidates + unsized_references(reported) <= _MOST_BROADCAST_IDS
@@ -316,7 +316,7 @@ class Finding:
         """`usage_tasks.SHARES` of lists that tell sizes, and of other references; without what is missing."""
         singles = _packed(facts, *REFERENCES).union(sizes).groupBy("part")
         single = singles.applyInArrow(in_worker(usage_tasks.singles_usage_task(gone, self._shares)), usage_tasks.SHARES)
-        # As `service.audit.usage.usage_taken_off`.
+        # As `audit.usage.usage_taken_off`.
         of_lists = named_in_vain.where((F.col("kind") == LedgerKind.DATA.value) & F.col("size_bytes").isNotNull())
         taken_off = of_lists.select(*_USAGE_KEYS, F.col("size_bytes").alias("size"))
         off = taken_off.mapInArrow(in_worker(usage_tasks.usage_taken_off_task(self._shares)), usage_tasks.SHARES)
@@ -342,7 +342,7 @@ def _packed(facts: DataFrame, *tags: str) -> DataFrame:
 
 
 def _not_replaced(singles: DataFrame) -> DataFrame:
-    """As `service.audit.missing.not_replaced`."""
+    """As `audit.missing.not_replaced`."""
     is_compacted = F.col("kind") == LedgerKind.COMPACTED.value
     youngest = singles.where(is_compacted).groupBy("path").agg(F.max("ledger_id").alias("youngest"))
     return singles.join(youngest, "path", "left").where(~is_compacted | (F.col("ledger_id") == F.col("youngest")))

@@ -1,6 +1,6 @@
 """What one pass over nodes, ledgers and the listing tells Spark: rows of many kinds, told apart by ``tag``.
 
-Invariant: every value comes from `service.audit`, which the embedded engine calls too; here rows only change form.
+Invariant: every value comes from `audit`, which the embedded engine calls too; here rows only change form.
 """
 
 from collections import defaultdict
@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pulsar_sidecar.audit.batch_work import decode_part, dumped_ids
+from pulsar_sidecar.audit.decoding import decode_cursor_ledgers, decode_log_segments, singles_batch
+from pulsar_sidecar.audit.owner_columns import owners_at
+from pulsar_sidecar.audit.shadow_topics import admin_facts
+from pulsar_sidecar.audit.shields import Damage
+from pulsar_sidecar.audit.tenants import known_tenants
+from pulsar_sidecar.audit.unknown_nodes import unknown_subtrees
+from pulsar_sidecar.audit.varints import Ids
+from pulsar_sidecar.ledger_ownership.shadows import Shadow
 
 from pyspark_jobs.orphan_ledgers.id_sets import IdRanges
 from pyspark_jobs.orphan_ledgers.packing import pack_shares, shares_of_ledgers, shares_of_topics
-from service.audit.batch_work import decode_part, dumped_ids
-from service.audit.decoding import decode_cursor_ledgers, decode_log_segments, singles_batch
-from service.audit.owner_columns import owners_at
-from service.audit.shadow_topics import admin_facts
-from service.audit.shields import Damage
-from service.audit.tenants import known_tenants
-from service.audit.unknown_nodes import unknown_subtrees
-from service.audit.varints import Ids
-from service.ledger_ownership.shadows import Shadow
 
 Batches = Iterable[pa.RecordBatch]
 Task = Callable[[Batches], Iterator[pa.RecordBatch]]
@@ -57,7 +57,7 @@ FACTS = "tag string, part bigint, content binary, path string, kind string, ledg
 """What one pass over nodes tells; columns that a tag does not need are null.
 
 ``content`` is a set of ids of the range ``part``, or rows of the share ``part`` (`packing`): of
-`service.audit.usage.NAMED_USAGE`, its `LOADED`, or `OTHERS`. ``ledgers`` counts what a row stands for.
+`audit.usage.NAMED_USAGE`, its `LOADED`, or `OTHERS`. ``ledgers`` counts what a row stands for.
 """
 
 OTHERS = pa.schema(

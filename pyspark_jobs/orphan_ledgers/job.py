@@ -14,14 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
 
-from pyspark.sql import DataFrame, SparkSession
-
-from pyspark_jobs.orphan_ledgers.files import Directory, open_audit, open_tables
-from pyspark_jobs.orphan_ledgers.finding import Finding, Inputs, names_of
-from pyspark_jobs.orphan_ledgers.schemas import spark_schema
-from pyspark_jobs.orphan_ledgers.shipping import ship_wheel
-from pyspark_jobs.orphan_ledgers.writing import Writing, extract
-from service.audit.guards import (
+from pulsar_sidecar.audit.guards import (
     EXIT_ERROR,
     Earlier,
     demand_fitting,
@@ -30,15 +23,22 @@ from service.audit.guards import (
     guards,
     trusted,
 )
-from service.audit.manifests import MANIFEST_NAME, Kind, Manifest
-from service.audit.metrics_text import METRICS_NAME, metrics_text
-from service.audit.policies import HOUR_MS, Policy
-from service.audit.reporting import REPORT_NAME, report_html
-from service.audit.summaries import SUMMARY_NAME, AuditSummary, Count, Engine
-from service.audit.summing_up import About, audit_id, failed, input_of, input_of_audit, summarize, unseen
-from service.audit.tables import LEDGER_USAGE, ORPHAN_LEDGERS, OrphanStanding, Table
-from service.audit.verdicts import conclude
-from service.model.errors import InvalidInputError, SidecarError
+from pulsar_sidecar.audit.manifests import MANIFEST_NAME, Kind, Manifest
+from pulsar_sidecar.audit.metrics_text import METRICS_NAME, metrics_text
+from pulsar_sidecar.audit.policies import HOUR_MS, Policy
+from pulsar_sidecar.audit.reporting import REPORT_NAME, report_html
+from pulsar_sidecar.audit.summaries import SUMMARY_NAME, AuditSummary, Count, Engine
+from pulsar_sidecar.audit.summing_up import About, audit_id, failed, input_of, input_of_audit, summarize, unseen
+from pulsar_sidecar.audit.tables import LEDGER_USAGE, ORPHAN_LEDGERS, OrphanStanding, Table
+from pulsar_sidecar.audit.verdicts import conclude
+from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_jobs.orphan_ledgers.files import Directory, open_audit, open_tables
+from pyspark_jobs.orphan_ledgers.finding import Finding, Inputs, names_of
+from pyspark_jobs.orphan_ledgers.schemas import spark_schema
+from pyspark_jobs.orphan_ledgers.shipping import ship_wheel
+from pyspark_jobs.orphan_ledgers.writing import Writing, extract
 
 _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pulsar_sidecar.audit.varints import Numbers
 from pyarrow import ipc
-
-from service.audit.varints import Numbers
 
 
 def pack(batch: pa.RecordBatch) -> bytes:

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
+from pulsar_sidecar.audit.decoding import unread_compaction_cursors
+from pulsar_sidecar.audit.shadow_topics import dangers
+from pulsar_sidecar.audit.shields import Damage, Reach, Shields
+from pulsar_sidecar.audit.summaries import Danger
+from pulsar_sidecar.ledger_ownership.shadows import Shadow
+from pulsar_sidecar.model.names import topic_of_managed_ledger
 from pyspark.sql import Row
 
 from pyspark_jobs.orphan_ledgers import first_pass
-from service.audit.decoding import unread_compaction_cursors
-from service.audit.shadow_topics import dangers
-from service.audit.shields import Damage, Reach, Shields
-from service.audit.summaries import Danger
-from service.ledger_ownership.shadows import Shadow
-from service.model.names import topic_of_managed_ledger
 
 REFERENCES = (first_pass.OTHER, first_pass.UNSIZED)
 """The tags of `first_pass.OTHERS`."""

@@ -3,9 +3,8 @@
 import shutil
 from pathlib import Path
 
+import pulsar_sidecar
 from pyspark import SparkContext
-
-import service
 
 _WHEEL = ".whl"
 
@@ -20,6 +19,6 @@ def ship_wheel(context: SparkContext, directory: Path) -> None:
         context: of a driver that has imported this project from where it will be shipped from.
         directory: the archive stays there while the context lives.
     """
-    archive = Path(service.__file__).parents[1]
+    archive = Path(pulsar_sidecar.__file__).parents[1]
     if archive.suffix == _WHEEL and archive.is_file():
         context.addPyFile(str(shutil.copy(archive, directory / f"{archive.stem}.zip")))

@@ -1,20 +1,14 @@
 """What Spark's Python workers do with rows after the first pass: functions from Arrow batches to Arrow batches.
 
-Invariant: every value comes from `service.audit`, which the embedded engine calls too; here rows only change form.
+Invariant: every value comes from `audit`, which the embedded engine calls too; here rows only change form.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
-
-from pyspark_jobs.orphan_ledgers.first_pass import IDS, Batches, Task
-from pyspark_jobs.orphan_ledgers.id_sets import union, write_ids
-from pyspark_jobs.orphan_ledgers.packing import pack_shares, shares_of_ledgers
-from pyspark_jobs.orphan_ledgers.schemas import spark_schema
-from service.audit.ages import age_label
-from service.audit.batch_work import (
+from pulsar_sidecar.audit.ages import age_label
+from pulsar_sidecar.audit.batch_work import (
     LISTED,
     NO_LEDGER,
     as_listed,
@@ -22,9 +16,9 @@ from service.audit.batch_work import (
     owner_nodes_at,
     sizes_of,
 )
-from service.audit.candidates import Claimed, read_candidate
-from service.audit.causes import OwnerNode
-from service.audit.findings import (
+from pulsar_sidecar.audit.candidates import Claimed, read_candidate
+from pulsar_sidecar.audit.causes import OwnerNode
+from pulsar_sidecar.audit.findings import (
     NODE_METADATA_COLUMNS,
     earlier_looks,
     judge_cases,
@@ -32,15 +26,21 @@ from service.audit.findings import (
     read_cases,
     withheld,
 )
-from service.audit.id_tables import IdTable
-from service.audit.judging import Judge
-from service.audit.ledger_ids import ledger_ids
-from service.audit.ledger_sets import LedgerSets
-from service.audit.plans import block_digest
-from service.audit.tables import ORPHAN_LEDGERS
-from service.audit.varints import Mask, Numbers
-from service.ledger_ownership.paths import ledger_path
-from service.model.ids import LedgerId
+from pulsar_sidecar.audit.id_tables import IdTable
+from pulsar_sidecar.audit.judging import Judge
+from pulsar_sidecar.audit.ledger_ids import ledger_ids
+from pulsar_sidecar.audit.ledger_sets import LedgerSets
+from pulsar_sidecar.audit.plans import block_digest
+from pulsar_sidecar.audit.tables import ORPHAN_LEDGERS
+from pulsar_sidecar.audit.varints import Mask, Numbers
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.ids import LedgerId
+from pyspark import TaskContext
+
+from pyspark_jobs.orphan_ledgers.first_pass import IDS, Batches, Task
+from pyspark_jobs.orphan_ledgers.id_sets import union, write_ids
+from pyspark_jobs.orphan_ledgers.packing import pack_shares, shares_of_ledgers
+from pyspark_jobs.orphan_ledgers.schemas import spark_schema
 
 COMPARED = (
     "candidates binary, missing binary, candidate_ledgers bigint, missing_ledgers bigint, part bigint, "

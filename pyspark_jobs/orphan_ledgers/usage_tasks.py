@@ -1,6 +1,6 @@
 """What Spark's Python workers do with references: who names missing ledgers, and who uses how much.
 
-Invariant: every value comes from `service.audit`, which the embedded engine calls too; here rows only change form.
+Invariant: every value comes from `audit`, which the embedded engine calls too; here rows only change form.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -9,16 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pulsar_sidecar.audit.batch_work import SIZES, lists_naming, newest_sizes
+from pulsar_sidecar.audit.id_tables import IdTable
+from pulsar_sidecar.audit.missing import missing_row
+from pulsar_sidecar.audit.tables import MISSING_LEDGERS, LedgerKind
+from pulsar_sidecar.audit.usage import NAMED_USAGE, counts_of_usage, usage_table
+from pulsar_sidecar.audit.varints import Numbers
 
 from pyspark_jobs.orphan_ledgers.first_pass import LOADED, OTHER, OTHERS, UNSIZED, USAGE, Batches, Task
 from pyspark_jobs.orphan_ledgers.packing import pack, pack_shares, shares_of_topics, unpack
 from pyspark_jobs.orphan_ledgers.tasks import by_tag
-from service.audit.batch_work import SIZES, lists_naming, newest_sizes
-from service.audit.id_tables import IdTable
-from service.audit.missing import missing_row
-from service.audit.tables import MISSING_LEDGERS, LedgerKind
-from service.audit.usage import NAMED_USAGE, counts_of_usage, usage_table
-from service.audit.varints import Numbers
 
 _SHARES = pa.schema([pa.field("tag", pa.string()), pa.field("part", pa.int64()), pa.field("content", pa.binary())])
 SHARES = "tag string, part bigint, content binary"

@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 
+from pulsar_sidecar.audit.plans import PLAN_BLOCK_ROWS, plan_digest
+from pulsar_sidecar.audit.reporting import EXTRACT_ROWS, Extract, Row
+from pulsar_sidecar.audit.summaries import Count, Plan
+from pulsar_sidecar.audit.tables import LEDGER_USAGE, MISSING_LEDGERS, ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
@@ -10,10 +14,6 @@ from pyspark_jobs.orphan_ledgers.files import Directory
 from pyspark_jobs.orphan_ledgers.finding import Finding, Findings
 from pyspark_jobs.orphan_ledgers.schemas import spark_schema
 from pyspark_jobs.orphan_ledgers.workers import in_worker
-from service.audit.plans import PLAN_BLOCK_ROWS, plan_digest
-from service.audit.reporting import EXTRACT_ROWS, Extract, Row
-from service.audit.summaries import Count, Plan
-from service.audit.tables import LEDGER_USAGE, MISSING_LEDGERS, ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Table
 
 _ROWS_PER_FILE = 1_000_000
 

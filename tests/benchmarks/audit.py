@@ -95,11 +95,11 @@ def _in_a_process(name: str, place: Path) -> list[dict[str, float]]:
 
 
 def _embedded(place: Path) -> int:
-    from service.adapters.parquet.audits import read_summary
+    from pulsar_sidecar.adapters.parquet.audits import read_summary
 
     places = [f"--{name}={place / name}" for name in ("dump", "listing")]
     output = place / f"embedded-{os.getpid()}"
-    command = [sys.executable, "-m", "service", "audit", "run", *places, f"--output={output}"]
+    command = [sys.executable, "-m", "pulsar_sidecar", "audit", "run", *places, f"--output={output}"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode not in _FINISHED:
         raise RuntimeError(ran.stderr[-2000:])
@@ -107,9 +107,10 @@ def _embedded(place: Path) -> int:
 
 
 def _spark(place: Path) -> int:
+    from pulsar_sidecar.audit.policies import Policy
+
     from pyspark_jobs.orphan_ledgers.job import run as audit
     from pyspark_jobs.orphan_ledgers.job import session
-    from service.audit.policies import Policy
 
     places = [str(place / name) for name in ("dump", "listing", f"spark-{os.getpid()}")]
     summary = audit(session(_spark_builder(_AS_SUBMITTED)), *places, None, Policy())
@@ -117,7 +118,7 @@ def _spark(place: Path) -> int:
 
 
 def _sets(place: Path) -> int:
-    from service.audit.ledger_sets import LedgerSets
+    from pulsar_sidecar.audit.ledger_sets import LedgerSets
 
     ids, references = (pq.read_table(place / f"{name}.parquet")["ledger_id"].to_numpy() for name in _IDS)
     sets = LedgerSets([ids], ids)

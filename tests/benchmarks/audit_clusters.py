@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-
-from service.adapters.parquet.output import parquet_output
-from service.audit.manifests import (
+from pulsar_sidecar.adapters.parquet.output import parquet_output
+from pulsar_sidecar.audit.manifests import (
     MANIFEST_NAME,
     Kind,
     Manifest,
@@ -27,8 +26,9 @@ from service.audit.manifests import (
     Source,
     SourceKind,
 )
-from service.audit.tables import LEDGERS, NODES, Subtree, Table
-from service.wire import MLDataFormats_pb2 as ml
+from pulsar_sidecar.audit.tables import LEDGERS, NODES, Subtree, Table
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+
 from tests.fakes.bookkeeper import (
     cursor_bytes,
     cursor_custom_metadata,

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.adapters.metadata.url import parse_metadata_store_url
-from service.local_cluster.addresses import ClusterAddresses
-from service.local_cluster.spec import DEFAULT_VERSION
+from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
+
 from tests.cluster.java_programs import JavaProgram, java_program
 
 _PROGRAM = Path(__file__).with_name("DeleteLedgers.java")

@@ -17,18 +17,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
-from service.adapters.pulsar.admin_rest import AdminRest
-from service.adapters.pulsar.backlogs import BacklogGauge
-from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
-from service.adapters.pulsar.topics import topic_name
-from service.ledger_deletion.ports import DeletionTopic
-from service.ledger_ownership.paths import managed_ledger_path
-from service.local_cluster.addresses import ClusterAddresses
-from service.model.clocks import SystemClock
-from service.model.ids import NodeVersion
-from service.model.ledgers import LedgerComponent
-from service.model.metadata import DeletionResult, Guard, GuardedDeletion
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.backlogs import BacklogGauge
+from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.topics import topic_name
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.ids import NodeVersion
+from pulsar_sidecar.model.ledgers import LedgerComponent
+from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion
+
 from tests.benchmarks.bookkeeper_peer import bookkeeper_peer, own_driver, pulsar_driver
 from tests.benchmarks.orphans import Orphan, OrphanMaker
 from tests.benchmarks.reporting import Table

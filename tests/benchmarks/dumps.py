@@ -19,21 +19,21 @@ from contextlib import closing
 from pathlib import Path
 
 from kazoo.client import KazooClient
+from pulsar_sidecar.adapters.metadata.live_nodes import LiveZooKeeper
+from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.zookeeper_snapshot import SnapshotReader
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOrder, ZooKeeperWalk
+from pulsar_sidecar.audit.manifests import MANIFEST_NAME, parse_manifest
+from pulsar_sidecar.audit.requests import DumpRequest
+from pulsar_sidecar.audit.tables import Table as AuditTable
+from pulsar_sidecar.bootstrap.audit_sources import make_dump
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.local_cluster.cluster import LocalCluster, find_software
+from pulsar_sidecar.local_cluster.java import class_path
+from pulsar_sidecar.local_cluster.spec import ClusterSpec, Lifetime
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.ids import LedgerId
 
-from service.adapters.metadata.live_nodes import LiveZooKeeper
-from service.adapters.metadata.url import parse_metadata_store_url
-from service.adapters.metadata.zookeeper_snapshot import SnapshotReader
-from service.adapters.metadata.zookeeper_walk import WalkOrder, ZooKeeperWalk
-from service.audit.manifests import MANIFEST_NAME, parse_manifest
-from service.audit.requests import DumpRequest
-from service.audit.tables import Table as AuditTable
-from service.audit_bootstrap import make_dump
-from service.ledger_ownership.paths import ledger_path
-from service.local_cluster.cluster import LocalCluster, find_software
-from service.local_cluster.java import class_path
-from service.local_cluster.spec import ClusterSpec, Lifetime
-from service.model.clocks import SystemClock
-from service.model.ids import LedgerId
 from tests.benchmarks.reporting import Table
 from tests.cluster.choosing import PROJECT
 from tests.fakes.bookkeeper import ledger_metadata_bytes
@@ -156,7 +156,17 @@ def _commands(url: str, scratch: Path, count: int, rounds: int) -> Table:
 
 
 def _list(url: str, output: Path) -> int:
-    command = [sys.executable, "-m", "service", "ledgers", "list", "--source", "metadata", "--metadata-store-url", url]
+    command = [
+        sys.executable,
+        "-m",
+        "pulsar_sidecar",
+        "ledgers",
+        "list",
+        "--source",
+        "metadata",
+        "--metadata-store-url",
+        url,
+    ]
     options = ["--with-metadata", "--rate", "0", "--output", str(output)]
     subprocess.run([*command, *options], check=True, capture_output=True, cwd=PROJECT)
     manifest = parse_manifest(json.loads((output / MANIFEST_NAME).read_text()))

@@ -10,20 +10,20 @@ from datetime import timedelta
 from pathlib import Path
 
 import pulsar
+from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
+from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.delayed_entries import BulkDelayedEntries
+from pulsar_sidecar.delayed_delivery.facts import EntryFacts
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.positions import Position
 
-from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
-from service.adapters.bookkeeper.bookie_connections import BookieConnections
-from service.adapters.bookkeeper.bulk_entries import BulkEntries
-from service.adapters.metadata.zookeeper import open_metadata_store
-from service.adapters.pulsar.admin_rest import AdminRest, topic_path
-from service.adapters.pulsar.delayed_entries import BulkDelayedEntries
-from service.delayed_delivery.facts import EntryFacts
-from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
-from service.local_cluster.addresses import ClusterAddresses
-from service.model.clocks import SystemClock
-from service.model.ids import EntryId, LedgerId
-from service.model.names import TopicName, parse_topic_name
-from service.model.positions import Position
 from tests.benchmarks.reporting import Table
 from tests.benchmarks.stage import benchmark_cluster, wait_until_quiet
 from tests.cluster.clients import PatientClient

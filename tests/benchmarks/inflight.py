@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from service.adapters.metadata.zookeeper import open_metadata_store
-from service.local_cluster.addresses import ClusterAddresses
-from service.local_cluster.ports import LOOPBACK
-from service.model.clocks import SystemClock
+from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.ports import LOOPBACK
+from pulsar_sidecar.model.clocks import SystemClock
+
 from tests.benchmarks.drain import SidecarUnderLoad, backlog_gauge
 from tests.benchmarks.open_loop import Latencies, joined, open_loop_client
 from tests.benchmarks.orphans import OrphanMaker

@@ -9,14 +9,15 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from service.delayed_delivery.asserting import duties, last_due_of_interest_ms, next_look_ms, over_by_ms
-from service.delayed_delivery.book import Book
-from service.delayed_delivery.cancelling import Cancellation, Proof
-from service.delayed_delivery.facts import DelayPolicy
-from service.model.ids import EntryId, LedgerId
-from service.model.names import parse_topic_name
-from service.model.position_ranges import EntryRange, PositionRanges
-from service.model.positions import Position
+from pulsar_sidecar.delayed_delivery.asserting import duties, last_due_of_interest_ms, next_look_ms, over_by_ms
+from pulsar_sidecar.delayed_delivery.book import Book
+from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, Proof
+from pulsar_sidecar.delayed_delivery.facts import DelayPolicy
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
+from pulsar_sidecar.model.positions import Position
+
 from tests.benchmarks.reporting import Table
 
 NAME = "looks"

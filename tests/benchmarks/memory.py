@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pulsar
+from pulsar_sidecar.adapters.pulsar.topics import topic_name
+from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.model.names import TopicName
 
-from service.adapters.pulsar.topics import topic_name
-from service.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record
-from service.ledger_deletion.ports import DeletionTopic
-from service.local_cluster.addresses import ClusterAddresses
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerComponent, LedgerType
-from service.model.names import TopicName
 from tests.benchmarks.drain import backlog_gauge
 from tests.benchmarks.orphans import Orphan, OrphanMaker
 from tests.benchmarks.reporting import Table

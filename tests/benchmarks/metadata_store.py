@@ -13,12 +13,11 @@ from typing import TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import AsyncResult
-
-from service.adapters.metadata.url import parse_metadata_store_url
-from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
-from service.model.clocks import SystemClock
-from service.model.ids import NodeVersion
-from service.model.metadata import DeletionResult, Guard, GuardedDeletion
+from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.ids import NodeVersion
+from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion
 
 _T = TypeVar("_T")
 _WINDOW = 500

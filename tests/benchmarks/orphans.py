@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.handlers.threading import AsyncResult
+from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.model.metadata import Node
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.wire.DataFormats_pb2 import LedgerMetadataFormat
 
-from service.adapters.metadata.url import parse_metadata_store_url
-from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from service.ledger_ownership.paths import ledger_path
-from service.local_cluster.addresses import ClusterAddresses
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerState
-from service.model.metadata import Node
-from service.model.names import TopicName, parse_topic_name
-from service.wire.DataFormats_pb2 import LedgerMetadataFormat
 from tests.cluster.patience import until
 from tests.cluster.running import ExternalClusterUnderTest
 from tests.cluster.topics import Workload

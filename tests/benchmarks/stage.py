@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.local_cluster.addresses import ClusterAddresses, parse_addresses
-from service.local_cluster.cluster import LocalCluster
-from service.local_cluster.spec import ClusterSpec, Lifetime
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses, parse_addresses
+from pulsar_sidecar.local_cluster.cluster import LocalCluster
+from pulsar_sidecar.local_cluster.spec import ClusterSpec, Lifetime
 
 _SERVER_OPTIONS = ("-XX:TieredStopAtLevel=4", "-Xmx512m")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

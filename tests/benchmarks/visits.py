@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pulsar
 import requests
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.model.names import parse_topic_name
 from tests.benchmarks.reporting import Table
 from tests.benchmarks.stage import benchmark_cluster, wait_until_quiet
 from tests.cluster.delays import KEY_SHARED, SHARED, DelayedTopic, Sent, now_ms

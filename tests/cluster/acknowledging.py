@@ -9,26 +9,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pulsar
+from pulsar_sidecar.ack_state.judging import AckState, Wishes
+from pulsar_sidecar.ack_state.workflow.asking import AckStates, World
+from pulsar_sidecar.ack_state.workflow.remembering import Remembered
+from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
+from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.pause_policies import BrokerPausePolicies
+from pulsar_sidecar.adapters.pulsar.shadow_retention import BrokerShadows
+from pulsar_sidecar.adapters.pulsar.subscription_cursors import BrokerSubscriptions
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.position_ranges import EntryRange
+from pulsar_sidecar.model.positions import Position
 
-from service.ack_state.judging import AckState, Wishes
-from service.ack_state.workflow.asking import AckStates, World
-from service.ack_state.workflow.remembering import Remembered
-from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
-from service.adapters.bookkeeper.bookie_connections import BookieConnections
-from service.adapters.bookkeeper.bookie_wire import BookieEntries
-from service.adapters.bookkeeper.stored_cursors import BookieStoredCursors
-from service.adapters.metadata.zookeeper import open_metadata_store
-from service.adapters.pulsar.admin_rest import AdminRest
-from service.adapters.pulsar.pause_policies import BrokerPausePolicies
-from service.adapters.pulsar.shadow_retention import BrokerShadows
-from service.adapters.pulsar.subscription_cursors import BrokerSubscriptions
-from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
-from service.model.clocks import SystemClock
-from service.model.ids import EntryId, LedgerId
-from service.model.metadata import MetadataStore
-from service.model.names import TopicName, parse_topic_name
-from service.model.position_ranges import EntryRange
-from service.model.positions import Position
 from tests.cluster.clients import PatientClient
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import unique

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kazoo.client import KazooClient
+from pulsar_sidecar.audit.audit_requests import Applied, ApplyRequest
+from pulsar_sidecar.audit.policies import Policy
+from pulsar_sidecar.audit.requests import AuditRequest, DumpRequest, ListingRequest
+from pulsar_sidecar.audit.tables import OrphanStanding
+from pulsar_sidecar.bootstrap.audit_review import apply_audit
+from pulsar_sidecar.bootstrap.audit_run import make_audit
+from pulsar_sidecar.bootstrap.audit_sources import make_dump, make_listing
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 
-from service.audit.audit_requests import Applied, ApplyRequest
-from service.audit.policies import Policy
-from service.audit.requests import AuditRequest, DumpRequest, ListingRequest
-from service.audit.tables import OrphanStanding
-from service.audit_bootstrap import make_dump, make_listing
-from service.audit_review_bootstrap import apply_audit
-from service.audit_run_bootstrap import make_audit
-from service.local_cluster.addresses import ClusterAddresses
 from tests.made_audits import MadeAudit
 
 IMPATIENT = Policy(

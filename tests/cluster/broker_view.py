@@ -17,9 +17,9 @@ from urllib.parse import quote, quote_plus, unquote_plus
 import requests
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
+from pulsar_sidecar.audit.tables import LedgerKind, OrphanCause
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 
-from service.audit.tables import LedgerKind, OrphanCause
-from service.local_cluster.addresses import ClusterAddresses
 from tests.cluster.patience import OPERATION_SECONDS, until
 
 _THREADS = 6

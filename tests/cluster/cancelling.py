@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.model.names import parse_topic_name
+from pulsar_sidecar.model.names import parse_topic_name
+
 from tests.cluster.delays import DelayedTopic, Deliveries
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import Sidecars

@@ -9,9 +9,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-from service.local_cluster.ports import LOOPBACK
-from service.model.clocks import SystemClock
+from pulsar_sidecar.local_cluster.ports import LOOPBACK
+from pulsar_sidecar.model.clocks import SystemClock
 
 
 @dataclass(frozen=True, slots=True)

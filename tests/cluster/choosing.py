@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses, parse_addresses
+from pulsar_sidecar.local_cluster.cluster import LocalCluster
+from pulsar_sidecar.local_cluster.failures import MissingPrerequisiteError
+from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION, ClusterSpec, Lifetime
 from testcontainers.compose import DockerCompose
 
-from service.local_cluster.addresses import ClusterAddresses, parse_addresses
-from service.local_cluster.cluster import LocalCluster
-from service.local_cluster.failures import MissingPrerequisiteError
-from service.local_cluster.spec import DEFAULT_VERSION, ClusterSpec, Lifetime
 from tests.cluster.running import (
     ClusterUnderTest,
     ComposeClusterUnderTest,

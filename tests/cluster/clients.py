@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pulsar
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 
-from service.local_cluster.addresses import ClusterAddresses
 from tests.cluster.patience import until
 
 Answer = TypeVar("Answer")

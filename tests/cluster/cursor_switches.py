@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pulsar
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from service.model.names import TopicName, parse_topic_name
 from tests.cluster.topics import Workload
 
 CURSOR_SWITCHES_CONF = {

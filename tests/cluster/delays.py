@@ -16,10 +16,10 @@ from typing import Any, Final
 import _pulsar
 import pulsar
 import requests
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.names import TopicName, java_url_encode
 
-from service.local_cluster.addresses import ClusterAddresses
-from service.model.clocks import SystemClock
-from service.model.names import TopicName, java_url_encode
 from tests.cluster.clients import PatientClient
 from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, until
 from tests.cluster.sidecars import SidecarProcess

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from pulsar_sidecar.ledger_deletion.controlling import CONTROL
+from pulsar_sidecar.ledger_deletion.operations import OPERATIONS
+from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from pulsar_sidecar.ledger_deletion.retrying import SUBSCRIPTION
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from service.ledger_deletion.controlling import CONTROL
-from service.ledger_deletion.operations import OPERATIONS
-from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from service.ledger_deletion.retrying import SUBSCRIPTION
-from service.model.names import TopicName, parse_topic_name
 from tests.cluster.buckets import BUCKETS
 from tests.cluster.oracles import Oracles, OutcomeLog
 from tests.cluster.plugin import ClusterFactory

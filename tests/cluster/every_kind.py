@@ -12,9 +12,9 @@ from datetime import timedelta
 
 import pulsar
 import requests
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from service.local_cluster.addresses import ClusterAddresses
-from service.model.names import TopicName, parse_topic_name
 from tests.cluster.cursor_switches import CURSOR_SWITCHES_CONF
 from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.topics import Workload

@@ -3,7 +3,7 @@
     python -m tests.cluster.failing_sidecar crash:after:ledgers-deleted:3     # settings by PULSAR_SIDECAR_*
     python -m tests.cluster.failing_sidecar --nursery                         # starts many, see `run_nursery`
 
-Each runs `service.bootstrap.serve`, as ``pulsar-sidecar serve`` does, with another listener for its steps.
+Each runs `bootstrap.app.serve`, as ``pulsar-sidecar serve`` does, with another listener for its steps.
 """
 
 import ctypes
@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import assert_never
 
 from kazoo.client import KazooClient
-
-from service.bootstrap import serve
-from service.ledger_deletion.steps import Step, Steps
-from service.model.errors import TemporaryError
+from pulsar_sidecar.bootstrap.app import serve
+from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.model.errors import TemporaryError
 
 KILLED = 137
 """The exit code of a process that SIGKILL has ended."""

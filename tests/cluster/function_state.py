@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+
 from tests.cluster.java_programs import JavaProgram, java_program
 
 _LOG = "function-state.log"

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.local_cluster.cluster import find_software
-from service.local_cluster.java import class_path
-from service.local_cluster.spec import ClusterSpec
+from pulsar_sidecar.local_cluster.cluster import find_software
+from pulsar_sidecar.local_cluster.java import class_path
+from pulsar_sidecar.local_cluster.spec import ClusterSpec
 
 _END_SECONDS = 30
 

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from service.local_cluster.processes import ProcessIdentity, identify
+from pulsar_sidecar.local_cluster.processes import ProcessIdentity, identify
+
 from tests.cluster.choosing import PROJECT
 
 _END_SECONDS = 20

@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
+from pulsar_sidecar.local_cluster.failures import ClusterNotFoundError
+from pulsar_sidecar.local_cluster.spec import ClusterSpec
+from pulsar_sidecar.model.errors import SidecarError
 
-from service.local_cluster.failures import ClusterNotFoundError
-from service.local_cluster.spec import ClusterSpec
-from service.model.errors import SidecarError
 from tests.cluster.choosing import chosen_cluster, local_cluster, version_under_test
 from tests.cluster.running import ClusterUnderTest, LocalClusterUnderTest
 from tests.cluster.threads import busy_threads

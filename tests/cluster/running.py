@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-
-from service.local_cluster.addresses import ClusterAddresses
-from service.local_cluster.cluster import LocalCluster
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.cluster import LocalCluster
 
 _COMPOSE_TIMEOUT_SECONDS = 300
 

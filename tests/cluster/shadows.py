@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pulsar
 import requests
+from pulsar_sidecar.model.names import TopicName
 
-from service.model.names import TopicName
 from tests.cluster.patience import OPERATION_SECONDS
 from tests.cluster.topics import Workload
 

@@ -1,4 +1,4 @@
-"""Sidecars beside a cluster: real processes of ``python -m service serve`` that tests call, freeze and kill.
+"""Sidecars beside a cluster: real processes of ``python -m pulsar_sidecar serve`` that tests call, freeze and kill.
 
 Invariant: every process started here ends with the test session at the latest, and a signal reaches only it.
 """
@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import requests
-
-from service.local_cluster.addresses import ClusterAddresses
-from service.local_cluster.ports import LOOPBACK, free_ports
-from service.local_cluster.processes import (
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.ports import LOOPBACK, free_ports
+from pulsar_sidecar.local_cluster.processes import (
     ProcessIdentity,
     end,
     exit_code,
@@ -28,8 +27,9 @@ from service.local_cluster.processes import (
     spawn,
     wait_until_gone,
 )
-from service.model.clocks import SystemClock
-from service.settings_sources import environment_variable
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.settings.sources import environment_variable
+
 from tests.cluster.choosing import PROJECT
 from tests.cluster.links import SidecarNetwork
 from tests.cluster.nursery import Nursery
@@ -52,7 +52,7 @@ QUICK: Mapping[str, object] = {
 """Minutes and hours of the defaults, cut down to seconds."""
 
 BASE = "/admin/v2/ledger-deletion"
-_SERVE = (sys.executable, "-m", "service", "serve")
+_SERVE = (sys.executable, "-m", "pulsar_sidecar", "serve")
 _CLI_SECONDS = 180
 _LINES_OF_A_LOG = 60
 _CLOCK = SystemClock()
@@ -181,7 +181,7 @@ class SidecarProcess:
 def run_command(*arguments: str) -> CommandAnswer:
     """``pulsar-sidecar ...`` as a process."""
     ended = subprocess.run(
-        [sys.executable, "-m", "service", *arguments],
+        [sys.executable, "-m", "pulsar_sidecar", *arguments],
         cwd=PROJECT,
         env=_inherited_environment(),
         capture_output=True,

@@ -14,28 +14,28 @@ import _pulsar
 import pulsar
 import pulsar.schema
 import requests
-
-from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
-from service.adapters.bookkeeper.bookie_connections import BookieConnections
-from service.adapters.bookkeeper.bookie_wire import BookieEntries
-from service.adapters.metadata.live_nodes import LiveTree, LiveZooKeeper
-from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
-from service.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers
-from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from service.ledger_ownership.paths import (
+from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.adapters.metadata.live_nodes import LiveTree, LiveZooKeeper
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import (
     DEFAULT_LEDGERS_ROOT,
     cursor_path,
     ledger_path,
     managed_ledger_path,
     schema_path,
 )
-from service.ledger_ownership.references import cursor_references, managed_ledger_references, schema_references
-from service.model.clocks import SystemClock
-from service.model.errors import TemporaryError
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerComponent, LedgerMetadata, LedgerType
-from service.model.metadata import Node
-from service.model.names import CursorName, TopicName, java_url_decode, java_url_encode, parse_topic_name
+from pulsar_sidecar.ledger_ownership.references import cursor_references, managed_ledger_references, schema_references
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerMetadata, LedgerType
+from pulsar_sidecar.model.metadata import Node
+from pulsar_sidecar.model.names import CursorName, TopicName, java_url_decode, java_url_encode, parse_topic_name
+
 from tests.cluster.clients import PatientClient
 from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.running import ClusterUnderTest

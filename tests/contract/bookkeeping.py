@@ -7,26 +7,26 @@ from typing import Any, Protocol
 
 import pulsar
 import requests
-
-from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
-from service.adapters.bookkeeper.bookie_connections import BookieConnections
-from service.adapters.bookkeeper.bookie_http import BookieHttp
-from service.adapters.bookkeeper.bookie_wire import BookieEntries
-from service.adapters.metadata.zookeeper import open_metadata_store
-from service.ledger_ownership import paths
-from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from service.ledger_ownership.ports import LedgerEntries
-from service.ledger_ownership.references import (
+from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
+from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.ledger_ownership import paths
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.ports import LedgerEntries
+from pulsar_sidecar.ledger_ownership.references import (
     CursorReferences,
     cursor_references,
     managed_ledger_references,
     position_entry_compacted_ledger,
 )
-from service.model.clocks import SystemClock
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerMetadata, LedgerState
-from service.model.metadata import Node
-from service.model.names import CursorName, TopicName, parse_topic_name
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.model.metadata import Node
+from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
+
 from tests.cluster.clients import PatientClient
 from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.running import ClusterUnderTest

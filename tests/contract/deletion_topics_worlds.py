@@ -6,16 +6,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from service.adapters.metadata.zookeeper import open_metadata_store
-from service.adapters.pulsar.admin_rest import AdminRest, topic_path
-from service.adapters.pulsar.clients import open_client
-from service.adapters.pulsar.consumer import ConsumerSettings
-from service.adapters.pulsar.dead_letters import DEAD_LETTERS_SUBSCRIPTION
-from service.adapters.pulsar.topics import PulsarDeletionTopics, topic_name
-from service.ledger_deletion.ports import DeletionTopic, DeletionTopics, Delivery, PendingDeletions
-from service.ledger_deletion.retrying import SUBSCRIPTION
-from service.local_cluster.addresses import ClusterAddresses
-from service.model.clocks import Clock, SystemClock
+from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.clients import open_client
+from pulsar_sidecar.adapters.pulsar.consumer import ConsumerSettings
+from pulsar_sidecar.adapters.pulsar.dead_letters import DEAD_LETTERS_SUBSCRIPTION
+from pulsar_sidecar.adapters.pulsar.topics import PulsarDeletionTopics, topic_name
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, DeletionTopics, Delivery, PendingDeletions
+from pulsar_sidecar.ledger_deletion.retrying import SUBSCRIPTION
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.model.clocks import Clock, SystemClock
+
 from tests.fakes.clock import FakeClock
 from tests.fakes.pulsar import FakeDeletionTopics
 

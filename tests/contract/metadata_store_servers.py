@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NotEmptyError
+from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from pulsar_sidecar.local_cluster.cluster import LocalCluster, find_software, no_progress
+from pulsar_sidecar.local_cluster.failures import MissingPrerequisiteError
+from pulsar_sidecar.local_cluster.life_line import hold_life_line
+from pulsar_sidecar.local_cluster.planning import metadata_store_url, plan_zookeeper
+from pulsar_sidecar.local_cluster.readiness import is_ready
+from pulsar_sidecar.local_cluster.spec import ClusterSpec
+from pulsar_sidecar.local_cluster.starting import Launcher, start_members
+from pulsar_sidecar.local_cluster.state import ClusterState, Member, change_state, write_state
+from pulsar_sidecar.model.clocks import SystemClock
 
-from service.adapters.metadata.url import parse_metadata_store_url
-from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
-from service.local_cluster.cluster import LocalCluster, find_software, no_progress
-from service.local_cluster.failures import MissingPrerequisiteError
-from service.local_cluster.life_line import hold_life_line
-from service.local_cluster.planning import metadata_store_url, plan_zookeeper
-from service.local_cluster.readiness import is_ready
-from service.local_cluster.spec import ClusterSpec
-from service.local_cluster.starting import Launcher, start_members
-from service.local_cluster.state import ClusterState, Member, change_state, write_state
-from service.model.clocks import SystemClock
 from tests.fakes.metadata import FakeMetadataStore
 
 CLOCK = SystemClock()

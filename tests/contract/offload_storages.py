@@ -16,15 +16,15 @@ import boto3  # type: ignore[import-untyped]
 import requests
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from pulsar_sidecar.adapters.offload.credentials import AccessKey, OffloadCredentials
+from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
+from pulsar_sidecar.ledger_deletion.ports import OffloadedLedgers
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext
+from pulsar_sidecar.model.names import ManagedLedgerName
 from werkzeug.serving import make_server
 
-from service.adapters.offload.credentials import AccessKey, OffloadCredentials
-from service.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
-from service.ledger_deletion.ports import OffloadedLedgers
-from service.model.errors import TemporaryError
-from service.model.ids import LedgerId
-from service.model.ledgers import OffloadContext
-from service.model.names import ManagedLedgerName
 from tests.fakes.offload import FAKE_BUCKET, FAKE_DRIVER, PARTS, FakeOffloadedLedgers
 
 CLUSTER = "local"

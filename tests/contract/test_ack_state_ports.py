@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import pytest
+from pulsar_sidecar.ack_state.pausing import TopicPolicy
+from pulsar_sidecar.ack_state.ports import PausePolicies, StoredCursors, Subscriptions
+from pulsar_sidecar.model.errors import NotFoundError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.positions import Position
 
-from service.ack_state.pausing import TopicPolicy
-from service.ack_state.ports import PausePolicies, StoredCursors, Subscriptions
-from service.model.errors import NotFoundError
-from service.model.ids import EntryId, LedgerId
-from service.model.names import TopicName, parse_topic_name
-from service.model.position_ranges import PositionRanges
-from service.model.positions import Position
 from tests.cluster.acknowledging import SUBSCRIPTION, AckStateStage, Holes, ack_state_stage, every_other
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest

@@ -4,16 +4,16 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
+from pulsar_sidecar.adapters.metadata.live_nodes import LiveTree, LiveZooKeeper
+from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.audit.census import Census, demand_complete, take_census
+from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerState
 
-from service.adapters.metadata.live_nodes import LiveTree, LiveZooKeeper
-from service.adapters.metadata.zookeeper import open_metadata_store
-from service.audit.census import Census, demand_complete, take_census
-from service.ledger_ownership.compaction import CompactedLedgers
-from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
-from service.model.clocks import SystemClock
-from service.model.errors import TemporaryError
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerState
 from tests.cluster.running import ClusterUnderTest
 from tests.contract.metadata_store_servers import chroot, raw_client
 from tests.fakes.bookkeeper import (

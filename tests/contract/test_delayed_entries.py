@@ -6,23 +6,23 @@ from typing import Protocol
 
 import pulsar
 import pytest
+from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.delayed_entries import BulkDelayedEntries
+from pulsar_sidecar.adapters.pulsar.message_headers import entry_facts_in_headers
+from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.delayed_delivery.facts import Absent, EntryFacts
+from pulsar_sidecar.delayed_delivery.ports import DelayedEntries
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import NotFoundError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.positions import Position
 
-from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
-from service.adapters.bookkeeper.bookie_connections import BookieConnections
-from service.adapters.bookkeeper.bulk_entries import BulkEntries
-from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
-from service.adapters.pulsar.admin_rest import AdminRest, topic_path
-from service.adapters.pulsar.delayed_entries import BulkDelayedEntries
-from service.adapters.pulsar.message_headers import entry_facts_in_headers
-from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
-from service.delayed_delivery.facts import Absent, EntryFacts
-from service.delayed_delivery.ports import DelayedEntries
-from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
-from service.model.clocks import SystemClock
-from service.model.errors import NotFoundError
-from service.model.ids import EntryId, LedgerId
-from service.model.names import TopicName, parse_topic_name
-from service.model.positions import Position
 from tests.cluster.clients import PatientClient
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import unique

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, Delivery, OutgoingMessage, PublishResult
+from pulsar_sidecar.ledger_deletion.retrying import DELAY_TIME
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 
-from service.ledger_deletion.ports import DeletionTopic, Delivery, OutgoingMessage, PublishResult
-from service.ledger_deletion.retrying import DELAY_TIME
-from service.model.errors import ConflictError, InvalidInputError, TemporaryError
 from tests.contract.deletion_topics_worlds import (
     PARTITIONS,
     World,

@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
+from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
+from pulsar_sidecar.adapters.metadata.session import ZooKeeperCredential
+from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from pulsar_sidecar.ledger_deletion.limiting import AdaptiveLimit
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion
 
-from service.adapters.metadata.probe import LatencyProbe
-from service.adapters.metadata.session import ZooKeeperCredential
-from service.adapters.metadata.url import parse_metadata_store_url
-from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
-from service.ledger_deletion.limiting import AdaptiveLimit
-from service.model.clocks import SystemClock
-from service.model.metadata import DeletionResult, GuardedDeletion
 from tests.benchmarks.open_loop import open_loop_client
 from tests.cluster.patience import until
 from tests.contract.metadata_store_servers import LoneZooKeeper, lone_zookeeper
@@ -125,7 +125,7 @@ def test_it_comes_back_after_the_server_did(server: LoneZooKeeper) -> None:
 
 
 def test_nobody_there_is_no_measurement_and_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "service.adapters.metadata.probe")
+    caplog.set_level("INFO", "pulsar_sidecar.adapters.metadata.probe")
     with probing("zk:127.0.0.1:1") as listener:
         CLOCK.wait_seconds(1.3, threading.Event())
     assert listener.observed == []

@@ -5,18 +5,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-
-from service.ledger_ownership import paths
-from service.ledger_ownership.claims import CompactedClaim, CursorClaim, DataClaim, SchemaClaim, read_claim
-from service.ledger_ownership.references import (
+from pulsar_sidecar.ledger_ownership import paths
+from pulsar_sidecar.ledger_ownership.claims import CompactedClaim, CursorClaim, DataClaim, SchemaClaim, read_claim
+from pulsar_sidecar.ledger_ownership.references import (
     managed_ledger_references,
     position_entry_compacted_ledger,
     schema_references,
 )
-from service.model.errors import TemporaryError
-from service.model.ids import BookieId, EntryId, LedgerId
-from service.model.ledgers import LedgerState
-from service.model.names import CursorName
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
+from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.model.names import CursorName
+
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 from tests.contract.bookkeeping import Bookkeeping, ClusterBookkeeping, FakeBookkeeping

@@ -9,18 +9,18 @@ from typing import Protocol, TypeVar
 
 import pulsar
 import pytest
+from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.clients import open_client
+from pulsar_sidecar.adapters.pulsar.http_sessions import HttpTimeouts
+from pulsar_sidecar.adapters.pulsar.live_owners import BrokerLiveOwners
+from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.ledger_deletion.ports import LiveOwners, OwnerView
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
 
-from service.adapters.metadata.zookeeper import open_metadata_store
-from service.adapters.pulsar.admin_rest import AdminRest, topic_path
-from service.adapters.pulsar.clients import open_client
-from service.adapters.pulsar.http_sessions import HttpTimeouts
-from service.adapters.pulsar.live_owners import BrokerLiveOwners
-from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
-from service.ledger_deletion.ports import LiveOwners, OwnerView
-from service.model.clocks import SystemClock
-from service.model.errors import TemporaryError
-from service.model.ids import LedgerId
-from service.model.names import CursorName, TopicName, parse_topic_name
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import unique
 from tests.fakes.pulsar import FakeLiveOwners

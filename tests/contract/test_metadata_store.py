@@ -5,15 +5,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-
-from service.model.errors import (
+from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
     ConflictError,
     InvalidInputError,
     NotFoundError,
 )
-from service.model.ids import NodeVersion
-from service.model.metadata import DeletionResult, Guard, GuardedDeletion, MetadataStore, Node
+from pulsar_sidecar.model.ids import NodeVersion
+from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion, MetadataStore, Node
+
 from tests.contract.metadata_store_servers import TwoSessions, fake_sessions, zookeeper_sessions
 
 DELETED, GONE, CONFLICT = DeletionResult.DELETED, DeletionResult.GONE, DeletionResult.CONFLICT

@@ -10,13 +10,13 @@ from typing import ClassVar
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
+from pulsar_sidecar.adapters.metadata.session import ZooKeeperCredential, send
+from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from pulsar_sidecar.model.errors import InvalidInputError, OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.ids import NodeVersion
+from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion
 
-from service.adapters.metadata.session import ZooKeeperCredential, send
-from service.adapters.metadata.url import parse_metadata_store_url
-from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
-from service.model.errors import InvalidInputError, OutcomeUnknownError, TemporaryError
-from service.model.ids import NodeVersion
-from service.model.metadata import DeletionResult, Guard, GuardedDeletion
 from tests.contract.metadata_store_servers import CLOCK, LoneZooKeeper, chroot, lone_zookeeper, raw_client
 
 V0 = NodeVersion(0)
@@ -233,10 +233,10 @@ def test_a_connection_whose_thread_died_is_replaced(store: ZooKeeperMetadataStor
 
     store.create("/a", b"")
     epoch = store.session_epoch
-    logging.getLogger("service.adapters.metadata.session.kazoo").disabled = True
+    logging.getLogger("pulsar_sidecar.adapters.metadata.session.kazoo").disabled = True
     send(store._session._client, Poison())
     wait_until_it_answers(store)
-    logging.getLogger("service.adapters.metadata.session.kazoo").disabled = False
+    logging.getLogger("pulsar_sidecar.adapters.metadata.session.kazoo").disabled = False
     assert store.read("/a") is not None
     assert store.session_epoch == epoch + 1
 
@@ -287,7 +287,7 @@ def test_a_credential_opens_and_stays_out_of_the_logs(url: str, caplog: pytest.L
         with open_impatiently(url) as earlier:
             earlier.read("/")
         caplog.set_level(1)
-        caplog.set_level(1, "service.adapters.metadata.session.kazoo")
+        caplog.set_level(1, "pulsar_sidecar.adapters.metadata.session.kazoo")
         caplog.clear()
         with open_impatiently(url, credential) as store:
             node = store.read("/private/node")

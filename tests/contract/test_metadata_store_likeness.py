@@ -9,10 +9,10 @@ from itertools import count
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.ids import NodeVersion
+from pulsar_sidecar.model.metadata import Guard, GuardedDeletion, MetadataStore, Node
 
-from service.model.errors import SidecarError
-from service.model.ids import NodeVersion
-from service.model.metadata import Guard, GuardedDeletion, MetadataStore, Node
 from tests.cluster.running import ClusterUnderTest
 from tests.contract.metadata_store_servers import TwoSessions, zookeeper_sessions
 from tests.fakes.metadata import FakeMetadataStore

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from pulsar_sidecar.ledger_ownership import paths
+from pulsar_sidecar.ledger_ownership.claims import BucketClaim, DataClaim, read_claim
+from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
+from pulsar_sidecar.model.ledgers import DigestType
+from pulsar_sidecar.model.names import TopicName, encode_cursor
 
-from service.ledger_ownership import paths
-from service.ledger_ownership.claims import BucketClaim, DataClaim, read_claim
-from service.ledger_ownership.references import managed_ledger_references
-from service.model.ledgers import DigestType
-from service.model.names import TopicName, encode_cursor
 from tests.cluster.buckets import BUCKETS
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory

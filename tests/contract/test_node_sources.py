@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pulsar_sidecar.adapters.metadata.live_nodes import LiveZooKeeper, WalkedNodes
+from pulsar_sidecar.adapters.metadata.snapshot_nodes import snapshot_file
+from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOrder
+from pulsar_sidecar.audit.manifests import OrderRange, Proof, Source, SourceKind
+from pulsar_sidecar.audit.ports import Ending, NodeSource
+from pulsar_sidecar.audit.tables import NODES
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import TemporaryError
 
-from service.adapters.metadata.live_nodes import LiveZooKeeper, WalkedNodes
-from service.adapters.metadata.snapshot_nodes import snapshot_file
-from service.adapters.metadata.zookeeper import open_metadata_store
-from service.adapters.metadata.zookeeper_walk import WalkOrder
-from service.audit.manifests import OrderRange, Proof, Source, SourceKind
-from service.audit.ports import Ending, NodeSource
-from service.audit.tables import NODES
-from service.model.clocks import SystemClock
-from service.model.errors import TemporaryError
 from tests.contract.metadata_store_servers import chroot
 from tests.fakes.walkable_zookeeper import WalkableZooKeeper
 from tests.fakes.zookeeper_snapshots import SnapshotNode, SnapshotWriter

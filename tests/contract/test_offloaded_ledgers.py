@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import requests
+from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
+from pulsar_sidecar.model.errors import PermanentError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import OffloadSegment
+from pulsar_sidecar.model.names import ManagedLedgerName
 
-from service.ledger_deletion.ports import OffloadDeletion
-from service.model.errors import PermanentError, TemporaryError
-from service.model.ids import LedgerId
-from service.model.ledgers import OffloadSegment
-from service.model.names import ManagedLedgerName
 from tests.contract.offload_storages import (
     DirectoryStorage,
     FakeStorage,

@@ -3,10 +3,10 @@
 The seed is fixed, so that a change is judged by what it changes; `tests/e2e/test_fuzzing.py` fuzzes a real sidecar.
 """
 
-from service.api.authentication import TokenAuthentication
-from service.api.routes import ack_state, delayed_delivery, waiting
-from service.api.token_keys import secret_key
-from service.ledger_deletion.operating import (
+from pulsar_sidecar.api.authentication import TokenAuthentication
+from pulsar_sidecar.api.routes import ack_state, delayed_delivery, waiting
+from pulsar_sidecar.api.token_keys import secret_key
+from pulsar_sidecar.ledger_deletion.operating import (
     Control,
     DeadLetter,
     OperationState,
@@ -14,11 +14,12 @@ from service.ledger_deletion.operating import (
     SidecarInstance,
     TopicDeletionStatus,
 )
-from service.ledger_deletion.pending import PendingDeleteLedgerInfo
-from service.model.clocks import SystemClock
-from service.model.ids import LedgerId, OperationId
-from service.model.ledgers import LedgerComponent, LedgerType
-from service.model.names import parse_topic_name
+from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.ids import LedgerId, OperationId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.model.names import parse_topic_name
+
 from tests.fakes.ack_states import FakeAckStates
 from tests.fakes.delayed_service import FakeDelayedDelivery
 from tests.fakes.deletion_service import FakeDeletionService

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from service.model.ledgers import LedgerComponent
+from pulsar_sidecar.model.ledgers import LedgerComponent
+
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.sidecars import CommandAnswer, SidecarProcess, run_command

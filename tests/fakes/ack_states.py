@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from service.ack_state.cursors import CursorInMemory, TopicCursors
-from service.ack_state.judging import AckState, Wishes, judge
-from service.ack_state.limits import AckStateLimits, kept
-from service.ack_state.operating import PauseRemoval
-from service.ack_state.pausing import Policies, TopicPolicy
-from service.ack_state.stored import StoredCursor, StoredPlace
-from service.model.errors import NotFoundError, SidecarError
-from service.model.ids import EntryId, LedgerId
-from service.model.names import TopicName
-from service.model.position_ranges import EntryRange, PositionRanges
-from service.model.positions import Position
+from pulsar_sidecar.ack_state.cursors import CursorInMemory, TopicCursors
+from pulsar_sidecar.ack_state.judging import AckState, Wishes, judge
+from pulsar_sidecar.ack_state.limits import AckStateLimits, kept
+from pulsar_sidecar.ack_state.operating import PauseRemoval
+from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
+from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
+from pulsar_sidecar.model.positions import Position
 
 LEDGER, CURSOR_LEDGER = LedgerId(6), LedgerId(7)
 

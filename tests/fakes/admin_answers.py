@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from service.model.errors import NotFoundError
+from pulsar_sidecar.model.errors import NotFoundError
 
 
 class FakeAdminRest:

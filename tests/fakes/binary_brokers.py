@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from service.adapters.pulsar.binary_frames import FrameReader, encode
-from service.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.adapters.pulsar.binary_frames import FrameReader, encode
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 Answers = Sequence[api.BaseCommand | bytes] | None
 """What is sent back, whole frames as bytes; None breaks the connection."""

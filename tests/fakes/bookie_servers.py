@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from service.adapters.bookkeeper.digests import digest
-from service.model.ids import BookieId, EntryId, LedgerId
-from service.model.ledgers import DigestType
+from pulsar_sidecar.adapters.bookkeeper.digests import digest
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
+from pulsar_sidecar.model.ledgers import DigestType
 
 _REQUEST = struct.Struct(">iiqq")
 _BATCH_REQUEST = struct.Struct(">iiqqqiq")

@@ -7,12 +7,12 @@ knowing any protobuf.
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 
-from service.model.errors import TemporaryError
-from service.model.ids import BookieId, EntryId, LedgerId
-from service.model.ledgers import DigestType, LedgerEntry, LedgerMetadata, LedgerState, OffloadContext
-from service.wire import DataFormats_pb2 as bookkeeper
-from service.wire import MLDataFormats_pb2 as ml
-from service.wire import SchemaStorageFormat_pb2 as schema_storage
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
+from pulsar_sidecar.model.ledgers import DigestType, LedgerEntry, LedgerMetadata, LedgerState, OffloadContext
+from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+from pulsar_sidecar.wire import SchemaStorageFormat_pb2 as schema_storage
 
 DEFAULT_ENSEMBLE = (BookieId("bookie-1:3181"), BookieId("bookie-2:3181"))
 

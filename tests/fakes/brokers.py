@@ -6,9 +6,10 @@ Invariant: what these fakes allow, a cluster allows; ``tests/contract/test_live_
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from service.ledger_deletion.ports import OwnerView
-from service.model.errors import NotFoundError, OutcomeUnknownError
-from service.model.names import TopicName
+from pulsar_sidecar.ledger_deletion.ports import OwnerView
+from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError
+from pulsar_sidecar.model.names import TopicName
+
 from tests.fakes.hooks import AnswerLostError, Hooks
 
 

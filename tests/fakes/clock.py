@@ -5,13 +5,13 @@ Invariant: wall and monotonic time advance together, and never backwards.
 
 import threading
 
-from service.model.clocks import StopSignal
+from pulsar_sidecar.model.clocks import StopSignal
 
 START_MS = 1_700_000_000_000
 
 
 class FakeClock:
-    """`service.model.clocks.Clock` under a test's control; waiting moves the time at once."""
+    """`model.clocks.Clock` under a test's control; waiting moves the time at once."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self._started_ms = now_ms

@@ -10,8 +10,8 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from service.delayed_delivery.cancelling import CancelOptions, Outcome, Target
-from service.delayed_delivery.facts import (
+from pulsar_sidecar.delayed_delivery.cancelling import CancelOptions, Outcome, Target
+from pulsar_sidecar.delayed_delivery.facts import (
     Absent,
     CursorFacts,
     DelayPolicy,
@@ -22,14 +22,15 @@ from service.delayed_delivery.facts import (
     SubscriptionType,
     TopicState,
 )
-from service.delayed_delivery.ports import Acknowledged, AckStateRoom, LogRecords, WholeMessage
-from service.delayed_delivery.workflow.serving import DelayedDelivery
-from service.delayed_delivery.workflow.world import Configuration, World
-from service.model.errors import ConflictError, NotFoundError, SidecarError
-from service.model.ids import EntryId, LedgerId
-from service.model.names import TopicName, parse_topic_name
-from service.model.position_ranges import PositionRanges
-from service.model.positions import Position
+from pulsar_sidecar.delayed_delivery.ports import Acknowledged, AckStateRoom, LogRecords, WholeMessage
+from pulsar_sidecar.delayed_delivery.workflow.serving import DelayedDelivery
+from pulsar_sidecar.delayed_delivery.workflow.world import Configuration, World
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.positions import Position
+
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from service.delayed_delivery.cancelling import Cancellation, CancelOptions, Outcome, Proof, Target, Verdict
-from service.delayed_delivery.operating import CancelStatus, Reissued
-from service.delayed_delivery.selecting import Preview, Selected, Selection, preview
-from service.model.errors import ConflictError, SidecarError
-from service.model.ids import EntryId, LedgerId
-from service.model.names import TopicName
-from service.model.positions import Position
+from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, CancelOptions, Outcome, Proof, Target, Verdict
+from pulsar_sidecar.delayed_delivery.operating import CancelStatus, Reissued
+from pulsar_sidecar.delayed_delivery.selecting import Preview, Selected, Selection, preview
+from pulsar_sidecar.model.errors import ConflictError, SidecarError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.positions import Position
 
 
 @dataclass(slots=True)

@@ -6,11 +6,12 @@ Invariant: between any two steps the world is one that a killed broker can leave
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from service.ledger_ownership.compaction import COMPACTION_CURSOR
-from service.ledger_ownership.paths import cursor_path, managed_ledger_path, partitioned_topic_path, schema_path
-from service.ledger_ownership.references import schema_references
-from service.model.errors import NotFoundError, OutcomeUnknownError
-from service.model.names import TopicName
+from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR
+from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path, partitioned_topic_path, schema_path
+from pulsar_sidecar.ledger_ownership.references import schema_references
+from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError
+from pulsar_sidecar.model.names import TopicName
+
 from tests.fakes.brokers import TopicDeletion
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from service.ledger_deletion.limiting import LimitReadings
-from service.ledger_deletion.operating import (
+from pulsar_sidecar.ledger_deletion.limiting import LimitReadings
+from pulsar_sidecar.ledger_deletion.operating import (
     Control,
     DeadLetter,
     InflightEstimate,
@@ -26,10 +26,10 @@ from service.ledger_deletion.operating import (
     TopicDeletionStatus,
     Undeleted,
 )
-from service.ledger_deletion.pending import PendingDeleteLedgerInfo
-from service.model.errors import NotFoundError, SidecarError
-from service.model.ids import LedgerId, OperationId
-from service.model.names import TopicName
+from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError
+from pulsar_sidecar.model.ids import LedgerId, OperationId
+from pulsar_sidecar.model.names import TopicName
 
 
 @dataclass(slots=True)

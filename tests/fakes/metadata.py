@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Literal, Self
 
-from service.model.errors import (
+from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
     ConflictError,
     InvalidInputError,
@@ -20,8 +20,8 @@ from service.model.errors import (
     OutcomeUnknownError,
     SidecarError,
 )
-from service.model.ids import NodeVersion
-from service.model.metadata import DeletionResult, Guard, GuardedDeletion, Node, always
+from pulsar_sidecar.model.ids import NodeVersion
+from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion, Node, always
 
 Method = Literal["read", "read_many", "children", "create", "write", "delete", "delete_many", "now_ms"]
 START_MS = 1_700_000_000_000

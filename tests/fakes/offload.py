@@ -7,11 +7,11 @@ all.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from service.ledger_deletion.ports import OffloadDeletion
-from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError
-from service.model.ids import LedgerId
-from service.model.ledgers import OffloadContext
-from service.model.names import ManagedLedgerName
+from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
+from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext
+from pulsar_sidecar.model.names import ManagedLedgerName
 
 FAKE_BUCKET = "fake-offload"
 FAKE_DRIVER = "aws-s3"

@@ -10,16 +10,17 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from service.ledger_deletion.ports import (
+from pulsar_sidecar.ledger_deletion.ports import (
     Backlog,
     DeletionTopic,
     Delivery,
     OutgoingMessage,
     PublishResult,
 )
-from service.ledger_deletion.retrying import DELAY_TIME
-from service.model.clocks import Clock
-from service.model.errors import ConflictError, TemporaryError
+from pulsar_sidecar.ledger_deletion.retrying import DELAY_TIME
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import ConflictError, TemporaryError
+
 from tests.fakes.brokers import FakeLiveOwners, FakeTopicAdmin, TopicDeletion
 from tests.fakes.hooks import AnswerLostError, Hooks
 from tests.fakes.stored_messages import MessageLog, StoredMessage, check_ids, message_logs

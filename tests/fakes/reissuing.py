@@ -1,9 +1,10 @@
 """A message that is to be published again, and two sidecars that may be asked to."""
 
-from service.delayed_delivery.cancelling import CancelOptions, Cause, Proof, Target
-from service.delayed_delivery.facts import EntryFacts
-from service.delayed_delivery.operating import Reissued
-from service.model.positions import Position
+from pulsar_sidecar.delayed_delivery.cancelling import CancelOptions, Cause, Proof, Target
+from pulsar_sidecar.delayed_delivery.facts import EntryFacts
+from pulsar_sidecar.delayed_delivery.operating import Reissued
+from pulsar_sidecar.model.positions import Position
+
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, FakeSubscription, at
 
 DUE_MS = 120_000

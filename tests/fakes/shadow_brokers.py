@@ -8,19 +8,20 @@ A load has two moments: the broker reads which source the topic has, and later o
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from service.ledger_deletion.ports import ConnectedClients, OwnerView
-from service.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
-from service.ledger_ownership.references import managed_ledger_references
-from service.ledger_ownership.shadows import SHADOW_SOURCE
-from service.model.errors import BrokerRefusedError, NotFoundError
-from service.model.ids import LedgerId
-from service.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ledger_deletion.ports import ConnectedClients, OwnerView
+from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.metadata import FakeMetadataStore
 
 
 class ShadowBrokers:
-    """`service.ledger_deletion.ports.ShadowAdmin` and `LiveOwners`, over a store with topics in it."""
+    """`ledger_deletion.ports.ShadowAdmin` and `LiveOwners`, over a store with topics in it."""
 
     def __init__(self, store: FakeMetadataStore) -> None:
         self.store = store

@@ -4,8 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic, Delivery, OutgoingMessage, PublishResult
-from service.model.errors import InvalidInputError
+from pulsar_sidecar.ledger_deletion.ports import (
+    SYSTEM_NAMESPACE,
+    DeletionTopic,
+    Delivery,
+    OutgoingMessage,
+    PublishResult,
+)
+from pulsar_sidecar.model.errors import InvalidInputError
 
 
 @dataclass(slots=True)

@@ -1,11 +1,11 @@
 """`WaitingMessages` in memory, for tests of its door: every topic waits for the same."""
 
-from service.delayed_delivery.facts import EntryFacts, SubscriptionType
-from service.delayed_delivery.waiting import Place, Waiting, WaitingPage
-from service.model.errors import NotFoundError
-from service.model.ids import EntryId, LedgerId
-from service.model.names import TopicName
-from service.model.positions import Position
+from pulsar_sidecar.delayed_delivery.facts import EntryFacts, SubscriptionType
+from pulsar_sidecar.delayed_delivery.waiting import Place, Waiting, WaitingPage
+from pulsar_sidecar.model.errors import NotFoundError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.positions import Position
 
 NOW_MS = 1_700_000_000_000
 

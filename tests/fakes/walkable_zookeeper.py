@@ -11,11 +11,11 @@ from typing import Any
 
 from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience
+from pulsar_sidecar.adapters.metadata.walk_requests import GET_CHILDREN, GET_DATA, MultiOperations, Sync
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOrder, ZooKeeperWalk
+from pulsar_sidecar.model.clocks import Clock
 
-from service.adapters.metadata.session import KazooSession, Patience
-from service.adapters.metadata.walk_requests import GET_CHILDREN, GET_DATA, MultiOperations, Sync
-from service.adapters.metadata.zookeeper_walk import WalkOrder, ZooKeeperWalk
-from service.model.clocks import Clock
 from tests.fakes.clock import FakeClock
 
 NO_NODE, NO_AUTH = -101, -102

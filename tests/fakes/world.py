@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from service.ledger_deletion.ports import OwnerView
-from service.ledger_ownership.compaction import COMPACTION_CURSOR
-from service.ledger_ownership.paths import (
+from pulsar_sidecar.ledger_deletion.ports import OwnerView
+from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR
+from pulsar_sidecar.ledger_ownership.paths import (
     MANAGED_LEDGERS,
     SCHEMAS,
     cursor_path,
@@ -21,17 +21,18 @@ from service.ledger_ownership.paths import (
     partitioned_topic_path,
     schema_path,
 )
-from service.ledger_ownership.references import (
+from pulsar_sidecar.ledger_ownership.references import (
     CursorReferences,
     cursor_references,
     managed_ledger_references,
     schema_references,
 )
-from service.ledger_ownership.shadows import SHADOW_SOURCE
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerState, OffloadContext
-from service.model.metadata import DeletionResult, GuardedDeletion, Node, always
-from service.model.names import CursorName, TopicName, encode_cursor, parse_topic_name
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
+from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion, Node, always
+from pulsar_sidecar.model.names import CursorName, TopicName, encode_cursor, parse_topic_name
+
 from tests.fakes.bookkeeper import (
     FakeLedgerEntries,
     bucket_custom_metadata,

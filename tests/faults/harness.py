@@ -19,9 +19,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
+from pulsar_sidecar.model.clocks import SystemClock
 
-from service.local_cluster.spec import DEFAULT_VERSION
-from service.model.clocks import SystemClock
 from tests.cluster.deletion import Scene
 from tests.faults.tally import Line, Tally
 

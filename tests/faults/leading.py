@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from service.ledger_deletion.steps import Step
+from pulsar_sidecar.ledger_deletion.steps import Step
+
 from tests.cluster.deletion import Scene
 from tests.cluster.failing_sidecar import INJECTED, Effect, Fault
 from tests.cluster.patience import until

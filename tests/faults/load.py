@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import requests
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent
+from pulsar_sidecar.model.names import TopicName
 
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerComponent
-from service.model.names import TopicName
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.sidecars import BASE, SidecarProcess

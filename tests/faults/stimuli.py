@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import requests
+from pulsar_sidecar.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, record_document
+from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from pulsar_sidecar.ledger_deletion.retrying import RECONSUMETIMES
+from pulsar_sidecar.ledger_deletion.steps import Step
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, under_replication_mark_path
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
+from pulsar_sidecar.model.names import TopicName
 
-from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, record_document
-from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from service.ledger_deletion.retrying import RECONSUMETIMES
-from service.ledger_deletion.steps import Step
-from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, under_replication_mark_path
-from service.model.errors import TemporaryError
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerComponent, LedgerType, OffloadContext
-from service.model.names import TopicName
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.sidecars import BASE, QUICK, SidecarProcess

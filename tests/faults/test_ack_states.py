@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
+from pulsar_sidecar.ack_state.pausing import PauseState, TopicPolicy
+from pulsar_sidecar.ack_state.stored import StoredPlace
+from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
 
-from service.ack_state.pausing import PauseState, TopicPolicy
-from service.ack_state.stored import StoredPlace
-from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
 from tests.cluster.acknowledging import AckStateStage, Holes, ack_state_stage, dug, every_other, positions_in
 from tests.cluster.patience import holds_for, until
 from tests.cluster.plugin import ClusterFactory

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 import requests
+from pulsar_sidecar.audit.tables import LedgerKind, OrphanCause
+from pulsar_sidecar.demo.workload import delete_again, delete_topics, make_topics
+from pulsar_sidecar.local_cluster.cluster import find_software
+from pulsar_sidecar.local_cluster.spec import ClusterSpec
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.audit.tables import LedgerKind, OrphanCause
-from service.demo.workload import delete_again, delete_topics, make_topics
-from service.local_cluster.cluster import find_software
-from service.local_cluster.spec import ClusterSpec
-from service.model.names import parse_topic_name
 from tests.cluster import dead_letters
 from tests.cluster.audits import Audits, Look, demand_unused
 from tests.cluster.broker_view import BrokerView

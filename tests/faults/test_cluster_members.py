@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
+from pulsar_sidecar.local_cluster.spec import Role, role_of
 
-from service.local_cluster.spec import Role, role_of
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest

@@ -3,7 +3,8 @@
 import random
 from collections.abc import Sequence
 
-from service.model.names import TopicName
+from pulsar_sidecar.model.names import TopicName
+
 from tests.cluster.deletion import Scene
 from tests.faults.load import Load, pause
 from tests.faults.tally import Line

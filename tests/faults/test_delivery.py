@@ -7,9 +7,10 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
-from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from service.ledger_deletion.retrying import DELAY_TIME, SUBSCRIPTION
-from service.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from pulsar_sidecar.ledger_deletion.retrying import DELAY_TIME, SUBSCRIPTION
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.faults.load import Load, pause

@@ -2,7 +2,8 @@
 
 import random
 
-from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.shadows import NOTHING, Pair, Shadows

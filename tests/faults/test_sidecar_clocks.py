@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState
+from pulsar_sidecar.model.names import TopicName
 
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerComponent, LedgerState
-from service.model.names import TopicName
 from tests.cluster.deletion import Scene
 from tests.cluster.sidecars import SidecarProcess
 from tests.cluster.topics import record

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
+from pulsar_sidecar.adapters.pulsar.condemned import producer_name
+from pulsar_sidecar.adapters.pulsar.deliveries import SEQUENCE_ID
+from pulsar_sidecar.adapters.pulsar.topics import topic_name
+from pulsar_sidecar.audit.progress import progress_path
+from pulsar_sidecar.audit.summaries import AuditSummary
+from pulsar_sidecar.audit.tables import LedgerKind
+from pulsar_sidecar.ledger_deletion.pending import parse_record
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_ownership.instances import instance_id_of
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, instance_id_path, ledger_path
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent
 
-from service.adapters.pulsar.condemned import producer_name
-from service.adapters.pulsar.deliveries import SEQUENCE_ID
-from service.adapters.pulsar.topics import topic_name
-from service.audit.progress import progress_path
-from service.audit.summaries import AuditSummary
-from service.audit.tables import LedgerKind
-from service.ledger_deletion.pending import parse_record
-from service.ledger_deletion.ports import DeletionTopic
-from service.ledger_ownership.instances import instance_id_of
-from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, instance_id_path, ledger_path
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerComponent
 from tests.cluster.choosing import PROJECT
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
@@ -68,7 +68,7 @@ class Application:
     def command(self, *more: str) -> list[str]:
         addresses = self._scene.cluster.addresses
         return [
-            sys.executable, "-m", "service", "audit", "apply", str(self._directory), "--format", "json",
+            sys.executable, "-m", "pulsar_sidecar", "audit", "apply", str(self._directory), "--format", "json",
             "--execute", "--plan", self.plan,
             "--metadata-store-url", addresses.metadata_store_url, "--broker-service-url", addresses.broker_service_url,
             *more,

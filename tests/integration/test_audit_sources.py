@@ -13,25 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from service.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
-from service.adapters.parquet.manifest_files import open_tables
-from service.adapters.parquet.reading import read_table
-from service.audit.manifests import Kind, Manifest
-from service.audit.requests import DumpRequest, ListingRequest
-from service.audit.summaries import Count
-from service.audit.tables import CursorLedgerState, Subtree, Table
-from service.audit_bootstrap import make_dump, make_listing
-from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from service.ledger_ownership.paths import MANAGED_LEDGERS, ledger_id_of_path
-from service.ledger_ownership.references import (
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from pulsar_sidecar.adapters.parquet.manifest_files import open_tables
+from pulsar_sidecar.adapters.parquet.reading import read_table
+from pulsar_sidecar.audit.manifests import Kind, Manifest
+from pulsar_sidecar.audit.requests import DumpRequest, ListingRequest
+from pulsar_sidecar.audit.summaries import Count
+from pulsar_sidecar.audit.tables import CursorLedgerState, Subtree, Table
+from pulsar_sidecar.bootstrap.audit_sources import make_dump, make_listing
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, ledger_id_of_path
+from pulsar_sidecar.ledger_ownership.references import (
     cursor_references,
     managed_ledger_references,
     position_entry_compacted_ledger,
     schema_references,
 )
-from service.model.clocks import SystemClock
-from service.model.ledgers import LedgerState
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.ledgers import LedgerState
+
 from tests.cluster.audits import Audits, Look, demand_unused
 from tests.cluster.broker_view import BrokerView
 from tests.cluster.deletion import BOOKIE_CONF, BROKER_CONF
@@ -90,7 +90,7 @@ class World:
 
 
 def sidecar(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "service", *arguments]
+    command = [sys.executable, "-m", "pulsar_sidecar", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS)
 
 

@@ -5,18 +5,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.clients import open_client
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, parse_credentials
+from pulsar_sidecar.adapters.pulsar.live_owners import BrokerLiveOwners
+from pulsar_sidecar.adapters.pulsar.topics import PulsarDeletionTopics, topic_name
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage, PublishResult
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import NotAuthorizedError, TemporaryError
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.adapters.metadata.zookeeper import open_metadata_store
-from service.adapters.pulsar.admin_rest import AdminRest
-from service.adapters.pulsar.clients import open_client
-from service.adapters.pulsar.credentials import ClientCredentials, parse_credentials
-from service.adapters.pulsar.live_owners import BrokerLiveOwners
-from service.adapters.pulsar.topics import PulsarDeletionTopics, topic_name
-from service.ledger_deletion.ports import DeletionTopic, OutgoingMessage, PublishResult
-from service.local_cluster.addresses import ClusterAddresses
-from service.model.clocks import SystemClock
-from service.model.errors import NotAuthorizedError, TemporaryError
-from service.model.names import parse_topic_name
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.tokens import TOKEN_CONF, token
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.local_cluster.ports import LOOPBACK, free_ports
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.local_cluster.ports import LOOPBACK, free_ports
-from service.model.names import parse_topic_name
 from tests.cluster.buckets import BUCKETS
 from tests.cluster.cancelling import CANCELLING, check
 from tests.cluster.certificates import Certificate, write_certificate

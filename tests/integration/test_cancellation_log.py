@@ -5,21 +5,21 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
 import pytest
+from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.binary_connections import BinaryConnections
+from pulsar_sidecar.adapters.pulsar.cancellation_topic import PulsarCancellationTopic
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.topic_owners import TopicOwners
+from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, Proof
+from pulsar_sidecar.delayed_delivery.ports import LogRecords
+from pulsar_sidecar.delayed_delivery.workflow.world import Memory
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.positions import Position
 
-from service.adapters.metadata.zookeeper import open_metadata_store
-from service.adapters.pulsar.admin_rest import AdminRest
-from service.adapters.pulsar.binary_connections import BinaryConnections
-from service.adapters.pulsar.cancellation_topic import PulsarCancellationTopic
-from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
-from service.adapters.pulsar.topic_owners import TopicOwners
-from service.delayed_delivery.cancelling import Cancellation, Proof
-from service.delayed_delivery.ports import LogRecords
-from service.delayed_delivery.workflow.world import Memory
-from service.model.clocks import SystemClock
-from service.model.errors import TemporaryError
-from service.model.names import TopicName, parse_topic_name
-from service.model.positions import Position
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import Workload, unique

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pulsar_sidecar.local_cluster.cluster import find_software
+from pulsar_sidecar.local_cluster.failures import MissingPrerequisiteError
+from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from ruamel.yaml import YAML
 
-from service.local_cluster.cluster import find_software
-from service.local_cluster.failures import MissingPrerequisiteError
-from service.local_cluster.spec import ClusterSpec
 from tests.cluster.choosing import COMPOSE_MEMBERS, PROJECT
 
 FOR_THE_JVM = {"PULSAR_MEM", "PULSAR_GC", "BOOKIE_MEM", "BOOKIE_GC"}

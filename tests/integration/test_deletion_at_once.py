@@ -1,7 +1,8 @@
 """PIP-186's ``deleteLedger`` on a real cluster: judged at once, by the sidecar beside the topic's owner."""
 
-from service.model.ledgers import LedgerComponent
-from service.model.names import TopicName
+from pulsar_sidecar.model.ledgers import LedgerComponent
+from pulsar_sidecar.model.names import TopicName
+
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.sidecars import SidecarProcess

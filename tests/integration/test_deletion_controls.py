@@ -4,11 +4,11 @@ import json
 import time
 
 import requests
+from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from pulsar_sidecar.ledger_deletion.retrying import SUBSCRIPTION
+from pulsar_sidecar.model.ledgers import LedgerComponent
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from service.ledger_deletion.retrying import SUBSCRIPTION
-from service.model.ledgers import LedgerComponent
-from service.model.names import parse_topic_name
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import holds_for, until
 from tests.cluster.sidecars import BASE, SidecarProcess

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 
 import pulsar
+from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
+from pulsar_sidecar.model.ledgers import LedgerComponent
 
-from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from service.ledger_ownership.paths import ledger_path, managed_ledger_path
-from service.model.ledgers import LedgerComponent
 from tests.cluster.dead_letters import listed, redrive
 from tests.cluster.deletion import Scene
 from tests.cluster.oracles import Outcome

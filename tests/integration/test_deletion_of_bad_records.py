@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
 
-from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from service.ledger_ownership.paths import ledger_path
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerComponent, LedgerState
-from service.model.names import TopicName
-from service.wire import DataFormats_pb2 as bookkeeper
 from tests.cluster.deletion import Scene
 from tests.cluster.oracles import Outcome
 from tests.cluster.patience import until

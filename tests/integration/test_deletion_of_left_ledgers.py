@@ -4,10 +4,10 @@ from typing import Any
 
 import pulsar
 import pytest
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.ledgers import LedgerComponent
+from pulsar_sidecar.model.names import TopicName
 
-from service.ledger_ownership.paths import ledger_path
-from service.model.ledgers import LedgerComponent
-from service.model.names import TopicName
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.sidecars import BASE, SidecarProcess

@@ -1,9 +1,9 @@
 """`topics delete-shadow` on a real cluster: the shadow goes, and its source keeps every ledger and every message."""
 
 import pytest
+from pulsar_sidecar.ledger_deletion.shadow_deletion.operation import shadow_deletion_path
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 
-from service.ledger_deletion.shadow_deletion.operation import shadow_deletion_path
-from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.shadows import NOTHING, Pair, Shadows

@@ -1,8 +1,8 @@
 """Two-phase topic deletion on a real cluster: everything a topic references goes, and nothing else does."""
 
 import pytest
+from pulsar_sidecar.model.ledgers import LedgerComponent
 
-from service.model.ledgers import LedgerComponent
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.sidecars import BASE

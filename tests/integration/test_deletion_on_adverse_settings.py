@@ -7,12 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from pulsar_sidecar.ledger_deletion.retrying import SUBSCRIPTION
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.model.ledgers import LedgerComponent
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from service.ledger_deletion.retrying import SUBSCRIPTION
-from service.ledger_ownership.paths import managed_ledger_path
-from service.model.ledgers import LedgerComponent
-from service.model.names import parse_topic_name
 from tests.cluster.deletion import BROKER_CONF
 from tests.cluster.oracles import Outcome, OutcomeLog
 from tests.cluster.patience import holds_for, until

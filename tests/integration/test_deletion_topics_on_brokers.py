@@ -10,21 +10,21 @@ from dataclasses import dataclass
 
 import pulsar
 import pytest
+from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.clients import open_client
+from pulsar_sidecar.adapters.pulsar.consumer import SharedPendingDeletions
+from pulsar_sidecar.adapters.pulsar.publisher import PublisherSettings, TopicPublisher
+from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.topics import PulsarDeletionTopics, topic_name
+from pulsar_sidecar.adapters.pulsar.topics_setup import TopicsSettings, TopicsSetup
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage, PublishResult
+from pulsar_sidecar.ledger_deletion.retrying import SUBSCRIPTION
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import ConflictError
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from service.adapters.metadata.zookeeper import open_metadata_store
-from service.adapters.pulsar.admin_rest import AdminRest, topic_path
-from service.adapters.pulsar.clients import open_client
-from service.adapters.pulsar.consumer import SharedPendingDeletions
-from service.adapters.pulsar.publisher import PublisherSettings, TopicPublisher
-from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
-from service.adapters.pulsar.topics import PulsarDeletionTopics, topic_name
-from service.adapters.pulsar.topics_setup import TopicsSettings, TopicsSetup
-from service.ledger_deletion.ports import DeletionTopic, OutgoingMessage, PublishResult
-from service.ledger_deletion.retrying import SUBSCRIPTION
-from service.local_cluster.addresses import ClusterAddresses
-from service.model.clocks import SystemClock
-from service.model.errors import ConflictError
-from service.model.names import TopicName, parse_topic_name
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import unique

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import requests
+from pulsar_sidecar.demo.workload import delete_again, delete_topics, make_topics
+from pulsar_sidecar.ledger_deletion.steps import Step
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from service.demo.workload import delete_again, delete_topics, make_topics
-from service.ledger_deletion.steps import Step
-from service.ledger_ownership.paths import MANAGED_LEDGERS
-from service.model.ids import LedgerId
-from service.model.names import TopicName, parse_topic_name
 from tests.cluster.audits import Audits
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until

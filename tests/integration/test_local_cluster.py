@@ -12,13 +12,13 @@ from pathlib import Path
 import pulsar
 import pytest
 import requests
+from pulsar_sidecar.cli.local_cluster import app
+from pulsar_sidecar.local_cluster.addresses import parse_addresses
+from pulsar_sidecar.local_cluster.processes import ProcessIdentity, is_running
+from pulsar_sidecar.local_cluster.state import read_state
+from pulsar_sidecar.model.clocks import SystemClock
 from typer.testing import CliRunner
 
-from service.cli.local_cluster import app
-from service.local_cluster.addresses import parse_addresses
-from service.local_cluster.processes import ProcessIdentity, is_running
-from service.local_cluster.state import read_state
-from service.model.clocks import SystemClock
 from tests.cluster.choosing import PROJECT
 from tests.cluster.clients import PatientClient
 from tests.cluster.running import ClusterUnderTest
@@ -140,8 +140,8 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
 def test_members_end_with_a_process_that_is_killed(tmp_path: Path) -> None:
     program = """
 import os, pathlib, signal, sys
-from service.local_cluster.cluster import LocalCluster
-from service.local_cluster.spec import ClusterSpec, Lifetime
+from pulsar_sidecar.local_cluster.cluster import LocalCluster
+from pulsar_sidecar.local_cluster.spec import ClusterSpec, Lifetime
 directory = pathlib.Path(sys.argv[1])
 spec = ClusterSpec(directory, brokers=0, bookies=1, lifetime=Lifetime.STARTING_PROCESS)
 print(LocalCluster.up(spec).addresses().json_line(), flush=True)
@@ -171,7 +171,7 @@ def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path, number: sign
     # A shell that runs these tests in the background has told them, and so their children, to ignore SIGINT.
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from service.cli.local_cluster import app; app()"
+        "from pulsar_sidecar.cli.local_cluster import app; app()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, "up", "--dir", str(directory)],

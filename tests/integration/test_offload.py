@@ -10,18 +10,18 @@ from urllib.parse import quote
 
 import pytest
 import requests
+from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.offload.credentials import credentials_from_environment
+from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
+from pulsar_sidecar.audit.tables import Table
+from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
+from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import PermanentError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from service.adapters.metadata.zookeeper import open_metadata_store
-from service.adapters.offload.credentials import credentials_from_environment
-from service.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
-from service.audit.tables import Table
-from service.ledger_deletion.ports import OffloadDeletion
-from service.ledger_ownership.references import managed_ledger_references
-from service.model.clocks import SystemClock
-from service.model.errors import PermanentError
-from service.model.ids import LedgerId
-from service.model.ledgers import OffloadContext
-from service.model.names import TopicName, parse_topic_name
 from tests.cluster.audits import Audits, demand_unused
 from tests.cluster.broker_view import BrokerView
 from tests.cluster.clients import PatientClient

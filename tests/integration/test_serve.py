@@ -15,9 +15,9 @@ from pathlib import Path
 import jwt
 import pytest
 import requests
+from pulsar_sidecar.local_cluster.ports import free_ports
+from pulsar_sidecar.model.clocks import SystemClock
 
-from service.local_cluster.ports import free_ports
-from service.model.clocks import SystemClock
 from tests.cluster.certificates import write_certificate
 from tests.cluster.running import ClusterUnderTest
 
@@ -42,7 +42,7 @@ class Sidecar:
         """The command line against this sidecar."""
         connection = ["--admin-url", self.url, "--tls-trust-cert-path", str(self.certificate)]
         return subprocess.run(
-            [sys.executable, "-m", "service", *connection, "--output", "json", *arguments],
+            [sys.executable, "-m", "pulsar_sidecar", *connection, "--output", "json", *arguments],
             capture_output=True,
             text=True,
             check=False,
@@ -79,7 +79,7 @@ def serving(cluster: ClusterUnderTest, directory: Path, *flags: str) -> Iterator
     log = directory / "sidecar.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "service", "serve", "--config", str(config), *flags],
+            [sys.executable, "-m", "pulsar_sidecar", "serve", "--config", str(config), *flags],
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=ROOT,
@@ -151,7 +151,7 @@ def test_while_the_feature_is_off_nothing_is_recorded(cluster: ClusterUnderTest,
 def test_a_port_that_is_taken_is_said_before_anything_starts(cluster: ClusterUnderTest, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ended = subprocess.run(
-            [sys.executable, "-m", "service", "serve", "--listen", f"127.0.0.1:{taken.getsockname()[1]}",
+            [sys.executable, "-m", "pulsar_sidecar", "serve", "--listen", f"127.0.0.1:{taken.getsockname()[1]}",
              "--metadata-store-url", cluster.addresses.metadata_store_url],
             capture_output=True, text=True, check=False, timeout=60, cwd=ROOT, env=environment(),
         )  # fmt: skip

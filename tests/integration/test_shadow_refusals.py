@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 import requests
+from pulsar_sidecar.ledger_deletion.operations import Operation, encode_operation, operation_path
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE, shadow_at
+from pulsar_sidecar.model.ids import OperationId
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from service.ledger_deletion.operations import Operation, encode_operation, operation_path
-from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from service.ledger_ownership.shadows import SHADOW_SOURCE, shadow_at
-from service.model.ids import OperationId
-from service.model.names import TopicName, parse_topic_name
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.shadows import FOREVER, NOTHING

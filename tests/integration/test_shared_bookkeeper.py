@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import requests
+from pulsar_sidecar.model.ids import LedgerId
 
-from service.model.ids import LedgerId
 from tests.cluster.audits import Audits
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until

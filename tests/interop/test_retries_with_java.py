@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 import pulsar
 import pytest
+from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from pulsar_sidecar.ledger_deletion.retrying import REASON, SUBSCRIPTION
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from service.ledger_deletion.retrying import REASON, SUBSCRIPTION
-from service.ledger_ownership.paths import managed_ledger_path
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerComponent
-from service.model.names import parse_topic_name
 from tests.cluster.choosing import version_under_test
 from tests.cluster.dead_letters import listed, redrive
 from tests.cluster.deletion import Scene

@@ -11,8 +11,9 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from service.local_cluster.cluster import LocalCluster
-from service.local_cluster.spec import ClusterSpec, Lifetime
+from pulsar_sidecar.local_cluster.cluster import LocalCluster
+from pulsar_sidecar.local_cluster.spec import ClusterSpec, Lifetime
+
 from tests.cluster.choosing import PROJECT, VERSION_VARIABLE
 from tests.matrix.table import Row, row_of_junit, with_rows
 

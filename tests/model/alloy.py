@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.local_cluster.distribution import fetched
-from service.local_cluster.java import find_java
-from service.local_cluster.locks import exclusive
-from service.local_cluster.spec import cache_directory
+from pulsar_sidecar.local_cluster.distribution import fetched
+from pulsar_sidecar.local_cluster.java import find_java
+from pulsar_sidecar.local_cluster.locks import exclusive
+from pulsar_sidecar.local_cluster.spec import cache_directory
 
 MODEL = Path(__file__).with_name("two_phase_deletion.als")
 COORDINATES = "org.alloytools:org.alloytools.alloy.dist:6.2.0"

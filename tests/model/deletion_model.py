@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from service.ledger_deletion.deciding import Delete, Finish, Policy, Postpone, RetryLater, Verdict, decide
-from service.ledger_deletion.facts import Facts, Referenced, Unreferenced
-from service.ledger_deletion.pending import Mark
-from service.model.ids import NodeVersion, OperationId
-from service.model.metadata import Guard
+from pulsar_sidecar.ledger_deletion.deciding import Delete, Finish, Policy, Postpone, RetryLater, Verdict, decide
+from pulsar_sidecar.ledger_deletion.facts import Facts, Referenced, Unreferenced
+from pulsar_sidecar.ledger_deletion.pending import Mark
+from pulsar_sidecar.model.ids import NodeVersion, OperationId
+from pulsar_sidecar.model.metadata import Guard
+
 from tests.unit.ledger_deletion.cases import NOW_MS, facts, record, stored
 
 TICK_MS = 300_000

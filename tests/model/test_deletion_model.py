@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from pulsar_sidecar.ledger_deletion.deciding import Finish, Policy, Reason, Verdict, decide
+from pulsar_sidecar.ledger_deletion.facts import Facts, Referenced, Unreferenced
+from pulsar_sidecar.ledger_deletion.pending import Mark
 
-from service.ledger_deletion.deciding import Finish, Policy, Reason, Verdict, decide
-from service.ledger_deletion.facts import Facts, Referenced, Unreferenced
-from service.ledger_deletion.pending import Mark
 from tests.model.deletion_model import SETTLE_TICKS, Marker, Rules, World, successors
 from tests.model.exploring import Exploration, explore
 

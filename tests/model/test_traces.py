@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from pulsar_sidecar.ledger_deletion.deciding import Delete, DeleteOffloaded
+from pulsar_sidecar.ledger_deletion.facts import Referenced, References, Unreferenced
+from pulsar_sidecar.ledger_deletion.outcomes import Settlement, judged_messages, note_message, settled_messages
+from pulsar_sidecar.model.ids import NodeVersion
+from pulsar_sidecar.model.metadata import Guard
 
-from service.ledger_deletion.deciding import Delete, DeleteOffloaded
-from service.ledger_deletion.facts import Referenced, References, Unreferenced
-from service.ledger_deletion.outcomes import Settlement, judged_messages, note_message, settled_messages
-from service.model.ids import NodeVersion
-from service.model.metadata import Guard
 from tests.model.traces import Event, Line, Trace, as_document, known_traces, trace_of, traces
 from tests.unit.ledger_deletion.cases import (
     CONTEXT,

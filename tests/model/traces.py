@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.ledger_ownership.paths import ledger_path
-from service.model.ids import LedgerId
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.ids import LedgerId
+
 from tests.model.alloy import solve, theory
 
 KNOWN = Path(__file__).with_name("known_traces.json")

@@ -13,12 +13,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.model.errors import InvalidInputError
 from pyspark.sql import SparkSession
 
 from pyspark_jobs.orphan_ledgers import finding
 from pyspark_jobs.orphan_ledgers.files import Directory
 from pyspark_jobs.orphan_ledgers.job import run, session
-from service.model.errors import InvalidInputError
 from tests.unit.audit.audit_worlds import NO_WAITING
 
 _SETTINGS = {

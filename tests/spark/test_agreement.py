@@ -10,10 +10,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from pulsar_sidecar.adapters.parquet.audits import open_audit
+from pulsar_sidecar.audit.requests import AuditRequest
+from pulsar_sidecar.model.errors import InvalidInputError
 
-from service.adapters.parquet.audits import open_audit
-from service.audit.requests import AuditRequest
-from service.model.errors import InvalidInputError
 from tests.benchmarks.audit_clusters import MadeUpCluster
 from tests.made_audits import open_to_others, told
 from tests.spark.worlds import changed, damaged, random_world

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from pulsar_sidecar.audit.guards import EXIT_FINDINGS
+from pulsar_sidecar.audit.requests import AuditRequest
 
-from service.audit.guards import EXIT_FINDINGS
-from service.audit.requests import AuditRequest
 from tests.made_audits import told
 from tests.spark.worlds import random_world
 from tests.unit.audit.audit_worlds import NO_WAITING, embedded
@@ -38,9 +38,9 @@ def python_without_this_project(directory: Path) -> Path:
     packages = sysconfig.get_path("purelib")
     script.write_text(f'#!/bin/sh\nPYTHONPATH={packages}:${{PYTHONPATH:-}} exec {sys.executable} -S "$@"\n')
     script.chmod(0o755)
-    asked = [str(script), "-c", "import numpy, pyarrow, pyspark; import service"]
+    asked = [str(script), "-c", "import numpy, pyarrow, pyspark; import pulsar_sidecar"]
     ran = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=directory, timeout=_SECONDS)
-    assert "No module named 'service'" in ran.stderr
+    assert "No module named 'pulsar_sidecar'" in ran.stderr
     return script
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pulsar_sidecar.audit.policies import HOUR_MS
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
 
-from service.audit.policies import HOUR_MS
-from service.ledger_ownership.shadows import SHADOW_SOURCE
-from service.model.ledgers import LedgerState, OffloadContext
 from tests.fakes.bookkeeper import (
     bucket_custom_metadata,
     compacted_custom_metadata,

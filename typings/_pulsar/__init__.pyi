@@ -1,4 +1,4 @@
-"""The calls that service.adapters.pulsar makes on the C++ client's module (pulsar-client 3.13)."""
+"""The calls that pulsar_sidecar.adapters.pulsar makes on the C++ client's module (pulsar-client 3.13)."""
 
 from collections.abc import Callable
 from enum import Enum

@@ -1,4 +1,4 @@
-# Only what service.adapters.metadata and its tests call, read from kazoo 2.11.
+# Only what pulsar_sidecar.adapters.metadata and its tests call, read from kazoo 2.11.
 import logging
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The calls that service.adapters.pulsar makes on pulsar-client 3.13."""
+"""The calls that pulsar_sidecar.adapters.pulsar makes on pulsar-client 3.13."""
 
 import logging
 from collections.abc import Callable

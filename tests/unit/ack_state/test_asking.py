@@ -6,15 +6,15 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.ack_state.judging import Wishes
+from pulsar_sidecar.ack_state.limits import AckStateLimits
+from pulsar_sidecar.ack_state.pausing import PauseState
+from pulsar_sidecar.ack_state.workflow.asking import AckStates, World
+from pulsar_sidecar.ack_state.workflow.remembering import MOST_SUBSCRIPTIONS, REMEMBERED_SECONDS, Remembered
+from pulsar_sidecar.ack_state.workflow.watching import AckStateWatch
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from service.ack_state.judging import Wishes
-from service.ack_state.limits import AckStateLimits
-from service.ack_state.pausing import PauseState
-from service.ack_state.workflow.asking import AckStates, World
-from service.ack_state.workflow.remembering import MOST_SUBSCRIPTIONS, REMEMBERED_SECONDS, Remembered
-from service.ack_state.workflow.watching import AckStateWatch
-from service.model.errors import ConflictError, NotFoundError, TemporaryError
-from service.model.names import TopicName, parse_topic_name
 from tests.cluster.acknowledging import positions_in
 from tests.fakes.ack_states import state_of
 from tests.fakes.acknowledging_broker import LEDGER, FakeAcknowledgingBroker, FakeCursor, FakeTopic

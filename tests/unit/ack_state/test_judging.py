@@ -3,15 +3,15 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.ack_state.cursors import CursorInMemory, TopicCursors
+from pulsar_sidecar.ack_state.judging import AckState, Wishes, judge
+from pulsar_sidecar.ack_state.limits import AckStateLimits, kept
+from pulsar_sidecar.ack_state.pausing import PauseState, Policies, TopicPolicy
+from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.model.position_ranges import PositionRanges
 
-from service.ack_state.cursors import CursorInMemory, TopicCursors
-from service.ack_state.judging import AckState, Wishes, judge
-from service.ack_state.limits import AckStateLimits, kept
-from service.ack_state.pausing import PauseState, Policies, TopicPolicy
-from service.ack_state.stored import StoredCursor, StoredPlace
-from service.model.ids import EntryId, LedgerId
-from service.model.names import parse_topic_name
-from service.model.position_ranges import PositionRanges
 from tests.unit.ack_state.test_stored import at
 
 TOPIC = parse_topic_name("persistent://public/default/orders")

@@ -3,13 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.ack_state.stored import StoredPlace, stored_in_entry, stored_in_node
-from service.model.errors import UndecodableError
-from service.model.ids import EntryId, LedgerId
-from service.model.position_ranges import PositionRanges
-from service.model.positions import Position
-from service.wire import MLDataFormats_pb2 as ml
+from pulsar_sidecar.ack_state.stored import StoredPlace, stored_in_entry, stored_in_node
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 LENGTHS = {LedgerId(3): 200, LedgerId(5): 7, LedgerId(9): 10}
 SPARSE_4_0_8 = bytes.fromhex("080610ffffffffffffffffff011a0c0a04080610001204080610011a0c0a0408061002120408061003")

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 from prometheus_client import CollectorRegistry
+from pulsar_sidecar.api.app import create_app
+from pulsar_sidecar.api.authentication import Authenticator, NoAuthentication
+from pulsar_sidecar.api.connections import Limits
+from pulsar_sidecar.api.server import Endpoint, listening_socket, server_for
+from pulsar_sidecar.ledger_deletion.operating import LedgerDeletionService
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.observability.metrics import DeletionMetrics
 
-from service.api.app import create_app
-from service.api.authentication import Authenticator, NoAuthentication
-from service.api.connections import Limits
-from service.api.server import Endpoint, listening_socket, server_for
-from service.ledger_deletion.operating import LedgerDeletionService
-from service.model.clocks import SystemClock
-from service.observability.metrics import DeletionMetrics
 from tests.cluster.certificates import Certificate
 
 

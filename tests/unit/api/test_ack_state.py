@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
+from pulsar_sidecar.ack_state.judging import Wishes
+from pulsar_sidecar.ack_state.operating import PauseRemoval
+from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
+from pulsar_sidecar.api.routes import ack_state
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, TemporaryError
+from pulsar_sidecar.model.names import TopicDomain, TopicName
 
-from service.ack_state.judging import Wishes
-from service.ack_state.operating import PauseRemoval
-from service.ack_state.pausing import Policies, TopicPolicy
-from service.api.routes import ack_state
-from service.model.errors import ConflictError, NotFoundError, SidecarError, TemporaryError
-from service.model.names import TopicDomain, TopicName
 from tests.fakes.ack_states import FakeAckStates
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served

@@ -10,11 +10,11 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from pulsar_sidecar.api.authentication import TokenAuthentication, TokenClaims
+from pulsar_sidecar.api.token_keys import public_key, secret_key
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
 
-from service.api.authentication import TokenAuthentication, TokenClaims
-from service.api.token_keys import public_key, secret_key
-from service.model.clocks import SystemClock
-from service.model.errors import InvalidInputError, NotAuthenticatedError
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served
 

@@ -9,13 +9,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.api.authentication import TokenAuthentication
+from pulsar_sidecar.api.connections import Limits
+from pulsar_sidecar.api.routes import delayed_delivery
+from pulsar_sidecar.api.token_keys import secret_key
+from pulsar_sidecar.ledger_deletion.operating import ServiceStatus
+from pulsar_sidecar.model.clocks import SystemClock
 
-from service.api.authentication import TokenAuthentication
-from service.api.connections import Limits
-from service.api.routes import delayed_delivery
-from service.api.token_keys import secret_key
-from service.ledger_deletion.operating import ServiceStatus
-from service.model.clocks import SystemClock
 from tests.cluster.certificates import Certificate, write_certificate
 from tests.fakes.delayed_service import FakeDelayedDelivery
 from tests.fakes.deletion_service import FakeDeletionService

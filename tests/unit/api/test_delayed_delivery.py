@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
+from pulsar_sidecar.api.routes import delayed_delivery
+from pulsar_sidecar.delayed_delivery.cancelling import Cause, Proof, Verdict
+from pulsar_sidecar.model.errors import DisabledError, NotFoundError, TemporaryError
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
-from service.api.routes import delayed_delivery
-from service.delayed_delivery.cancelling import Cause, Proof, Verdict
-from service.model.errors import DisabledError, NotFoundError, TemporaryError
-from service.wire import PulsarApi_pb2 as api
 from tests.fakes.delayed_service import FakeDelayedDelivery
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served

@@ -1,6 +1,5 @@
 import pytest
-
-from service.api.errors import (
+from pulsar_sidecar.api.errors import (
     STATUS_BY_ERROR,
     MismatchError,
     NotPersistentError,
@@ -8,8 +7,9 @@ from service.api.errors import (
     error_response,
     status_of,
 )
-from service.model import errors
-from service.model.errors import BrokerRefusedError, SidecarError
+from pulsar_sidecar.model import errors
+from pulsar_sidecar.model.errors import BrokerRefusedError, SidecarError
+
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served
 

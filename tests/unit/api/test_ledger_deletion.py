@@ -1,11 +1,11 @@
 import pytest
+from pulsar_sidecar.ledger_deletion.operating import DeadLetter, OperationState, SidecarInstance, TopicDeletionStatus
+from pulsar_sidecar.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId, NodeVersion, OperationId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.ledger_deletion.operating import DeadLetter, OperationState, SidecarInstance, TopicDeletionStatus
-from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
-from service.model.errors import TemporaryError
-from service.model.ids import LedgerId, NodeVersion, OperationId
-from service.model.ledgers import LedgerComponent, LedgerType
-from service.model.names import parse_topic_name
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served
 

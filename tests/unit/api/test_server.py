@@ -3,9 +3,8 @@
 import socket
 
 import pytest
-
-from service.api.server import Endpoint, listening_socket
-from service.model.errors import InvalidInputError
+from pulsar_sidecar.api.server import Endpoint, listening_socket
+from pulsar_sidecar.model.errors import InvalidInputError
 
 
 def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_head() -> None:

@@ -1,8 +1,8 @@
 import pytest
+from pulsar_sidecar.ledger_deletion.operating import ShadowDeletionStage
+from pulsar_sidecar.model.errors import ConflictError
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from service.ledger_deletion.operating import ShadowDeletionStage
-from service.model.errors import ConflictError
-from service.model.names import TopicName, parse_topic_name
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served
 

@@ -1,12 +1,12 @@
 import pytest
 from fastapi import APIRouter
+from pulsar_sidecar.ledger_deletion.operating import LedgerDeletionAnswer, OperationState, Redirect
+from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
+from pulsar_sidecar.model.errors import ConflictError, DataLossError, InvalidInputError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.model.names import TopicDomain, TopicName
 
-from service.ledger_deletion.operating import LedgerDeletionAnswer, OperationState, Redirect
-from service.ledger_deletion.pending import PendingDeleteLedgerInfo
-from service.model.errors import ConflictError, DataLossError, InvalidInputError
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerComponent, LedgerType
-from service.model.names import TopicDomain, TopicName
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-
-from service.adapters.parquet.output import parquet_output
-from service.audit.manifests import (
+from pulsar_sidecar.adapters.parquet.output import parquet_output
+from pulsar_sidecar.audit.manifests import (
     MANIFEST_NAME,
     Kind,
     Manifest,
@@ -20,14 +19,15 @@ from service.audit.manifests import (
     Source,
     SourceKind,
 )
-from service.audit.policies import HOUR_MS, Policy
-from service.audit.requests import Audited, AuditRequest
-from service.audit.subtrees import Subtrees
-from service.audit.tables import SCHEMAS, CursorLedgerState, Table
-from service.audit_run_bootstrap import make_audit
-from service.ledger_ownership.paths import ledger_path
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerState
+from pulsar_sidecar.audit.policies import HOUR_MS, Policy
+from pulsar_sidecar.audit.requests import Audited, AuditRequest
+from pulsar_sidecar.audit.subtrees import Subtrees
+from pulsar_sidecar.audit.tables import SCHEMAS, CursorLedgerState, Table
+from pulsar_sidecar.bootstrap.audit_run import make_audit
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerState
+
 from tests.fakes.bookkeeper import (
     bucket_custom_metadata,
     compacted_custom_metadata,

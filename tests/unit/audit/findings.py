@@ -4,12 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
-
-from service.audit.ages import age_label
-from service.audit.plans import PlanDigest
-from service.audit.policies import EXCLUSIVE
-from service.audit.summaries import AuditSummary, Count, Engine, Guard, Input, Look, Plan, Unseen
-from service.audit.tables import (
+from pulsar_sidecar.audit.ages import age_label
+from pulsar_sidecar.audit.plans import PlanDigest
+from pulsar_sidecar.audit.policies import EXCLUSIVE
+from pulsar_sidecar.audit.summaries import AuditSummary, Count, Engine, Guard, Input, Look, Plan, Unseen
+from pulsar_sidecar.audit.tables import (
     LEDGER_USAGE,
     MISSING_LEDGERS,
     ORPHAN_LEDGERS,
@@ -18,7 +17,7 @@ from service.audit.tables import (
     OrphanCause,
     OrphanStanding,
 )
-from service.audit.usage import count_of_lengths
+from pulsar_sidecar.audit.usage import count_of_lengths
 
 AUDIT_ID = "20260706T120000Z-5f0c"
 INSTANCE_ID = "5a6b7c8d-0000-4000-8000-000000000001"

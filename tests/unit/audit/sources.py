@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+from pulsar_sidecar.audit.manifests import OrderRange, Proof, Source, SourceKind
+from pulsar_sidecar.audit.ports import Ending
+from pulsar_sidecar.audit.tables import LEDGERS, NODES
 
-from service.audit.manifests import OrderRange, Proof, Source, SourceKind
-from service.audit.ports import Ending
-from service.audit.tables import LEDGERS, NODES
 from tests.fakes.clock import START_MS
 
 INSTANCE_ID = "instance"

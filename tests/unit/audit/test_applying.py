@@ -12,18 +12,18 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
+from pulsar_sidecar.adapters.pulsar.condemned import PendingDeletionSender, producer_name
+from pulsar_sidecar.audit.applying import Application, demand_approval, demand_target, verified_plan
+from pulsar_sidecar.audit.condemned import Sent
+from pulsar_sidecar.audit.plans import PLAN_COLUMNS
+from pulsar_sidecar.audit.progress import begin, progress_path
+from pulsar_sidecar.audit.summaries import Guard
+from pulsar_sidecar.ledger_deletion.pending import parse_record
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
+from pulsar_sidecar.model.ledgers import LedgerComponent
 
-from service.adapters.parquet.audits import AuditTables, open_audit
-from service.adapters.pulsar.condemned import PendingDeletionSender, producer_name
-from service.audit.applying import Application, demand_approval, demand_target, verified_plan
-from service.audit.condemned import Sent
-from service.audit.plans import PLAN_COLUMNS
-from service.audit.progress import begin, progress_path
-from service.audit.summaries import Guard
-from service.ledger_deletion.pending import parse_record
-from service.ledger_deletion.ports import DeletionTopic
-from service.model.errors import ConflictError, InvalidInputError, TemporaryError
-from service.model.ledgers import LedgerComponent
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.pulsar import FakeDeletionTopics

@@ -7,12 +7,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-
-from service.audit.batch_work import lists_naming
-from service.audit.decoding import decode_nodes
-from service.audit.ledger_ids import ledger_ids
-from service.audit.ledger_lists import read_ledger_lists
-from service.audit.places import (
+from pulsar_sidecar.audit.batch_work import lists_naming
+from pulsar_sidecar.audit.decoding import decode_nodes
+from pulsar_sidecar.audit.ledger_ids import ledger_ids
+from pulsar_sidecar.audit.ledger_lists import read_ledger_lists
+from pulsar_sidecar.audit.places import (
     Owner,
     Place,
     locate,
@@ -21,13 +20,14 @@ from service.audit.places import (
     owner_of_topic,
     topic_of_schema,
 )
-from service.audit.tables import NODES, LedgerKind
-from service.ledger_ownership.paths import LAST_SHORT_LEDGER_ID, ledger_id_of_path, ledger_path
-from service.ledger_ownership.references import managed_ledger_references
-from service.model.errors import UndecodableError
-from service.model.ids import MAX_LEDGER_ID, LedgerId
-from service.model.names import TopicName, parse_topic_name, topic_of_managed_ledger
-from service.wire import MLDataFormats_pb2 as ml
+from pulsar_sidecar.audit.tables import NODES, LedgerKind
+from pulsar_sidecar.ledger_ownership.paths import LAST_SHORT_LEDGER_ID, ledger_id_of_path, ledger_path
+from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.names import TopicName, parse_topic_name, topic_of_managed_ledger
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes, schema_locator_bytes
 from tests.unit.audit.sources import node
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pulsar_sidecar.adapters.parquet.manifest_files import open_tables
+from pulsar_sidecar.adapters.parquet.output import parquet_output
+from pulsar_sidecar.adapters.parquet.reading import read_table
+from pulsar_sidecar.audit.cursor_ledgers import NOT_READ
+from pulsar_sidecar.audit.dumping import DumpPlan, dump
+from pulsar_sidecar.audit.manifests import Kind, Manifest, Moment, OrderRange, Rows
+from pulsar_sidecar.audit.tables import Subtree, Table
+from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
-from service.adapters.parquet.manifest_files import open_tables
-from service.adapters.parquet.output import parquet_output
-from service.adapters.parquet.reading import read_table
-from service.audit.cursor_ledgers import NOT_READ
-from service.audit.dumping import DumpPlan, dump
-from service.audit.manifests import Kind, Manifest, Moment, OrderRange, Rows
-from service.audit.tables import Subtree, Table
-from service.model.errors import InvalidInputError, TemporaryError
 from tests.fakes.clock import START_MS, FakeClock
 from tests.made_audits import open_to_others
 from tests.unit.audit.sources import INSTANCE_ID, SMALL_CLUSTER, Nodes, node

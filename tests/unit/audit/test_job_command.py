@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pulsar_sidecar
 import pytest
+from pulsar_sidecar.audit.policies import HOUR_MS, Policy
+from pulsar_sidecar.audit.summaries import AuditSummary, Guard
+from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 
-import service
 from pyspark_jobs.orphan_ledgers import job
-from service.audit.policies import HOUR_MS, Policy
-from service.audit.summaries import AuditSummary, Guard
-from service.model.errors import InvalidInputError, SidecarError, TemporaryError
 from tests.unit.audit.findings import orphan, summary
 
 PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
@@ -79,7 +79,7 @@ def test_a_wheel_is_sent_under_a_name_that_executors_import_from(
 ) -> None:
     wheel = tmp_path / "pulsar_sidecar-0.1.0-py3-none-any.whl"
     wheel.write_bytes(b"packed")
-    monkeypatch.setattr(service, "__file__", str(wheel / "service" / "__init__.py"))
+    monkeypatch.setattr(pulsar_sidecar, "__file__", str(wheel / "pulsar_sidecar" / "__init__.py"))
     job.main(PLACES)
     assert fake.spark.sparkContext.sent == {"pulsar_sidecar-0.1.0-py3-none-any.zip": b"packed"}
 

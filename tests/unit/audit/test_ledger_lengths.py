@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.audit import ledger_lengths as module
+from pulsar_sidecar.audit.findings import ledger_length
+from pulsar_sidecar.audit.ledger_lengths import ledger_lengths
+from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
 
-from service.audit import ledger_lengths as module
-from service.audit.findings import ledger_length
-from service.audit.ledger_lengths import ledger_lengths
-from service.model.ledgers import LedgerState
-from service.wire import DataFormats_pb2 as bookkeeper
 from tests.fakes.bookkeeper import cursor_custom_metadata, data_custom_metadata, delimited, ledger_metadata_bytes
 
 HEADER = b"BookieMetadataFormatVersion\t3\n"

@@ -6,16 +6,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pulsar_sidecar.adapters.parquet.manifest_files import open_tables
+from pulsar_sidecar.adapters.parquet.output import parquet_output
+from pulsar_sidecar.adapters.parquet.reading import read_table
+from pulsar_sidecar.audit.listing import ledgers_among, list_ledgers
+from pulsar_sidecar.audit.manifests import Kind, Manifest, Moment, Rows
+from pulsar_sidecar.audit.tables import NODES, Table
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
 
-from service.adapters.parquet.manifest_files import open_tables
-from service.adapters.parquet.output import parquet_output
-from service.adapters.parquet.reading import read_table
-from service.audit.listing import ledgers_among, list_ledgers
-from service.audit.manifests import Kind, Manifest, Moment, Rows
-from service.audit.tables import NODES, Table
-from service.ledger_ownership.paths import ledger_path
-from service.model.errors import TemporaryError
-from service.model.ids import LedgerId
 from tests.fakes.clock import START_MS, FakeClock
 from tests.unit.audit.sources import INSTANCE_ID, Ledgers, node
 

@@ -8,17 +8,17 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pulsar_sidecar.audit.cursor_ledgers import CursorLedgers
+from pulsar_sidecar.audit.ledger_ids import ledger_ids
+from pulsar_sidecar.audit.log_segments import log_segments
+from pulsar_sidecar.audit.manifests import SourceKind
+from pulsar_sidecar.audit.requests import dump_source, listing_source, zookeeper_rate
+from pulsar_sidecar.audit.subtrees import Subtrees
+from pulsar_sidecar.audit.tables import CURSOR_LEDGERS, NODES, Subtree
+from pulsar_sidecar.ledger_ownership.paths import LAST_SHORT_LEDGER_ID, ledger_id_of_path, ledger_path
+from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
 
-from service.audit.cursor_ledgers import CursorLedgers
-from service.audit.ledger_ids import ledger_ids
-from service.audit.log_segments import log_segments
-from service.audit.manifests import SourceKind
-from service.audit.requests import dump_source, listing_source, zookeeper_rate
-from service.audit.subtrees import Subtrees
-from service.audit.tables import CURSOR_LEDGERS, NODES, Subtree
-from service.ledger_ownership.paths import LAST_SHORT_LEDGER_ID, ledger_id_of_path, ledger_path
-from service.model.errors import InvalidInputError, TemporaryError
-from service.model.ids import MAX_LEDGER_ID, LedgerId
 from tests.fakes.bookkeeper import FakeLedgerEntries, cursor_bytes, ledger_metadata_bytes, position_entry
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.audit.sources import node

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.audit.plans import PLAN_BLOCK_ROWS, PLAN_COLUMNS, PlanDigest, block_digest, plan_digest
+from pulsar_sidecar.audit.tables import ORPHAN_LEDGERS
+from pulsar_sidecar.model.errors import InvalidInputError
 
-from service.audit.plans import PLAN_BLOCK_ROWS, PLAN_COLUMNS, PlanDigest, block_digest, plan_digest
-from service.audit.tables import ORPHAN_LEDGERS
-from service.model.errors import InvalidInputError
 from tests.unit.audit.findings import AUDIT_ID, INSTANCE_ID, orphan, orphan_table, plan_of
 
 _ROWS = [orphan(number, cursor_name="sub-é" if number % 3 else None) for number in range(40)]

@@ -7,15 +7,15 @@ from xml.etree import ElementTree
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pulsar_sidecar.audit.ages import AGE_LABELS, age_label
+from pulsar_sidecar.audit.charts import Bar, Point, bars, columns, line
+from pulsar_sidecar.audit.extracts import extract_of
+from pulsar_sidecar.audit.metrics_text import metrics_text
+from pulsar_sidecar.audit.reporting import EXTRACT_ROWS, Extract, report_html
+from pulsar_sidecar.audit.summaries import AuditSummary, Count, Guard, Look, Unseen
+from pulsar_sidecar.audit.verdicts import Verdict, conclude
+from pulsar_sidecar.audit.wording import said_age, said_bytes, said_count, said_time
 
-from service.audit.ages import AGE_LABELS, age_label
-from service.audit.charts import Bar, Point, bars, columns, line
-from service.audit.extracts import extract_of
-from service.audit.metrics_text import metrics_text
-from service.audit.reporting import EXTRACT_ROWS, Extract, report_html
-from service.audit.summaries import AuditSummary, Count, Guard, Look, Unseen
-from service.audit.verdicts import Verdict, conclude
-from service.audit.wording import said_age, said_bytes, said_count, said_time
 from tests.unit.audit.findings import (
     DAY_MS,
     STORE_TIME_MS,

@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.adapters.parquet.archive import archived_below, remove
+from pulsar_sidecar.audit.explaining import Known, explain
+from pulsar_sidecar.audit.pruning import Archived, reasons_to_keep
+from pulsar_sidecar.audit.showing import chosen_rows, overview, rows_text
+from pulsar_sidecar.audit.summaries import Count, Guard, Input, Unseen
+from pulsar_sidecar.audit.tables import OrphanCause, OrphanStanding
 
-from service.adapters.parquet.archive import archived_below, remove
-from service.audit.explaining import Known, explain
-from service.audit.pruning import Archived, reasons_to_keep
-from service.audit.showing import chosen_rows, overview, rows_text
-from service.audit.summaries import Count, Guard, Input, Unseen
-from service.audit.tables import OrphanCause, OrphanStanding
 from tests.unit.audit.findings import (
     DAY_MS,
     STORE_TIME_MS,

@@ -8,16 +8,22 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.adapters.parquet import row_groups
+from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
+from pulsar_sidecar.adapters.parquet.output import parquet_output
+from pulsar_sidecar.adapters.parquet.row_groups import (
+    RowGroup,
+    marked_groups,
+    work_on_group,
+    work_on_ledgers,
+    work_on_rows,
+)
+from pulsar_sidecar.audit.requests import AuditRequest
+from pulsar_sidecar.audit.running import AUDIT_TABLES
+from pulsar_sidecar.audit.tables import LEDGERS, Table
+from pulsar_sidecar.bootstrap import audit_run
+from pulsar_sidecar.bootstrap.audit_run import make_audit
 
-from service import audit_run_bootstrap
-from service.adapters.parquet import row_groups
-from service.adapters.parquet.audits import AuditTables, open_audit
-from service.adapters.parquet.output import parquet_output
-from service.adapters.parquet.row_groups import RowGroup, marked_groups, work_on_group, work_on_ledgers, work_on_rows
-from service.audit.requests import AuditRequest
-from service.audit.running import AUDIT_TABLES
-from service.audit.tables import LEDGERS, Table
-from service.audit_run_bootstrap import make_audit
 from tests.benchmarks.audit_clusters import MadeUpCluster
 
 ROWS, ROWS_OF_A_GROUP = 100, 30
@@ -71,7 +77,7 @@ def test_an_audit_by_processes_and_threads_is_the_same(tmp_path: Path, monkeypat
         return [tables.table(table) for table in AUDIT_TABLES]
 
     alone = audited("alone")
-    monkeypatch.setattr(audit_run_bootstrap, "_WORTH_WORKERS_ROWS", 0)
+    monkeypatch.setattr(audit_run, "_WORTH_WORKERS_ROWS", 0)
     assert audited("together") == alone
     assert alone[0].num_rows
 
@@ -79,7 +85,7 @@ def test_an_audit_by_processes_and_threads_is_the_same(tmp_path: Path, monkeypat
 def test_no_process_of_ours_imports_pandas() -> None:
     program = """
 import sys
-from service.adapters.parquet.own_process import without_pandas
+from pulsar_sidecar.adapters.parquet.own_process import without_pandas
 without_pandas()
 import pyarrow.dataset
 pyarrow.array(__import__("numpy").zeros(3))

@@ -5,10 +5,10 @@ import zlib
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.audit.showing import overview
+from pulsar_sidecar.audit.summaries import parse_summary
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 
-from service.audit.showing import overview
-from service.audit.summaries import parse_summary
-from service.ledger_ownership.shadows import SHADOW_SOURCE
 from tests.fakes.bookkeeper import compressed, data_custom_metadata, managed_ledger_bytes
 from tests.unit.audit.audit_worlds import TOPIC, Auditor, World, full_world
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.audit.applying import verified_plan
+from pulsar_sidecar.audit.policies import HOUR_MS, Policy
+from pulsar_sidecar.audit.tables import Table
+from pulsar_sidecar.audit.verdicts import Verdict, conclude
+from pulsar_sidecar.model.errors import ConflictError
+from pulsar_sidecar.model.ledgers import LedgerState
 
-from service.audit.applying import verified_plan
-from service.audit.policies import HOUR_MS, Policy
-from service.audit.tables import Table
-from service.audit.verdicts import Verdict, conclude
-from service.model.errors import ConflictError
-from service.model.ledgers import LedgerState
 from tests.fakes.bookkeeper import cursor_custom_metadata, data_custom_metadata, managed_ledger_bytes
 from tests.unit.audit.audit_worlds import MANAGED_LEDGER, NO_WAITING, Auditor, World, full_world
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pulsar_sidecar.adapters.parquet.audits import AuditTables
+from pulsar_sidecar.audit.dumping import LEDGERS_LEFT_OUT
+from pulsar_sidecar.audit.metrics_text import metrics_text
+from pulsar_sidecar.audit.reporting import Extract, report_html
+from pulsar_sidecar.audit.showing import chosen_rows, overview, rows_text
+from pulsar_sidecar.audit.summaries import AuditSummary, Count
+from pulsar_sidecar.audit.tables import Table
+from pulsar_sidecar.audit.wording import said_size
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.ledgers import LedgerState
 
-from service.adapters.parquet.audits import AuditTables
-from service.audit.dumping import LEDGERS_LEFT_OUT
-from service.audit.metrics_text import metrics_text
-from service.audit.reporting import Extract, report_html
-from service.audit.showing import chosen_rows, overview, rows_text
-from service.audit.summaries import AuditSummary, Count
-from service.audit.tables import Table
-from service.audit.wording import said_size
-from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from service.ledger_ownership.shadows import SHADOW_SOURCE
-from service.model.ledgers import LedgerState
 from tests.fakes.bookkeeper import cursor_bytes, cursor_custom_metadata, data_custom_metadata, managed_ledger_bytes
 from tests.unit.audit.audit_worlds import TOPIC_NODE, AuditedWorld, Auditor, World, full_world
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pulsar_sidecar.audit.summaries import AuditSummary, Count, parse_summary
+from pulsar_sidecar.model.errors import InvalidInputError
 
-from service.audit.summaries import AuditSummary, Count, parse_summary
-from service.model.errors import InvalidInputError
 from tests.unit.audit.findings import missing, orphan, summary
 
 _ORPHANS = [orphan(4), orphan(9, standing="too-young", kind="cursor", length_bytes=None, tenant=None)]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pulsar_sidecar.audit.summaries import SUMMARY_NAME, AuditSummary
+from pulsar_sidecar.audit.tables import Table
 
-from service.audit.summaries import SUMMARY_NAME, AuditSummary
-from service.audit.tables import Table
 from tests.unit.audit.findings import count_of, missing_table, orphan_table, summary, unattributed_table, usage_table
 
 Rows = Sequence[dict[str, Any]]

@@ -1,10 +1,10 @@
 """From a bookie's id to where it listens."""
 
 import pytest
+from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import BookieAddress, RegisteredBookies
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import BookieId
 
-from service.adapters.bookkeeper.bookie_addresses import BookieAddress, RegisteredBookies
-from service.model.errors import TemporaryError
-from service.model.ids import BookieId
 from tests.fakes.metadata import FakeMetadataStore
 
 REGISTRATION = bytes.fromhex(

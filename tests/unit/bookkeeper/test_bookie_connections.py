@@ -6,11 +6,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import BookieAddress, RegisteredBookies
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 
-from service.adapters.bookkeeper.bookie_addresses import BookieAddress, RegisteredBookies
-from service.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections
-from service.model.errors import TemporaryError
-from service.model.ids import BookieId, EntryId, LedgerId
 from tests.fakes.bookie_servers import FakeBookie, response
 
 LEDGER = LedgerId(27)

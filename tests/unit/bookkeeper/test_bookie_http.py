@@ -4,10 +4,10 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
+from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
 
-from service.adapters.bookkeeper.bookie_http import BookieHttp
-from service.model.errors import OutcomeUnknownError, TemporaryError
-from service.model.ids import MAX_LEDGER_ID, LedgerId
 from tests.fakes.bookie_http_servers import BookieHttpServer, bookie_http_server
 
 METADATA, LIST, DELETE = "GET /api/v1/ledger/metadata", "GET /api/v1/ledger/list", "DELETE /api/v1/ledger/delete"

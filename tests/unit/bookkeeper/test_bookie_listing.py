@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
+from pulsar_sidecar.adapters.bookkeeper.bookie_listing import BookieListing
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 
-from service.adapters.bookkeeper.bookie_listing import BookieListing
-from service.model.errors import TemporaryError
-from service.model.ids import MAX_LEDGER_ID
 from tests.fakes.bookie_http_servers import BookieHttpServer, bookie_http_server
 from tests.fakes.clock import FakeClock
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bookie_pipelines import runs_of
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
 
-from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
-from service.adapters.bookkeeper.bookie_connections import BookieConnections
-from service.adapters.bookkeeper.bookie_pipelines import runs_of
-from service.model.errors import TemporaryError
-from service.model.ids import EntryId, LedgerId
 from tests.fakes.bookie_servers import EOK, FakeBookie, batch_response, response, stored_entry
 
 LEDGER = LedgerId(27)

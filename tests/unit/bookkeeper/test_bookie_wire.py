@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
+from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerSegment, LedgerState
 
-from service.adapters.bookkeeper.bookie_addresses import RegisteredBookies
-from service.adapters.bookkeeper.bookie_connections import BookieConnections
-from service.adapters.bookkeeper.bookie_wire import BookieEntries
-from service.model.errors import TemporaryError
-from service.model.ids import BookieId, EntryId, LedgerId
-from service.model.ledgers import LedgerMetadata, LedgerSegment, LedgerState
 from tests.fakes.bookie_servers import FakeBookie, FakeBookies, stored_entry
 
 LEDGER = LedgerId(27)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkAnswer, BulkEntries
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
+from pulsar_sidecar.model.ledgers import DigestType, LedgerMetadata, LedgerSegment, LedgerState
 
-from service.adapters.bookkeeper.bulk_entries import BulkAnswer, BulkEntries
-from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from service.model.errors import TemporaryError
-from service.model.ids import BookieId, EntryId, LedgerId
-from service.model.ledgers import DigestType, LedgerMetadata, LedgerSegment, LedgerState
 from tests.fakes.bookie_servers import FakeBookies, stored_entry
 from tests.fakes.bookkeeper import ledger_metadata_bytes
 

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.adapters.bookkeeper.digests import checked_entry, crc32c, digest
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.ledgers import DigestType
 
-from service.adapters.bookkeeper.digests import checked_entry, crc32c, digest
-from service.model.errors import UndecodableError
-from service.model.ledgers import DigestType
 from tests.fakes.bookie_servers import stored_entry
 
 COMPACTED_ENTRY_CRC32 = bytes.fromhex(

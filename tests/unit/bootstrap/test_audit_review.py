@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.audit.audit_requests import ApplyRequest, ExplainRequest, PruneRequest, ReportRequest, ShowRequest
+from pulsar_sidecar.audit.summaries import Guard
+from pulsar_sidecar.bootstrap.audit_review import apply_audit, explain_ledger, prune_archive, report_audit, show_audit
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 
-from service.audit.audit_requests import ApplyRequest, ExplainRequest, PruneRequest, ReportRequest, ShowRequest
-from service.audit.summaries import Guard
-from service.audit_review_bootstrap import apply_audit, explain_ledger, prune_archive, report_audit, show_audit
-from service.model.errors import ConflictError, InvalidInputError, TemporaryError
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
 from tests.unit.audit.audit_worlds import COMPACTION, TOPIC_NODE, World
 from tests.unit.audit.findings import DAY_MS, STORE_TIME_MS, missing, orphan, unattributed, usage

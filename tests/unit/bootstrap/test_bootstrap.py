@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 import structlog
-
-from service.api.authentication import NoAuthentication, TokenAuthentication
-from service.bootstrap import open_service, serve
-from service.configured import authenticator_of, configuration_of, warnings_of
-from service.ledger_deletion.deciding import Policy
-from service.ledger_deletion.retrying import RetryPolicy
-from service.model.clocks import SystemClock
-from service.model.errors import DisabledError, InvalidInputError
-from service.model.names import parse_topic_name
-from service.settings import Settings
-from service.settings_loading import load_settings
+from pulsar_sidecar.api.authentication import NoAuthentication, TokenAuthentication
+from pulsar_sidecar.bootstrap.app import open_service, serve
+from pulsar_sidecar.bootstrap.settings_map import authenticator_of, configuration_of, warnings_of
+from pulsar_sidecar.ledger_deletion.deciding import Policy
+from pulsar_sidecar.ledger_deletion.retrying import RetryPolicy
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import DisabledError, InvalidInputError
+from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.settings.fields import Settings
+from pulsar_sidecar.settings.loading import load_settings
 
 CLOCK = SystemClock()
 STORE = {"metadata_store_url": "zk:127.0.0.1:1", "cluster_name": "east"}

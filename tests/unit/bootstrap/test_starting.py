@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 import requests
-
-from service.cluster_watch import ClusterWatch
-from service.model.clocks import SystemClock
-from service.model.errors import UnreachableError
+from pulsar_sidecar.bootstrap.cluster_watch import ClusterWatch
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import UnreachableError
 
 ROOT = Path(__file__).parents[3]
 CLOCK = SystemClock()
@@ -43,7 +42,7 @@ def serving(port: int, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str
         pass
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "service", "serve", "--listen", f"127.0.0.1:{own}",
+        [sys.executable, "-m", "pulsar_sidecar", "serve", "--listen", f"127.0.0.1:{own}",
          "--web-service-url", f"http://127.0.0.1:{port}", "--broker-service-url", f"pulsar://127.0.0.1:{port}",
          "--metadata-store-url", f"zk:127.0.0.1:{port}", *flags],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=environment,

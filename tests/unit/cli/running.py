@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from service.audit.audit_requests import Applied, ApplyRequest, Pruned, Shown
-from service.audit.manifests import Manifest
-from service.audit.requests import Audited, AuditRequest, DumpRequest, ListingRequest
-from service.cli.app import Programs, command_line
-from service.cli.audit import AuditPrograms
-from service.demo.playing import Report
-from service.model.errors import InvalidInputError, SidecarError, TemporaryError
+from pulsar_sidecar.audit.audit_requests import Applied, ApplyRequest, Pruned, Shown
+from pulsar_sidecar.audit.manifests import Manifest
+from pulsar_sidecar.audit.requests import Audited, AuditRequest, DumpRequest, ListingRequest
+from pulsar_sidecar.cli.app import Programs, command_line
+from pulsar_sidecar.cli.audit import AuditPrograms
+from pulsar_sidecar.demo.playing import Report
+from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 
 
 @dataclass(frozen=True, slots=True)

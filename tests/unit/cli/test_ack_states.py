@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.ack_state.operating import PauseRemoval
+from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
+from pulsar_sidecar.api.routes import ack_state
+from pulsar_sidecar.cli.plots import bar, level
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError
 
-from service.ack_state.operating import PauseRemoval
-from service.ack_state.pausing import Policies, TopicPolicy
-from service.api.routes import ack_state
-from service.cli.plots import bar, level
-from service.model.errors import ConflictError, NotFoundError
 from tests.fakes.ack_states import FakeAckStates
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served

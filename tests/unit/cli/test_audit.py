@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from service.audit.audit_requests import (
+from pulsar_sidecar.audit.audit_requests import (
     Applied,
     ApplyRequest,
     ExplainRequest,
@@ -15,7 +14,8 @@ from service.audit.audit_requests import (
     Shown,
     ShowRequest,
 )
-from service.model.errors import ConflictError, InvalidInputError
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
+
 from tests.unit.cli.running import Terminal
 
 HASH = "ab" * 32

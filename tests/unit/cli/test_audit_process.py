@@ -1,4 +1,4 @@
-"""``python -m service audit ...`` as a scheduler runs it: 2 says that there are findings, and nothing else does."""
+"""``python -m pulsar_sidecar audit ...`` as a scheduler runs it: 2 means findings, and nothing else does."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
 
 
 def ended(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "service", *map(str, arguments)]
+    command = [sys.executable, "-m", "pulsar_sidecar", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 

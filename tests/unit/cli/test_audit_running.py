@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import typer
+from pulsar_sidecar.audit.policies import HOUR_MS, Policy
+from pulsar_sidecar.audit.requests import Audited, AuditRequest
+from pulsar_sidecar.cli.audit_running import add_run
+from pulsar_sidecar.cli.lazy import LazyGroup
+from pulsar_sidecar.model.errors import InvalidInputError
 from typer.testing import CliRunner
-
-from service.audit.policies import HOUR_MS, Policy
-from service.audit.requests import Audited, AuditRequest
-from service.cli.audit_running import add_run
-from service.cli.lazy import LazyGroup
-from service.model.errors import InvalidInputError
 
 PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.audit.manifests import Kind, Manifest, Moment, OrderRange, Proof, Rows, Source, SourceKind
 
-from service.audit.manifests import Kind, Manifest, Moment, OrderRange, Proof, Rows, Source, SourceKind
 from tests.unit.cli.running import Terminal
 
 MADE = Manifest(

@@ -3,19 +3,19 @@ import socket
 from pathlib import Path
 
 import pytest
-
-from service.ledger_deletion.operating import (
+from pulsar_sidecar.ledger_deletion.operating import (
     DeadLetter,
     OperationState,
     Redirect,
     SidecarInstance,
     TopicDeletionStatus,
 )
-from service.ledger_deletion.pending import PendingDeleteLedgerInfo
-from service.model.errors import ConflictError, TemporaryError
-from service.model.ids import LedgerId, OperationId
-from service.model.ledgers import LedgerComponent, LedgerType
-from service.model.names import parse_topic_name
+from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
+from pulsar_sidecar.model.errors import ConflictError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId, OperationId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.model.names import parse_topic_name
+
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal

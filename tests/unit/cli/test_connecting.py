@@ -7,13 +7,13 @@ from pathlib import Path
 
 import jwt
 import pytest
+from pulsar_sidecar.api.authentication import TokenAuthentication
+from pulsar_sidecar.api.token_keys import secret_key
+from pulsar_sidecar.cli.client import SidecarClient, Tls
+from pulsar_sidecar.cli.credentials import token_of
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import InvalidInputError
 
-from service.api.authentication import TokenAuthentication
-from service.api.token_keys import secret_key
-from service.cli.client import SidecarClient, Tls
-from service.cli.credentials import token_of
-from service.model.clocks import SystemClock
-from service.model.errors import InvalidInputError
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
@@ -90,14 +90,14 @@ def test_the_systems_authorities_are_not_loaded_for_nothing(monkeypatch: pytest.
     def load(*_: object, **__: object) -> ssl.SSLContext:
         raise AssertionError("the system's authorities were loaded")
 
-    monkeypatch.setattr("service.model.certificates.ssl.create_default_context", load)
+    monkeypatch.setattr("pulsar_sidecar.model.certificates.ssl.create_default_context", load)
     SidecarClient("http://127.0.0.1:8750", None, 1.0, Tls())
 
 
 def test_help_answers_without_loading_clients_and_servers() -> None:
     code = (
         "import sys\n"
-        "from service.cli.app import Programs, command_line\n"
+        "from pulsar_sidecar.cli.app import Programs, command_line\n"
         "try:\n    command_line(Programs(None, None, None, None, None, None))(['--help'])\n"
         "except SystemExit:\n    pass\n"
         "heavy = {'pydantic', 'fastapi', 'requests', 'pulsar', 'kazoo', 'structlog', 'jwt', 'pyarrow'}\n"

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.api.routes import delayed_delivery
+from pulsar_sidecar.cli import delayed_messages
+from pulsar_sidecar.delayed_delivery.cancelling import Cause, Proof, Verdict
 
-from service.api.routes import delayed_delivery
-from service.cli import delayed_messages
-from service.delayed_delivery.cancelling import Cause, Proof, Verdict
 from tests.fakes.delayed_service import FakeDelayedDelivery
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.model.clocks import SystemClock
 
-from service.model.clocks import SystemClock
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import served
 from tests.unit.cli.running import Terminal
@@ -28,7 +28,7 @@ def environment() -> dict[str, str]:
 @contextmanager
 def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "service", *arguments],
+        [sys.executable, "-m", "pulsar_sidecar", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment(),
     )  # fmt: skip
     try:

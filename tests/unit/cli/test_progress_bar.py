@@ -4,8 +4,7 @@ import io
 import sys
 
 import pytest
-
-from service.cli.progress_bar import ProgressBar
+from pulsar_sidecar.cli.progress_bar import ProgressBar
 
 
 class _Terminal(io.StringIO):

@@ -1,10 +1,10 @@
 import json
 
 import pytest
+from pulsar_sidecar.ledger_deletion.operating import ShadowDeletionStage
+from pulsar_sidecar.model.errors import ConflictError, TemporaryError
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.ledger_deletion.operating import ShadowDeletionStage
-from service.model.errors import ConflictError, TemporaryError
-from service.model.names import parse_topic_name
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.cli.running import Terminal
 

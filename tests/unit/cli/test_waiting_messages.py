@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from pulsar_sidecar.api.routes import waiting
+from pulsar_sidecar.cli import waiting_messages
+from pulsar_sidecar.delayed_delivery.workflow.waiting import WaitingReader
 
-from service.api.routes import waiting
-from service.cli import waiting_messages
-from service.delayed_delivery.workflow.waiting import WaitingReader
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC, FakeCluster
 from tests.fakes.deletion_service import FakeDeletionService

@@ -4,10 +4,10 @@ from itertools import count
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.delayed_delivery.book import Book
+from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, Proof
+from pulsar_sidecar.model.positions import Position
 
-from service.delayed_delivery.book import Book
-from service.delayed_delivery.cancelling import Cancellation, Proof
-from service.model.positions import Position
 from tests.fakes.delayed_messages import TOPIC, at
 
 PLACE = (TOPIC, "s")

@@ -1,11 +1,10 @@
 """What a caller is told, and what became of the message: each verdict is checked against the broker."""
 
 import pytest
-
-from service.delayed_delivery.cancelling import CancelOptions, Cause, Outcome, Proof, Target, Verdict
-from service.delayed_delivery.facts import Chunk, DelayPolicy, SubscriptionType, Unreadable
-from service.delayed_delivery.workflow.world import Configuration
-from service.model.errors import (
+from pulsar_sidecar.delayed_delivery.cancelling import CancelOptions, Cause, Outcome, Proof, Target, Verdict
+from pulsar_sidecar.delayed_delivery.facts import Chunk, DelayPolicy, SubscriptionType, Unreadable
+from pulsar_sidecar.delayed_delivery.workflow.world import Configuration
+from pulsar_sidecar.model.errors import (
     ConflictError,
     DisabledError,
     NotAuthorizedError,
@@ -13,6 +12,7 @@ from service.model.errors import (
     OutcomeUnknownError,
     TemporaryError,
 )
+
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, at
 
 

@@ -11,11 +11,11 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pulsar_sidecar.delayed_delivery.cancelling import Outcome, Proof
+from pulsar_sidecar.delayed_delivery.facts import SubscriptionType
+from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, SidecarError, TemporaryError
+from pulsar_sidecar.model.positions import Position
 
-from service.delayed_delivery.cancelling import Outcome, Proof
-from service.delayed_delivery.facts import SubscriptionType
-from service.model.errors import ConflictError, OutcomeUnknownError, SidecarError, TemporaryError
-from service.model.positions import Position
 from tests.fakes.delayed_messages import TOPIC, CrashError, FakeCluster, FakeSidecar, FakeSubscription, at
 
 MESSAGES = 8

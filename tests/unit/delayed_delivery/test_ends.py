@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 import pytest
+from pulsar_sidecar.delayed_delivery.asserting import watched
+from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, Cause, Proof
+from pulsar_sidecar.delayed_delivery.facts import LedgerSpan, SubscriptionFacts, SubscriptionType, TopicState
+from pulsar_sidecar.model.ids import EntryId, LedgerId
 
-from service.delayed_delivery.asserting import watched
-from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
-from service.delayed_delivery.facts import LedgerSpan, SubscriptionFacts, SubscriptionType, TopicState
-from service.model.ids import EntryId, LedgerId
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, FakeSubscription, at
 
 _DUE_MS = 60_000

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, Proof
+from pulsar_sidecar.delayed_delivery.records import decode
+from pulsar_sidecar.delayed_delivery.workflow.world import Memory
+from pulsar_sidecar.model.errors import TemporaryError
 
-from service.delayed_delivery.cancelling import Cancellation, Proof
-from service.delayed_delivery.records import decode
-from service.delayed_delivery.workflow.world import Memory
-from service.model.errors import TemporaryError
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, FakeSubscription, at
 
 NOW = 1_700_000_000_000

@@ -1,6 +1,7 @@
 """One sidecar of several sees to the cancellations."""
 
-from service.delayed_delivery.leading import ASSERTER, Leadership
+from pulsar_sidecar.delayed_delivery.leading import ASSERTER, Leadership
+
 from tests.fakes.metadata import FakeMetadataStore
 
 

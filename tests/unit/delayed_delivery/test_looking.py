@@ -3,9 +3,9 @@
 from collections import Counter
 
 import pytest
+from pulsar_sidecar.delayed_delivery.cancelling import Cause, Proof, Verdict
+from pulsar_sidecar.model.errors import NotFoundError
 
-from service.delayed_delivery.cancelling import Cause, Proof, Verdict
-from service.model.errors import NotFoundError
 from tests.fakes.delayed_messages import FakeCluster, FakeSidecar, at
 
 _DUE_IN_MS = 120_000

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 import pytest
+from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, Cause, Proof
+from pulsar_sidecar.delayed_delivery.ports import LogRecords
+from pulsar_sidecar.delayed_delivery.records import encode_all, key_of
+from pulsar_sidecar.delayed_delivery.workflow.world import Memory
+from pulsar_sidecar.model.errors import TemporaryError
 
-from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
-from service.delayed_delivery.ports import LogRecords
-from service.delayed_delivery.records import encode_all, key_of
-from service.delayed_delivery.workflow.world import Memory
-from service.model.errors import TemporaryError
 from tests.fakes.delayed_messages import TOPIC, at
 
 NOW = 1_700_000_000_000

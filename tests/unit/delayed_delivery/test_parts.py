@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.delayed_delivery.book import Book
+from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, Cause, Proof
+from pulsar_sidecar.delayed_delivery.facts import Chunk, CursorFacts, EntryFacts, LedgerSpan, TopicState, Unreadable
+from pulsar_sidecar.delayed_delivery.gathering import chunk_candidates, chunks_of
+from pulsar_sidecar.delayed_delivery.merging import fitting, runs
+from pulsar_sidecar.delayed_delivery.records import decode, encode_all, key_of, parse_key
+from pulsar_sidecar.delayed_delivery.selecting import Selection, preview, select, waiting_positions
+from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.positions import Position
 
-from service.delayed_delivery.book import Book
-from service.delayed_delivery.cancelling import Cancellation, Cause, Proof
-from service.delayed_delivery.facts import Chunk, CursorFacts, EntryFacts, LedgerSpan, TopicState, Unreadable
-from service.delayed_delivery.gathering import chunk_candidates, chunks_of
-from service.delayed_delivery.merging import fitting, runs
-from service.delayed_delivery.records import decode, encode_all, key_of, parse_key
-from service.delayed_delivery.selecting import Selection, preview, select, waiting_positions
-from service.model.errors import InvalidInputError, UndecodableError
-from service.model.ids import EntryId, LedgerId
-from service.model.position_ranges import PositionRanges
-from service.model.positions import Position
 from tests.fakes.delayed_messages import TOPIC, at
 
 NOW = 1_700_000_000_000

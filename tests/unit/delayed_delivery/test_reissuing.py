@@ -9,13 +9,13 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pulsar_sidecar.delayed_delivery.cancelling import CancelOptions, Cause, Proof, Target
+from pulsar_sidecar.delayed_delivery.facts import Chunk, SubscriptionType
+from pulsar_sidecar.delayed_delivery.operating import Reissued
+from pulsar_sidecar.delayed_delivery.reissue_intents import ReissueIntent, ReissueIntents
+from pulsar_sidecar.delayed_delivery.workflow.world import Memory
+from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError, UndecodableError
 
-from service.delayed_delivery.cancelling import CancelOptions, Cause, Proof, Target
-from service.delayed_delivery.facts import Chunk, SubscriptionType
-from service.delayed_delivery.operating import Reissued
-from service.delayed_delivery.reissue_intents import ReissueIntent, ReissueIntents
-from service.delayed_delivery.workflow.world import Memory
-from service.model.errors import OutcomeUnknownError, SidecarError, TemporaryError, UndecodableError
 from tests.fakes.delayed_messages import TOPIC, CrashError, FakeCluster, FakeSidecar, at
 from tests.fakes.reissuing import DUE_MS, NEW_MS, Reissuing, only
 

@@ -4,14 +4,14 @@ from collections.abc import Collection
 from itertools import pairwise
 
 import pytest
+from pulsar_sidecar.delayed_delivery.cancelling import Cause, Proof
+from pulsar_sidecar.delayed_delivery.facts import EntryFacts, Unreadable
+from pulsar_sidecar.delayed_delivery.reissue_intents import REISSUE_PROPERTY
+from pulsar_sidecar.delayed_delivery.workflow import reissuing
+from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.positions import Position
 
-from service.delayed_delivery.cancelling import Cause, Proof
-from service.delayed_delivery.facts import EntryFacts, Unreadable
-from service.delayed_delivery.reissue_intents import REISSUE_PROPERTY
-from service.delayed_delivery.workflow import reissuing
-from service.model.errors import OutcomeUnknownError, TemporaryError
-from service.model.names import TopicName
-from service.model.positions import Position
 from tests.fakes.delayed_messages import at
 from tests.fakes.reissuing import DUE_MS, NEW_MS, Reissuing, only
 

@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.delayed_delivery.facts import Chunk, SubscriptionType, Unreadable
+from pulsar_sidecar.delayed_delivery.waiting import Place, Waiting, parse_place
+from pulsar_sidecar.delayed_delivery.workflow.waiting import WaitingReader
+from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.delayed_delivery.facts import Chunk, SubscriptionType, Unreadable
-from service.delayed_delivery.waiting import Place, Waiting, parse_place
-from service.delayed_delivery.workflow.waiting import WaitingReader
-from service.model.errors import InvalidInputError, NotFoundError
-from service.model.names import parse_topic_name
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, at
 
 

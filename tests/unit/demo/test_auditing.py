@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pulsar_sidecar.audit.audit_requests import ShowRequest
+from pulsar_sidecar.bootstrap.audit_review import show_audit
+from pulsar_sidecar.demo.auditing import AuditAct, AuditStory, Findings, differences, findings_of
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.model.ids import LedgerId
 
-from service.audit.audit_requests import ShowRequest
-from service.audit_review_bootstrap import show_audit
-from service.demo.auditing import AuditAct, AuditStory, Findings, differences, findings_of
-from service.local_cluster.addresses import ClusterAddresses
-from service.model.ids import LedgerId
 from tests.fakes.clock import FakeClock
 from tests.unit.audit.findings import missing, orphan, unattributed, usage
 from tests.unit.audit.written import write_audit
@@ -25,7 +25,7 @@ ADDRESSES = ClusterAddresses(
 
 
 class FakeCommands:
-    """`service.demo.commands.Commands`, with audits that were written before: those of each last look in turn."""
+    """`demo.commands.Commands`, with audits that were written before: those of each last look in turn."""
 
     def __init__(self, directory: Path, spark: bool = True) -> None:
         self.ran: list[tuple[str, ...]] = []

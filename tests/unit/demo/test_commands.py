@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.demo.commands import Commands
+from pulsar_sidecar.model.errors import TemporaryError
 
-from service.demo.commands import Commands
-from service.model.errors import TemporaryError
 from tests.unit.audit.findings import orphan
 from tests.unit.audit.written import write_audit
 

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from service.demo.auditing import AuditAct, Findings
-from service.demo.cancelling import CancelAct
-from service.demo.playing import Report, lines
-from service.demo.story import Act, Drain
-from service.model.ids import LedgerId
+from pulsar_sidecar.demo.auditing import AuditAct, Findings
+from pulsar_sidecar.demo.cancelling import CancelAct
+from pulsar_sidecar.demo.playing import Report, lines
+from pulsar_sidecar.demo.story import Act, Drain
+from pulsar_sidecar.model.ids import LedgerId
 
 _ACT = Act(100, 801, 21, frozenset({LedgerId(5)}), frozenset(), 0)
 _CLEAN = replace(_ACT, accepted_at_first=100, orphans=frozenset())

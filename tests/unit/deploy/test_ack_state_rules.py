@@ -4,9 +4,9 @@ import re
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
+from pulsar_sidecar.observability.metrics import AckStateGauges, AckStateReading, DeletionMetrics
 from ruamel.yaml import YAML
 
-from service.observability.metrics import AckStateGauges, AckStateReading, DeletionMetrics
 from tests.cluster.choosing import PROJECT
 
 RULES = PROJECT / "deploy" / "prometheus" / "ack-state.rules.yml"

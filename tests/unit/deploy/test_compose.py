@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pulsar_sidecar.settings.loading import load_settings
 from ruamel.yaml import YAML
 
-from service.settings_loading import load_settings
 from tests.cluster.choosing import COMPOSE_ADDRESSES, COMPOSE_MEMBERS, PROJECT
 
 COMPOSE_FILE = PROJECT / "docker-compose.yml"

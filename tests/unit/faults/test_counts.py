@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.ledger_deletion.steps import Step
+from pulsar_sidecar.model.errors import TemporaryError
 
-from service.ledger_deletion.steps import Step
-from service.model.errors import TemporaryError
 from tests.cluster.failing_sidecar import POINTS, Effect, FailsAt, Fault, parse_fault
 from tests.cluster.oracles import Outcome
 from tests.faults.harness import Round

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from service.ledger_deletion.facts import Facts, References, StoredLedger, UndecodableLedger, Unreferenced
-from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
-from service.ledger_deletion.ports import OwnerView
-from service.ledger_ownership.claims import (
+from pulsar_sidecar.ledger_deletion.facts import Facts, References, StoredLedger, UndecodableLedger, Unreferenced
+from pulsar_sidecar.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.ports import OwnerView
+from pulsar_sidecar.ledger_ownership.claims import (
     BucketClaim,
     Claim,
     ClaimReading,
@@ -14,8 +14,8 @@ from service.ledger_ownership.claims import (
     DataClaim,
     SchemaClaim,
 )
-from service.model.ids import BookieId, EntryId, LedgerId, NodeVersion
-from service.model.ledgers import (
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId, NodeVersion
+from pulsar_sidecar.model.ledgers import (
     LedgerComponent,
     LedgerMetadata,
     LedgerSegment,
@@ -23,8 +23,8 @@ from service.model.ledgers import (
     LedgerType,
     OffloadContext,
 )
-from service.model.metadata import Guard
-from service.model.names import encode_cursor, parse_topic_name
+from pulsar_sidecar.model.metadata import Guard
+from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
 OTHER = parse_topic_name("persistent://public/default/others")

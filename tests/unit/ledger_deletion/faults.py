@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from service.ledger_deletion.ports import PublishResult
-from service.model.errors import OutcomeUnknownError, TemporaryError
-from service.model.metadata import DeletionResult
+from pulsar_sidecar.ledger_deletion.ports import PublishResult
+from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.metadata import DeletionResult
 
 _CHANGES = {"create", "write", "delete_topic", "load_topic", "delete_offloaded", "acknowledge", "postpone"}
 _LOOKS = {

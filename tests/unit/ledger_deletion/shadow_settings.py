@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from service.ledger_deletion.operating import ShadowDeletionStage, ShadowDeletionStatus
-from service.ledger_deletion.shadow_deletion.deleter import ShadowDeleter
-from service.ledger_deletion.shadow_deletion.finding import find_shadow
-from service.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
-from service.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, SidecarError, TemporaryError
-from service.model.ids import OperationId
-from service.model.names import TopicName
+from pulsar_sidecar.ledger_deletion.operating import ShadowDeletionStage, ShadowDeletionStatus
+from pulsar_sidecar.ledger_deletion.shadow_deletion.deleter import ShadowDeleter
+from pulsar_sidecar.ledger_deletion.shadow_deletion.finding import find_shadow
+from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import OperationId
+from pulsar_sidecar.model.names import TopicName
+
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.shadow_brokers import ShadowBrokers
 from tests.unit.ledger_deletion.sidecars import Crash

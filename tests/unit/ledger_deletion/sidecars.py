@@ -10,28 +10,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
+from pulsar_sidecar.ledger_deletion.booking import BatchReport
+from pulsar_sidecar.ledger_deletion.deciding import Policy
+from pulsar_sidecar.ledger_deletion.deleting import LedgerDeleter
+from pulsar_sidecar.ledger_deletion.gathering import Gatherer
+from pulsar_sidecar.ledger_deletion.operating import OperationState
+from pulsar_sidecar.ledger_deletion.operations import OPERATIONS
+from pulsar_sidecar.ledger_deletion.pacing import Pacer
+from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record, parse_record
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, PendingDeletions, Publisher
+from pulsar_sidecar.ledger_deletion.publishing import Publishers
+from pulsar_sidecar.ledger_deletion.recording import Recorder
+from pulsar_sidecar.ledger_deletion.retrying import RetryPolicy
+from pulsar_sidecar.ledger_deletion.settling import Settler
+from pulsar_sidecar.ledger_deletion.steps import GoOn, Step, Steps
+from pulsar_sidecar.ledger_deletion.topic_deleting import TopicDeleter
+from pulsar_sidecar.model.clocks import StopSignal
+from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import OperationId
+from pulsar_sidecar.model.ledgers import LedgerType
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.observability.metrics import DeletionMetrics
 
-from service.ledger_deletion.booking import BatchReport
-from service.ledger_deletion.deciding import Policy
-from service.ledger_deletion.deleting import LedgerDeleter
-from service.ledger_deletion.gathering import Gatherer
-from service.ledger_deletion.operating import OperationState
-from service.ledger_deletion.operations import OPERATIONS
-from service.ledger_deletion.pacing import Pacer
-from service.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record, parse_record
-from service.ledger_deletion.ports import DeletionTopic, PendingDeletions, Publisher
-from service.ledger_deletion.publishing import Publishers
-from service.ledger_deletion.recording import Recorder
-from service.ledger_deletion.retrying import RetryPolicy
-from service.ledger_deletion.settling import Settler
-from service.ledger_deletion.steps import GoOn, Step, Steps
-from service.ledger_deletion.topic_deleting import TopicDeleter
-from service.model.clocks import StopSignal
-from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
-from service.model.ids import OperationId
-from service.model.ledgers import LedgerType
-from service.model.names import TopicName
-from service.observability.metrics import DeletionMetrics
 from tests.fakes.world import World
 
 POLICY = Policy(

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.ledger_deletion.limiting import FIRST_LEVEL, HIGHEST_LEVEL, LOWEST_LEVEL, AdaptiveLimit, percentile
 
-from service.ledger_deletion.limiting import FIRST_LEVEL, HIGHEST_LEVEL, LOWEST_LEVEL, AdaptiveLimit, percentile
 from tests.fakes.clock import FakeClock
 
 

@@ -2,10 +2,9 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-
-from service.ledger_deletion.ports import Delivery
-from service.ledger_deletion.workflow.batches import BatchesInHand
-from service.model.errors import TemporaryError
+from pulsar_sidecar.ledger_deletion.ports import Delivery
+from pulsar_sidecar.ledger_deletion.workflow.batches import BatchesInHand
+from pulsar_sidecar.model.errors import TemporaryError
 
 _SECONDS = 10
 

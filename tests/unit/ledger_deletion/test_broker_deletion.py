@@ -1,13 +1,13 @@
 """A partitioned topic that was partly created again loses nothing of its new incarnation."""
 
 import pytest
+from pulsar_sidecar.ledger_deletion.broker_deletion import BrokerDeletion
+from pulsar_sidecar.ledger_deletion.operating import OperationState
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.model.errors import DataLossError
+from pulsar_sidecar.model.ids import LedgerId, OperationId
+from pulsar_sidecar.model.names import TopicName
 
-from service.ledger_deletion.broker_deletion import BrokerDeletion
-from service.ledger_deletion.operating import OperationState
-from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from service.model.errors import DataLossError
-from service.model.ids import LedgerId, OperationId
-from service.model.names import TopicName
 from tests.fakes.brokers import TopicDeletion
 from tests.fakes.world import World
 from tests.unit.ledger_deletion.sidecars import Sidecar, check, restarted

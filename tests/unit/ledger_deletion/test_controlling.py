@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from pulsar_sidecar.ledger_deletion.controlling import CONTROL, INSTANCES, ControlPanel, Register
+from pulsar_sidecar.ledger_deletion.operating import Control, SidecarInstance
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, OutcomeUnknownError, TemporaryError
 
-from service.ledger_deletion.controlling import CONTROL, INSTANCES, ControlPanel, Register
-from service.ledger_deletion.operating import Control, SidecarInstance
-from service.model.errors import ConflictError, InvalidInputError, OutcomeUnknownError, TemporaryError
 from tests.fakes.metadata import FakeMetadataStore
 
 OWN = SidecarInstance("sidecar-1", "http://127.0.0.1:8750", "http://127.0.0.1:8080", 5)

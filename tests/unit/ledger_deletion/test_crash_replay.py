@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from pulsar_sidecar.ledger_deletion.steps import Step
 
-from service.ledger_deletion.steps import Step
 from tests.unit.ledger_deletion.faults import Failure, OneFault
 from tests.unit.ledger_deletion.sidecars import Sidecar, check, told
 from tests.unit.ledger_deletion.worlds import WORLDS, Build, Setting, attempt, live, small, troubled

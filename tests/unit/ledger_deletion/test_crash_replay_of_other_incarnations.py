@@ -7,13 +7,13 @@ Whoever goes on must leave all of that alone (`sidecars.check`, and no new or fo
 from collections.abc import Callable, Sequence
 
 import pytest
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import TopicName
 
-from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from service.ledger_ownership.references import managed_ledger_references
-from service.ledger_ownership.shadows import SHADOW_SOURCE
-from service.model.errors import SidecarError
-from service.model.ids import LedgerId
-from service.model.names import TopicName
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.brokers import TopicDeletion
 from tests.fakes.world import TopicPlan, World

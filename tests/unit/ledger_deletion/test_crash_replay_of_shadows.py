@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError, TemporaryError
 
-from service.model.errors import NotFoundError, OutcomeUnknownError, TemporaryError
 from tests.unit.ledger_deletion.shadow_settings import Calls, Interruption, Setting, setting
 from tests.unit.ledger_deletion.sidecars import Crash
 

@@ -1,16 +1,16 @@
 """An operator's verbs, killed before and after each of their steps, and asked for again."""
 
 import pytest
+from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record, parse_record
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_deletion.protecting import end_protection, protect, protections
+from pulsar_sidecar.ledger_deletion.redriving import redrive
+from pulsar_sidecar.ledger_deletion.restoring import undelete
+from pulsar_sidecar.ledger_deletion.steps import Step
+from pulsar_sidecar.model.errors import ConflictError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 
-from service.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record, parse_record
-from service.ledger_deletion.ports import DeletionTopic
-from service.ledger_deletion.protecting import end_protection, protect, protections
-from service.ledger_deletion.redriving import redrive
-from service.ledger_deletion.restoring import undelete
-from service.ledger_deletion.steps import Step
-from service.model.errors import ConflictError
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerComponent, LedgerType
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.clock import FakeClock
 from tests.fakes.pulsar import FakeDeletionTopics

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.ledger_deletion.deciding import (
+from pulsar_sidecar.ledger_deletion.deciding import (
     LINKED_AFTER_CLOSING,
     Delete,
     DeleteOffloaded,
@@ -19,7 +18,7 @@ from service.ledger_deletion.deciding import (
     decide,
     matches,
 )
-from service.ledger_deletion.facts import (
+from pulsar_sidecar.ledger_deletion.facts import (
     Facts,
     Referenced,
     ReferencesUnknown,
@@ -27,8 +26,8 @@ from service.ledger_deletion.facts import (
     UndecodableLedger,
     Unreferenced,
 )
-from service.ledger_deletion.pending import PendingDeleteLedgerInfo
-from service.ledger_ownership.claims import (
+from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_ownership.claims import (
     BucketClaim,
     Claim,
     CompactedClaim,
@@ -38,10 +37,11 @@ from service.ledger_ownership.claims import (
     SchemaClaim,
     Unrecognised,
 )
-from service.model.ids import LedgerId, NodeVersion
-from service.model.ledgers import LedgerComponent, LedgerState, LedgerType
-from service.model.metadata import Guard
-from service.model.names import CursorName, ManagedLedgerName, SchemaId, encode_cursor
+from pulsar_sidecar.model.ids import LedgerId, NodeVersion
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
+from pulsar_sidecar.model.metadata import Guard
+from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, SchemaId, encode_cursor
+
 from tests.unit.ledger_deletion.cases import (
     BUCKET_KEY,
     CLAIMS,

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-
-from service.ledger_deletion.facts import (
+from pulsar_sidecar.ledger_deletion.facts import (
     Facts,
     Referenced,
     ReferencesUnknown,
@@ -12,11 +11,11 @@ from service.ledger_deletion.facts import (
     UndecodableLedger,
     Unreferenced,
 )
-from service.ledger_deletion.gathering import Gatherer, Question
-from service.ledger_deletion.operations import operation_path
-from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
-from service.ledger_ownership.claims import DataClaim, NotPulsars
-from service.ledger_ownership.paths import (
+from pulsar_sidecar.ledger_deletion.gathering import Gatherer, Question
+from pulsar_sidecar.ledger_deletion.operations import operation_path
+from pulsar_sidecar.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_ownership.claims import DataClaim, NotPulsars
+from pulsar_sidecar.ledger_ownership.paths import (
     cursor_path,
     instance_id_path,
     ledger_path,
@@ -25,11 +24,12 @@ from service.ledger_ownership.paths import (
     schema_path,
     under_replication_mark_path,
 )
-from service.model.errors import TemporaryError
-from service.model.ids import LedgerId, OperationId
-from service.model.ledgers import LedgerComponent, LedgerType
-from service.model.metadata import Guard
-from service.model.names import CursorName, TopicName
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId, OperationId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.model.metadata import Guard
+from pulsar_sidecar.model.names import CursorName, TopicName
+
 from tests.fakes.bookkeeper import (
     bucket_custom_metadata,
     compacted_custom_metadata,

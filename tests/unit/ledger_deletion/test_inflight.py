@@ -4,10 +4,10 @@ import sys
 import threading
 
 import pytest
+from pulsar_sidecar.ledger_deletion.ports import Backlog
+from pulsar_sidecar.ledger_deletion.workflow.inflight import MAX_AGE_MS, BacklogMemory
+from pulsar_sidecar.model.errors import TemporaryError
 
-from service.ledger_deletion.ports import Backlog
-from service.ledger_deletion.workflow.inflight import MAX_AGE_MS, BacklogMemory
-from service.model.errors import TemporaryError
 from tests.fakes.clock import FakeClock
 
 

@@ -1,10 +1,16 @@
 """A topic is loaded before it is recorded and deleted, so that no broker opens it beside its own deletion."""
 
 import pytest
+from pulsar_sidecar.ledger_deletion.operating import OperationState
+from pulsar_sidecar.model.errors import (
+    BrokerRefusedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    SidecarError,
+    TemporaryError,
+)
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.ledger_deletion.operating import OperationState
-from service.model.errors import BrokerRefusedError, NotFoundError, OutcomeUnknownError, SidecarError, TemporaryError
-from service.model.names import parse_topic_name
 from tests.fakes.world import World
 from tests.unit.ledger_deletion.sidecars import Sidecar, told
 

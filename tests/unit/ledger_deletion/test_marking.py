@@ -2,9 +2,8 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.ledger_deletion.deciding import matches
-from service.ledger_deletion.marking import (
+from pulsar_sidecar.ledger_deletion.deciding import matches
+from pulsar_sidecar.ledger_deletion.marking import (
     LedgerBirth,
     TopicReferences,
     ledger_ids_of,
@@ -12,13 +11,13 @@ from service.ledger_deletion.marking import (
     records_of,
     schema_records,
 )
-from service.ledger_deletion.pending import Mark, encode_record, parse_record
-from service.ledger_ownership.claims import BucketClaim, CompactedClaim, CursorClaim, DataClaim, SchemaClaim
-from service.ledger_ownership.references import CursorReferences, LedgerReference, ManagedLedgerReferences
-from service.model.ids import EntryId, LedgerId, OperationId
-from service.model.ledgers import LedgerComponent, LedgerType, OffloadContext
-from service.model.names import CursorName, encode_cursor, parse_topic_name
-from service.model.positions import Position
+from pulsar_sidecar.ledger_deletion.pending import Mark, encode_record, parse_record
+from pulsar_sidecar.ledger_ownership.claims import BucketClaim, CompactedClaim, CursorClaim, DataClaim, SchemaClaim
+from pulsar_sidecar.ledger_ownership.references import CursorReferences, LedgerReference, ManagedLedgerReferences
+from pulsar_sidecar.model.ids import EntryId, LedgerId, OperationId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
+from pulsar_sidecar.model.names import CursorName, encode_cursor, parse_topic_name
+from pulsar_sidecar.model.positions import Position
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
 MARK = Mark(operation_id=OperationId("op"), instance_id="here", requested_by="me")

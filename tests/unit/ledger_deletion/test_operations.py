@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.ledger_deletion.operating import OperationState, TopicDeletionStatus
-from service.ledger_deletion.operations import (
+from pulsar_sidecar.ledger_deletion.operating import OperationState, TopicDeletionStatus
+from pulsar_sidecar.ledger_deletion.operations import (
     HeldOperation,
     Operation,
     OperationEndedError,
@@ -18,9 +17,10 @@ from service.ledger_deletion.operations import (
     operation_path,
     write_operation,
 )
-from service.model.errors import ConflictError, UndecodableError
-from service.model.ids import NodeVersion, OperationId
-from service.model.names import parse_topic_name
+from pulsar_sidecar.model.errors import ConflictError, UndecodableError
+from pulsar_sidecar.model.ids import NodeVersion, OperationId
+from pulsar_sidecar.model.names import parse_topic_name
+
 from tests.fakes.metadata import FakeMetadataStore
 
 OPERATION_ID = OperationId("op-1")

@@ -6,10 +6,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.ledger_deletion.deciding import Delete, DeleteOffloaded
-from service.ledger_deletion.facts import Referenced, ReferencesUnknown, Unreferenced
-from service.ledger_deletion.outcomes import (
+from pulsar_sidecar.ledger_deletion.deciding import Delete, DeleteOffloaded
+from pulsar_sidecar.ledger_deletion.facts import Referenced, ReferencesUnknown, Unreferenced
+from pulsar_sidecar.ledger_deletion.outcomes import (
     MAX_MESSAGE_BYTES,
     KeptLedger,
     Settlement,
@@ -19,8 +18,9 @@ from service.ledger_deletion.outcomes import (
     note_message,
     settled_messages,
 )
-from service.model.errors import UndecodableError
-from service.model.ids import LedgerId
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.ids import LedgerId
+
 from tests.unit.ledger_deletion.cases import (
     CONTEXT,
     CREATED_MS,

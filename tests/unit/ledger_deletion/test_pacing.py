@@ -5,8 +5,8 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.ledger_deletion.pacing import Pacer
 
-from service.ledger_deletion.pacing import Pacer
 from tests.fakes.clock import FakeClock
 
 

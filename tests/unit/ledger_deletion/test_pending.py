@@ -5,8 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.ledger_deletion.pending import (
+from pulsar_sidecar.ledger_deletion.pending import (
     MAX_RECORD_BYTES,
     Mark,
     PendingDeleteLedgerInfo,
@@ -15,10 +14,10 @@ from service.ledger_deletion.pending import (
     parse_record_document,
     record_document,
 )
-from service.model.errors import InvalidInputError
-from service.model.ids import MAX_LEDGER_ID, LedgerId, NodeVersion, OperationId
-from service.model.ledgers import LedgerComponent, LedgerType, OffloadContext
-from service.model.names import parse_topic_name
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId, NodeVersion, OperationId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
+from pulsar_sidecar.model.names import parse_topic_name
 
 PLAIN = {
     "topicName": "persistent://public/default/orders",

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-
-from service.ledger_deletion.pending import (
+from pulsar_sidecar.ledger_deletion.pending import (
     MAX_RECORD_BYTES,
     Mark,
     PendingDeleteLedgerInfo,
@@ -12,10 +11,10 @@ from service.ledger_deletion.pending import (
     parse_record,
     parse_record_document,
 )
-from service.model.errors import InvalidInputError
-from service.model.ids import LedgerId, NodeVersion, OperationId
-from service.model.ledgers import LedgerComponent, LedgerType, OffloadContext
-from service.model.names import parse_topic_name
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.ids import LedgerId, NodeVersion, OperationId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
+from pulsar_sidecar.model.names import parse_topic_name
 
 MAX = 2**63 - 1
 TOPIC = parse_topic_name("persistent://public/default/ördérs")

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-
-from service.ledger_deletion.operations import (
+from pulsar_sidecar.ledger_deletion.operations import (
     MAX_NODE_BYTES,
     HeldOperation,
     Operation,
@@ -13,13 +12,14 @@ from service.ledger_deletion.operations import (
     encode_operation,
     operation_path,
 )
-from service.ledger_deletion.ports import DeletionTopic
-from service.ledger_deletion.recording import Recorder
-from service.ledger_deletion.steps import GoOn
-from service.ledger_ownership.paths import cursor_path, instance_id_path, ledger_path, managed_ledger_path
-from service.model.errors import ConflictError, OutcomeUnknownError, TemporaryError, UndecodableError
-from service.model.ids import LedgerId, OperationId
-from service.model.names import CursorName, TopicName, parse_topic_name
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_deletion.recording import Recorder
+from pulsar_sidecar.ledger_deletion.steps import GoOn
+from pulsar_sidecar.ledger_ownership.paths import cursor_path, instance_id_path, ledger_path, managed_ledger_path
+from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, TemporaryError, UndecodableError
+from pulsar_sidecar.model.ids import LedgerId, OperationId
+from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
+
 from tests.fakes.bookkeeper import compacted_custom_metadata, cursor_bytes, managed_ledger_bytes
 from tests.fakes.brokers import FakeLiveOwners
 from tests.fakes.world import INSTANCE_ID, TopicPlan, World

@@ -1,14 +1,14 @@
 """Records made from a shadow's list, by whomever, delete nothing of its source, in BookKeeper or in tiered storage."""
 
 import pytest
+from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
+from pulsar_sidecar.model.names import TopicName
 
-from service.ledger_deletion.pending import PendingDeleteLedgerInfo
-from service.ledger_ownership.paths import managed_ledger_path
-from service.ledger_ownership.references import managed_ledger_references
-from service.ledger_ownership.shadows import SHADOW_SOURCE
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerComponent, LedgerType, OffloadContext
-from service.model.names import TopicName
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.world import TopicPlan, World
 from tests.unit.ledger_deletion.sidecars import Sidecar, check, endings, send

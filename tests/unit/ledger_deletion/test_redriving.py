@@ -1,17 +1,17 @@
 """Dead letters are shown as they are, and leave the topic only when their copy is stored."""
 
 import pytest
+from pulsar_sidecar.ledger_deletion.operating import Redriven
+from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_deletion.redriving import list_dead, redrive
+from pulsar_sidecar.ledger_deletion.retrying import ORIGIN_MESSAGE_ID, REASON, RECONSUMETIMES
+from pulsar_sidecar.ledger_deletion.steps import GoOn
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.ledger_deletion.operating import Redriven
-from service.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record
-from service.ledger_deletion.ports import DeletionTopic
-from service.ledger_deletion.redriving import list_dead, redrive
-from service.ledger_deletion.retrying import ORIGIN_MESSAGE_ID, REASON, RECONSUMETIMES
-from service.ledger_deletion.steps import GoOn
-from service.model.errors import TemporaryError
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerComponent, LedgerType
-from service.model.names import parse_topic_name
 from tests.fakes.clock import FakeClock
 from tests.fakes.pulsar import FakeDeletionTopics
 

@@ -3,16 +3,23 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.ledger_deletion.facts import Referenced, ReferencesUnknown, Unreferenced
+from pulsar_sidecar.ledger_deletion.referencing import OwnerNodes, owner_path
+from pulsar_sidecar.ledger_ownership.claims import (
+    BucketClaim,
+    Claim,
+    CompactedClaim,
+    CursorClaim,
+    DataClaim,
+    SchemaClaim,
+)
+from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.ids import LedgerId, NodeVersion
+from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.model.metadata import Guard, Node
+from pulsar_sidecar.model.names import CursorName, encode_cursor, parse_topic_name
 
-from service.ledger_deletion.facts import Referenced, ReferencesUnknown, Unreferenced
-from service.ledger_deletion.referencing import OwnerNodes, owner_path
-from service.ledger_ownership.claims import BucketClaim, Claim, CompactedClaim, CursorClaim, DataClaim, SchemaClaim
-from service.ledger_ownership.compaction import CompactedLedgers
-from service.ledger_ownership.paths import ledger_path
-from service.model.ids import LedgerId, NodeVersion
-from service.model.ledgers import LedgerState
-from service.model.metadata import Guard, Node
-from service.model.names import CursorName, encode_cursor, parse_topic_name
 from tests.fakes.bookkeeper import (
     FakeLedgerEntries,
     cursor_bytes,

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pulsar_sidecar.ledger_deletion.ports import Delivery
+from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.names import TopicName
 
-from service.ledger_deletion.ports import Delivery
-from service.ledger_deletion.steps import Step, Steps
-from service.model.errors import SidecarError
-from service.model.names import TopicName
 from tests.fakes.world import TopicPlan, World
 from tests.unit.ledger_deletion.faults import Failure, OneFault
 from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, restarted

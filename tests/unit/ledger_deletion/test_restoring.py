@@ -4,18 +4,18 @@ import base64
 import json
 
 import pytest
+from pulsar_sidecar.ledger_deletion.operating import ProtectedLedger, Undeleted
+from pulsar_sidecar.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_deletion.protecting import end_protection, protect, protection_path, protections
+from pulsar_sidecar.ledger_deletion.restoring import undelete
+from pulsar_sidecar.ledger_deletion.steps import GoOn
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
+from pulsar_sidecar.model.names import TopicName
 
-from service.ledger_deletion.operating import ProtectedLedger, Undeleted
-from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
-from service.ledger_deletion.ports import DeletionTopic
-from service.ledger_deletion.protecting import end_protection, protect, protection_path, protections
-from service.ledger_deletion.restoring import undelete
-from service.ledger_deletion.steps import GoOn
-from service.ledger_ownership.paths import ledger_path
-from service.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, TemporaryError
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerComponent, LedgerState, LedgerType
-from service.model.names import TopicName
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.world import World
 from tests.unit.ledger_deletion.sidecars import Sidecar, dead, endings, send, settled

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.ledger_deletion.ports import DeletionTopic, Delivery
-from service.ledger_deletion.retrying import (
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, Delivery
+from pulsar_sidecar.ledger_deletion.retrying import (
     DELAY_TIME,
     IN_USE_SINCE,
     ORIGIN_MESSAGE_ID,

@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from pulsar_sidecar.ledger_deletion.operating import SentLedger
+from pulsar_sidecar.ledger_deletion.pending import MAX_RECORD_BYTES, PendingDeleteLedgerInfo, parse_record
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, Publisher
+from pulsar_sidecar.ledger_deletion.sending import OWN_PRODUCERS, check_numbering, refuse_own_topics, send
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.ledger_deletion.operating import SentLedger
-from service.ledger_deletion.pending import MAX_RECORD_BYTES, PendingDeleteLedgerInfo, parse_record
-from service.ledger_deletion.ports import DeletionTopic, Publisher
-from service.ledger_deletion.sending import OWN_PRODUCERS, check_numbering, refuse_own_topics, send
-from service.model.errors import InvalidInputError
-from service.model.ids import MAX_LEDGER_ID, LedgerId
-from service.model.ledgers import LedgerComponent, LedgerType, OffloadContext
-from service.model.names import parse_topic_name
 from tests.fakes.clock import FakeClock
 from tests.fakes.pulsar import FakeDeletionTopics
 

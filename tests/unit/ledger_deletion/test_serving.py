@@ -2,13 +2,13 @@
 
 import pytest
 from prometheus_client import CollectorRegistry
+from pulsar_sidecar.ledger_deletion.operating import SidecarInstance
+from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration
+from pulsar_sidecar.ledger_deletion.workflow.runtime import World as Ports
+from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.model.errors import ConflictError, TemporaryError
+from pulsar_sidecar.observability.metrics import DeletionMetrics
 
-from service.ledger_deletion.operating import SidecarInstance
-from service.ledger_deletion.workflow.runtime import Configuration
-from service.ledger_deletion.workflow.runtime import World as Ports
-from service.ledger_deletion.workflow.serving import LedgerDeletion
-from service.model.errors import ConflictError, TemporaryError
-from service.observability.metrics import DeletionMetrics
 from tests.fakes.world import World
 from tests.unit.ledger_deletion.shadow_settings import setting
 from tests.unit.ledger_deletion.sidecars import POLICY, RETRY_POLICY

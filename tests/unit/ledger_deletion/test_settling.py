@@ -5,23 +5,29 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
-
-from service.ledger_deletion.deciding import Reason
-from service.ledger_deletion.operating import OperationState
-from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, encode_record
-from service.ledger_deletion.ports import DeletionTopic, OwnerView
-from service.ledger_deletion.retrying import REASON, RECONSUMETIMES, RetryPolicy
-from service.ledger_ownership.paths import (
+from pulsar_sidecar.ledger_deletion.deciding import Reason
+from pulsar_sidecar.ledger_deletion.operating import OperationState
+from pulsar_sidecar.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, encode_record
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OwnerView
+from pulsar_sidecar.ledger_deletion.retrying import REASON, RECONSUMETIMES, RetryPolicy
+from pulsar_sidecar.ledger_ownership.paths import (
     cursor_path,
     ledger_path,
     managed_ledger_path,
     replication_lock_path,
     under_replication_mark_path,
 )
-from service.model.errors import BrokerRefusedError, DisabledError, OutcomeUnknownError, PermanentError, TemporaryError
-from service.model.ids import LedgerId, OperationId
-from service.model.ledgers import LedgerComponent, LedgerState, LedgerType
-from service.model.names import CursorName, TopicName
+from pulsar_sidecar.model.errors import (
+    BrokerRefusedError,
+    DisabledError,
+    OutcomeUnknownError,
+    PermanentError,
+    TemporaryError,
+)
+from pulsar_sidecar.model.ids import LedgerId, OperationId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
+from pulsar_sidecar.model.names import CursorName, TopicName
+
 from tests.fakes.bookkeeper import (
     bucket_custom_metadata,
     cursor_bytes,

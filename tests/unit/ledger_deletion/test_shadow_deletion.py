@@ -3,15 +3,15 @@
 import json
 
 import pytest
+from pulsar_sidecar.ledger_deletion.operating import ShadowDeletionStage
+from pulsar_sidecar.ledger_deletion.ports import ConnectedClients
+from pulsar_sidecar.ledger_deletion.shadow_deletion.operation import SHADOW_DELETIONS, shadow_deletion_path
+from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.errors import BrokerRefusedError, ConflictError, UndecodableError
+from pulsar_sidecar.model.ids import LedgerId, OperationId
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from service.ledger_deletion.operating import ShadowDeletionStage
-from service.ledger_deletion.ports import ConnectedClients
-from service.ledger_deletion.shadow_deletion.operation import SHADOW_DELETIONS, shadow_deletion_path
-from service.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
-from service.ledger_ownership.shadows import SHADOW_SOURCE
-from service.model.errors import BrokerRefusedError, ConflictError, UndecodableError
-from service.model.ids import LedgerId, OperationId
-from service.model.names import TopicName, parse_topic_name
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.unit.ledger_deletion.shadow_settings import SHADOW, SOURCE, Setting, is_refused, setting
 

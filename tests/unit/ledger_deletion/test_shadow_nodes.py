@@ -5,25 +5,25 @@ from dataclasses import replace
 
 import cramjam
 import pytest
-
-from service.ledger_deletion.operating import ShadowDeletionStage, SourceCheck
-from service.ledger_deletion.shadow_deletion.detaching import (
+from pulsar_sidecar.ledger_deletion.operating import ShadowDeletionStage, SourceCheck
+from pulsar_sidecar.ledger_deletion.shadow_deletion.detaching import (
     detached,
     detached_partitioned_topic,
     is_detached,
     is_partitioned_topic_detached,
 )
-from service.ledger_deletion.shadow_deletion.operation import (
+from pulsar_sidecar.ledger_deletion.shadow_deletion.operation import (
     ShadowDeletion,
     decode_shadow_deletion,
     encode_shadow_deletion,
     shadow_deletion_path,
 )
-from service.ledger_ownership.references import managed_ledger_references
-from service.ledger_ownership.shadows import SHADOW_SOURCE
-from service.model.errors import UndecodableError
-from service.model.ids import LedgerId, OperationId
-from service.model.names import parse_topic_name
+from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.ids import LedgerId, OperationId
+from pulsar_sidecar.model.names import parse_topic_name
+
 from tests.fakes.bookkeeper import compressed, managed_ledger_bytes
 
 TOPIC = parse_topic_name("persistent://public/default/orders-shadow")

@@ -4,20 +4,20 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-
-from service.ledger_deletion.operating import OperationState
-from service.ledger_deletion.operations import OPERATIONS, decode_operation, operation_path
-from service.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
-from service.ledger_ownership.shadows import SHADOW_SOURCE
-from service.model.errors import (
+from pulsar_sidecar.ledger_deletion.operating import OperationState
+from pulsar_sidecar.ledger_deletion.operations import OPERATIONS, decode_operation, operation_path
+from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     DataLossError,
     OutcomeUnknownError,
     TemporaryError,
     UndecodableError,
 )
-from service.model.ids import OperationId
-from service.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.ids import OperationId
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+
 from tests.fakes.bookkeeper import compressed, data_custom_metadata, managed_ledger_bytes
 from tests.fakes.world import TopicPlan, World
 from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, restarted, told

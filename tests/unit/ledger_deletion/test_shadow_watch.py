@@ -3,13 +3,13 @@
 import threading
 
 import pytest
+from pulsar_sidecar.ledger_deletion.workflow.shadow_watch import ShadowWatch
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.model.clocks import StopSignal
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from structlog.testing import capture_logs
 
-from service.ledger_deletion.workflow.shadow_watch import ShadowWatch
-from service.ledger_ownership.paths import managed_ledger_path
-from service.model.clocks import StopSignal
-from service.model.errors import TemporaryError
-from service.model.names import TopicName, parse_topic_name
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import Method

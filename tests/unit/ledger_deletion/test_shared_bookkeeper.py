@@ -3,18 +3,18 @@
 from dataclasses import replace
 
 import pytest
+from pulsar_sidecar.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, parse_record
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_deletion.redriving import redrive
+from pulsar_sidecar.ledger_deletion.retrying import REASON
+from pulsar_sidecar.ledger_deletion.signing import SIGNING_KEY, is_signed, signed, signing_key
+from pulsar_sidecar.ledger_deletion.steps import GoOn
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
+from pulsar_sidecar.model.names import TopicName
 
-from service.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, parse_record
-from service.ledger_deletion.ports import DeletionTopic
-from service.ledger_deletion.redriving import redrive
-from service.ledger_deletion.retrying import REASON
-from service.ledger_deletion.signing import SIGNING_KEY, is_signed, signed, signing_key
-from service.ledger_deletion.steps import GoOn
-from service.ledger_ownership.paths import ledger_path
-from service.model.errors import TemporaryError
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerComponent, LedgerState, LedgerType
-from service.model.names import TopicName
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.world import INSTANCE_ID, TopicPlan, World
 from tests.unit.ledger_deletion.cases import offload_record, record

@@ -3,19 +3,19 @@
 import json
 
 import pytest
-
-from service.ledger_deletion.operating import OperationState
-from service.ledger_deletion.operations import OPERATIONS, driver_path, operation_path
-from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from service.model.errors import (
+from pulsar_sidecar.ledger_deletion.operating import OperationState
+from pulsar_sidecar.ledger_deletion.operations import OPERATIONS, driver_path, operation_path
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     ConflictError,
     NotFoundError,
     OutcomeUnknownError,
     TemporaryError,
 )
-from service.model.ids import OperationId
-from service.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.ids import OperationId
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+
 from tests.fakes.brokers import TopicDeletion
 from tests.fakes.world import TopicPlan, World
 from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, endings, restarted, told

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from service.ledger_deletion.pending import PendingDeleteLedgerInfo
-from service.ledger_deletion.retrying import RetryPolicy
-from service.ledger_ownership.paths import ledger_path, partitioned_topic_path, under_replication_mark_path
-from service.model.errors import SidecarError
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerComponent, LedgerType
-from service.model.names import TopicName
+from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.retrying import RetryPolicy
+from pulsar_sidecar.ledger_ownership.paths import ledger_path, partitioned_topic_path, under_replication_mark_path
+from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.model.names import TopicName
+
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.brokers import TopicDeletion
 from tests.fakes.world import TopicPlan, World

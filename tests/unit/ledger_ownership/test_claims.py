@@ -3,8 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.ledger_ownership.claims import (
+from pulsar_sidecar.ledger_ownership.claims import (
     BucketClaim,
     Claim,
     CompactedClaim,
@@ -15,8 +14,9 @@ from service.ledger_ownership.claims import (
     Unrecognised,
     read_claim,
 )
-from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from service.model.names import CursorName, ManagedLedgerName, SchemaId, parse_topic_name
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, SchemaId, parse_topic_name
+
 from tests.fakes.bookkeeper import (
     bucket_custom_metadata,
     compacted_custom_metadata,

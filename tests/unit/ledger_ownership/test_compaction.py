@@ -1,13 +1,13 @@
 """A compacted ledger is found where brokers put its id, or nothing is said."""
 
 import pytest
+from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.references import cursor_references
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerEntry, LedgerMetadata, LedgerState
 
-from service.ledger_ownership.compaction import CompactedLedgers
-from service.ledger_ownership.paths import ledger_path
-from service.ledger_ownership.references import cursor_references
-from service.model.errors import TemporaryError
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerEntry, LedgerMetadata, LedgerState
 from tests.fakes.bookkeeper import FakeLedgerEntries, cursor_bytes, ledger_metadata_bytes, position_entry
 from tests.fakes.metadata import FakeMetadataStore
 

@@ -6,10 +6,10 @@ import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.ledger_ownership.compression import MAX_UNCOMPRESSED_BYTES, unwrap
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
-from service.ledger_ownership.compression import MAX_UNCOMPRESSED_BYTES, unwrap
-from service.model.errors import UndecodableError
-from service.wire import MLDataFormats_pb2 as ml
 from tests.fakes.bookkeeper import compressed, wrapped
 from tests.unit.ledger_ownership import golden
 

@@ -4,11 +4,11 @@ import pytest
 from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.ledgers import DigestType, LedgerMetadata, LedgerState
+from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
 
-from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from service.model.errors import UndecodableError
-from service.model.ledgers import DigestType, LedgerMetadata, LedgerState
-from service.wire import DataFormats_pb2 as bookkeeper
 from tests.fakes.bookkeeper import delimited, ledger_metadata_bytes, schema_custom_metadata
 from tests.unit.ledger_ownership import golden
 

@@ -1,9 +1,8 @@
 """A partitioned topic's node, read exactly or not at all."""
 
 import pytest
-
-from service.ledger_ownership.partitions import partition_count
-from service.model.errors import UndecodableError
+from pulsar_sidecar.ledger_ownership.partitions import partition_count
+from pulsar_sidecar.model.errors import UndecodableError
 
 
 @pytest.mark.parametrize(

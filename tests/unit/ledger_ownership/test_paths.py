@@ -3,10 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.ledger_ownership import paths
-from service.model.ids import MAX_LEDGER_ID, LedgerId
-from service.model.names import CursorName, ManagedLedgerName, parse_topic_name
+from pulsar_sidecar.ledger_ownership import paths
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, parse_topic_name
 
 
 @pytest.mark.parametrize(

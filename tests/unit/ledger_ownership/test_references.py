@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.ledger_ownership.references import (
+from pulsar_sidecar.ledger_ownership.references import (
     CursorReferences,
     LedgerReference,
     ManagedLedgerReferences,
@@ -15,12 +14,13 @@ from service.ledger_ownership.references import (
     position_entry_compacted_ledger,
     schema_references,
 )
-from service.model.errors import UndecodableError
-from service.model.ids import MAX_LEDGER_ID, EntryId, LedgerId
-from service.model.ledgers import OffloadContext, OffloadSegment
-from service.model.positions import Position
-from service.wire import MLDataFormats_pb2 as ml
-from service.wire import SchemaStorageFormat_pb2 as schema_storage
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, EntryId, LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext, OffloadSegment
+from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+from pulsar_sidecar.wire import SchemaStorageFormat_pb2 as schema_storage
+
 from tests.fakes import bookkeeper as builders
 from tests.unit.ledger_ownership import golden
 

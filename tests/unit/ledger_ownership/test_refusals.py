@@ -3,21 +3,21 @@
 from collections.abc import Callable
 
 import pytest
-
-from service.ledger_ownership.claims import Unrecognised, read_claim
-from service.ledger_ownership.compaction import CompactedLedgers, CursorLedgerGoneError
-from service.ledger_ownership.exact_decoding import decode_exactly, exact_text
-from service.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from service.ledger_ownership.paths import ledger_path
-from service.ledger_ownership.references import (
+from pulsar_sidecar.ledger_ownership.claims import Unrecognised, read_claim
+from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers, CursorLedgerGoneError
+from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, exact_text
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.references import (
     cursor_references,
     managed_ledger_references,
     position_entry_compacted_ledger,
 )
-from service.model.errors import TemporaryError, UndecodableError
-from service.model.ids import LedgerId
-from service.model.ledgers import LedgerState
-from service.wire import MLDataFormats_pb2 as ml
+from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+
 from tests.fakes.bookkeeper import (
     FakeLedgerEntries,
     bucket_custom_metadata,

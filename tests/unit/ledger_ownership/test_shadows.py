@@ -3,15 +3,15 @@
 import zlib
 
 import pytest
-
-from service.ledger_ownership.shadows import (
+from pulsar_sidecar.ledger_ownership.shadows import (
     SHADOW_SOURCE,
     managed_ledger_shadow_source,
     partitioned_topic_shadow_source,
     source_topic,
 )
-from service.model.errors import UndecodableError
-from service.model.names import parse_topic_name
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.names import parse_topic_name
+
 from tests.fakes.bookkeeper import compressed, managed_ledger_bytes
 
 SOURCE = "persistent://public/default/orders"

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.model.errors import InvalidInputError
 
-from service.local_cluster.addresses import ClusterAddresses
-from service.model.errors import InvalidInputError
 from tests.cluster.choosing import (
     CLUSTER_VARIABLE,
     COMPOSE_ADDRESSES,

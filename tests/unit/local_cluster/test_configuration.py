@@ -5,15 +5,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.local_cluster.configuration import (
+from pulsar_sidecar.local_cluster.configuration import (
     bookie_settings,
     broker_settings,
     render,
     zookeeper_settings,
 )
-from service.local_cluster.spec import ClusterSpec, parse_settings, role_of
-from service.model.errors import InvalidInputError
+from pulsar_sidecar.local_cluster.spec import ClusterSpec, parse_settings, role_of
+from pulsar_sidecar.model.errors import InvalidInputError
 
 KEYS = st.text(st.characters(categories=("Lu", "Ll", "Nd")), min_size=1)
 VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=126))

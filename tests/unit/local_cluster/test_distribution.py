@@ -6,13 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-from service.local_cluster.class_archives import archive_of, archives, kind_of
-from service.local_cluster.distribution import server_distribution, unpacked
-from service.local_cluster.failures import DistributionError, MemberFailedError, MissingPrerequisiteError
-from service.local_cluster.java import JavaRuntime, find_java
-from service.local_cluster.spec import cache_directory
-from service.model.errors import InvalidInputError
+from pulsar_sidecar.local_cluster.class_archives import archive_of, archives, kind_of
+from pulsar_sidecar.local_cluster.distribution import server_distribution, unpacked
+from pulsar_sidecar.local_cluster.failures import DistributionError, MemberFailedError, MissingPrerequisiteError
+from pulsar_sidecar.local_cluster.java import JavaRuntime, find_java
+from pulsar_sidecar.local_cluster.spec import cache_directory
+from pulsar_sidecar.model.errors import InvalidInputError
 
 ARTIFACT = server_distribution("4.0.8")
 

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-
-from service.local_cluster.failures import MemberFailedError
-from service.local_cluster.ports import LOOPBACK, free_ports, is_free, listens_on
-from service.local_cluster.processes import end, is_running
-from service.local_cluster.readiness import four_letter_word, is_ready
-from service.local_cluster.spec import Role
-from service.local_cluster.starting import Launcher, start_members
-from service.local_cluster.state import Member
-from service.model.clocks import SystemClock
+from pulsar_sidecar.local_cluster.failures import MemberFailedError
+from pulsar_sidecar.local_cluster.ports import LOOPBACK, free_ports, is_free, listens_on
+from pulsar_sidecar.local_cluster.processes import end, is_running
+from pulsar_sidecar.local_cluster.readiness import four_letter_word, is_ready
+from pulsar_sidecar.local_cluster.spec import Role
+from pulsar_sidecar.local_cluster.starting import Launcher, start_members
+from pulsar_sidecar.local_cluster.state import Member
+from pulsar_sidecar.model.clocks import SystemClock
 
 LISTEN = """
 import socket, sys, time

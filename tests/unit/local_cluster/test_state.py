@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from service.local_cluster.addresses import addresses_of, parse_addresses
-from service.local_cluster.cluster import LocalCluster
-from service.local_cluster.failures import ClusterExistsError, ClusterNotFoundError
-from service.local_cluster.processes import ProcessIdentity, end, is_running, send_signal, spawn
-from service.local_cluster.spec import ClusterSpec, Role
-from service.local_cluster.state import (
+from pulsar_sidecar.local_cluster.addresses import addresses_of, parse_addresses
+from pulsar_sidecar.local_cluster.cluster import LocalCluster
+from pulsar_sidecar.local_cluster.failures import ClusterExistsError, ClusterNotFoundError
+from pulsar_sidecar.local_cluster.processes import ProcessIdentity, end, is_running, send_signal, spawn
+from pulsar_sidecar.local_cluster.spec import ClusterSpec, Role
+from pulsar_sidecar.local_cluster.state import (
     ClusterState,
     Member,
     change_state,
@@ -23,8 +22,8 @@ from service.local_cluster.state import (
     read_state,
     write_state,
 )
-from service.model.clocks import SystemClock
-from service.model.errors import InvalidInputError, UndecodableError
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
 
 MEMBERS = (
     Member("zookeeper", Role.ZOOKEEPER, {"client": 2181}, ("java", "zk"), ProcessIdentity(10, "7")),

@@ -3,8 +3,7 @@ import inspect
 import pytest
 from kazoo import exceptions
 from kazoo.handlers.threading import KazooTimeoutError
-
-from service.adapters.metadata.errors import (
+from pulsar_sidecar.adapters.metadata.errors import (
     CLIENT_ERRORS,
     DEFINITE_ANSWERS,
     Meaning,
@@ -14,7 +13,7 @@ from service.adapters.metadata.errors import (
     reading_failed,
     writing_failed,
 )
-from service.model.errors import OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
 
 BASES = {exceptions.KazooException, exceptions.ZookeeperError}
 

@@ -1,10 +1,10 @@
 """What a test may ask of the store in memory; its ordinary behaviour is held by the contract suite."""
 
 import pytest
+from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.ids import NodeVersion
+from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion, MetadataStore
 
-from service.model.errors import ConflictError, OutcomeUnknownError, TemporaryError
-from service.model.ids import NodeVersion
-from service.model.metadata import DeletionResult, GuardedDeletion, MetadataStore
 from tests.fakes.metadata import START_MS, FakeMetadataStore, Operation
 
 V0 = NodeVersion(0)

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.adapters.metadata.multidelete import Packet, look, take_packet
-from service.model.ids import NodeVersion
-from service.model.metadata import DeletionResult, Guard, GuardedDeletion, Node
+from pulsar_sidecar.adapters.metadata.multidelete import Packet, look, take_packet
+from pulsar_sidecar.model.ids import NodeVersion
+from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion, Node
 
 V0, V1 = NodeVersion(0), NodeVersion(1)
 

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.adapters.metadata.multiread import MultiRead, PacketSize, decode
-from service.model.errors import TemporaryError
-from service.model.ids import NodeVersion
-from service.model.metadata import Node
+from pulsar_sidecar.adapters.metadata.multiread import MultiRead, PacketSize, decode
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import NodeVersion
+from pulsar_sidecar.model.metadata import Node
 
 NO_NODE, NO_AUTH = -101, -102
 

@@ -1,7 +1,6 @@
 import pytest
-
-from service.adapters.metadata.url import ZooKeeperUrl, parse_metadata_store_url
-from service.model.errors import InvalidInputError
+from pulsar_sidecar.adapters.metadata.url import ZooKeeperUrl, parse_metadata_store_url
+from pulsar_sidecar.model.errors import InvalidInputError
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from pulsar_sidecar.adapters.metadata.session import ZooKeeperCredential
+from pulsar_sidecar.adapters.metadata.snapshot_compression import DamagedSnapshotError
+from pulsar_sidecar.adapters.metadata.zookeeper_admin import AdminServer
+from pulsar_sidecar.audit.manifests import OrderRange, Source, SourceKind
+from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
-from service.adapters.metadata.session import ZooKeeperCredential
-from service.adapters.metadata.snapshot_compression import DamagedSnapshotError
-from service.adapters.metadata.zookeeper_admin import AdminServer
-from service.audit.manifests import OrderRange, Source, SourceKind
-from service.model.errors import InvalidInputError, TemporaryError
 from tests.fakes.zookeeper_snapshots import SnapshotNode, SnapshotWriter
 
 SNAPSHOT = SnapshotWriter(last_zxid=0x22).snapshot([SnapshotNode("/a", b"1"), SnapshotNode("/a/b")])

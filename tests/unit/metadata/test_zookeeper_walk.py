@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.adapters.metadata.walk_requests import GET_CHILDREN, GET_DATA
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
+from pulsar_sidecar.model.errors import TemporaryError
 
-from service.adapters.metadata.walk_requests import GET_CHILDREN, GET_DATA
-from service.adapters.metadata.zookeeper_walk import ZooKeeperWalk
-from service.model.errors import TemporaryError
 from tests.fakes.clock import FakeClock
 from tests.fakes.walkable_zookeeper import WalkableZooKeeper
 

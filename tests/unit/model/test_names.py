@@ -3,9 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.model.errors import InvalidInputError
-from service.model.names import (
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.names import (
     MAX_NAME_BYTES,
     TopicDomain,
     TopicName,

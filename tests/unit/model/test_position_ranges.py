@@ -3,10 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.model.ids import EntryId, LedgerId
-from service.model.position_ranges import EntryRange, PositionRanges, within_ledgers
-from service.model.positions import Position
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges, within_ledgers
+from pulsar_sidecar.model.positions import Position
 
 LENGTHS = {LedgerId(3): 12, LedgerId(5): 7, LedgerId(9): 10}
 EVERYTHING = frozenset(

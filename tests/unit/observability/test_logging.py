@@ -7,9 +7,8 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.model.clocks import SystemClock
-from service.observability.logging import configure_logging, redacted_text
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.observability.logging import configure_logging, redacted_text
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhZG1pbiJ9.dGhlLXNpZ25hdHVyZS1vZi1pdA"
 

@@ -1,11 +1,10 @@
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
-
-from service.ledger_deletion.limiting import LimitReadings
-from service.model.errors import TemporaryError
-from service.model.ledgers import LedgerComponent, LedgerType
-from service.observability.metrics import AckStateGauges, AckStateReading, DeletionMetrics, GaugeReadings
+from pulsar_sidecar.ledger_deletion.limiting import LimitReadings
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.observability.metrics import AckStateGauges, AckStateReading, DeletionMetrics, GaugeReadings
 
 PIP_186 = {
     "pulsar_ledger_deletion_sent_total",

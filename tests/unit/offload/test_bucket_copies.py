@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator
 
 import obstore.exceptions
 import pytest
+from pulsar_sidecar.adapters.offload.credentials import AccessKey, OffloadCredentials
+from pulsar_sidecar.adapters.offload.object_copies import CLIENT_ERRORS
+from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
+from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
+from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext
+from pulsar_sidecar.model.names import ManagedLedgerName
 
-from service.adapters.offload.credentials import AccessKey, OffloadCredentials
-from service.adapters.offload.object_copies import CLIENT_ERRORS
-from service.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
-from service.ledger_deletion.ports import OffloadDeletion
-from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
-from service.model.ids import LedgerId
-from service.model.ledgers import OffloadContext
-from service.model.names import ManagedLedgerName
 from tests.unit.offload.scripted_bucket import (
     ABSENT,
     EMPTY_LISTING,

@@ -7,12 +7,11 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.adapters.offload.copies import ObjectRole, OffloadedCopy, check_identity, copy_of, java_uuid
-from service.model.errors import InvalidInputError, PermanentError
-from service.model.ids import LedgerId
-from service.model.ledgers import OffloadContext, OffloadSegment
-from service.model.names import ManagedLedgerName
+from pulsar_sidecar.adapters.offload.copies import ObjectRole, OffloadedCopy, check_identity, copy_of, java_uuid
+from pulsar_sidecar.model.errors import InvalidInputError, PermanentError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext, OffloadSegment
+from pulsar_sidecar.model.names import ManagedLedgerName
 
 ORDERS = ManagedLedgerName("public/default/persistent/orders%3Av1%3Dx")
 COPY = OffloadedCopy(LedgerId(4), UUID("5facb921-a29a-41f6-bc28-bf15d5273bac"), ORDERS)

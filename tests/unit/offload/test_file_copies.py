@@ -4,13 +4,12 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-
-from service.adapters.offload.copies import OffloadedCopy
-from service.adapters.offload.file_copies import delete_map_file
-from service.ledger_deletion.ports import OffloadDeletion
-from service.model.errors import InvalidInputError, PermanentError, TemporaryError
-from service.model.ids import LedgerId
-from service.model.names import ManagedLedgerName
+from pulsar_sidecar.adapters.offload.copies import OffloadedCopy
+from pulsar_sidecar.adapters.offload.file_copies import delete_map_file
+from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
+from pulsar_sidecar.model.errors import InvalidInputError, PermanentError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import ManagedLedgerName
 
 ATTEMPT = UUID("de226a77-a189-46e1-958b-4a18f357396e")
 ORDERS = ManagedLedgerName("public/default/persistent/..%2F..%2Forders")

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.adapters.offload.locations import (
+from pulsar_sidecar.adapters.offload.locations import (
     AllowedLocations,
     OffloadDriver,
     OffloadLocation,
@@ -14,7 +13,7 @@ from service.adapters.offload.locations import (
     offload_target,
     parse_location,
 )
-from service.model.errors import InvalidInputError, PermanentError
+from pulsar_sidecar.model.errors import InvalidInputError, PermanentError
 
 MINIO = "https://minio.example:9000"
 

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import pytest
-
-from service.adapters.offload.credentials import AccessKey, OffloadCredentials, credentials_from_environment
-from service.adapters.offload.locations import offload_target
-from service.adapters.offload.object_stores import azure_config, gcs_config, open_store, s3_config
-from service.model.errors import InvalidInputError, TemporaryError
+from pulsar_sidecar.adapters.offload.credentials import AccessKey, OffloadCredentials, credentials_from_environment
+from pulsar_sidecar.adapters.offload.locations import offload_target
+from pulsar_sidecar.adapters.offload.object_stores import azure_config, gcs_config, open_store, s3_config
+from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 AWS, GENERIC, ALIYUN = AccessKey("aws", "1"), AccessKey("generic", "2"), AccessKey("aliyun", "3")
 CREDENTIALS = OffloadCredentials(AWS, GENERIC, ALIYUN, AccessKey("acme", "NA=="), Path("/keys/google.json"))

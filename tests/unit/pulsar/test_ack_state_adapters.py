@@ -4,21 +4,21 @@ import json
 from typing import Any
 
 import pytest
+from pulsar_sidecar.ack_state.pausing import TopicPolicy
+from pulsar_sidecar.ack_state.stored import StoredPlace
+from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
+from pulsar_sidecar.adapters.pulsar.ack_state_budget import BrokerAckStateBudget
+from pulsar_sidecar.adapters.pulsar.pause_policies import BrokerPausePolicies
+from pulsar_sidecar.adapters.pulsar.subscription_cursors import BrokerSubscriptions
+from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
+from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.model.names import CursorName, parse_topic_name
+from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
-from service.ack_state.pausing import TopicPolicy
-from service.ack_state.stored import StoredPlace
-from service.adapters.bookkeeper.bookie_wire import BookieEntries
-from service.adapters.bookkeeper.stored_cursors import BookieStoredCursors
-from service.adapters.pulsar.ack_state_budget import BrokerAckStateBudget
-from service.adapters.pulsar.pause_policies import BrokerPausePolicies
-from service.adapters.pulsar.subscription_cursors import BrokerSubscriptions
-from service.ledger_ownership.paths import cursor_path, ledger_path
-from service.model.errors import NotFoundError, TemporaryError
-from service.model.ids import BookieId, EntryId, LedgerId
-from service.model.ledgers import LedgerState
-from service.model.names import CursorName, parse_topic_name
-from service.model.position_ranges import PositionRanges
-from service.wire import MLDataFormats_pb2 as ml
 from tests.fakes.admin_answers import FakeAdminRest
 from tests.fakes.bookie_servers import FakeBookies, stored_entry
 from tests.fakes.bookkeeper import ledger_metadata_bytes

@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-
-from service.adapters.pulsar.acknowledger import ConsumerAcknowledger
-from service.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
-from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
-from service.adapters.pulsar.topic_owners import TopicOwners
-from service.delayed_delivery.facts import SubscriptionFacts, SubscriptionType
-from service.model.clocks import SystemClock
-from service.model.errors import (
+from pulsar_sidecar.adapters.pulsar.acknowledger import ConsumerAcknowledger
+from pulsar_sidecar.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
+from pulsar_sidecar.adapters.pulsar.topic_owners import TopicOwners
+from pulsar_sidecar.delayed_delivery.facts import SubscriptionFacts, SubscriptionType
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import (
     ConflictError,
     NotAuthenticatedError,
     NotFoundError,
@@ -19,7 +18,8 @@ from service.model.errors import (
     SidecarError,
     TemporaryError,
 )
-from service.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
+
 from tests.cluster.patience import until
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, closed_consumer, refusal, usual
 from tests.fakes.clock import FakeClock

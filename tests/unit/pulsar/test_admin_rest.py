@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-
-from service.adapters.pulsar.admin_rest import MAX_REDIRECTS, AdminRest, topic_path
-from service.adapters.pulsar.credentials import parse_credentials
-from service.adapters.pulsar.http_sessions import HttpTimeouts
-from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
-from service.model.errors import (
+from pulsar_sidecar.adapters.pulsar.admin_rest import MAX_REDIRECTS, AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.credentials import parse_credentials
+from pulsar_sidecar.adapters.pulsar.http_sessions import HttpTimeouts
+from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     InvalidInputError,
     NotAuthenticatedError,
@@ -22,7 +21,8 @@ from service.model.errors import (
     SidecarError,
     TemporaryError,
 )
-from service.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 import pytest
+from pulsar_sidecar.adapters.pulsar.backlogs import BacklogGauge
+from pulsar_sidecar.ledger_deletion.retrying import SUBSCRIPTION
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from service.adapters.pulsar.backlogs import BacklogGauge
-from service.ledger_deletion.retrying import SUBSCRIPTION
-from service.model.names import TopicName, parse_topic_name
 from tests.fakes.clock import FakeClock
 
 PENDING = parse_topic_name("persistent://pulsar/system/__ledger_deletion")

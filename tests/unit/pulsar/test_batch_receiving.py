@@ -1,9 +1,8 @@
 import threading
 
 import pytest
-
-from service.adapters.pulsar.batch_receiving import BatchReceiver
-from service.model.errors import TemporaryError
+from pulsar_sidecar.adapters.pulsar.batch_receiving import BatchReceiver
+from pulsar_sidecar.model.errors import TemporaryError
 
 
 class Batches:

@@ -2,8 +2,9 @@
 
 from contextlib import closing
 
-from service.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts, BrokerPlace
-from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts, BrokerPlace
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+
 from tests.fakes.binary_brokers import binary_broker
 from tests.fakes.clock import FakeClock
 

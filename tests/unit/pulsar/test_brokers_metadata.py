@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 import pytest
+from pulsar_sidecar.adapters.pulsar.brokers_metadata import AdminBrokersMetadata
+from pulsar_sidecar.model.errors import TemporaryError
 
-from service.adapters.pulsar.brokers_metadata import AdminBrokersMetadata
-from service.model.errors import TemporaryError
 from tests.fakes.admin_answers import FakeAdminRest
 from tests.fakes.metadata import FakeMetadataStore
 

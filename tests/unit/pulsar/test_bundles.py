@@ -5,10 +5,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.adapters.pulsar.bundles import bundle_range, ownership_path, read_boundaries
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.adapters.pulsar.bundles import bundle_range, ownership_path, read_boundaries
-from service.model.errors import TemporaryError
-from service.model.names import parse_topic_name
 from tests.fakes.metadata import FakeMetadataStore
 
 SIXTEEN = (*(f"0x{number:x}0000000" for number in range(16)), "0xffffffff")

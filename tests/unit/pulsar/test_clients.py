@@ -3,9 +3,8 @@
 import logging
 
 import pytest
-
-from service.adapters.pulsar.clients import RepeatedLines, open_client
-from service.model.errors import InvalidInputError
+from pulsar_sidecar.adapters.pulsar.clients import RepeatedLines, open_client
+from pulsar_sidecar.model.errors import InvalidInputError
 
 
 def record(line: str, created: float) -> logging.LogRecord:

@@ -4,17 +4,16 @@ import base64
 from pathlib import Path
 
 import pytest
-
-from service.adapters.pulsar.admin_rest import AdminRest
-from service.adapters.pulsar.clients import open_client
-from service.adapters.pulsar.credentials import (
+from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.clients import open_client
+from pulsar_sidecar.adapters.pulsar.credentials import (
     AuthPlugin,
     ClientCertificate,
     ClientCredentials,
     TlsOptions,
     parse_credentials,
 )
-from service.model.errors import InvalidInputError, NotAuthenticatedError
+from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
 
 JAVA = "org.apache.pulsar.client.impl.auth.Authentication"
 SECRET = "s3cr3t-value"

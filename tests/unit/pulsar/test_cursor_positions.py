@@ -3,11 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.adapters.pulsar.cursor_positions import cursor_progress, ledger_lengths
-from service.model.errors import TemporaryError
-from service.model.ids import EntryId, LedgerId
-from service.model.positions import Position
+from pulsar_sidecar.adapters.pulsar.cursor_positions import cursor_progress, ledger_lengths
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.positions import Position
 
 
 def at(ledger: int, entry: int) -> Position:

@@ -1,19 +1,19 @@
 """Where an entry is looked for when bookies do not have it, and what is concluded."""
 
 import pytest
+from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
+from pulsar_sidecar.adapters.pulsar.delayed_entries import BulkDelayedEntries
+from pulsar_sidecar.adapters.pulsar.message_headers import entry_facts_in_headers
+from pulsar_sidecar.delayed_delivery.facts import Absent, Chunk, EntryAnswer, EntryFacts, Unreadable
+from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError, UndecodableError
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
+from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
-from service.adapters.bookkeeper.bulk_entries import BulkEntries
-from service.adapters.pulsar.delayed_entries import BulkDelayedEntries
-from service.adapters.pulsar.message_headers import entry_facts_in_headers
-from service.delayed_delivery.facts import Absent, Chunk, EntryAnswer, EntryFacts, Unreadable
-from service.ledger_ownership.paths import ledger_path, managed_ledger_path
-from service.ledger_ownership.shadows import SHADOW_SOURCE
-from service.model.errors import BrokerRefusedError, NotFoundError, TemporaryError, UndecodableError
-from service.model.ids import BookieId, EntryId, LedgerId
-from service.model.ledgers import LedgerState
-from service.model.names import parse_topic_name
-from service.model.positions import Position
-from service.wire import MLDataFormats_pb2 as ml
 from tests.fakes.admin_answers import FakeAdminRest
 from tests.fakes.bookie_servers import FakeBookies, stored_entry
 from tests.fakes.bookkeeper import ledger_metadata_bytes

@@ -4,13 +4,13 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
+from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.delayed_topics import BrokerTopics
+from pulsar_sidecar.delayed_delivery.facts import SubscriptionType
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.adapters.pulsar.admin_rest import AdminRest
-from service.adapters.pulsar.delayed_topics import BrokerTopics
-from service.delayed_delivery.facts import SubscriptionType
-from service.model.clocks import SystemClock
-from service.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
-from service.model.names import parse_topic_name
 from tests.cluster.patience import until
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC, at

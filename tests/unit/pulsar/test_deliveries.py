@@ -6,13 +6,12 @@ import tracemalloc
 import _pulsar
 import pulsar
 import pytest
-
-from service.adapters.pulsar.consumer import FinishedMessages
-from service.adapters.pulsar.deliveries import handle_of, java_message_id
-from service.adapters.pulsar.overdue import due_ms, is_early
-from service.adapters.pulsar.receipts import Receipts
-from service.ledger_deletion.ports import Delivery, PublishResult
-from service.model.errors import PermanentError
+from pulsar_sidecar.adapters.pulsar.consumer import FinishedMessages
+from pulsar_sidecar.adapters.pulsar.deliveries import handle_of, java_message_id
+from pulsar_sidecar.adapters.pulsar.overdue import due_ms, is_early
+from pulsar_sidecar.adapters.pulsar.receipts import Receipts
+from pulsar_sidecar.ledger_deletion.ports import Delivery, PublishResult
+from pulsar_sidecar.model.errors import PermanentError
 
 
 def message_id(ledger: int, entry: int, partition: int = -1, batch_index: int = -1) -> _pulsar.MessageId:

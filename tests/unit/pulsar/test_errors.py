@@ -7,9 +7,7 @@ import pytest
 import requests
 import urllib3
 from pulsar import exceptions as client
-from requests import exceptions as http
-
-from service.adapters.pulsar.errors import (
+from pulsar_sidecar.adapters.pulsar.errors import (
     CLIENT_ERRORS,
     HTTP_ERRORS,
     NEVER_SENT,
@@ -17,8 +15,8 @@ from service.adapters.pulsar.errors import (
     publish_result,
     translated,
 )
-from service.ledger_deletion.ports import PublishResult
-from service.model.errors import (
+from pulsar_sidecar.ledger_deletion.ports import PublishResult
+from pulsar_sidecar.model.errors import (
     ConflictError,
     InvalidInputError,
     NotAuthenticatedError,
@@ -28,6 +26,7 @@ from service.model.errors import (
     TemporaryError,
     UnreachableError,
 )
+from requests import exceptions as http
 
 
 def classes_of(module: object, root: type[Exception]) -> set[type[Exception]]:

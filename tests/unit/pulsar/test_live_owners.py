@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.http_sessions import HttpTimeouts
+from pulsar_sidecar.adapters.pulsar.live_owners import BrokerLiveOwners
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.adapters.pulsar.admin_rest import AdminRest
-from service.adapters.pulsar.http_sessions import HttpTimeouts
-from service.adapters.pulsar.live_owners import BrokerLiveOwners
-from service.model.errors import TemporaryError
-from service.model.names import parse_topic_name
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
 from tests.unit.pulsar.test_owner_views import internal_stats

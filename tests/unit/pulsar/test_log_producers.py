@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.keyed_batches import KeyedBatch, keyed_batches
+from pulsar_sidecar.adapters.pulsar.log_producers import LogProducers
+from pulsar_sidecar.adapters.pulsar.topic_owners import TopicOwners
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
-from service.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
-from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from service.adapters.pulsar.keyed_batches import KeyedBatch, keyed_batches
-from service.adapters.pulsar.log_producers import LogProducers
-from service.adapters.pulsar.topic_owners import TopicOwners
-from service.model.errors import TemporaryError
-from service.wire import PulsarApi_pb2 as api
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, refusal, usual
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC

@@ -4,18 +4,18 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
+from pulsar_sidecar.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
+from pulsar_sidecar.adapters.pulsar.binary_frames import encode_message
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.cursor_positions import Compaction
+from pulsar_sidecar.adapters.pulsar.keyed_batches import keyed_batches
+from pulsar_sidecar.adapters.pulsar.log_reader import LogReader
+from pulsar_sidecar.adapters.pulsar.topic_owners import TopicOwners
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
-from service.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
-from service.adapters.pulsar.binary_frames import encode_message
-from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from service.adapters.pulsar.cursor_positions import Compaction
-from service.adapters.pulsar.keyed_batches import keyed_batches
-from service.adapters.pulsar.log_reader import LogReader
-from service.adapters.pulsar.topic_owners import TopicOwners
-from service.model.errors import NotFoundError, SidecarError, TemporaryError
-from service.model.ids import EntryId, LedgerId
-from service.model.positions import Position
-from service.wire import PulsarApi_pb2 as api
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, last_message, refusal, usual
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC

@@ -5,11 +5,10 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.adapters.pulsar.message_metadata import entry_facts
-from service.delayed_delivery.facts import Chunk, EntryFacts
-from service.model.errors import UndecodableError
-from service.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.adapters.pulsar.message_metadata import entry_facts
+from pulsar_sidecar.delayed_delivery.facts import Chunk, EntryFacts
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 ENTRY_OF_A_BROKER = bytes.fromhex("0e01f554a02c000000190a096c6f63616c2d302d31100018ca90adc69f3432036b657976616c7565")
 """Written by a 4.0.8 broker: key ``key``, payload ``value``."""

@@ -5,10 +5,9 @@ import json
 from typing import Any
 
 import pytest
-
-from service.adapters.pulsar.owner_views import owned_bundles, owner_view, owning_url
-from service.model.errors import TemporaryError
-from service.model.names import parse_topic_name
+from pulsar_sidecar.adapters.pulsar.owner_views import owned_bundles, owner_view, owning_url
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.names import parse_topic_name
 
 TOPIC = parse_topic_name("persistent://public/default/t")
 

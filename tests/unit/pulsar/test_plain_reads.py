@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 import requests
+from pulsar_sidecar.adapters.pulsar.plain_reads import PlainReads
 
-from service.adapters.pulsar.plain_reads import PlainReads
 from tests.unit.pulsar.http_brokers import Answer, HttpBroker, http_broker
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import _pulsar
 import pulsar
 import pytest
+from pulsar_sidecar.adapters.pulsar.deliveries import SEQUENCE_ID
+from pulsar_sidecar.adapters.pulsar.publisher import PublisherSettings, TopicPublisher, has_explicit_ids
+from pulsar_sidecar.adapters.pulsar.routing import partition_of
+from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage, PublishResult
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 
-from service.adapters.pulsar.deliveries import SEQUENCE_ID
-from service.adapters.pulsar.publisher import PublisherSettings, TopicPublisher, has_explicit_ids
-from service.adapters.pulsar.routing import partition_of
-from service.ledger_deletion.ports import OutgoingMessage, PublishResult
-from service.model.errors import ConflictError, InvalidInputError
 from tests.fakes.clock import FakeClock
 
 STORED, ALREADY_STORED, NOT_STORED, UNKNOWN = PublishResult

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
+from pulsar_sidecar.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.republisher import BrokerRepublisher
+from pulsar_sidecar.adapters.pulsar.topic_owners import TopicOwners
+from pulsar_sidecar.delayed_delivery.ports import WholeMessage
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import BookieId
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
-from service.adapters.bookkeeper.bulk_entries import BulkEntries
-from service.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
-from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from service.adapters.pulsar.republisher import BrokerRepublisher
-from service.adapters.pulsar.topic_owners import TopicOwners
-from service.delayed_delivery.ports import WholeMessage
-from service.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
-from service.model.clocks import SystemClock
-from service.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
-from service.model.ids import BookieId
-from service.wire import PulsarApi_pb2 as api
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, refusal, usual
 from tests.fakes.bookie_servers import FakeBookies, stored_entry
 from tests.fakes.bookkeeper import ledger_metadata_bytes

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
+from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.confirmed_steps import ConfirmedSteps
+from pulsar_sidecar.adapters.pulsar.retry_conditions import RetryConditions
+from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.adapters.pulsar.admin_rest import AdminRest
-from service.adapters.pulsar.confirmed_steps import ConfirmedSteps
-from service.adapters.pulsar.retry_conditions import RetryConditions
-from service.adapters.pulsar.topic_admin import BrokerTopicAdmin
-from service.model.names import parse_topic_name
 from tests.fakes.clock import FakeClock
 from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
 

@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.shadow_admin import BrokerShadowAdmin
+from pulsar_sidecar.ledger_deletion.ports import ConnectedClients
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.names import parse_topic_name
 
-from service.adapters.pulsar.admin_rest import AdminRest
-from service.adapters.pulsar.shadow_admin import BrokerShadowAdmin
-from service.ledger_deletion.ports import ConnectedClients
-from service.model.errors import NotFoundError, TemporaryError
-from service.model.names import parse_topic_name
 from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
 
 TOPIC = parse_topic_name("persistent://public/default/orders-shadow")

@@ -1,12 +1,12 @@
 """A shadow is loaded for a question only where its retention is known to be infinite."""
 
 import pytest
+from pulsar_sidecar.adapters.pulsar.shadow_retention import BrokerShadows
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from service.adapters.pulsar.shadow_retention import BrokerShadows
-from service.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from service.ledger_ownership.shadows import SHADOW_SOURCE
-from service.model.errors import UndecodableError
-from service.model.names import TopicName, parse_topic_name
 from tests.fakes.admin_answers import FakeAdminRest
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.metadata import FakeMetadataStore

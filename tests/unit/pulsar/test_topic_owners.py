@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from pulsar_sidecar.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts, BrokerPlace
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.topic_owners import TopicOwners
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import NotAuthenticatedError, SidecarError, TemporaryError
+from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
-from service.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts, BrokerPlace
-from service.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from service.adapters.pulsar.topic_owners import TopicOwners
-from service.model.clocks import SystemClock
-from service.model.errors import NotAuthenticatedError, SidecarError, TemporaryError
-from service.model.names import parse_topic_name
-from service.wire import PulsarApi_pb2 as api
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, closed_consumer, refusal, usual
 
 KINDS = api.BaseCommand

@@ -2,11 +2,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-
-from service.model.errors import InvalidInputError
-from service.settings import GROUPS, Settings
-from service.settings_loading import load_settings
-from service.settings_sources import environment_variable, setting_key
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.settings.fields import GROUPS, Settings
+from pulsar_sidecar.settings.loading import load_settings
+from pulsar_sidecar.settings.sources import environment_variable, setting_key
 
 STORE = {"metadata_store_url": "zk:localhost:2181"}
 SECRET = "data:;base64,c2VjcmV0LW9mLXRoZS1zaWRlY2Fy"

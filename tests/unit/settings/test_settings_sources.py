@@ -1,9 +1,8 @@
 from pathlib import Path
 
 import pytest
-
-from service.model.errors import InvalidInputError
-from service.settings_sources import flag, properties, setting_key
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.settings.sources import flag, properties, setting_key
 
 JAVA_PROPERTIES = r"""
 # a comment

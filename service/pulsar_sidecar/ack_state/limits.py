@@ -1,0 +1,104 @@
+"""How much of a cursor's acknowledgements a broker writes down, and what that takes.
+
+Everything here follows ``ManagedCursorImpl`` of Pulsar 4.0.8, its off-by-one included: the list of ranges is cut behind
+number ``maxUnackedRangesToPersist + 1``, while dispatch pauses when there are more than ``maxUnackedRangesToPersist``.
+The lowest positions are kept, the highest are left out.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, islice
+
+from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
+
+_WORD_BITS = 64
+_NEGATIVE_VARINT_BYTES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class AckStateLimits:
+    """A broker's settings (``broker.conf``), with the defaults of 4.0.8.
+
+    Attributes:
+        max_unacked_ranges: ``managedLedgerMaxUnackedRangesToPersist``.
+        max_batch_deleted_indexes: ``managedLedgerMaxBatchDeletedIndexToPersist``.
+        as_long_array: ``managedLedgerPersistIndividualAckAsLongArray``, which counts entries and not ranges, and leaves
+            out whole ledgers.
+        pause_enabled: ``dispatcherPauseOnAckStatePersistentEnabled``.
+    """
+
+    max_unacked_ranges: int = 10_000
+    max_batch_deleted_indexes: int = 10_000
+    as_long_array: bool = False
+    pause_enabled: bool = False
+
+
+def kept(acknowledged: PositionRanges, limits: AckStateLimits) -> PositionRanges:
+    """What of a cursor's memory is left after the broker has written it down and read it again."""
+    if limits.as_long_array and acknowledged.range_count:
+        ranges = _whole_ledgers(acknowledged, limits.max_unacked_ranges)
+    else:
+        ranges = islice(acknowledged, limits.max_unacked_ranges + 1)
+    return PositionRanges.of(acknowledged.mark_delete, ranges)
+
+
+def fully_persistable(ranges: int, limits: AckStateLimits) -> bool:
+    """``ManagedCursor.isCursorDataFullyPersistable``: otherwise dispatch is paused, where that is enabled."""
+    return ranges <= limits.max_unacked_ranges
+
+
+def written_bytes(acknowledged: PositionRanges, limits: AckStateLimits) -> int:
+    """How large the ranges are that the broker writes, without what else is in the entry."""
+    written = kept(acknowledged, limits)
+    if limits.as_long_array:
+        return sum(_field_bytes(_dense_bytes(list(found))) for _, found in groupby(written, _ledger_of))
+    return sum(_field_bytes(_range_bytes(found)) for found in written)
+
+
+def _whole_ledgers(acknowledged: PositionRanges, most_entries: int) -> Iterator[EntryRange]:
+    """``OpenLongPairRangeSet.toRanges``: ledgers in order, until those before it hold more entries than the limit."""
+    entries = 0
+    for _, found in groupby(acknowledged, _ledger_of):
+        if entries > most_entries:
+            return
+        ranges = list(found)
+        entries += sum(each.entries for each in ranges)
+        yield from ranges
+
+
+def _ledger_of(found: EntryRange) -> int:
+    return found.ledger_id
+
+
+def _range_bytes(found: EntryRange) -> int:
+    """A ``MessageRange``: two positions, each a field of two numbers."""
+    return sum(_field_bytes(_position_bytes(found.ledger_id, entry)) for entry in (found.first - 1, found.last))
+
+
+def _position_bytes(ledger_id: int, entry_id: int) -> int:
+    return 2 + _varint_bytes(ledger_id) + _varint_bytes(entry_id)
+
+
+def _dense_bytes(ranges: list[EntryRange]) -> int:
+    """A ``LongListMap``: the ledger and one field for each word of its bits."""
+    words = _words(ranges)
+    return 1 + _varint_bytes(ranges[0].ledger_id) + sum(1 + _varint_bytes(word) for word in words)
+
+
+def _words(ranges: Iterable[EntryRange]) -> tuple[int, ...]:
+    text, end = [], 0
+    for _, first, last in ranges:
+        text.append("0" * (first - end) + "1" * (last - first + 1))
+        end = last + 1
+    words = -(-end // _WORD_BITS)
+    packed = int("".join(text)[::-1], 2).to_bytes(words * _WORD_BITS // 8, "little")
+    return struct.unpack(f"<{words}q", packed)
+
+
+def _field_bytes(content_bytes: int) -> int:
+    return 1 + _varint_bytes(content_bytes) + content_bytes
+
+
+def _varint_bytes(number: int) -> int:
+    return _NEGATIVE_VARINT_BYTES if number < 0 else max(1, (number.bit_length() + 6) // 7)

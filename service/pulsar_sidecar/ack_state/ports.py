@@ -1,0 +1,106 @@
+"""What reading acknowledgement states needs from the world, as small protocols that fakes and adapters satisfy alike.
+
+Every method raises `TemporaryError` when the other side could not be asked. No method creates a topic or a
+subscription; asking about a topic loads it on its broker.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from pulsar_sidecar.ack_state.cursors import TopicCursors
+from pulsar_sidecar.ack_state.limits import AckStateLimits
+from pulsar_sidecar.ack_state.pausing import Policies
+from pulsar_sidecar.ack_state.stored import StoredCursor
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.names import TopicName
+
+
+class Subscriptions(Protocol):
+    """What brokers tell about a topic's subscriptions."""
+
+    def partitions(self, topic: TopicName) -> int | None:
+        """How many partitions the topic has, 0 for an unpartitioned one; None when a broker knows no such topic."""
+        ...
+
+    def cursors(self, topic: TopicName) -> TopicCursors:
+        """The topic's ledgers and its subscriptions' cursors, as the owning broker holds them in memory.
+
+        Raises:
+            NotFoundError: there is no such topic.
+        """
+        ...
+
+    def limits(self, broker: str | None) -> AckStateLimits:
+        """That broker's limits (``host:port`` of its web service; None: any broker's); may be some seconds old."""
+        ...
+
+
+class StoredCursors(Protocol):
+    """What of cursors is stored."""
+
+    def stored(
+        self,
+        topic: TopicName,
+        subscription: str,
+        lengths: Mapping[LedgerId, int],
+        known: tuple[LedgerId, EntryId] | None,
+    ) -> StoredCursor | None:
+        """What a broker would recover; None for a subscription that has no cursor in the store (a reader's).
+
+        Args:
+            topic: a partition, or a topic without partitions.
+            subscription: its name.
+            lengths: the entries of each of the topic's ledgers.
+            known: the cursor's ledger and the last entry of it that the broker knows to be stored; None: it has none.
+
+        Raises:
+            TemporaryError: the cursor's ledger is another one by now; look at the broker again.
+        """
+        ...
+
+
+class Shadows(Protocol):
+    """Which topics must not be loaded."""
+
+    def endangered_source(self, topic: TopicName) -> str | None:
+        """The source whose ledgers brokers may delete when they load this topic; None if loading it is harmless.
+
+        A shadow topic (PIP-180) trims its source's ledgers unless its retention is infinite.
+        """
+        ...
+
+
+class PausePolicies(Protocol):
+    """``dispatcherPauseOnAckStatePersistentEnabled`` on each level that has it."""
+
+    def policies(self, topic: TopicName, broker: str | None) -> Policies:
+        """What is set for the topic, for its namespace and in its owning broker's configuration.
+
+        Raises:
+            NotFoundError: there is no such topic, or no such namespace.
+        """
+        ...
+
+    def of_namespace(self, namespace: str) -> bool | None:
+        """What the namespace's policies say; None when they say nothing.
+
+        Raises:
+            NotFoundError: there is no such namespace.
+        """
+        ...
+
+    def enable_for_namespace(self, namespace: str) -> None:
+        """Set it to true."""
+        ...
+
+    def remove_from_namespace(self, namespace: str) -> bool | None:
+        """Make the namespace say nothing; what it says then, which is None if that worked."""
+        ...
+
+    def enable_for_topic(self, topic: TopicName) -> None:
+        """Set it to true on the topic itself."""
+        ...
+
+    def remove_from_topic(self, topic: TopicName) -> None:
+        """Have the broker remove it; brokers up to 4.0.8 store false instead."""
+        ...

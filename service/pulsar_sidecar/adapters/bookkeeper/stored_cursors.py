@@ -1,0 +1,61 @@
+"""Cursors as they are stored: in their node, or in an entry of their ledger that the broker knows to be stored."""
+
+from collections.abc import Mapping
+
+from pulsar_sidecar.ack_state.stored import StoredCursor, stored_in_entry, stored_in_node
+from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
+from pulsar_sidecar.ledger_ownership.references import cursor_references, managed_ledger_references
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import TopicName, encode_cursor
+from pulsar_sidecar.model.position_ranges import PositionRanges
+
+
+class BookieStoredCursors:
+    """`ack_state.ports.StoredCursors` and `delayed_delivery.ports.StoredAckState`."""
+
+    def __init__(self, store: MetadataStore, entries: BookieEntries, ledgers_root: str) -> None:
+        self._store = store
+        self._entries = entries
+        self._root = ledgers_root
+
+    def stored(
+        self,
+        topic: TopicName,
+        subscription: str,
+        lengths: Mapping[LedgerId, int],
+        known: tuple[LedgerId, EntryId] | None,
+    ) -> StoredCursor | None:
+        """See `StoredCursors.stored`."""
+        node = self._store.read(cursor_path(topic.managed_ledger_name, encode_cursor(subscription)))
+        if node is None:
+            return None
+        cursor_ledger = cursor_references(node.data).cursor_ledger
+        if cursor_ledger is None or (known is not None and known == (cursor_ledger, -1)):
+            return stored_in_node(node.data, lengths)
+        if known is None or known[0] != cursor_ledger:
+            raise TemporaryError(f"the cursor of {subscription} on {topic} has just moved to another ledger; try again")
+        ledger = self._store.read(ledger_path(cursor_ledger, self._root))
+        if ledger is None:
+            raise TemporaryError(
+                f"ledger {cursor_ledger} of the cursor of {subscription} on {topic} is gone; try again"
+            )
+        entry = self._entries.read(cursor_ledger, decode_ledger_metadata(ledger.data), known[1])
+        return stored_in_entry(entry.payload, lengths, cursor_ledger, known[1])
+
+    def read(
+        self, topic: TopicName, subscription: str, known_ledger: LedgerId | None, known_last_entry: int
+    ) -> PositionRanges | None:
+        """See `StoredAckState.read`."""
+        known = None if known_ledger is None else (known_ledger, EntryId(known_last_entry))
+        found = self.stored(topic, subscription, self._lengths(topic), known)
+        return None if found is None else found.acknowledged
+
+    def _lengths(self, topic: TopicName) -> Mapping[LedgerId, int]:
+        """The entries of the topic's ledgers that are closed: a stored range over several ends in the last at most."""
+        node = self._store.read(managed_ledger_path(topic.managed_ledger_name))
+        listed = {} if node is None else managed_ledger_references(node.data).ledgers
+        return {ledger_id: ledger.entries for ledger_id, ledger in listed.items()}

@@ -1,0 +1,243 @@
+"""Guarded deletions by the hundred: one ZooKeeper ``multi`` deletes many nodes and checks their guards.
+
+A multi is all or nothing and names its first offender only. So after each wave of packets the offenders are settled by
+the answer that named them, everything else in their packets is looked at once with a multi-read, and what still seems
+deletable goes into the next wave. Every wave settles at least one deletion of each packet that failed, so it ends.
+
+One multi is in flight at a time, and as large as the limit allows: several small ones would cost every member more
+processor time for each node, and others would wait as long.
+
+Invariants: DELETED is only ever said for a node named in a multi that ZooKeeper confirmed; a look settles nothing but
+what is visible (gone, another version, a broken guard).
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+from kazoo.protocol.serialization import CheckVersion, Delete, Transaction
+
+from pulsar_sidecar.adapters.metadata.errors import CLIENT_ERRORS
+from pulsar_sidecar.adapters.metadata.multiread import MultiReader
+from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience, real_path, send
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.metadata import DeletionLimit, DeletionResult, Guard, GuardedDeletion, Node
+
+_LOG = logging.getLogger(__name__)
+_MAX_DELETIONS = 100
+_MAX_OPERATIONS = 400
+_MAX_REQUEST_BYTES = 256 * 1024
+_OPERATION_OVERHEAD_BYTES = 17
+_BYSTANDERS = (RolledBackError, RuntimeInconsistency)
+"""What the answer to a failed multi says of the operations that were not at fault."""
+
+
+@dataclass(slots=True)
+class Packet:
+    """The deletions of one multi, by their place in the caller's sequence, and the guards they share."""
+
+    items: list[int] = field(default_factory=list)
+    guards: dict[Guard, None] = field(default_factory=dict)
+    size_bytes: int = 0
+    _last_guards: tuple[Guard, ...] = ()
+
+    def take(self, item: int, deletion: GuardedDeletion) -> bool:
+        """Put a deletion in, unless the packet would become too large; the first one always fits."""
+        fresh = self._fresh(deletion.guards)
+        size_bytes = self.size_bytes + _size_bytes(deletion.path) + sum(_size_bytes(guard.path) for guard in fresh)
+        operations = len(self.items) + len(self.guards) + len(fresh) + 1
+        if self.items and (operations > _MAX_OPERATIONS or size_bytes > _MAX_REQUEST_BYTES):
+            return False
+        self.items.append(item)
+        self.guards.update(dict.fromkeys(fresh))
+        self.size_bytes = size_bytes
+        self._last_guards = deletion.guards
+        return True
+
+    def _fresh(self, guards: tuple[Guard, ...]) -> Sequence[Guard]:
+        # Neighbours mostly have the very same guards.
+        if guards is self._last_guards:
+            return ()
+        return [guard for guard in guards if guard not in self.guards]
+
+
+def take_packet(items: deque[int], deletions: Sequence[GuardedDeletion], most: int = _MAX_DELETIONS) -> Packet:
+    """Take the next packet's deletions off ``items``, in order; a guard shared by neighbours is checked once."""
+    packet = Packet()
+    full = min(most, _MAX_DELETIONS)
+    while items and len(packet.items) < full and packet.take(items[0], deletions[items[0]]):
+        items.popleft()
+    return packet
+
+
+class GuardedDeleter:
+    """Carries out guarded deletions over one session."""
+
+    def __init__(self, session: KazooSession, reader: MultiReader, limit: DeletionLimit) -> None:
+        self._session = session
+        self._reader = reader
+        self._limit = limit
+        self._turn = threading.Lock()
+
+    def delete_many(self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool]) -> list[DeletionResult]:
+        """One result each, in order; after a lost connection UNKNOWN for whatever is not settled.
+
+        Raises:
+            TemporaryError: there was no connection to begin with, or the store refuses every one of them.
+        """
+        # The limit is for all calls together, so they take turns; a single deletion does not wait for thousands.
+        with self._turn if len(deletions) > 1 else nullcontext():
+            return self._delete_many(deletions, may_send)
+
+    def _delete_many(self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool]) -> list[DeletionResult]:
+        run = _Run(deletions, self._limit, may_send)
+        todo = list(range(len(deletions)))
+        while todo and not run.is_lost:
+            patience = self._session.patience()
+            try:
+                client = self._session.connected(patience)
+                suspects = run.wave(client, deque(todo), patience)
+                todo = self._sift(suspects, run)
+            except TemporaryError:
+                if not run.has_begun:
+                    raise
+                run.is_lost = True
+        return run.finished()
+
+    def _sift(self, suspects: list[int], run: "_Run") -> list[int]:
+        """Settle what a look settles; the rest is to be tried again."""
+        if not suspects:
+            return []
+        deletions = [run.deletions[item] for item in suspects]
+        paths = dict.fromkeys(path for deletion in deletions for path in _named_paths(deletion))
+        try:
+            seen = dict(zip(paths, self._reader.read_many(tuple(paths)), strict=True))
+        except TemporaryError:
+            # One node that may not be read hides all others; the next waves find the offenders one by one.
+            return suspects
+        for item, deletion in zip(suspects, deletions, strict=True):
+            run.results[item] = look(deletion, seen)
+        return [item for item in suspects if run.results[item] is None]
+
+
+def look(deletion: GuardedDeletion, seen: dict[str, Node | None]) -> DeletionResult | None:
+    """What the nodes just read say about a deletion that was not carried out; None when nothing speaks against it."""
+    for guard in deletion.guards:
+        node = seen[guard.path]
+        if node is None or node.version != guard.version:
+            return DeletionResult.CONFLICT
+    node = seen[deletion.path]
+    if node is None:
+        return DeletionResult.GONE
+    return None if node.version == deletion.version else DeletionResult.CONFLICT
+
+
+class _Run:
+    """One call of `GuardedDeleter.delete_many`."""
+
+    def __init__(
+        self,
+        deletions: Sequence[GuardedDeletion],
+        limit: DeletionLimit,
+        may_send: Callable[[], bool],
+    ) -> None:
+        self.deletions = deletions
+        self._limit = limit
+        self._may_send = may_send
+        self.results: list[DeletionResult | None] = [None] * len(deletions)
+        self.has_begun = False
+        self.is_lost = False
+        self._refusal: Exception | None = None
+
+    def wave(self, client: KazooClient, items: deque[int], patience: Patience) -> list[int]:
+        """Send all of them, one multi after the other; the unsettled deletions of packets that failed."""
+        suspects: list[int] = []
+        self.has_begun = True
+        while items:
+            if not self._may_send():
+                self._set(items, DeletionResult.NOT_SENT)
+                break
+            packet = take_packet(items, self.deletions, self._limit.most_in_flight())
+            try:
+                with self._limit.sending():
+                    answers = patience.answer(send(client, self._multi(client, packet)))
+            except CLIENT_ERRORS as error:
+                _LOG.warning("the answer to %d deletions was lost: %s", len(packet.items), type(error).__name__)
+                self.is_lost = True
+                return []
+            assert isinstance(answers, list)
+            suspects += self._settle(packet, answers)
+            patience.renew()
+        return suspects
+
+    def finished(self) -> list[DeletionResult]:
+        results = [result or DeletionResult.UNKNOWN for result in self.results]
+        if self._refusal is not None and not self.is_lost and set(results) == {DeletionResult.UNKNOWN}:
+            raise TemporaryError(
+                f"ZooKeeper refused every deletion ({type(self._refusal).__name__}) and nothing was changed; "
+                "give the sidecar a credential that may delete"
+            ) from self._refusal
+        return results
+
+    def _multi(self, client: KazooClient, packet: Packet) -> Transaction:
+        checks = [CheckVersion(real_path(client, guard.path), guard.version) for guard in packet.guards]
+        chosen = [self.deletions[item] for item in packet.items]
+        deletes = [Delete(real_path(client, deletion.path), deletion.version) for deletion in chosen]
+        return Transaction([*checks, *deletes])
+
+    def _settle(self, packet: Packet, answers: list[object]) -> list[int]:
+        if not any(isinstance(answer, Exception) for answer in answers):
+            self._set(packet.items, DeletionResult.DELETED)
+            return []
+        guards = tuple(packet.guards)
+        for position, answer in enumerate(answers):
+            if isinstance(answer, Exception) and not isinstance(answer, _BYSTANDERS):
+                self._blame(packet, guards, position, answer)
+                break
+        else:
+            self._set(packet.items, DeletionResult.UNKNOWN)
+        return [item for item in packet.items if self.results[item] is None]
+
+    def _blame(self, packet: Packet, guards: tuple[Guard, ...], position: int, answer: Exception) -> None:
+        if position < len(guards):
+            broken = guards[position]
+            naming = [item for item in packet.items if broken in self.deletions[item].guards]
+            known = isinstance(answer, (NoNodeError, BadVersionError))
+            self._set(naming, DeletionResult.CONFLICT if known else self._refused(answer))
+            return
+        self._set([packet.items[position - len(guards)]], self._outcome(answer))
+
+    def _outcome(self, answer: Exception) -> DeletionResult:
+        if isinstance(answer, NoNodeError):
+            return DeletionResult.GONE
+        if isinstance(answer, (BadVersionError, NotEmptyError)):
+            return DeletionResult.CONFLICT
+        return self._refused(answer)
+
+    def _refused(self, answer: Exception) -> DeletionResult:
+        _LOG.warning("ZooKeeper refused a deletion: %s", type(answer).__name__)
+        self._refusal = answer
+        return DeletionResult.UNKNOWN
+
+    def _set(self, items: Iterable[int], result: DeletionResult) -> None:
+        for item in items:
+            self.results[item] = result
+
+
+def _named_paths(deletion: GuardedDeletion) -> tuple[str, ...]:
+    return (deletion.path, *(guard.path for guard in deletion.guards))
+
+
+def _size_bytes(path: str) -> int:
+    return len(path.encode()) + _OPERATION_OVERHEAD_BYTES

@@ -1,0 +1,207 @@
+"""Measures what small requests to ZooKeeper take, as another client would see it.
+
+A connection of its own carries one ``sync`` at a time: it changes nothing, needs no permission, and passes the same
+queues as other clients' requests, through the leader.
+"""
+
+import logging
+import random
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from typing import Final, Protocol, Self
+
+from kazoo.protocol.serialization import Auth, CloseInstance, Connect, Sync
+
+from pulsar_sidecar.adapters.metadata.session import ZooKeeperCredential
+from pulsar_sidecar.model.clocks import Clock
+
+_LOG = logging.getLogger(__name__)
+_SESSION_TIMEOUT_MS: Final = 10_000
+_ANSWER_SECONDS: Final = 20.0
+_IMPATIENCE_SECONDS: Final = 0.05
+_FAREWELL_SECONDS: Final = 1.0
+_RECONNECT_SECONDS: Final = 1.0
+_AUTH_XID: Final = -4
+_CLOSE_XID: Final = 0
+_MAX_ANSWER_BYTES: Final = 64 * 1024
+
+_LENGTH = struct.Struct("!i")
+_HEADER = struct.Struct("!ii")
+_REPLY = struct.Struct("!iqi")
+
+
+class ProbeListener(Protocol):
+    """Who wants to know."""
+
+    def observe(self, seconds: float) -> None:
+        """A probe took so long."""
+        ...
+
+    def overdue(self, seconds: float) -> None:
+        """A probe has taken so long already and has no answer yet."""
+        ...
+
+    def probe_interval_seconds(self) -> float:
+        """How long to wait before the next probe."""
+        ...
+
+
+class LatencyProbe:
+    """Probes in a thread of its own until it is closed; a lost connection is made again."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        credential: ZooKeeperCredential | None,
+        clock: Clock,
+        listener: ProbeListener,
+        *,
+        after_seconds: float = 0.0,
+    ) -> None:
+        """Prepare; see `start`.
+
+        Args:
+            servers: each ``host:port``, one of them is used at a time.
+            credential: for servers that demand one of every session.
+            clock: times waiting.
+            listener: is told of every probe, in the probe's thread.
+            after_seconds: how long to wait before the first one.
+        """
+        self._after_seconds = after_seconds
+        self._servers = servers
+        self._credential = credential
+        self._clock = clock
+        self._listener = listener
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="latency-probe", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the probe's session; a server that does not answer is not waited for, its session ends by its timeout."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_FAREWELL_SECONDS)
+
+    def _run(self) -> None:
+        out_of_reach = False
+        self._clock.wait_seconds(self._after_seconds, self._stop)
+        while not self._stop.is_set():
+            server = random.choice(self._servers)  # noqa: S311
+            try:
+                with ProbeConnection(server, self._credential, self._clock) as connection:
+                    out_of_reach = False
+                    self._probe(connection)
+            except (OSError, struct.error) as error:
+                level = logging.DEBUG if out_of_reach else logging.INFO
+                _LOG.log(level, "the latency of ZooKeeper at %s cannot be measured now: %s", server, error)
+                out_of_reach = True
+                self._clock.wait_seconds(_RECONNECT_SECONDS, self._stop)
+
+    def _probe(self, connection: "ProbeConnection") -> None:
+        while not self._stop.is_set():
+            self._listener.observe(connection.round_trip(self._listener))
+            self._clock.wait_seconds(self._listener.probe_interval_seconds(), self._stop)
+
+
+class ProbeConnection:
+    """One session of the probe's."""
+
+    def __init__(self, server: str, credential: ZooKeeperCredential | None, clock: Clock) -> None:
+        """Connect.
+
+        Raises:
+            OSError: the server cannot be reached, or refuses.
+        """
+        host, _, port = server.rpartition(":")
+        self._clock = clock
+        self._buffer = bytearray()
+        self._xid = 0
+        self._socket = socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._greet(credential)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def round_trip(self, listener: ProbeListener) -> float:
+        """Seconds of one probe, from sending it to receiving its answer.
+
+        Raises:
+            OSError: the connection is lost, or the answer is not one to this request.
+        """
+        self._xid = self._xid % 0x7FFFFFFF + 1
+        began = self._clock.monotonic_seconds()
+        self._send(_HEADER.pack(self._xid, Sync.type) + Sync("/").serialize())
+        while not self._receive():
+            waited = self._clock.monotonic_seconds() - began
+            if waited > _ANSWER_SECONDS:
+                raise TimeoutError(f"no answer within {_ANSWER_SECONDS} seconds")
+            listener.overdue(waited)
+        seconds = self._clock.monotonic_seconds() - began
+        xid, _, code = _REPLY.unpack_from(self._take())
+        if xid != self._xid or code != 0:
+            raise ConnectionError(f"answer {code} to request {xid} instead of {self._xid}")
+        return seconds
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            self._send(_HEADER.pack(_CLOSE_XID, CloseInstance.type))
+        except OSError:
+            _LOG.debug("the probe's session ends by its timeout")
+        self._socket.close()
+
+    def _greet(self, credential: ZooKeeperCredential | None) -> None:
+        self._send(bytes(Connect(0, 0, _SESSION_TIMEOUT_MS, 0, bytes(16), False).serialize()))
+        self._answer()
+        if credential is not None:
+            login = Auth(0, credential.scheme, credential.secret)
+            self._send(_HEADER.pack(_AUTH_XID, Auth.type) + login.serialize())
+            _, _, code = _REPLY.unpack_from(self._answer())
+            if code != 0:
+                raise ConnectionRefusedError(f"the credential was refused ({code})")
+
+    def _answer(self) -> bytes:
+        give_up = self._clock.monotonic_seconds() + _ANSWER_SECONDS
+        while not self._receive():
+            if self._clock.monotonic_seconds() > give_up:
+                raise TimeoutError(f"no answer within {_ANSWER_SECONDS} seconds")
+        return self._take()
+
+    def _send(self, body: bytes) -> None:
+        self._socket.settimeout(_ANSWER_SECONDS)
+        self._socket.sendall(_LENGTH.pack(len(body)) + body)
+        self._socket.settimeout(_IMPATIENCE_SECONDS)
+
+    def _receive(self) -> bool:
+        """Wait a little; whether a whole answer is there."""
+        try:
+            data = self._socket.recv(_MAX_ANSWER_BYTES)
+        except TimeoutError:
+            return False
+        if not data:
+            raise ConnectionResetError("the server has closed the connection")
+        self._buffer += data
+        return len(self._buffer) >= self._frame_bytes()
+
+    def _frame_bytes(self) -> int:
+        if len(self._buffer) < _LENGTH.size:
+            return _LENGTH.size
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if not 0 <= length <= _MAX_ANSWER_BYTES:
+            raise ConnectionError("this is no ZooKeeper server")
+        return int(_LENGTH.size + length)
+
+    def _take(self) -> bytes:
+        end = self._frame_bytes()
+        frame = bytes(self._buffer[_LENGTH.size : end])
+        del self._buffer[:end]
+        return frame

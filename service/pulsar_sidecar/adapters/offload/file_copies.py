@@ -1,0 +1,109 @@
+"""Deleting a copy that the filesystem driver wrote: one Hadoop MapFile directory below a base directory.
+
+The path is all that identifies such a copy, so the way down is walked with directory handles that follow no symbolic
+link, and only the files of a MapFile are removed. Invariant: nothing outside the base, and nothing that the driver
+would not have written, is ever removed; an empty or missing base is an unmounted one, not an absence.
+"""
+
+import os
+import stat
+from contextlib import ExitStack
+from pathlib import Path
+
+from pulsar_sidecar.adapters.offload.copies import OffloadedCopy
+from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
+from pulsar_sidecar.model.errors import InvalidInputError, PermanentError, TemporaryError
+
+_SEQUENCE_FILES = ("data", "index")
+_MAP_FILE = frozenset((*_SEQUENCE_FILES, ".data.crc", ".index.crc"))
+_SEQUENCE_FILE_MAGIC = b"SEQ"
+_STILL_OPEN_PREFIX = ".nfs"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def delete_map_file(base: Path, copy: OffloadedCopy) -> OffloadDeletion:
+    """Delete ``<base>/<managed ledger>/<ledger id>-<uuid>`` (``FileSystemManagedLedgerOffloader.deleteOffloaded``).
+
+    Raises:
+        InvalidInputError: the managed ledger's name is no relative path.
+        PermanentError: a symbolic link is in the way, or the directory is no MapFile; nothing was deleted.
+        TemporaryError: the directories cannot be read or changed now.
+    """
+    try:
+        with ExitStack() as handles:
+            return _delete(base, copy, handles)
+    except OSError as error:
+        raise TemporaryError(
+            f"{copy.directory_name} below {base} cannot be read or deleted ({os.strerror(error.errno or 0)}); check "
+            "the mount and its permissions"
+        ) from error
+
+
+def _delete(base: Path, copy: OffloadedCopy, handles: ExitStack) -> OffloadDeletion:
+    root = _opened(os.open(base, _DIRECTORY), handles)
+    parent: int | None = root
+    for name in _components(copy.managed_ledger):
+        parent = None if parent is None else _descend(parent, name, handles)
+    directory = None if parent is None else _descend(parent, copy.directory_name, handles)
+    if parent is None or directory is None:
+        if not _names(root):
+            raise TemporaryError(f"{base} is empty; check that it is mounted here")
+        return OffloadDeletion.GONE
+    names = _names(directory)
+    for name in names:
+        _check_belongs(directory, name, copy)
+    for name in names:
+        os.unlink(name, dir_fd=directory)
+    os.rmdir(copy.directory_name, dir_fd=parent)
+    return OffloadDeletion.DELETED
+
+
+def _names(directory: int) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries]
+
+
+def _components(managed_ledger: str) -> list[str]:
+    names = managed_ledger.split("/")
+    if any(name in ("", ".", "..") or "\0" in name for name in names):
+        raise InvalidInputError(f"{managed_ledger[:200]!r} is no managed ledger's name")
+    return names
+
+
+def _descend(parent: int, name: str, handles: ExitStack) -> int | None:
+    """A handle of a directory, None if there is nothing of that name."""
+    try:
+        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISDIR(mode):
+        raise PermanentError(f"{name} is no directory; copies behind symbolic links are not touched")
+    return _opened(os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent), handles)
+
+
+def _opened(handle: int, handles: ExitStack) -> int:
+    handles.callback(os.close, handle)
+    return handle
+
+
+def _check_belongs(directory: int, name: str, copy: OffloadedCopy) -> None:
+    if name.startswith(_STILL_OPEN_PREFIX):
+        raise TemporaryError(
+            f"a file of {copy.directory_name} is still open on this machine; it goes when it is closed"
+        )
+    is_file = stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+    if name in _MAP_FILE and is_file and (name not in _SEQUENCE_FILES or _is_sequence_file(directory, name)):
+        return
+    raise PermanentError(
+        f"{copy.directory_name} is no MapFile: {name[:80]!r} does not belong in one; look at it by hand"
+    )
+
+
+def _is_sequence_file(directory: int, name: str) -> bool:
+    """Whether it starts as Hadoop's SequenceFile does; one whose writer died at once is empty."""
+    handle = os.open(name, _FILE, dir_fd=directory)
+    try:
+        return os.read(handle, len(_SEQUENCE_FILE_MAGIC)) in (b"", _SEQUENCE_FILE_MAGIC)
+    finally:
+        os.close(handle)

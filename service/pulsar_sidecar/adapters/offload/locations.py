@@ -1,0 +1,227 @@
+"""Where an offload context says a copy is, and which of those places the operator lets the sidecar touch.
+
+A record on the pending topic may be forged. Invariant: nothing below this module is given an address, a bucket or a
+directory that is not in the operator's own list, letter for letter after normalisation.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import assert_never
+from urllib.parse import urlsplit
+
+from pulsar_sidecar.model.errors import DisabledError, InvalidInputError, PermanentError
+
+ALLOWED_LOCATIONS_SETTING = "offloadAllowedLocations"
+_BUCKET = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{1,253}[A-Za-z0-9])?")
+_REGION = re.compile(r"[a-z0-9-]{0,40}")
+_AWS_HOST = re.compile(r"s3[.-](?:dualstack\.)?(?P<region>[a-z]{2}(?:-[a-z]+)+-\d)\.amazonaws\.com(?:\.cn)?")
+_DEFAULT_REGION = "us-east-1"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class OffloadDriver(Enum):
+    """Pulsar's offload drivers (``JCloudBlobStoreProvider``, ``FileSystemManagedLedgerOffloader``)."""
+
+    AWS_S3 = "aws-s3"
+    S3 = "S3"
+    GOOGLE_CLOUD_STORAGE = "google-cloud-storage"
+    AZURE_BLOB = "azureblob"
+    ALIYUN_OSS = "aliyun-oss"
+    FILESYSTEM = "filesystem"
+
+
+class Storage(Enum):
+    """A way of storing copies; the value is the scheme in a location's written form."""
+
+    S3 = "s3"
+    OSS = "oss"
+    GCS = "gs"
+    AZURE = "azure"
+    FILES = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadLocation:
+    """A bucket (container) or a base directory.
+
+    Attributes:
+        storage: how to talk to it.
+        container: bucket, container, or absolute directory.
+        endpoint: URL of the service in normal form; None for the provider's own, and for directories.
+    """
+
+    storage: Storage
+    container: str
+    endpoint: str | None = None
+
+    def __str__(self) -> str:
+        suffix = f"@{self.endpoint}" if self.endpoint else ""
+        return f"{self.storage.value}://{self.container}{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadTarget:
+    """A location as one driver reaches it; ``region`` is empty where there is none."""
+
+    driver: OffloadDriver
+    location: OffloadLocation
+    region: str = ""
+
+
+class AllowedLocations:
+    """The locations in the operator's list.
+
+    ``s3://bucket`` is a bucket at Amazon itself, ``s3://bucket@https://minio.example:9000`` one at another endpoint;
+    likewise ``gs://bucket[@endpoint]``, ``oss://bucket@endpoint``, ``azure://container@endpoint`` and
+    ``file:///directory``.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        """Read the list.
+
+        Raises:
+            InvalidInputError: an item is no location, or two name one Azure container at two accounts.
+        """
+        self._locations = frozenset(parse_location(text) for text in texts)
+        azure = [item.container for item in self._locations if item.storage is Storage.AZURE]
+        if len(azure) != len(set(azure)):
+            raise InvalidInputError(
+                f"{ALLOWED_LOCATIONS_SETTING} has one Azure container at two accounts; an offload context does not say "
+                "which one it means, so list only one"
+            )
+
+    def permitted(self, wanted: OffloadLocation) -> OffloadLocation:
+        """The listed location that a context means; for Azure it adds the account, which contexts do not record.
+
+        Raises:
+            DisabledError: it is not listed.
+        """
+        azure = wanted.storage is Storage.AZURE
+        for location in self._locations:
+            if location == wanted or (azure and replace(location, endpoint=wanted.endpoint) == wanted):
+                return location
+        raise DisabledError(
+            f"{wanted} is not in {ALLOWED_LOCATIONS_SETTING}; if the cluster really offloads there, add it and send "
+            "the record again"
+        )
+
+
+def parse_location(text: str) -> OffloadLocation:
+    """Read one item of the operator's list.
+
+    Raises:
+        InvalidInputError: it is not of a known form.
+    """
+    scheme, separator, rest = text.strip().partition("://")
+    try:
+        storage = Storage(scheme)
+    except ValueError:
+        separator = ""
+        storage = Storage.FILES
+    if not separator:
+        raise InvalidInputError(
+            f"{text[:200]!r} in {ALLOWED_LOCATIONS_SETTING} is no location; write s3://bucket[@endpoint], "
+            "gs://bucket[@endpoint], oss://bucket@endpoint, azure://container@endpoint or file:///directory"
+        )
+    if storage is Storage.FILES:
+        return OffloadLocation(storage, _directory(rest))
+    container, _, endpoint = rest.partition("@")
+    if not endpoint and storage in (Storage.OSS, Storage.AZURE):
+        raise InvalidInputError(
+            f"{text[:200]!r} in {ALLOWED_LOCATIONS_SETTING} needs an endpoint: {text[:200]}@https://…"
+        )
+    return OffloadLocation(storage, _bucket(container), _endpoint(endpoint))
+
+
+def offload_target(driver_name: str, driver_metadata: Mapping[str, str]) -> OffloadTarget:
+    """What a context's driver name and metadata point at (``TieredStorageConfiguration.getOffloadDriverMetadata``).
+
+    Raises:
+        PermanentError: the driver is unknown or missing, or the metadata do not say where the copy is.
+    """
+    driver = _driver(driver_name)
+    recorded = driver_metadata.get("managedLedgerOffloadDriver")
+    if recorded and recorded != driver.name:
+        raise PermanentError(f"the offload context names two drivers, {driver_name!r} and {recorded[:80]!r}")
+    if driver is OffloadDriver.FILESYSTEM:
+        base = driver_metadata.get("storageBasePath", "")
+        path = base.removeprefix("file:")
+        if not path.startswith("/"):
+            raise PermanentError(
+                f"copies below {base[:200]!r} are out of reach: only file:/// directories are supported"
+            )
+        return OffloadTarget(driver, OffloadLocation(Storage.FILES, _directory(path)))
+    container = _bucket(driver_metadata.get("bucket", ""))
+    endpoint = _endpoint(driver_metadata.get("serviceEndpoint", ""))
+    location = OffloadLocation(_storage_of(driver), container, endpoint)
+    return OffloadTarget(driver, location, _region(driver, driver_metadata.get("region", ""), endpoint))
+
+
+def _driver(name: str) -> OffloadDriver:
+    if not name:
+        raise PermanentError(
+            "the offload context names no driver, so its copy cannot be located; the namespace's present offload "
+            "policies are no evidence of where it was put"
+        )
+    for driver in OffloadDriver:
+        if driver.value.casefold() == name.casefold():
+            return driver
+    raise PermanentError(f"offload driver {name[:80]!r} is unknown")
+
+
+def _storage_of(driver: OffloadDriver) -> Storage:
+    match driver:
+        case OffloadDriver.AWS_S3 | OffloadDriver.S3:
+            return Storage.S3
+        case OffloadDriver.ALIYUN_OSS:
+            return Storage.OSS
+        case OffloadDriver.GOOGLE_CLOUD_STORAGE:
+            return Storage.GCS
+        case OffloadDriver.AZURE_BLOB:
+            return Storage.AZURE
+        case OffloadDriver.FILESYSTEM:
+            return Storage.FILES
+        case _:
+            assert_never(driver)
+
+
+def _region(driver: OffloadDriver, region: str, endpoint: str | None) -> str:
+    if not _REGION.fullmatch(region):
+        raise InvalidInputError(f"{region[:80]!r} is no region's name")
+    if driver not in (OffloadDriver.AWS_S3, OffloadDriver.S3, OffloadDriver.ALIYUN_OSS) or region:
+        return region
+    if endpoint is None:
+        raise PermanentError("the offload context has neither region nor serviceEndpoint, so its bucket is not known")
+    match = _AWS_HOST.fullmatch(urlsplit(endpoint).hostname or "")
+    return match["region"] if match else _DEFAULT_REGION
+
+
+def _bucket(name: str) -> str:
+    if not _BUCKET.fullmatch(name):
+        raise InvalidInputError(f"{name[:80]!r} is no name of a bucket or container")
+    return name
+
+
+def _endpoint(url: str) -> str | None:
+    if not url:
+        return None
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidInputError("an endpoint's URL cannot be read; write https://host:port") from error
+    plain = not (parts.username or parts.password or parts.query or parts.fragment)
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or not plain or not url.isprintable() or " " in url:
+        raise InvalidInputError("an endpoint is an http or https URL without user, query or fragment")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    suffix = "" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}"
+    return f"{parts.scheme}://{host}{suffix}{parts.path.rstrip('/')}"
+
+
+def _directory(path: str) -> str:
+    parts = [part for part in path.split("/") if part]
+    if not path.startswith("/") or "\0" in path or any(part in (".", "..") for part in parts):
+        raise InvalidInputError(f"{path[:200]!r} is no absolute directory without . and ..")
+    return "/" + "/".join(parts)

@@ -1,0 +1,115 @@
+"""Opening a bucket with the object-store client, from the captured location only.
+
+The client also reads its configuration from the environment. Invariant: the address it talks to is the location's,
+whatever the environment says; only credentials may come from there.
+"""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, assert_never
+from urllib.parse import urlsplit
+
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from pulsar_sidecar.adapters.offload.credentials import AccessKey, OffloadCredentials
+from pulsar_sidecar.adapters.offload.locations import OffloadDriver, OffloadTarget, Storage
+from pulsar_sidecar.model.errors import TemporaryError
+
+if TYPE_CHECKING:
+    from obstore.store import AzureConfig, ClientConfig, GCSConfig, ObjectStore, RetryConfig, S3Config
+
+_GCS_ENDPOINT = "https://storage.googleapis.com"
+_RETRY: "RetryConfig" = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
+
+
+def open_store(target: OffloadTarget, credentials: OffloadCredentials) -> "ObjectStore":
+    """A client of the bucket; nothing is asked yet.
+
+    Raises:
+        TemporaryError: the client refuses its configuration, for example a credential from the environment.
+    """
+    try:
+        return _open(target, credentials)
+    except (BaseError, OSError, ValueError) as error:
+        raise TemporaryError(
+            f"no client for {target.location} ({type(error).__name__}); check the offload credentials and the "
+            "environment variables of its provider"
+        ) from error
+
+
+def _open(target: OffloadTarget, credentials: OffloadCredentials) -> "ObjectStore":
+    bucket = target.location.container
+    match target.location.storage:
+        case Storage.S3 | Storage.OSS:
+            s3 = s3_config(target, credentials)
+            return S3Store(bucket, config=s3, client_options=_client(s3["endpoint"]), retry_config=_RETRY)
+        case Storage.GCS:
+            gcs = gcs_config(target, credentials)
+            return GCSStore(bucket, config=gcs, client_options=_client(gcs["base_url"]), retry_config=_RETRY)
+        case Storage.AZURE:
+            azure = azure_config(target, credentials)
+            return AzureStore(bucket, config=azure, client_options=_client(azure["endpoint"]), retry_config=_RETRY)
+        case Storage.FILES:
+            raise ValueError("directories are not opened as buckets")
+        case _:
+            assert_never(target.location.storage)
+
+
+def s3_config(target: OffloadTarget, credentials: OffloadCredentials) -> "S3Config":
+    """Settings for Amazon S3, stores that speak its protocol, and OSS, which wants the bucket in the host's name."""
+    location = target.location
+    endpoint = location.endpoint or _aws_endpoint(target.region)
+    oss = location.storage is Storage.OSS
+    if oss:
+        parts = urlsplit(endpoint)
+        endpoint = parts._replace(netloc=f"{location.container}.{parts.netloc}").geturl()
+    config: S3Config = {
+        "endpoint": endpoint,
+        "aws_endpoint_url_s3": endpoint,
+        "region": target.region,
+        "virtual_hosted_style_request": oss,
+        "disable_bulk_delete": True,
+        "skip_signature": False,
+    }
+    key = _s3_key(target.driver, credentials)
+    if key is not None:
+        config |= {"access_key_id": key.key_id, "secret_access_key": key.secret}
+    return config
+
+
+def gcs_config(target: OffloadTarget, credentials: OffloadCredentials) -> "GCSConfig":
+    """Settings for Google Cloud Storage."""
+    config: GCSConfig = {"base_url": target.location.endpoint or _GCS_ENDPOINT, "skip_signature": False}
+    if credentials.gcs_service_account_key_file is not None:
+        config["service_account"] = str(credentials.gcs_service_account_key_file)
+    return config
+
+
+def azure_config(target: OffloadTarget, credentials: OffloadCredentials) -> "AzureConfig":
+    """Settings for Azure Blob Storage; without a key the account is the first label of the endpoint's host."""
+    endpoint = target.location.endpoint or ""
+    key = credentials.azureblob
+    config: AzureConfig = {
+        "endpoint": endpoint,
+        "account_name": key.key_id if key else (urlsplit(endpoint).hostname or "").partition(".")[0],
+        "skip_signature": False,
+    }
+    if key is not None:
+        config["account_key"] = key.secret
+    return config
+
+
+def _s3_key(driver: OffloadDriver, credentials: OffloadCredentials) -> AccessKey | None:
+    if driver is OffloadDriver.ALIYUN_OSS:
+        return credentials.aliyun_oss
+    if driver is OffloadDriver.S3:
+        return credentials.s3 or credentials.aws_s3
+    return credentials.aws_s3
+
+
+def _aws_endpoint(region: str) -> str:
+    return f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+
+
+def _client(endpoint: str) -> "ClientConfig":
+    return {"allow_http": endpoint.startswith("http://"), "connect_timeout": "5s", "timeout": "20s"}

@@ -1,0 +1,162 @@
+"""A dump, a listing and an earlier audit as the embedded engine reads them, on all processors when it is worth it.
+
+Invariant: every file was compared with its manifest before the first row is read.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
+from pulsar_sidecar.adapters.parquet.manifest_files import demand_sha256
+from pulsar_sidecar.adapters.parquet.reading import read_table
+from pulsar_sidecar.adapters.parquet.row_groups import (
+    RowGroup,
+    marked_groups,
+    row_groups,
+    work_on_group,
+    work_on_ledgers,
+    work_on_rows,
+)
+from pulsar_sidecar.adapters.parquet.workers import Workers
+from pulsar_sidecar.audit.comparing import EarlierAudit
+from pulsar_sidecar.audit.findings import EARLIER_COLUMNS
+from pulsar_sidecar.audit.manifests import MANIFEST_NAME, Manifest
+from pulsar_sidecar.audit.summaries import SUMMARY_NAME, Input
+from pulsar_sidecar.audit.summing_up import input_of, input_of_audit
+from pulsar_sidecar.audit.tables import Subtree, Table
+from pulsar_sidecar.audit.usage import counts_of_usage
+from pulsar_sidecar.audit.varints import Ids, Numbers
+
+Worked = TypeVar("Worked")
+
+
+def open_inputs(dump: Path, listing: Path, dumped: Manifest, listed: Manifest, workers: Workers) -> "ParquetInputs":
+    """Both with their manifests, every file compared with them.
+
+    Raises:
+        InvalidInputError: one of them is not what it says.
+    """
+    files = [
+        (directory / file.path, file.sha256)
+        for directory, manifest in ((dump, dumped), (listing, listed))
+        for file in manifest.files
+    ]
+    for _ in workers.by_threads(lambda file: demand_sha256(*file), files):
+        pass
+    return ParquetInputs(dump, listing, dumped, listed, workers)
+
+
+class ParquetInputs:
+    """`audit.ports.AuditInputs` over files."""
+
+    def __init__(self, dump: Path, listing: Path, dumped: Manifest, listed: Manifest, workers: Workers) -> None:
+        self._directories = (dump, listing)
+        self.dump = dumped
+        self.listing = listed
+        self._workers = workers
+
+    @property
+    def inputs(self) -> Mapping[str, Input]:
+        """See `AuditInputs.inputs`."""
+        dump, listing = self._directories
+        return {
+            "dump": input_of(self.dump, _sha256(dump / MANIFEST_NAME)),
+            "listing": input_of(self.listing, _sha256(listing / MANIFEST_NAME)),
+        }
+
+    def nodes(
+        self, subtree: Subtree, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]
+    ) -> Iterator[Worked]:
+        """See `AuditInputs.nodes`."""
+        return chain.from_iterable(
+            self._workers.by_processes(partial(work_on_group, columns, work), self._nodes(subtree))
+        )
+
+    def columns_of_nodes(
+        self, subtree: Subtree, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]
+    ) -> Iterator[Worked]:
+        """See `AuditInputs.columns_of_nodes`."""
+        return chain.from_iterable(
+            self._workers.by_threads(partial(work_on_group, columns, work), self._nodes(subtree))
+        )
+
+    def columns_of_ledgers(self, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
+        """See `AuditInputs.columns_of_ledgers`."""
+        return chain.from_iterable(self._workers.by_threads(partial(work_on_group, columns, work), self._ledgers()))
+
+    def nodes_at(
+        self, subtree: Subtree, columns: Sequence[str], positions: Numbers, work: Callable[[pa.RecordBatch], Worked]
+    ) -> Iterator[Worked]:
+        """See `AuditInputs.nodes_at`."""
+        groups = marked_groups(self._nodes(subtree), positions)
+        return self._workers.by_processes(partial(work_on_rows, columns, work), groups)
+
+    def ledger_nodes_at(
+        self,
+        columns: Sequence[str],
+        positions: Numbers,
+        ids: Ids,
+        work: Callable[[pa.RecordBatch, Ids], Worked],
+    ) -> Iterator[Worked]:
+        """See `AuditInputs.ledger_nodes_at`."""
+        return self._ledgers_at(self._nodes(Subtree.LEDGERS), columns, positions, ids, work)
+
+    def ledgers_at(
+        self,
+        columns: Sequence[str],
+        positions: Numbers,
+        ids: Ids,
+        work: Callable[[pa.RecordBatch, Ids], Worked],
+    ) -> Iterator[Worked]:
+        """See `AuditInputs.ledgers_at`."""
+        return self._ledgers_at(self._ledgers(), columns, positions, ids, work)
+
+    def table(self, table: Table) -> pa.Table:
+        """See `AuditInputs.table`."""
+        return read_table(self._directories[0], table)
+
+    def _ledgers_at(
+        self,
+        groups: Sequence[RowGroup],
+        columns: Sequence[str],
+        positions: Numbers,
+        ids: Ids,
+        work: Callable[[pa.RecordBatch, Ids], Worked],
+    ) -> Iterator[Worked]:
+        marked = marked_groups(groups, positions, ids)
+        return self._workers.by_processes(partial(work_on_ledgers, columns, work), marked)
+
+    def _nodes(self, subtree: Subtree) -> list[RowGroup]:
+        return row_groups(self._directories[0], self.dump, f"{Table.NODES.value}/subtree={subtree.value}/")
+
+    def _ledgers(self) -> list[RowGroup]:
+        return row_groups(self._directories[1], self.listing, f"{Table.LEDGERS.value}/")
+
+
+def open_earlier(directory: Path) -> EarlierAudit:
+    """An audit as a later one looks at it.
+
+    Raises:
+        InvalidInputError: it is not what it says.
+    """
+    summary = open_audit(directory)
+    tables = AuditTables(directory, summary)
+    usage = counts_of_usage(tables.table(Table.LEDGER_USAGE), "kind")
+    orphans = tables.table(Table.ORPHAN_LEDGERS).select(EARLIER_COLUMNS)
+    return EarlierAudit(
+        summary,
+        {kind: count.ledgers for kind, count in usage.items()},
+        input_of_audit(summary, _sha256(directory / SUMMARY_NAME)),
+        lambda ids: orphans.filter(pc.is_in(orphans.column("ledger_id"), value_set=ids)),
+    )
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,125 @@
+"""The REST door: routes, errors and gate put together.
+
+Invariant: the app holds no state and makes no decision; it can be built around any `LedgerDeletionService`.
+"""
+
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from anyio.to_thread import current_default_thread_limiter
+from fastapi import APIRouter, FastAPI
+from starlette.responses import HTMLResponse
+
+from pulsar_sidecar.api import errors
+from pulsar_sidecar.api.authentication import Authenticator
+from pulsar_sidecar.api.gate import OPEN_PATHS, Gate
+from pulsar_sidecar.api.reference import reference_page
+from pulsar_sidecar.api.routes import ledger_deletion, probes, shadow_topics, topics
+from pulsar_sidecar.api.starting import add_starting_routes
+from pulsar_sidecar.ledger_deletion.operating import LedgerDeletionService
+from pulsar_sidecar.model.clocks import Clock, StopSignal
+from pulsar_sidecar.observability.metrics import DeletionMetrics
+
+_THREADS = 128
+"""Topic deletions wait in a thread each; probes must find a free one beside them."""
+
+_DESCRIPTION = """Two-phase ledger deletion (PIP-186) beside unmodified brokers.
+
+Every error's body is `{"reason": "..."}`. 400: the request is malformed. 401, 403: no valid token, or a role that is no
+superuser. 404: no such path, topic, or outcome. 405: the feature is off (`topicTwoPhaseDeletionEnabled`), or the path
+has another method. 409: it does not fit the present state, such as a ledger still in use. 412: the record is not what
+the metadata says. 413: more than 8 MiB. 503: it may work later, so ask again; every call may be repeated. A broker's
+refusal keeps the broker's status.
+
+A topic in a path is URL-encoded, as for Pulsar's own admin service."""
+
+
+def create_app(
+    service: LedgerDeletionService,
+    metrics: DeletionMetrics,
+    authentication: Authenticator,
+    *,
+    clock: Clock,
+    draining: StopSignal,
+    own_hosts: Collection[str] = (),
+    routers: Sequence[APIRouter] = (),
+    docs: bool = False,
+    version: str = "0",
+    missing: Callable[[], str | None] = lambda: None,
+) -> FastAPI:
+    """Build the app.
+
+    Args:
+        service: what the routes call.
+        metrics: what ``/metrics`` shows.
+        authentication: decides who may call.
+        clock: times requests for the log.
+        draining: once set, ``/readyz`` answers 503.
+        own_hosts: host names under which clients reach this sidecar, beside loopback ones.
+        routers: the routes of the other rooms.
+        docs: serve the reference as a page on ``/docs``.
+        version: this program's.
+        missing: what of the cluster is away, for ``/readyz``.
+    """
+    app = _App(
+        title="pulsar-sidecar",
+        version=version,
+        description=_DESCRIPTION,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        lifespan=_threads,
+    )
+    app.token_required = authentication.required
+    errors.install(app)
+    app.include_router(topics.router(service))
+    app.include_router(shadow_topics.router(service))
+    app.include_router(ledger_deletion.router(service))
+    for router in routers:
+        app.include_router(router)
+    app.include_router(probes.router(lambda: missing() or service.ready(), metrics, draining))
+    if docs:
+        app.add_api_route("/docs", lambda: HTMLResponse(reference_page(app.openapi())), include_in_schema=False)
+    app.add_middleware(Gate, authentication=authentication, own_hosts=own_hosts, clock=clock)
+    return app
+
+
+def create_starting_app(
+    authentication: Authenticator, *, clock: Clock, own_hosts: Collection[str], missing: Callable[[], str]
+) -> FastAPI:
+    """The app for the time before there is a service to call; ``missing`` says what the start waits for."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=_threads)
+    add_starting_routes(app, missing)
+    app.add_middleware(Gate, authentication=authentication, own_hosts=own_hosts, clock=clock)
+    return app
+
+
+class _App(FastAPI):
+    """FastAPI with this service's document, made when somebody asks: it takes longer than the rest of a start."""
+
+    token_required = False
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            self.openapi_schema = _with_security(super().openapi(), required=self.token_required)
+        return self.openapi_schema
+
+
+@asynccontextmanager
+async def _threads(_: FastAPI) -> AsyncIterator[None]:
+    current_default_thread_limiter().total_tokens = _THREADS
+    yield
+
+
+def _with_security(document: dict[str, Any], *, required: bool) -> dict[str, Any]:
+    document.setdefault("components", {})["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "A Pulsar token."}
+    }
+    for path, operations in document["paths"].items():
+        if path not in OPEN_PATHS:
+            for operation in operations.values():
+                # OpenAPI's way to say that the token is optional is an empty alternative.
+                operation["security"] = [{"token": []}] if required else [{"token": []}, {}]
+    return document

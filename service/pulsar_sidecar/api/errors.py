@@ -1,0 +1,158 @@
+"""The one table from our errors to HTTP status codes, and the one shape of an error's body.
+
+Invariant: whatever goes wrong, the body is exactly ``{"reason": ...}`` as Pulsar's ``ErrorData``; no route chooses a
+status code for an error. The reasons behind the choices:
+
+* 405 while the feature is off, as Pulsar answers when topic policies are off. It must not be 409, which PIP-186 reads
+  as "ledger still in use" and final.
+* 412 for a record that is not what the ledger's metadata says, as Pulsar answers bad parameters.
+* 503 for everything that may work later. An unknown outcome too: asking again is safe, every call may be repeated.
+* A broker's refusal keeps the broker's status.
+"""
+
+from collections.abc import Mapping
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.responses import JSONResponse
+from starlette.routing import Match
+
+from pulsar_sidecar.model.errors import (
+    BrokerRefusedError,
+    ConflictError,
+    DisabledError,
+    InvalidInputError,
+    NotAuthenticatedError,
+    NotAuthorizedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PermanentError,
+    SidecarError,
+    TemporaryError,
+)
+
+_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+MAX_BODY_BYTES = 8 * 1024 * 1024
+"""Room for some 50,000 records in one call."""
+
+_MAX_REASON = 2_000
+_MAX_PROBLEMS = 5
+_log = structlog.get_logger(__name__)
+
+
+class MismatchError(InvalidInputError):
+    """The record is well-formed and not true: the ledger is not what it says."""
+
+
+class NotPersistentError(InvalidInputError):
+    """The call makes no sense for a non-persistent topic."""
+
+
+class TooLargeError(InvalidInputError):
+    """The request's body is larger than the service reads."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the body is larger than {MAX_BODY_BYTES} bytes; send it in parts")
+
+
+class CrossSiteError(NotAuthorizedError):
+    """A browser carries somebody else's page's request here."""
+
+
+STATUS_BY_ERROR: Mapping[type[SidecarError], int] = {
+    MismatchError: 412,
+    NotPersistentError: 405,
+    TooLargeError: 413,
+    InvalidInputError: 400,
+    NotAuthenticatedError: 401,
+    NotAuthorizedError: 403,
+    NotFoundError: 404,
+    DisabledError: 405,
+    ConflictError: 409,
+    PermanentError: 412,
+    TemporaryError: 503,
+    OutcomeUnknownError: 503,
+    SidecarError: 500,
+}
+
+_REASONS_OF_THE_FRAMEWORK = {
+    400: "the body cannot be read as JSON",
+    404: "there is no such path; see /openapi.json for the ones there are",
+    405: "this path has no such method; see /openapi.json",
+}
+
+
+def status_of(error: SidecarError) -> int:
+    """The status code of an error: its own row, or the nearest ancestor's."""
+    if isinstance(error, BrokerRefusedError):
+        return error.status if 400 <= error.status <= 499 else 502
+    return next(STATUS_BY_ERROR[kind] for kind in type(error).__mro__ if kind in STATUS_BY_ERROR)
+
+
+def error_response(error: SidecarError) -> JSONResponse:
+    """The answer that says what went wrong and what to do next."""
+    status = status_of(error)
+    headers = {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status == 503:
+        headers["Retry-After"] = "1"
+    return reason_response(status, str(error) or type(error).__name__, headers)
+
+
+def reason_response(status: int, reason: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """``{"reason": ...}``, shortened, and always encodable."""
+    text = reason.encode("utf-8", "replace").decode("utf-8")
+    if len(text) > _MAX_REASON:
+        text = text[:_MAX_REASON] + "..."
+    return JSONResponse({"reason": text}, status, dict(headers or {}))
+
+
+def install(app: FastAPI) -> None:
+    """Let every failure of the app end in this module."""
+    app.add_exception_handler(SidecarError, _ours)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(StarletteHTTPException, _framework)
+    app.add_exception_handler(Exception, _unforeseen)
+
+
+def _ours(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, SidecarError)
+    return error_response(error)
+
+
+def _validation(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    problems = error.errors()
+    told = [_problem(problem["loc"], problem["msg"]) for problem in problems[:_MAX_PROBLEMS]]
+    if len(problems) > len(told):
+        told.append(f"and {len(problems) - len(told)} more")
+    return reason_response(400, "; ".join(told))
+
+
+def _problem(location: tuple[str | int, ...], message: str) -> str:
+    # The input is left out: it may be huge, and it may be a secret in the wrong place.
+    place = ".".join(str(part)[:80] for part in location)
+    return f"{place}: {message.removeprefix('Value error, ')[:300]}"
+
+
+def _framework(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, StarletteHTTPException)
+    reason = _REASONS_OF_THE_FRAMEWORK.get(error.status_code, str(error.detail))
+    headers = {"Allow": ", ".join(_methods_of(request))} if error.status_code == 405 else error.headers
+    return reason_response(error.status_code, reason, headers)
+
+
+def _methods_of(request: Request) -> list[str]:
+    """Every method of the path: the framework itself names those of one route, and a path has a route for each."""
+    asked = [{**request.scope, "method": method} for method in _METHODS]
+    return [
+        scope["method"] for scope in asked if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+    ]
+
+
+def _unforeseen(request: Request, error: Exception) -> JSONResponse:
+    _log.error("a request failed in an unforeseen way", method=request.method, error=type(error).__name__)
+    return reason_response(500, f"unforeseen {type(error).__name__}; the service's log has the details")

@@ -1,0 +1,157 @@
+"""What every request passes before a route sees it: the raw path, the caller's role, one log line.
+
+It is an ASGI layer because routing must see the path as it was sent: once decoded, ``a%2Fb`` and ``a/b`` are the same.
+Invariants: nothing but the open paths is answered without the authenticator's consent; no body is read before that, and
+none where none is wanted; neither a query nor a header is logged.
+"""
+
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+import structlog
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pulsar_sidecar.api.authentication import Authenticator
+from pulsar_sidecar.api.errors import MAX_BODY_BYTES, CrossSiteError, TooLargeError, error_response
+from pulsar_sidecar.model.addresses import is_loopback
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError, SidecarError
+
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
+"""Probes and metrics: open, as Pulsar's own are by default."""
+
+STREAMED = "/cancelDelayedMessages"
+"""A bulk request is read while it is carried out, however long it is; its route limits each line."""
+
+_READING = frozenset({"GET", "HEAD"})
+_log = structlog.get_logger(__name__)
+
+
+class Gate:
+    """The outermost layer of the app."""
+
+    def __init__(self, app: ASGIApp, authentication: Authenticator, own_hosts: Collection[str], clock: Clock) -> None:
+        self._app = app
+        self._authentication = authentication
+        self._own_hosts = frozenset(host.lower() for host in own_hosts)
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._request(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        # Anything else (websocket) is left unanswered: uvicorn then closes the connection.
+
+    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begin = self._clock.monotonic_seconds()
+        status = 0
+
+        async def remember(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        role: str | None = None
+        try:
+            try:
+                path = _raw_path(scope)
+                headers = Headers(scope=scope)
+                role = self._admit(path, headers)
+                if scope["method"] in _READING or path in OPEN_PATHS:
+                    receive = _without_body(receive)
+                elif not path.endswith(STREAMED):
+                    receive = await _whole_body(headers, receive)
+            except SidecarError as error:
+                await error_response(error)(scope, receive, remember)
+            else:
+                state = {**scope.get("state", {}), "role": role}
+                await self._app({**scope, "path": path, "state": state}, receive, remember)
+        finally:
+            self._record(scope, status, role, self._clock.monotonic_seconds() - begin)
+
+    def _admit(self, path: str, headers: Headers) -> str | None:
+        if path in OPEN_PATHS:
+            return None
+        credentials = headers.getlist("authorization")
+        if len(credentials) > 1:
+            raise NotAuthenticatedError("send one Authorization header, not several")
+        role = self._authentication.role(credentials[0] if credentials else None)
+        if not self._authentication.required:
+            self._refuse_other_sites(headers)
+        return role
+
+    def _refuse_other_sites(self, headers: Headers) -> None:
+        """Without a credential, the user's own browser must not become another site's hand."""
+        if not self._is_own(headers.get("host", "")):
+            raise CrossSiteError("the Host header is neither a loopback address nor advertisedUrl")
+        origin = headers.get("origin")
+        if origin is not None and not self._is_own(urlsplit(origin).netloc):
+            raise CrossSiteError("requests from another site's pages are refused")
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            raise CrossSiteError("requests from another site's pages are refused")
+
+    def _is_own(self, netloc: str) -> bool:
+        try:
+            host = (urlsplit(f"//{netloc}").hostname or "").lower()
+        except ValueError:
+            return False
+        return is_loopback(host) or host in self._own_hosts
+
+    def _record(self, scope: Scope, status: int, role: str | None, seconds: float) -> None:
+        path = scope["raw_path"].decode("latin-1")
+        routine = path in OPEN_PATHS or (scope["method"] in _READING and status < 500)
+        level = _log.debug if routine else _log.info
+        level(
+            "request",
+            method=scope["method"],
+            path=path[:500],
+            status=status,
+            role=role,
+            milliseconds=round(seconds * 1000, 1),
+        )
+
+
+async def _whole_body(headers: Headers, receive: Receive) -> Receive:
+    """Read the body to its end, so that one that is too large is refused before a route begins."""
+    if int(headers.get("content-length", "0")) > MAX_BODY_BYTES:
+        raise TooLargeError
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise InvalidInputError("the request broke off before its body had ended")
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > MAX_BODY_BYTES:
+            raise TooLargeError
+    return _beginning_with(bytes(body), receive)
+
+
+def _without_body(receive: Receive) -> Receive:
+    """Whoever asks has nothing to send: what comes nevertheless is read by nobody."""
+    return _beginning_with(b"", receive)
+
+
+def _beginning_with(body: bytes, receive: Receive) -> Receive:
+    replayed = False
+
+    async def replay() -> Message:
+        nonlocal replayed
+        if replayed:
+            return await receive()
+        replayed = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+def _raw_path(scope: Scope) -> str:
+    raw: bytes = scope["raw_path"]
+    try:
+        return raw.decode("ascii")
+    except UnicodeDecodeError:
+        raise InvalidInputError("the path has characters that must be written as %XX") from None

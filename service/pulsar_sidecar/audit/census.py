@@ -1,0 +1,111 @@
+"""A census of a small cluster: every ledger that exists and every reference to one, read straight from the store.
+
+It keeps all references in memory, so it is for demonstrations, tests and clusters of some ten thousand ledgers. It
+answers completely or raises: a node that cannot be read or understood is never counted as referencing nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS
+from pulsar_sidecar.ledger_ownership.references import (
+    cursor_references,
+    managed_ledger_references,
+    schema_references,
+)
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+
+_DOMAIN = "persistent"
+
+
+class CountedTree(Protocol):
+    """The metadata store as a census sees it; each call reads it anew, and whole, or raises `TemporaryError`."""
+
+    def ledger_ids(self) -> frozenset[LedgerId]:
+        """Every ledger that has metadata."""
+        ...
+
+    def referring_nodes(self) -> Iterator[tuple[str, bytes]]:
+        """Path and value of every node below `MANAGED_LEDGERS` and `SCHEMAS`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """What was counted.
+
+    Attributes:
+        ledgers: every ledger that has metadata.
+        references: the referencing nodes' paths by ledger id; offloaded copies without BookKeeper's are left out.
+    """
+
+    ledgers: frozenset[LedgerId]
+    references: dict[LedgerId, tuple[str, ...]]
+
+    @property
+    def orphans(self) -> frozenset[LedgerId]:
+        """Ledgers that nothing references."""
+        return self.ledgers - self.references.keys()
+
+    @property
+    def dangling(self) -> frozenset[LedgerId]:
+        """Ledgers that are referenced but have no metadata."""
+        return frozenset(self.references.keys() - self.ledgers)
+
+
+def take_census(tree: CountedTree, compacted: CompactedLedgers) -> Census:
+    """Count the cluster: the ledgers first, the references after, so that a ledger linked in between is not an orphan.
+
+    Raises:
+        TemporaryError: something could not be read; nothing can be said.
+    """
+    ledgers = tree.ledger_ids()
+    found: dict[LedgerId, list[str]] = {}
+    for path, data in tree.referring_nodes():
+        if data:
+            for ledger_id in _references(path, data, compacted, ledgers):
+                found.setdefault(ledger_id, []).append(path)
+    return Census(ledgers, {ledger_id: tuple(paths) for ledger_id, paths in found.items()})
+
+
+def _references(
+    path: str, data: bytes, compacted: CompactedLedgers, ledgers: frozenset[LedgerId]
+) -> Iterator[LedgerId]:
+    if path.startswith(f"{SCHEMAS}/"):
+        yield from schema_references(data)
+    elif _depth_of_topic(path) == _CURSOR:
+        cursor = cursor_references(data)
+        if cursor.cursor_ledger is not None:
+            yield cursor.cursor_ledger
+        yield from cursor.buckets.values()
+        if path.endswith(f"/{COMPACTION_CURSOR}"):
+            named = compacted.referenced(cursor)
+            # The last two entries are read; the older one's ledger goes when compaction has replaced it.
+            yield from named & ledgers or named
+    elif _depth_of_topic(path) == _TOPIC:
+        for ledger_id, entry in managed_ledger_references(data).ledgers.items():
+            if not (entry.offload and entry.offload.bookkeeper_deleted):
+                yield ledger_id
+
+
+_TOPIC, _CURSOR = 2, 3
+
+
+def _depth_of_topic(path: str) -> int:
+    """How many names there are from the domain on, 0 when there is none."""
+    # /managed-ledgers/<tenant>[/<cluster>]/<namespace>/persistent/<topic>[/<cursor>]
+    parts = path.removeprefix(f"{MANAGED_LEDGERS}/").split("/")
+    return len(parts) - parts.index(_DOMAIN) if _DOMAIN in parts else 0
+
+
+def demand_complete(census: Census) -> None:
+    """Refuse a census that counted no ledgers at all: an empty listing is a failed listing.
+
+    Raises:
+        TemporaryError: nothing was counted.
+    """
+    if not census.ledgers:
+        raise TemporaryError("no ledger was found: check the metadata store's address and ledgersRootPath")

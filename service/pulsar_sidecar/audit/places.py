@@ -1,0 +1,99 @@
+"""What a node below ``/managed-ledgers`` or ``/schemas`` is by its path, and whom a name belongs to.
+
+Invariant: a path that fits no place that this version knows is `Place.ODD`; nothing is concluded from its name.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS
+from pulsar_sidecar.model.names import SchemaId, TopicDomain, TopicName, java_url_decode, topic_of_managed_ledger
+
+_DOMAINS = frozenset(domain.value for domain in TopicDomain)
+# Encoded as it is written, so that nothing needs to be decoded and encoded again to see whose name it is.
+_PLAIN = re.compile(r"[A-Za-z0-9_.*-]+")
+_V2_PARTS, _V1_PARTS = 4, 5
+
+
+class Place(Enum):
+    """Which kind of node Pulsar keeps at a path."""
+
+    MANAGED_LEDGER = "managed ledger"
+    CURSOR = "cursor"
+    EITHER = "managed ledger or cursor"
+    """A namespace or a topic called "persistent": only the value tells a V1 managed ledger from a V2 cursor."""
+    SCHEMA = "schema"
+    ODD = "unknown"
+
+
+class Located(NamedTuple):
+    """A node's place; ``owner`` is a managed ledger's name or a schema's id, or the path itself where it is odd."""
+
+    place: Place
+    owner: str
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whom ledgers belong to, as the tables name it; None where there is no such thing."""
+
+    tenant: str | None = None
+    namespace: str | None = None
+    topic: str | None = None
+
+
+def locate(path: str) -> Located:
+    """The place of a node below ``/managed-ledgers`` or ``/schemas``."""
+    if path.startswith(f"{SCHEMAS}/"):
+        return Located(Place.SCHEMA, path[len(SCHEMAS) + 1 :])
+    if not path.startswith(f"{MANAGED_LEDGERS}/"):
+        return Located(Place.ODD, path)
+    parts = path[len(MANAGED_LEDGERS) + 1 :].split("/")
+    count = len(parts)
+    is_v2 = count >= _V2_PARTS and parts[2] in _DOMAINS
+    is_v1 = count >= _V1_PARTS and parts[3] in _DOMAINS
+    if count == _V2_PARTS and is_v2:
+        return Located(Place.MANAGED_LEDGER, "/".join(parts))
+    if count == _V2_PARTS + 1 and is_v2:
+        return Located(Place.EITHER if is_v1 else Place.CURSOR, "/".join(parts[:-1]), parts[-1])
+    if count == _V1_PARTS and is_v1:
+        return Located(Place.MANAGED_LEDGER, "/".join(parts))
+    if count == _V1_PARTS + 1 and is_v1:
+        return Located(Place.CURSOR, "/".join(parts[:-1]), parts[-1])
+    return Located(Place.ODD, path)
+
+
+def owner_of_managed_ledger(name: str) -> Owner:
+    """The owner by a managed ledger's name; nobody if that is no topic's."""
+    parts = name.split("/")
+    if len(parts) == _V2_PARTS and parts[2] in _DOMAINS and _PLAIN.fullmatch(parts[3]):
+        namespace = f"{parts[0]}/{parts[1]}"
+        return Owner(parts[0], namespace, f"{parts[2]}://{namespace}/{parts[3]}")
+    return owner_of_topic(topic_of_managed_ledger(name))
+
+
+def owner_of_schema(schema_id: str) -> Owner:
+    """The owner by a schema's id: the base topic, which all partitions share; nobody if no topic has this id."""
+    return owner_of_topic(topic_of_schema(schema_id))
+
+
+def owner_of_topic(topic: TopicName | None) -> Owner:
+    """The owner by a topic."""
+    return Owner() if topic is None else Owner(topic.tenant, topic.namespace, str(topic))
+
+
+def topic_of_schema(schema_id: str) -> TopicName | None:
+    """A topic whose schema has this id, the partitioned one if there are several; None if there can be none."""
+    parts = schema_id.split("/")
+    if len(parts) != _V2_PARTS - 1 or not all(parts):
+        return None
+    try:
+        topic = TopicName(TopicDomain.PERSISTENT, parts[0], None, parts[1], java_url_decode(parts[2]))
+        # A base name that itself looks like a partition is the base of its partitions only.
+        fitting = (each for each in (topic, topic.partition(0)) if each.schema_id == SchemaId(schema_id))
+        return next(fitting, None)
+    except UnicodeError:
+        return None

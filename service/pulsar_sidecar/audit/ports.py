@@ -1,0 +1,174 @@
+"""What dumps and listings need from the world.
+
+`NodeSource` is the port of metadata stores: a driver of another one (etcd, Oxia, RocksDB) yields the same rows, with
+its own order of changes for ``czxid`` and ``mzxid``. `LedgerSource` is the port of BookKeeper.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+from pulsar_sidecar.audit.manifests import FileDigest, Manifest, OrderRange, Proof, Source
+from pulsar_sidecar.audit.summaries import Input
+from pulsar_sidecar.audit.tables import Subtree, Table
+from pulsar_sidecar.audit.varints import Ids, Numbers
+
+Worked = TypeVar("Worked")
+
+Say = Callable[[str], None]
+"""Tells a person how far it is; says nothing that matters later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a source knows once it was read to its end."""
+
+    zxids: OrderRange
+    proof: Proof
+    reservations: tuple[str, ...] = ()
+    """Why ledgers may not be deleted for what was read here; empty if they may."""
+
+
+class NodeSource(Protocol):
+    """One reading of a metadata store, or of a copy of one: whole, or it raises."""
+
+    @property
+    def source(self) -> Source:
+        """Where it reads."""
+        ...
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Every node once, as `audit.tables.NODES`, each after its parent; to be called once.
+
+        Raises:
+            TemporaryError: something could not be read, or contradicts itself. What was yielded is then worthless.
+        """
+        ...
+
+    def ending(self) -> Ending:
+        """What is known now; to be called after the last batch."""
+        ...
+
+
+class LedgerSource(Protocol):
+    """One listing of all ledgers: whole, or it raises."""
+
+    @property
+    def source(self) -> Source:
+        """Where it reads."""
+        ...
+
+    def instance_id(self) -> str | None:
+        """BookKeeper's id of the ledger storage, None if the source does not tell."""
+        ...
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Every ledger once, as `audit.tables.LEDGERS`; to be called once.
+
+        Raises:
+            TemporaryError: the listing could not be finished, or contradicts itself.
+        """
+        ...
+
+    def ending(self) -> Ending:
+        """What is known now; to be called after the last batch."""
+        ...
+
+
+class TablesOutput(Protocol):
+    """A directory in the making, of which nothing is to be seen until `finish`."""
+
+    def write(self, table: Table, rows: pa.RecordBatch, subtree: Subtree | None = None) -> None:
+        """Add rows to a table, or to one part of it."""
+        ...
+
+    def close_tables(self) -> tuple[FileDigest, ...]:
+        """End every table; tables without rows become empty files."""
+        ...
+
+    def write_text(self, name: str, text: str) -> None:
+        """Add a file that is no table."""
+        ...
+
+    def finish(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write the manifest or the summary and let the directory appear, all at once."""
+        ...
+
+
+class AuditInputs(Protocol):
+    """A dump and a listing, opened: every file is what its manifest says.
+
+    ``work`` runs on one batch of rows at a time, maybe in another process and several at once; the answers come in the
+    order of the rows. It and its answers must be picklable.
+    """
+
+    @property
+    def dump(self) -> Manifest:
+        """The dump's manifest."""
+        ...
+
+    @property
+    def listing(self) -> Manifest:
+        """The listing's manifest."""
+        ...
+
+    @property
+    def inputs(self) -> Mapping[str, Input]:
+        """Both as a summary names them, ``dump`` and ``listing``."""
+        ...
+
+    def nodes(
+        self, subtree: Subtree, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]
+    ) -> Iterator[Worked]:
+        """Go through the nodes of a subtree."""
+        ...
+
+    def columns_of_nodes(
+        self, subtree: Subtree, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]
+    ) -> Iterator[Worked]:
+        """The same for work of a few steps over whole columns, whose answers are large."""
+        ...
+
+    def columns_of_ledgers(self, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
+        """The same for the listing."""
+        ...
+
+    def nodes_at(
+        self, subtree: Subtree, columns: Sequence[str], positions: Numbers, work: Callable[[pa.RecordBatch], Worked]
+    ) -> Iterator[Worked]:
+        """Go through some nodes of a subtree, by their places in the order of `nodes`, ascending."""
+        ...
+
+    def ledger_nodes_at(
+        self,
+        columns: Sequence[str],
+        positions: Numbers,
+        ids: Ids,
+        work: Callable[[pa.RecordBatch, Ids], Worked],
+    ) -> Iterator[Worked]:
+        """The same for the dump's ledgers; the work is told their ``ids`` beside."""
+        ...
+
+    def ledgers_at(
+        self,
+        columns: Sequence[str],
+        positions: Numbers,
+        ids: Ids,
+        work: Callable[[pa.RecordBatch, Ids], Worked],
+    ) -> Iterator[Worked]:
+        """The same for rows of the listing."""
+        ...
+
+    def table(self, table: Table) -> pa.Table:
+        """One of the dump's small tables, whole."""
+        ...
+
+
+OpenOutput = Callable[[tuple[Table, ...]], AbstractContextManager[TablesOutput]]
+"""Begins a directory that will hold these tables; left without `TablesOutput.finish`, it leaves nothing behind.
+
+Raises `InvalidInputError` when there is something at its place already.
+"""

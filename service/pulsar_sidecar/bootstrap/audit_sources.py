@@ -1,0 +1,134 @@
+"""The composition root of what an audit is made of: requests become adapters, dumps and listings come out.
+
+Like `bootstrap.app` it names concrete adapters and closes what it opened; it is apart from it because these
+commands need neither brokers nor a running service.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+
+from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bookie_listing import BookieListing
+from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.adapters.metadata.live_nodes import LedgerNodes, LiveZooKeeper, WalkedNodes
+from pulsar_sidecar.adapters.metadata.session import parse_credential
+from pulsar_sidecar.adapters.metadata.snapshot_nodes import snapshot_file
+from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper_admin import AdminServer
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOrder
+from pulsar_sidecar.adapters.parquet.output import parquet_output
+from pulsar_sidecar.audit.cursor_ledgers import CursorLedgers
+from pulsar_sidecar.audit.dumping import DumpPlan, dump
+from pulsar_sidecar.audit.listing import list_ledgers
+from pulsar_sidecar.audit.manifests import Manifest, SourceKind
+from pulsar_sidecar.audit.ports import LedgerSource, NodeSource, Say
+from pulsar_sidecar.audit.requests import DumpRequest, ListingRequest, dump_source, listing_source, zookeeper_rate
+from pulsar_sidecar.bootstrap.command_process import ended_in_order, tool_version
+from pulsar_sidecar.model.clocks import Clock, SystemClock
+from pulsar_sidecar.model.errors import InvalidInputError
+
+_ZOOKEEPERS_OWN = "/zookeeper"
+_DIGITS = "0123456789"
+
+
+def make_dump(request: DumpRequest, say: Say) -> Manifest:
+    """Make a dump of a metadata store.
+
+    Raises:
+        InvalidInputError: the request cannot be carried out as it is written.
+        TemporaryError: the source could not be read whole; nothing is left behind.
+    """
+    kind, address = dump_source(request.source)
+    clock = SystemClock()
+    with ended_in_order(), ExitStack() as stack:
+        source = _node_source(request, kind, address, clock, say)
+        url = request.cursors_from or (_pulsars_form(address) if kind is SourceKind.ZOOKEEPER else None)
+        plan = DumpPlan(
+            source,
+            None if url is None else _cursor_ledgers(url, request, clock, stack),
+            request.ledgers_root,
+            request.without_ledgers,
+            tool_version(),
+        )
+        return dump(plan, partial(parquet_output, request.output), clock, say)
+
+
+def make_listing(request: ListingRequest, say: Say) -> Manifest:
+    """Make a listing of ledgers.
+
+    Raises:
+        InvalidInputError: the request cannot be carried out as it is written.
+        TemporaryError: the listing could not be finished; nothing is left behind.
+    """
+    clock = SystemClock()
+    with ended_in_order(), ExitStack() as stack:
+        return list_ledgers(
+            _ledger_source(request, clock, stack),
+            partial(parquet_output, request.output),
+            clock,
+            say,
+            ledgers_root=request.ledgers_root,
+            with_metadata=request.with_metadata,
+            tool_version=tool_version(),
+        )
+
+
+def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Clock, say: Say) -> NodeSource:
+    if kind is SourceKind.ZOOKEEPER:
+        if request.chroot:
+            raise InvalidInputError("a living ZooKeeper's chroot stands in its address: zk://HOST:PORT/CHROOT")
+        zookeeper = LiveZooKeeper(_pulsars_form(address), parse_credential(request.metadata_store_auth))
+        order = WalkOrder(is_skipped=_skipped(request), nodes_per_second=zookeeper_rate(request.nodes_per_second))
+        return WalkedNodes(zookeeper, clock, order)
+    if request.nodes_per_second is not None:
+        raise InvalidInputError("--rate limits reading from a living ZooKeeper; a snapshot is read as it comes")
+    skip = tuple(f"{request.ledgers_root}/{digit}" for digit in _DIGITS) if request.without_ledgers else ()
+    if kind is SourceKind.ZOOKEEPER_SNAPSHOT:
+        return snapshot_file(Path(address), chroot=request.chroot, skip=skip)
+    server = AdminServer(
+        address,
+        say,
+        credential=parse_credential(request.metadata_store_auth),
+        trusted_certificates=request.trusted_certificates,
+    )
+    return server.nodes(chroot=request.chroot, skip=skip)
+
+
+def _skipped(request: DumpRequest) -> Callable[[str], bool]:
+    ledgers = tuple(f"{request.ledgers_root}/{digit}" for digit in _DIGITS) if request.without_ledgers else ()
+    return lambda path: path == _ZOOKEEPERS_OWN or path.startswith(ledgers)
+
+
+def _cursor_ledgers(url: str, request: DumpRequest, clock: Clock, stack: ExitStack) -> CursorLedgers:
+    credential = parse_credential(request.metadata_store_auth)
+    store = stack.enter_context(open_metadata_store(url, clock, credential=credential))
+    bookies = RegisteredBookies(store, request.ledgers_root)
+    entries = stack.enter_context(closing(BookieEntries(BookieConnections(bookies.address))))
+    return CursorLedgers(store, entries, request.ledgers_root)
+
+
+def _ledger_source(request: ListingRequest, clock: Clock, stack: ExitStack) -> LedgerSource:
+    kind, urls = listing_source(request.source)
+    if kind is SourceKind.BOOKIE_HTTP:
+        listing = BookieListing(
+            urls, clock, with_metadata=request.with_metadata, ledgers_per_second=request.ledgers_per_second or None
+        )
+        return stack.enter_context(closing(listing))
+    if request.metadata_store_url is None:
+        raise InvalidInputError("--source metadata needs --metadata-store-url zk:HOST:PORT, as in broker.conf")
+    credential = parse_credential(request.metadata_store_auth)
+    return LedgerNodes(
+        LiveZooKeeper(request.metadata_store_url, credential),
+        stack.enter_context(open_metadata_store(request.metadata_store_url, clock, credential=credential)),
+        clock,
+        request.ledgers_root,
+        with_metadata=request.with_metadata,
+        nodes_per_second=zookeeper_rate(request.ledgers_per_second),
+    )
+
+
+def _pulsars_form(address: str) -> str:
+    return f"zk:{address}"

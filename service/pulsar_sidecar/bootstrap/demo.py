@@ -1,0 +1,50 @@
+"""The composition root of the demo: a cluster of this machine, and eyes to look at it with."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.adapters.metadata.live_nodes import LiveTree, LiveZooKeeper
+from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.pulsar.clients import SHARED, open_client
+from pulsar_sidecar.audit.census import take_census
+from pulsar_sidecar.bootstrap.closing import close_at_the_end
+from pulsar_sidecar.demo.playing import Eyes, Report, play
+from pulsar_sidecar.demo.stage import Stage, demo_directory
+from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.model.clocks import Clock, SystemClock
+from pulsar_sidecar.observability.logging import configure_logging
+
+
+def play_demo(directory: Path | None, topics: int, say: Callable[[str], None]) -> Report:
+    """Tell the story on a cluster of this machine; leaves it running."""
+    configure_logging("ERROR", "text")
+    clock = SystemClock()
+    return play(Stage(directory or demo_directory(), clock, say), lambda at: _eyes(at, clock), clock, say, topics)
+
+
+def strike_demo(directory: Path | None, say: Callable[[str], None]) -> None:
+    """End the demo's processes and remove its files."""
+    Stage(directory or demo_directory(), SystemClock(), say).strike()
+
+
+@contextmanager
+def _eyes(addresses: ClusterAddresses, clock: Clock) -> Iterator[Eyes]:
+    with ExitStack() as stack:
+        store = open_metadata_store(addresses.metadata_store_url, clock)
+        close_at_the_end(stack, store)
+        entries = BookieEntries(BookieConnections(RegisteredBookies(store).address))
+        close_at_the_end(stack, entries)
+        client = open_client(addresses.broker_service_url)
+        close_at_the_end(stack, client)
+        zookeeper = LiveZooKeeper(addresses.metadata_store_url)
+        tree = LiveTree(zookeeper, store, clock, DEFAULT_LEDGERS_ROOT)
+        yield Eyes(
+            store, partial(take_census, tree, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT)), client, SHARED
+        )

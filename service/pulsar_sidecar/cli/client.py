@@ -1,0 +1,148 @@
+"""The command line's side of the REST service.
+
+Invariants: a request is sent once; an answer that did not come is `UnreachableError`, never success; a redirect is
+followed once, and only to a sidecar that the service itself lists, so a token goes nowhere else.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+
+from pulsar_sidecar.cli.exits import ServiceRefusedError
+from pulsar_sidecar.model.certificates import trusting
+from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How certificates are checked."""
+
+    trust_certificates_file: Path | None = None
+    allow_insecure: bool = False
+    verify_hostname: bool = True
+
+
+class _AnyHostname(HTTPAdapter):
+    """Checks the certificate's signature but not its name."""
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, assert_hostname=False, **kwargs)
+
+
+class SidecarClient:
+    """One conversation with one sidecar."""
+
+    def __init__(self, admin_url: str, token: str | None, timeout_seconds: float, tls: Tls) -> None:
+        if urlsplit(admin_url).scheme not in ("http", "https"):
+            raise InvalidInputError("--admin-url must begin with http:// or https://, such as http://127.0.0.1:8750")
+        self._url = admin_url.rstrip("/")
+        self._timeout_seconds = timeout_seconds
+        self._session = requests.Session()
+        self._session.trust_env = False  # no proxy and no .netrc may take the token's place
+        if tls.trust_certificates_file is not None:
+            trusting(tls.trust_certificates_file)  # requests would tell of a file that it cannot use only when it calls
+        trusted = True if tls.trust_certificates_file is None else str(tls.trust_certificates_file)
+        self._session.verify = False if tls.allow_insecure else trusted
+        if not tls.verify_hostname:
+            self._session.mount("https://", _AnyHostname())
+        if token is not None:
+            self._session.headers["Authorization"] = f"Bearer {token}"
+
+    def call(
+        self, method: str, path: str, body: object = None, parameters: Mapping[str, str | int] | None = None
+    ) -> object:
+        """The JSON answer, or None for an empty one; ``path`` is encoded already.
+
+        Raises:
+            ServiceRefusedError: the service answered with an error.
+            UnreachableError: no answer came.
+        """
+        response = self._send(method, self._url + path, body, parameters)
+        if response.status_code == 307:
+            response = self._send(method, self._followed(response), body, None)
+        return _answer(response)
+
+    def lines(
+        self, method: str, path: str, body: bytes, parameters: Mapping[str, str | int]
+    ) -> Iterator[dict[str, Any]]:
+        """The JSON lines of an answer, as they come; the body is sent as it is.
+
+        Raises:
+            ServiceRefusedError: the service answered with an error, or with something else than JSON lines.
+            UnreachableError: no answer came, or it broke off.
+        """
+        try:
+            with self._session.request(
+                method,
+                self._url + path,
+                data=body,
+                params=parameters,
+                headers={"Content-Type": "application/json"},
+                timeout=self._timeout_seconds,
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                if response.status_code >= 300:
+                    raise ServiceRefusedError(response.status_code, _reason(response))
+                for line in response.iter_lines():
+                    if line:
+                        yield json.loads(line)
+        except requests.RequestException as error:
+            raise UnreachableError(
+                f"the answer from {_place(self._url)} broke off ({type(error).__name__}); what was printed is done, "
+                "and every call may be repeated"
+            ) from error
+        except ValueError as error:
+            raise ServiceRefusedError(200, "the answer is no JSON lines; is this a sidecar?") from error
+
+    def _send(
+        self, method: str, url: str, body: object, parameters: Mapping[str, str | int] | None
+    ) -> requests.Response:
+        try:
+            return self._session.request(
+                method, url, json=body, params=parameters, timeout=self._timeout_seconds, allow_redirects=False
+            )
+        except requests.RequestException as error:
+            raise UnreachableError(
+                f"no answer from {_place(url)} ({type(error).__name__}); is the sidecar running there? "
+                "Choose another one with --admin-url"
+            ) from error
+
+    def _followed(self, response: requests.Response) -> str:
+        location = response.headers.get("Location", "")
+        status = self.call("GET", "/admin/v2/ledger-deletion/status")
+        instances = status.get("instances", []) if isinstance(status, dict) else []
+        known = {_place(str(instance.get("advertisedUrl"))) for instance in instances}
+        if _place(location) not in known:
+            raise ServiceRefusedError(307, f"redirected to {_place(location)}, which is no registered sidecar")
+        return location
+
+
+def _place(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
+
+
+def _answer(response: requests.Response) -> object:
+    if response.status_code >= 300:
+        raise ServiceRefusedError(response.status_code, _reason(response))
+    if not response.content:
+        return None
+    try:
+        return response.json()
+    except requests.JSONDecodeError as error:
+        raise ServiceRefusedError(response.status_code, "the answer is no JSON; is this a sidecar?") from error
+
+
+def _reason(response: requests.Response) -> str:
+    try:
+        document = response.json()
+    except requests.JSONDecodeError:
+        return "an error without a reason; is this a sidecar?"
+    return str(document.get("reason", document)) if isinstance(document, dict) else str(document)

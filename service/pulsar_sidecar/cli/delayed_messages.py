@@ -1,0 +1,299 @@
+"""``pulsar-sidecar topics ...``: cancelling delayed messages, one, many or by what they are (PIP-423)."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.connecting import GlobalOptions, Output
+from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode, exiting
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID
+from pulsar_sidecar.model.names import TopicName, java_url_encode, parse_topic_name
+
+if TYPE_CHECKING:
+    from pulsar_sidecar.cli.client import SidecarClient
+
+_LINES_AT_ONCE = 20_000
+_Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")]
+_LedgerId = Annotated[
+    int, typer.Option("--ledgerId", "--ledger-id", "-l", min=0, max=MAX_LEDGER_ID, help="Ledger id of the message.")
+]
+_EntryId = Annotated[
+    int, typer.Option("--entryId", "--entry-id", "-e", min=0, max=MAX_LEDGER_ID, help="Entry id of the message.")
+]
+_Wait = Annotated[bool, typer.Option("--wait-persisted", help="Wait until the brokers have stored it.")]
+_Defer = Annotated[
+    bool, typer.Option("--defer", help="Where too many are acknowledged already, do it when there is room.")
+]
+_Names = Annotated[
+    str | None,
+    typer.Option(
+        "--subscriptionNames", "--subscription-names", "-s", metavar="NAMES", help="Comma-separated. Default: all."
+    ),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands on ``topics``."""
+    for name, command in (
+        ("cancel-delayed-message", cancel_delayed_message),
+        ("skip-messages", skip_messages),
+        ("cancel-delayed-messages", cancel_delayed_messages),
+        ("cancellations", cancellations),
+        ("expedite-delayed-message", expedite_delayed_message),
+        ("reschedule-delayed-message", reschedule_delayed_message),
+    ):
+        app.command(name, epilog=EXIT_CODES)(command)
+
+
+def cancel_delayed_message(
+    ctx: typer.Context,
+    topic: _Topic,
+    ledger_id: _LedgerId,
+    entry_id: _EntryId,
+    deliver_at: Annotated[
+        int,
+        typer.Option("--deliverAt", "--deliver-at", "-t", help="Its original due time, milliseconds since the epoch."),
+    ],
+    subscription_names: _Names = None,
+    wait: _Wait = False,
+    defer: _Defer = False,
+    form: Output = None,
+) -> None:
+    """Cancel a delayed message on some subscriptions, or on all that are Shared or Key_Shared (PIP-423).
+
+    Example: pulsar-sidecar topics cancel-delayed-message persistent://public/default/orders -l 12 -e 3
+    -t 1795269995318
+    """
+    options: GlobalOptions = ctx.obj
+    with exiting():
+        parameters: dict[str, str | int] = {"ledgerId": ledger_id, "entryId": entry_id, "deliverAt": deliver_at}
+        if subscription_names:
+            parameters["subscriptionNames"] = subscription_names
+        parameters |= _how(wait=wait, defer=defer)
+        client = options.client()
+        path = _path(parse_topic_name(topic))
+        accepted = client.call("POST", f"{path}/cancelDelayedMessage", parameters=parameters)
+        if accepted is not None:
+            output.info("in the log; the sidecars acknowledge it as soon as possible")
+            output.document(accepted, options.format(form))
+            return
+        output.info(f"cancelled {ledger_id}:{entry_id}")
+        output.document(client.call("GET", f"{path}/cancellations/{ledger_id}:{entry_id}"), options.format(form))
+
+
+def skip_messages(
+    ctx: typer.Context,
+    topic: _Topic,
+    subscription: Annotated[str, typer.Option("--subscription", "-s", help="The subscription.")],
+    message_ids: Annotated[
+        list[str], typer.Argument(metavar="MESSAGE_ID...", help="ledgerId:entryId, or base64 of a message id.")
+    ],
+    wait: _Wait = False,
+    defer: _Defer = False,
+) -> None:
+    """Cancel delayed messages of one subscription by their ids; all of them, or the reason says which not.
+
+    Example: pulsar-sidecar topics skip-messages persistent://public/default/orders -s workers 12:3 12:4
+    """
+    options: GlobalOptions = ctx.obj
+    with exiting():
+        place = f"{_path(parse_topic_name(topic))}/subscription/{java_url_encode(subscription)}/skipByMessageIds"
+        body = {"messageIds": [_message_id(text) for text in message_ids]}
+        accepted = options.client().call("POST", place, body, _how(wait=wait, defer=defer))
+        output.info(f"cancelled {len(message_ids)} messages" if accepted is None else "all are at least in the log")
+
+
+def cancel_delayed_messages(
+    ctx: typer.Context,
+    topic: _Topic,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file", metavar="FILE", help="JSON lines with ledgerId, entryId, deliverAt; - for standard input."
+        ),
+    ] = None,
+    due_from: Annotated[int | None, typer.Option(min=0, help="Earliest due time in milliseconds, included.")] = None,
+    due_to: Annotated[int | None, typer.Option(min=0, help="Latest due time in milliseconds, excluded.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only messages with this key.")] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="Only with it. May be repeated.")
+    ] = None,
+    subscription_names: _Names = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask after the preview.")] = False,
+    wait: _Wait = False,
+    defer: _Defer = False,
+) -> None:
+    """Cancel many delayed messages: those of a file, or those with a due time, key or property after a preview.
+
+    One verdict for each goes to standard output as a JSON line; exit code 4 when some were not cancelled.
+
+    Examples: pulsar-sidecar topics cancel-delayed-messages persistent://public/default/orders --file ids.jsonl
+    ... cancel-delayed-messages persistent://public/default/orders --property customer=4711
+    """
+    options: GlobalOptions = ctx.obj
+    with exiting():
+        selection = _selection(due_from, due_to, key, properties or [], subscription_names)
+        if (file is None) == (not selection.keys() - {"subscriptionNames"}):
+            raise InvalidInputError("give --file, or a selection (--due-from, --due-to, --key, --property), not both")
+        path, client = _path(parse_topic_name(topic)), options.client()
+        if file is not None:
+            verdicts = _of_lines(client, path, file, _how(wait=wait, defer=defer))
+        else:
+            verdicts = _of_selection(client, path, selection, yes=yes, defer=defer)
+        _report(verdicts)
+
+
+def cancellations(
+    ctx: typer.Context, topic: _Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None
+) -> None:
+    """How far a cancellation has come on each subscription, and what proves it.
+
+    It ends as EXPIRED (not delivered), RACED or TOO_LATE, or as UNKNOWN where the cursor may have been lost or moved
+    near the due time.
+
+    Example: pulsar-sidecar topics cancellations persistent://public/default/orders -l 12 -e 3
+    """
+    options: GlobalOptions = ctx.obj
+    with exiting():
+        path = f"{_path(parse_topic_name(topic))}/cancellations/{ledger_id}:{entry_id}"
+        output.document(options.client().call("GET", path), options.format(form))
+
+
+def expedite_delayed_message(
+    ctx: typer.Context, topic: _Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None
+) -> None:
+    """Deliver a delayed message now: it is published again without a delay, and the old one is cancelled.
+
+    Example: pulsar-sidecar topics expedite-delayed-message persistent://public/default/orders -l 12 -e 3
+    """
+    _reissue(ctx, topic, "expediteDelayedMessage", {"ledgerId": ledger_id, "entryId": entry_id}, form)
+
+
+def reschedule_delayed_message(
+    ctx: typer.Context,
+    topic: _Topic,
+    ledger_id: _LedgerId,
+    entry_id: _EntryId,
+    new_deliver_at: Annotated[
+        int, typer.Option("--newDeliverAt", "--new-deliver-at", min=1, help="Its new due time in milliseconds.")
+    ],
+    form: Output = None,
+) -> None:
+    """Give a delayed message another due time: it is published again, and the old one is cancelled.
+
+    Example: pulsar-sidecar topics reschedule-delayed-message persistent://public/default/orders -l 12 -e 3
+    --new-deliver-at 1795269995318
+    """
+    body = {"ledgerId": ledger_id, "entryId": entry_id, "newDeliverAt": new_deliver_at}
+    _reissue(ctx, topic, "rescheduleDelayedMessage", body, form)
+
+
+# --- many ----------------------------------------------------------------------------------------------------------
+
+
+def _of_lines(
+    client: "SidecarClient", path: str, file: str, parameters: Mapping[str, str | int]
+) -> Iterator[dict[str, Any]]:
+    with _lines_of(file) as stream:
+        first = 0
+        while lines := list(islice(stream, _LINES_AT_ONCE)):
+            # In parts, because the service answers while it reads, and this side sends first and then reads.
+            body = b"".join(line if line.endswith(b"\n") else line + b"\n" for line in lines)
+            for verdict in client.lines("POST", f"{path}/cancelDelayedMessages", body, parameters):
+                yield {**verdict, "line": int(verdict.get("line") or 0) + first}
+            first += len(lines)
+
+
+def _lines_of(file: str) -> AbstractContextManager[IO[bytes]]:
+    if file == "-":
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return Path(file).open("rb")
+    except OSError as error:
+        raise InvalidInputError(f"cannot read {file}: {error}") from error
+
+
+def _of_selection(
+    client: "SidecarClient", path: str, selection: Mapping[str, object], *, yes: bool, defer: bool
+) -> Iterator[dict[str, Any]]:
+    found = client.call("POST", f"{path}/delayedMessages/preview", selection)
+    preview: dict[str, Any] = found if isinstance(found, dict) else {}
+    output.info(f"{preview['count']} messages, due from {preview['firstDue']} to {preview['lastDue']}")
+    for one in preview["sample"][:5]:
+        output.info(output.printable(f"  {one['ledgerId']}:{one['entryId']}  due {one['deliverAt']}  key {one['key']}"))
+    if preview["unreadable"]:
+        output.info(f"{preview['unreadable']} entries could not be read and are not among them")
+    if not preview["count"] or not (yes or typer.confirm("Cancel them?", err=True)):
+        return
+    body = json.dumps({**preview["selection"], "hash": preview["hash"], "defer": defer}).encode()
+    yield from client.lines("POST", f"{path}/delayedMessages/cancel", body, {})
+
+
+def _report(verdicts: Iterable[dict[str, Any]]) -> None:
+    counts: Counter[str] = Counter()
+    cancelled = total = 0
+    for verdict in verdicts:
+        output.result(json.dumps(verdict, separators=(",", ":"), ensure_ascii=False))
+        total += 1
+        cancelled += bool(verdict.get("cancelled"))
+        counts.update(one["proof"] for one in verdict["verdicts"])
+    shown = ", ".join(f"{count} {proof}" for proof, count in counts.most_common())
+    output.info(f"{cancelled} of {total} messages are cancelled" + (f" ({shown})" if shown else ""))
+    if cancelled < total:
+        raise typer.Exit(ExitCode.NOT_ALL)
+
+
+# --- small ---------------------------------------------------------------------------------------------------------
+
+
+def _reissue(ctx: typer.Context, topic: str, verb: str, body: Mapping[str, object], form: Output) -> None:
+    options: GlobalOptions = ctx.obj
+    with exiting():
+        done = options.client().call("POST", f"{_path(parse_topic_name(topic))}/{verb}", body)
+        output.document(done, options.format(form))
+        if isinstance(done, dict) and done.get("messageId") is None:
+            raise typer.Exit(ExitCode.FAILED)
+
+
+def _selection(
+    due_from: int | None, due_to: int | None, key: str | None, properties: list[str], names: str | None
+) -> dict[str, object]:
+    pairs = [text.partition("=") for text in properties]
+    if not all(equals and name for name, equals, _ in pairs):
+        raise InvalidInputError("--property is NAME=VALUE")
+    wanted: dict[str, object | None] = {
+        "dueFrom": due_from,
+        "dueTo": due_to,
+        "key": key,
+        "properties": {name: value for name, _, value in pairs} or None,
+        "subscriptionNames": names.split(",") if names else None,
+    }
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def _message_id(text: str) -> object:
+    ledger, colon, entry = text.partition(":")
+    if not colon:
+        return text
+    if not (ledger.isdigit() and entry.partition(":")[0].isdigit()):
+        raise InvalidInputError(f"{text[:60]!r} is no message id; write ledgerId:entryId, or base64")
+    return {"ledgerId": int(ledger), "entryId": int(entry.partition(":")[0])}
+
+
+def _how(*, wait: bool, defer: bool) -> dict[str, str | int]:
+    return {**({"wait": "persisted"} if wait else {}), **({"defer": "true"} if defer else {})}
+
+
+def _path(topic: TopicName) -> str:
+    # A non-persistent topic has a path too: the service says why nothing can be cancelled there.
+    version = "/admin" if topic.cluster else "/admin/v2"
+    return f"{version}/{topic.domain.value}/{topic.namespace}/{java_url_encode(topic.local_name)}"

@@ -1,0 +1,221 @@
+"""``pulsar-sidecar local-cluster``: a real Pulsar cluster on this machine, for trying things and for tests.
+
+Invariant: standard output carries only what was asked for (addresses, states); progress goes to standard error.
+"""
+
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.cluster import LocalCluster
+from pulsar_sidecar.local_cluster.failures import ClusterNotFoundError, MissingPrerequisiteError
+from pulsar_sidecar.local_cluster.spec import (
+    DEFAULT_VERSION,
+    ClusterSpec,
+    default_cluster_directory,
+    parse_settings,
+)
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
+
+
+class ExitCode(IntEnum):
+    """What a command's exit code means; also part of ``--help``."""
+
+    DONE = 0
+    FAILED = 1
+    MISSING_PREREQUISITE = 3
+    NOT_UP = 4
+
+
+_EXIT_CODES = """Exit codes: 0 done; 1 failed or wrong usage, with the reason on standard error; 3 a JDK 17+ or
+Maven is missing; 4 no such cluster or member, or (status) a member that is not up."""
+
+app = typer.Typer(
+    name="local-cluster",
+    help="Start, look at, break and take down a real Pulsar cluster on this machine.",
+    epilog=_EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+_Directory = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir",
+        metavar="DIRECTORY",
+        help="The cluster's own directory: configuration, data, logs. Default: clusters/default in the cache, "
+        "which is $PULSAR_SIDECAR_CACHE or ~/.cache/pulsar-sidecar.",
+    ),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of text.")]
+_BrokerConf = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="A setting of broker.conf, for every broker. May be repeated."),
+]
+_BookieConf = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="A setting of bookkeeper.conf, for every bookie. May be repeated."),
+]
+_ZookeeperConf = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of zookeeper.conf. May be repeated.")
+]
+_Name = Annotated[str, typer.Argument(help="zookeeper, bookie-1, broker-2, ...")]
+
+
+@app.command(epilog=_EXIT_CODES)
+def up(
+    brokers: Annotated[int, typer.Option(min=0, help="Number of brokers.")] = 2,
+    bookies: Annotated[int, typer.Option(min=1, help="Number of bookies.")] = 2,
+    directory: _Directory = None,
+    version: Annotated[str, typer.Option(help="Pulsar's version, fetched once.")] = DEFAULT_VERSION,
+    broker_conf: _BrokerConf = None,
+    bookie_conf: _BookieConf = None,
+    zookeeper_conf: _ZookeeperConf = None,
+    member_conf: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:KEY=VALUE", help="A setting of one member. May be repeated."),
+    ] = None,
+    offloaders: Annotated[
+        bool, typer.Option("--offloaders", help="Fetch the tiered-storage offloaders and load them.")
+    ] = False,
+    json: _Json = False,
+) -> None:
+    """Start ZooKeeper, bookies (HTTP admin on) and brokers, and wait until all are ready.
+
+    Everything listens on 127.0.0.1 on free ports, and stays up until "down". Needs a JDK 17 or later, and Maven the
+    first time.
+
+    Example: local-cluster up --brokers 1 --broker-conf transactionCoordinatorEnabled=true --json
+    """
+    with _exit_codes(), _ending_like_ctrl_c():
+        spec = ClusterSpec(
+            directory=_directory(directory),
+            brokers=brokers,
+            bookies=bookies,
+            version=version,
+            broker_conf=parse_settings(broker_conf or []),
+            bookie_conf=parse_settings(bookie_conf or []),
+            zookeeper_conf=parse_settings(zookeeper_conf or []),
+            member_conf=_member_settings(member_conf or []),
+            offloaders=offloaders,
+        )
+        addresses = LocalCluster.up(spec, _stopwatch()).addresses()
+        output.result(addresses.json_line() if json else _as_text(addresses))
+
+
+@app.command(epilog=_EXIT_CODES)
+def status(directory: _Directory = None, json: _Json = False) -> None:
+    """Say for each member whether it runs and is ready; exit code 4 if one is not."""
+    with _exit_codes():
+        cluster = LocalCluster(_directory(directory))
+        states = cluster.status()
+        addresses = cluster.addresses()
+        line = addresses.json_line(ready=states) if json else _states_as_text(addresses, states)
+        output.result(line)
+        if not all(states.values()):
+            down_members = ", ".join(name for name, is_up in states.items() if not is_up)
+            raise ClusterNotFoundError(f"not up: {down_members}; start them with restart")
+
+
+@app.command(epilog=_EXIT_CODES)
+def down(directory: _Directory = None) -> None:
+    """End every process of the cluster and remove its directory; no error if there is none."""
+    with _exit_codes():
+        LocalCluster(_directory(directory)).down()
+
+
+@app.command(epilog=_EXIT_CODES)
+def kill(name: _Name, directory: _Directory = None) -> None:
+    """Kill one member at once (SIGKILL); start it again with restart."""
+    with _exit_codes():
+        LocalCluster(_directory(directory)).kill(name)
+
+
+@app.command(epilog=_EXIT_CODES)
+def restart(name: _Name, directory: _Directory = None) -> None:
+    """Start one member again with its ports and data, stopping it first if it runs."""
+    with _exit_codes():
+        LocalCluster(_directory(directory), progress=_stopwatch()).restart(name)
+
+
+def _directory(chosen: Path | None) -> Path:
+    return (chosen or default_cluster_directory()).expanduser().absolute()
+
+
+def _stopwatch() -> Callable[[str], None]:
+    clock = SystemClock()
+    begin = clock.monotonic_seconds()
+
+    def progress(text: str) -> None:
+        output.info(f"{clock.monotonic_seconds() - begin:6.1f} s  {text}")
+
+    return progress
+
+
+def _member_settings(texts: list[str]) -> Mapping[str, Mapping[str, str]]:
+    settings: dict[str, dict[str, str]] = {}
+    for text in texts:
+        name, colon, setting = text.partition(":")
+        if not colon:
+            raise InvalidInputError(f"expected NAME:KEY=VALUE, got {text!r}")
+        settings.setdefault(name, {}).update(parse_settings([setting]))
+    return settings
+
+
+def _as_text(addresses: ClusterAddresses) -> str:
+    lines = [
+        f"web service     {' '.join(addresses.web_service_urls)}",
+        f"broker service  {addresses.broker_service_url}",
+        f"metadata store  {addresses.metadata_store_url}",
+        f"bookies (HTTP)  {' '.join(addresses.bookie_http_urls)}",
+        f"directory       {addresses.directory}",
+    ]
+    return "\n".join(lines)
+
+
+def _states_as_text(addresses: ClusterAddresses, states: Mapping[str, bool]) -> str:
+    return "\n".join(
+        f"{name:12} {'up' if is_up else 'DOWN':5} pid {addresses.members[name]:<8} {addresses.member_urls[name]}"
+        for name, is_up in states.items()
+    )
+
+
+@contextmanager
+def _exit_codes() -> Iterator[None]:
+    try:
+        yield
+    except SidecarError as error:
+        output.info(str(error))
+        raise typer.Exit(_exit_code(error)) from error
+
+
+@contextmanager
+def _ending_like_ctrl_c() -> Iterator[None]:
+    """Let a polite end of this process take down what it has started so far."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit_code(error: SidecarError) -> ExitCode:
+    match error:
+        case MissingPrerequisiteError():
+            return ExitCode.MISSING_PREREQUISITE
+        case ClusterNotFoundError():
+            return ExitCode.NOT_UP
+        case _:
+            return ExitCode.FAILED

@@ -1,0 +1,69 @@
+"""``pulsar-sidecar serve``: one flag for every setting, made from the settings themselves.
+
+Invariant: a setting that exists has a flag with its own help; nothing is listed twice by hand.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+from pydantic.fields import FieldInfo
+
+from pulsar_sidecar.cli.exits import EXIT_CODES, exiting
+from pulsar_sidecar.settings.fields import GROUPS
+from pulsar_sidecar.settings.sources import flag
+
+_HELP = """Run the sidecar until it is told to stop (SIGTERM or SIGINT).
+
+Every setting may be given as a flag, as PULSAR_SIDECAR_<NAME>, or in the --config file under its camelCase name; the
+connection's settings also in the client.conf that PULSAR_CLIENT_CONF names. The first of these wins.
+
+Example: pulsar-sidecar serve --web-service-url http://broker:8080 --broker-service-url pulsar://broker:6650
+--metadata-store-url zk:zookeeper:2181 --topic-two-phase-deletion-enabled"""
+
+
+def serve_app(serve: Callable[[Mapping[str, str | None], Path | None], int]) -> typer.Typer:
+    """An app with the one command."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command("serve", help=_HELP, epilog=EXIT_CODES)(_with_flags(serve))
+    return app
+
+
+def _with_flags(serve: Callable[[Mapping[str, str | None], Path | None], int]) -> Callable[..., None]:
+    def command(config: Path | None = None, **flags: str | bool | None) -> None:
+        with exiting():
+            raise typer.Exit(serve({name: _text(value) for name, value in flags.items()}, config))
+
+    config_option = typer.Option("--config", metavar="FILE", help="Properties file, camelCase keys as in broker.conf.")
+    parameters = [_parameter("config", Annotated[Path | None, config_option])]
+    parameters += [
+        _parameter(name, _annotation(name, field)) for group in GROUPS for name, field in group.model_fields.items()
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect.signature
+    command.__annotations__ = {}
+    return command
+
+
+def _parameter(name: str, annotation: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _annotation(name: str, field: FieldInfo) -> object:
+    description = " ".join((field.description or "").replace("``", "").split())
+    if field.annotation is bool:
+        option = typer.Option(f"{flag(name)}/--no-{flag(name)[2:]}", help=description)
+        return Annotated[bool | None, option]
+    return Annotated[str | None, typer.Option(flag(name), metavar=_metavar(field), help=description)]
+
+
+def _metavar(field: FieldInfo) -> str:
+    kinds = {kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)}
+    if Path in kinds:
+        return "FILE"
+    return "NUMBER" if kinds & {int, float} else "TEXT"
+
+
+def _text(value: str | bool | None) -> str | None:
+    return str(value).lower() if isinstance(value, bool) else value

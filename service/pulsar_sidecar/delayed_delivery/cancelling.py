@@ -1,0 +1,191 @@
+"""What is asked for, what is known of it afterwards, and how sure that is.
+
+Invariant: a verdict above ACCEPTED is given only on the word of a broker or of the bookies; RACED and TOO_LATE are
+never given where the message certainly was not dispatched.
+
+What there is one of for every message is a tuple, because bulk requests make very many of them.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.positions import Position
+
+
+class Proof(Enum):
+    """How much is proven of one cancellation on one subscription."""
+
+    ACCEPTED = "ACCEPTED"
+    """In the log: it will be acknowledged as soon as that is possible."""
+    ACKED = "ACKED"
+    """The broker confirmed the acknowledgement before it could dispatch the message."""
+    PERSISTED = "PERSISTED"
+    """Seen in the cursor's stored state: a broker that dies now does not deliver it either."""
+    EXPIRED = "EXPIRED"
+    """The due time has passed and the message was not delivered."""
+    TOO_LATE = "TOO_LATE"
+    """The due time had passed, or the message was acknowledged before us; nothing was changed."""
+    RACED = "RACED"
+    """The broker may have dispatched it before the acknowledgement came; it is acknowledged now."""
+    UNKNOWN = "UNKNOWN"
+    """Whether the message was delivered before its end, or whether its copy was published, is not known."""
+    NOT_FOUND = "NOT_FOUND"
+    """There is no such topic, subscription or entry, and that was read."""
+    REFUSED = "REFUSED"
+    """It cannot or may not be cancelled; nothing was changed."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the message will not be delivered on this subscription (204)."""
+        return self in (Proof.ACKED, Proof.PERSISTED, Proof.EXPIRED)
+
+    @property
+    def open(self) -> bool:
+        """Whether somebody still has to see to it."""
+        return self in (Proof.ACCEPTED, Proof.ACKED, Proof.PERSISTED)
+
+
+class Cause(Enum):
+    """Why a cancellation did not come about: a closed list, for metrics and for programs."""
+
+    INVALID = "invalid"
+    NO_TOPIC = "no topic"
+    NO_SUBSCRIPTION = "no subscription"
+    NO_ENTRY = "no entry"
+    UNREADABLE = "unreadable"
+    NOT_DELAYED = "not delayed"
+    OTHER_DELIVER_AT = "other deliverAt"
+    BATCH = "batch"
+    CHUNKS = "chunks"
+    MARKER = "marker"
+    SUBSCRIPTION_TYPE = "subscription type"
+    STICKY_RANGES = "sticky hash ranges"
+    ACK_STATE_FULL = "acknowledgement state full"
+    DUE = "due"
+    ACKED_BEFORE = "acknowledged before"
+    DISPATCHED = "dispatched"
+    LOST = "acknowledgement lost"
+    UNWATCHED = "not watched"
+    CANCELLED = "cancelled before"
+    REISSUED = "published again before"
+    UNCONFIRMED = "not confirmed"
+    BROKER = "broker"
+
+
+class Target(NamedTuple):
+    """One message to cancel.
+
+    Attributes:
+        deliver_at_ms: the due time the caller knows (PIP-423); None leaves it unchecked.
+        batch_index: the message inside a batch, None for the whole entry.
+        subscriptions: where; empty for every Shared and Key_Shared subscription of the topic.
+        partition: the partition the message id names, None when it names none.
+    """
+
+    position: Position
+    deliver_at_ms: int | None = None
+    batch_index: int | None = None
+    subscriptions: tuple[str, ...] = ()
+    partition: int | None = None
+
+
+class Verdict(NamedTuple):
+    """What became of one target on one subscription; ``subscription`` None when it never came to any."""
+
+    subscription: str | None
+    proof: Proof
+    cause: Cause | None = None
+    reason: str | None = None
+
+
+class Outcome(NamedTuple):
+    """What became of one target.
+
+    Attributes:
+        topic: the partition, or the topic itself, that holds the entry.
+        verdicts: one for each subscription, never empty.
+        warnings: what is true and the caller may not expect.
+    """
+
+    topic: TopicName
+    target: Target
+    verdicts: tuple[Verdict, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it is cancelled wherever it was to be."""
+        return all(verdict.proof.cancelled for verdict in self.verdicts)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether it is at least in the log wherever it was to be."""
+        return all(verdict.proof.cancelled or verdict.proof is Proof.ACCEPTED for verdict in self.verdicts)
+
+
+class Cancellation(NamedTuple):
+    """One cancellation on one subscription, as the log keeps it.
+
+    Attributes:
+        positions: every entry of the message: one, or all of a chunked one's.
+        position: the entry the caller named.
+        requested_ms: when it was asked for.
+    """
+
+    topic: TopicName
+    subscription: str
+    position: Position
+    deliver_at_ms: int
+    requested_ms: int
+    proof: Proof
+    positions: tuple[Position, ...] = ()
+    cause: Cause | None = None
+    reason: str | None = None
+    requested_by: str | None = None
+
+    @property
+    def entries(self) -> tuple[Position, ...]:
+        """Every entry that is to be acknowledged."""
+        return self.positions or (self.position,)
+
+    def held_by(self, acked: PositionRanges) -> bool:
+        """Whether all of its entries are acknowledged."""
+        if not self.positions:
+            return self.position in acked
+        return all(entry in acked for entry in self.positions)
+
+    def at(self, proof: Proof, cause: Cause | None = None, reason: str | None = None) -> "Cancellation":
+        """The same with another level."""
+        return Cancellation(
+            self.topic,
+            self.subscription,
+            self.position,
+            self.deliver_at_ms,
+            self.requested_ms,
+            proof,
+            self.positions,
+            cause,
+            reason,
+            self.requested_by,
+        )
+
+    def verdict(self) -> Verdict:
+        """What a caller is told."""
+        return Verdict(self.subscription, self.proof, self.cause, self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelOptions:
+    """How a request is carried out.
+
+    Attributes:
+        wait_persisted: answer only when it is PERSISTED, or when waiting for that gave up.
+        defer: accept into the log what would pass the limit of the acknowledgement state, and acknowledge it later.
+    """
+
+    wait_persisted: bool = False
+    defer: bool = False
+    requested_by: str | None = None

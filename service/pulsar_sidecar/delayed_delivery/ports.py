@@ -1,0 +1,202 @@
+"""What cancelling needs from the world, as small protocols that fakes and adapters satisfy alike.
+
+Every method raises `TemporaryError` when the other side could not be asked and `OutcomeUnknownError` when an answer to
+a change was lost. No method creates a topic or a subscription, and none reports an absence that it did not read.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pulsar_sidecar.delayed_delivery.facts import DelayPolicy, EntryAnswer, SubscriptionFacts, TopicState
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.positions import Position
+
+
+class DelayedEntries(Protocol):
+    """Entries' metadata, read in bulk without a consumer and without moving any cursor."""
+
+    def read(
+        self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
+    ) -> Mapping[Position, EntryAnswer]:
+        """One answer per position of the topic (a partition, or a topic without partitions); all positions are there.
+
+        `Absent` only when it was read that the topic's managed ledger does not list the ledger, or that the ledger
+        ends before the entry. Raises `NotFoundError` when the topic does not exist.
+
+        With ``max_age_seconds`` the topic may have dropped the ledger of an entry that is found, or be gone itself,
+        for so long; what is said of an entry is true, and nothing else is answered from memory.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AckStateRoom:
+    """How full a subscription's acknowledgement state is (PIP-299).
+
+    Attributes:
+        ranges: ranges of individually acknowledged positions that the cursor holds now.
+        max_ranges: ``managedLedgerMaxUnackedRangesToPersist``: ranges beyond it are lost when the broker dies.
+        dispatch_paused: the broker has stopped dispatching because of it.
+    """
+
+    ranges: int
+    max_ranges: int
+    dispatch_paused: bool = False
+
+    @property
+    def free(self) -> int:
+        """Ranges that can be added and still be stored."""
+        return max(0, self.max_ranges - self.ranges)
+
+
+class AckStateBudget(Protocol):
+    """The room that a subscription's cursor has left."""
+
+    def room(self, topic: TopicName, subscription: str, *, ranges: int | None = None) -> AckStateRoom:
+        """The room now; ``ranges`` spares a look at the cursor by a caller who has just counted them."""
+        ...
+
+
+class Topics(Protocol):
+    """What brokers tell about topics; asking may load a topic, and creates none."""
+
+    def partitions(self, topic: TopicName) -> int | None:
+        """Number of partitions, 0 for a topic without; None when a broker knows no such topic."""
+        ...
+
+    def partition_of_ledger(self, topic: TopicName, partitions: int, ledger_id: LedgerId) -> int | None:
+        """The partition whose managed ledger lists the ledger, None when none does."""
+        ...
+
+    def subscriptions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> Mapping[str, SubscriptionFacts]:
+        """The topic's subscriptions by name, asked now or at most so long ago.
+
+        Raises `NotFoundError` when there is no such topic.
+        """
+        ...
+
+    def state(self, topic: TopicName) -> TopicState:
+        """Its ledgers and cursors. Raises `NotFoundError` when there is no such topic."""
+        ...
+
+    def delay_policy(self, topic: TopicName) -> DelayPolicy:
+        """How this topic's delayed messages come due; may be some seconds old."""
+        ...
+
+    def broker_ahead_ms(self) -> int:
+        """By how many milliseconds the brokers' clocks are known to be ahead of this machine's, at least 0."""
+        ...
+
+
+class StoredAckState(Protocol):
+    """What of a cursor a broker would recover after a crash."""
+
+    def read(
+        self, topic: TopicName, subscription: str, known_ledger: LedgerId | None, known_last_entry: int
+    ) -> PositionRanges | None:
+        """The acknowledged positions in the cursor's last entry known to be stored, or None while nothing is.
+
+        ``known_ledger`` and ``known_last_entry`` are what the broker said of the cursor's ledger; a newer entry that
+        bookies hold may not be acknowledged yet and is not read.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """An acknowledgement the broker has confirmed.
+
+    Attributes:
+        confirmed_ms: this machine's clock when the last confirmation was in hand.
+    """
+
+    confirmed_ms: int
+
+
+class Acknowledger(Protocol):
+    """A consumer that takes no message: it joins a subscription, acknowledges positions, and leaves."""
+
+    def acknowledge(
+        self,
+        topic: TopicName,
+        subscription: SubscriptionFacts,
+        positions: Sequence[Position],
+        once_joined: Callable[[], None] | None = None,
+    ) -> Acknowledged:
+        """Have the broker acknowledge every position, each for itself, and confirm it.
+
+        ``once_joined`` is called at most once, when the broker has let the consumer in: nothing is acknowledged before
+        it returns, or when it raises. When the broker refused the consumer it was not called.
+
+        Raises:
+            ConflictError: the subscription does not admit this consumer (another type is in use).
+            NotFoundError: the topic or the subscription is gone; nothing is created.
+            OutcomeUnknownError: some may have been acknowledged and some not.
+        """
+        ...
+
+    def close(self) -> None:
+        """Leave every subscription; idempotent."""
+        ...
+
+
+LogRecords = Sequence[tuple[str, bytes | None]]
+"""Keys and values, None for a key that is forgotten."""
+
+
+class CancellationTopic(Protocol):
+    """The log: a compacted topic of key and value, in which None as value forgets the key."""
+
+    def ensure(self) -> None:
+        """Create and configure the topic where it is missing; idempotent."""
+        ...
+
+    def append(self, records: LogRecords) -> None:
+        """Store all, in order for each key; returns when every one is durable.
+
+        Raises:
+            TemporaryError: at least one is not known to be stored.
+        """
+        ...
+
+    def follow(
+        self, apply: Callable[[LogRecords], None], caught_up: Callable[[int], None], stopped: Callable[[], bool]
+    ) -> None:
+        """Apply every record of the topic in order, several at a time, then new ones as they come, until ``stopped``.
+
+        ``caught_up`` is called once, when everything stored before the call has been applied, with the number of
+        entries that could not be read, or were compacted away meanwhile. Raises TemporaryError when records may have
+        been missed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WholeMessage:
+    """A message to be published again.
+
+    Attributes:
+        positions: every entry it is made of, in order; several for a chunked one.
+    """
+
+    topic: TopicName
+    positions: tuple[Position, ...]
+
+
+class Republisher(Protocol):
+    """Publishes a waiting message again with another due time."""
+
+    def republish(self, message: WholeMessage, deliver_at_ms: int | None, properties: Mapping[str, str]) -> str:
+        """Publish the same payload, key and properties, plus ``properties``; the new message's id as Java prints it.
+
+        Stored before it returns. ``deliver_at_ms`` None means now. A repeated call publishes twice.
+
+        Raises:
+            PermanentError: the message cannot be published again, or the broker refused it; nothing was stored.
+            TemporaryError: nothing was sent.
+            OutcomeUnknownError: the copy may have been stored, or be stored yet.
+        """
+        ...

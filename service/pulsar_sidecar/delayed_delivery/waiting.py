@@ -1,0 +1,152 @@
+"""What waits in a subscription's backlog, counted by due time.
+
+Invariant: every entry of a page is counted once for each subscription that has not acknowledged it, as exactly one of
+delayed, due, undelayed and unreadable; a chunked message counts with its last chunk.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from pulsar_sidecar.delayed_delivery.facts import EntryAnswer, EntryFacts, SubscriptionType, TopicState
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.positions import Position
+
+BEFORE_EVERYTHING: Final = Position(LedgerId(0), EntryId(-1))
+_PLACE: Final = re.compile(r"(\d{1,9}):(\d{1,18}):(-1|\d{1,18})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DueMessage:
+    """One waiting message; the order is by due time."""
+
+    due_ms: int
+    topic: str
+    position: Position
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One subscription's part of a page.
+
+    Attributes:
+        delayed: messages that are not due yet.
+        due: delayed messages that are due and not acknowledged: being delivered, or delivered already.
+        undelayed: messages without a due time.
+        unreadable: entries that could not be read.
+        by_due_second: delayed messages by the second, since the epoch, at which they are due.
+    """
+
+    subscription: str
+    type: SubscriptionType
+    delayed: int = 0
+    due: int = 0
+    undelayed: int = 0
+    unreadable: int = 0
+    by_due_second: Counter[int] = field(default_factory=Counter)
+    next: DueMessage | None = None
+    last: DueMessage | None = None
+
+    def count(self, topic: str, position: Position, answer: EntryAnswer, now_ms: int) -> None:
+        """Take one entry into account that the subscription has not acknowledged."""
+        if not isinstance(answer, EntryFacts):
+            self.unreadable += 1
+            return
+        if answer.marker or (answer.chunk is not None and answer.chunk.chunk_id != answer.chunk.total - 1):
+            return
+        messages = answer.messages_in_batch or 1
+        if answer.deliver_at_ms is None:
+            self.undelayed += messages
+        elif answer.deliver_at_ms <= now_ms:
+            self.due += messages
+        else:
+            self._add(DueMessage(answer.deliver_at_ms, topic, position), messages)
+
+    def _add(self, message: DueMessage, messages: int) -> None:
+        self.delayed += messages
+        self.by_due_second[message.due_ms // 1000] += messages
+        self.next = message if self.next is None else min(self.next, message)
+        self.last = message if self.last is None else max(self.last, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a page ends: a partition (0 for a topic without) and the last entry looked at there."""
+
+    partition: int
+    position: Position
+
+    def __str__(self) -> str:
+        return f"{self.partition}:{self.position}"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPage:
+    """So many entries of the backlog.
+
+    Attributes:
+        after: where to go on; None at the end.
+        entries_read: entries that at least one subscription has not acknowledged.
+        entries_left: entries beyond the page, acknowledged ones included.
+    """
+
+    now_ms: int
+    subscriptions: tuple[Waiting, ...]
+    after: Place | None
+    entries_read: int
+    entries_left: int
+
+
+class WaitingMessages(Protocol):
+    """The service as its doors see it."""
+
+    def waiting(self, topic: TopicName, subscription: str | None, after: Place | None, limit: int) -> WaitingPage:
+        """Look at up to ``limit`` entries of the backlog of one subscription, or of all durable ones.
+
+        Raises:
+            NotFoundError: there is no such topic, or no such subscription.
+            TemporaryError: it could not be read.
+        """
+        ...
+
+
+def parse_place(text: str) -> Place:
+    """The inverse of `Place.__str__`.
+
+    Raises:
+        InvalidInputError: it is no place.
+    """
+    match = _PLACE.fullmatch(text)
+    if match is None:
+        raise InvalidInputError("after must be what an earlier answer said there, such as 0:4711:99")
+    partition, ledger_id, entry_id = map(int, match.groups())
+    return Place(partition, Position(LedgerId(ledger_id), EntryId(entry_id)))
+
+
+def entries_beyond(state: TopicState, position: Position) -> int:
+    """How many entries the topic has after a position."""
+    beyond = 0
+    for span in state.ledgers:
+        if span.ledger_id > position.ledger_id:
+            beyond += span.last_entry + 1
+        elif span.ledger_id == position.ledger_id:
+            beyond += max(0, span.last_entry - position.entry_id)
+    return beyond
+
+
+def count_all(
+    counts: Collection[tuple[Waiting, PositionRanges]],
+    topic: str,
+    answers: Mapping[Position, EntryAnswer],
+    now_ms: int,
+) -> None:
+    """Take entries into account for every subscription that has not acknowledged them."""
+    for position, answer in answers.items():
+        for waiting, acknowledged in counts:
+            if position not in acknowledged:
+                waiting.count(topic, position, answer, now_ms)

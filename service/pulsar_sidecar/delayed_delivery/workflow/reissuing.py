@@ -1,0 +1,318 @@
+"""Publishes a waiting message again with another due time, and cancels the old one (expedite, reschedule).
+
+The order is part of the safety: look, record the intent in the log, publish, record the copy, cancel the old message.
+An intent publishes at most once. Whoever finds an intent without a copy (the caller who asks again, or the leading
+sidecar after a crash) looks for the copy by its property and goes on from there; he never publishes another one.
+
+The copy is published before the old message is cancelled, and is never cancelled itself: somebody else may have gone on
+with the same intent and cancelled the old message. So whatever breaks, the message is delivered at least once.
+"""
+
+import secrets
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+import structlog
+
+from pulsar_sidecar.delayed_delivery.asserting import over_by_ms
+from pulsar_sidecar.delayed_delivery.cancelling import CancelOptions, Cause, Outcome, Proof, Target, Verdict
+from pulsar_sidecar.delayed_delivery.checking import check_entry, choose_subscriptions
+from pulsar_sidecar.delayed_delivery.operating import Reissued, linked
+from pulsar_sidecar.delayed_delivery.planning import Looked
+from pulsar_sidecar.delayed_delivery.ports import WholeMessage
+from pulsar_sidecar.delayed_delivery.reissue_intents import REISSUE_PROPERTY, CopySearch, ReissueIntent
+from pulsar_sidecar.delayed_delivery.selecting import positions_after
+from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller, not_again
+from pulsar_sidecar.delayed_delivery.workflow.world import Configuration, Memory, World
+from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError, SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import EntryId
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.positions import Position
+
+log = structlog.get_logger("delayed-delivery")
+
+_ROOM_MS = 2000
+"""A message that is due sooner than this after the earliest dispatch is left alone: it comes by itself."""
+_READ_BACK_SECONDS = 10.0
+_READ_BACK_EVERY_SECONDS = 0.01
+_LEADER_WAITS_MS = 5000
+"""So long the leading sidecar leaves an intent to the sidecar that was asked."""
+_LEADER_RETRIES_MS = 2000
+_LONGEST_BACKOFF_MS = 60_000
+_READ_AT_ONCE = 5000
+_PORTIONS_AT_ONCE = 4
+"""So much of what was stored since an intent is looked at before other work gets its turn."""
+
+
+@dataclass(slots=True)
+class _Left:
+    """An intent that the leading sidecar sees to: how far it has come, and when it tries again."""
+
+    search: CopySearch
+    due_ms: int = 0
+    wait_ms: int = _LEADER_RETRIES_MS
+    told: set[str] = field(default_factory=set)
+
+    def postpone(self, now_ms: int, deliver_at_ms: int) -> None:
+        """Wait longer each time, but not beyond the due time; after it the intent is soon over."""
+        self.due_ms = min(now_ms + self.wait_ms, max(deliver_at_ms, now_ms + _LEADER_RETRIES_MS))
+        self.wait_ms = min(2 * self.wait_ms, _LONGEST_BACKOFF_MS)
+
+
+class Reissuer:
+    """One message at a time."""
+
+    def __init__(
+        self, world: World, memory: Memory, canceller: Canceller, configuration: Configuration, stop: threading.Event
+    ) -> None:
+        self._world = world
+        self._memory = memory
+        self._intents = memory.intents
+        self._canceller = canceller
+        self._configuration = configuration
+        self._stop = stop
+        self._left: dict[str, _Left] = {}
+
+    # --- asked -----------------------------------------------------------------------------------------------------
+
+    def reissue(self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions) -> Reissued:
+        """See `operating.DelayedDeliveryService.reissue`; ``topic`` holds the entry."""
+        self._memory.await_log(self._configuration.log_patience_ms)
+        if not self._memory.follows:
+            raise TemporaryError("the sidecar is not connected to its cancellation log; nothing was done, try again")
+        intent = self._intents.valid((topic, target.position))
+        if intent is None:
+            begun = self._begin(topic, target, deliver_at_ms, options)
+            if isinstance(begun, Verdict):
+                return Reissued(None, deliver_at_ms, Outcome(topic, target, (begun,)))
+            intent = begun
+        objection = _other_request(intent, target, deliver_at_ms)
+        if objection is not None:
+            return Reissued(None, deliver_at_ms, Outcome(topic, target, (objection,)))
+        return self._go_on(intent, target)
+
+    def _begin(
+        self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions
+    ) -> ReissueIntent | Verdict:
+        """The intent that counts now, or why the message is left alone."""
+        looked, wanted = self._canceller.examine(topic, target)
+        if isinstance(wanted, Verdict):
+            # Another request may just have published it again, and cancelled it.
+            return self._intents.valid((topic, target.position)) or wanted
+        objection = self._objection(looked, target)
+        if objection is not None:
+            return objection
+        intent = ReissueIntent(
+            topic,
+            target.position,
+            secrets.token_hex(8),
+            wanted.deliver_at_ms,
+            deliver_at_ms,
+            self._world.clock.now_ms(),
+            _stored_until(looked),
+            options.requested_by,
+        )
+        valid = self._recorded(intent)
+        if valid.token != intent.token:
+            self._intents.drop(intent)
+            return valid
+        # The log may have been slow to come back: the message may be due by now, or cancelled.
+        objection = self._objection(looked, target) or self._cancelled_meanwhile(topic, target)
+        if objection is not None:
+            self._intents.drop(intent)
+            return objection
+        return self._publish(intent, wanted.entries)
+
+    def _cancelled_meanwhile(self, topic: TopicName, target: Target) -> Verdict | None:
+        known = next((one for one in self._memory.find(topic, target.position) if one.proof.open), None)
+        return None if known is None else not_again(known.verdict())
+
+    def _objection(self, looked: Looked, target: Target) -> Verdict | None:
+        if target.subscriptions:
+            return _FOR_ALL
+        chosen = choose_subscriptions((), looked.subscriptions)
+        if chosen.others or len(chosen.warnings) > 1:
+            reason = "; ".join([*(one.reason or "" for one in chosen.others), *chosen.warnings[1:]])
+            return _refused(Cause.SUBSCRIPTION_TYPE, f"a copy would be a second delivery for some: {reason}")
+        soonest_ms = self._world.brokers_now_ms() + looked.policy.earliest_lead_ms + _ROOM_MS
+        checked = check_entry(target, looked.entries[target.position], looked.policy, soonest_ms)
+        return checked if isinstance(checked, Verdict) else None
+
+    def _recorded(self, intent: ReissueIntent) -> ReissueIntent:
+        """The intent that counts once this one has come back from the log, and with it everything written before."""
+        try:
+            self._intents.write(intent)
+        except SidecarError:
+            self._intents.drop(intent)  # it may be stored all the same, and would keep the message from being asked for
+            raise
+        clock = self._world.clock
+        give_up = clock.monotonic_seconds() + _READ_BACK_SECONDS
+        while not (self._memory.follows and self._intents.holds(intent)):
+            if clock.monotonic_seconds() > give_up:
+                self._intents.drop(intent)
+                raise TemporaryError("the sidecar does not keep up with its cancellation log; nothing was published")
+            clock.wait_seconds(_READ_BACK_EVERY_SECONDS, self._stop)
+        return self._intents.valid((intent.topic, intent.position)) or intent
+
+    def _publish(self, intent: ReissueIntent, entries: Sequence[Position]) -> ReissueIntent:
+        message = WholeMessage(intent.topic, tuple(entries))
+        properties = linked(intent.position, {REISSUE_PROPERTY: intent.token})
+        try:
+            copy = self._world.republisher.republish(message, intent.new_deliver_at_ms, properties)
+        except OutcomeUnknownError as error:
+            log.warning("a copy may have been published", topic=str(intent.topic), error=str(error))
+            return intent
+        except SidecarError:
+            self._intents.drop(intent)  # nothing was published
+            raise
+        return self._with_copy(intent, copy)
+
+    # --- going on --------------------------------------------------------------------------------------------------
+
+    def _go_on(self, intent: ReissueIntent, target: Target) -> Reissued:
+        """From wherever the intent has come to; what is done already is not done again."""
+        if intent.copy is None:
+            found = self._found(intent)
+            if found is None:
+                verdict = Verdict(None, Proof.UNKNOWN, Cause.UNCONFIRMED, _unconfirmed(intent))
+                return Reissued(None, intent.new_deliver_at_ms, Outcome(intent.topic, target, (verdict,)))
+            intent = self._with_copy(intent, found)
+        verdicts = self._known(intent) if intent.done else self._finish(intent)
+        return Reissued(intent.copy, intent.new_deliver_at_ms, Outcome(intent.topic, target, verdicts))
+
+    def _finish(self, intent: ReissueIntent) -> tuple[Verdict, ...]:
+        """Cancel the old message."""
+        old = Target(intent.position, intent.deliver_at_ms)
+        options = CancelOptions(defer=True, requested_by=intent.requested_by)
+        (outcome,) = self._canceller.cancel(intent.topic, [old], options)
+        if not any(one.proof is Proof.REFUSED for one in outcome.verdicts):  # otherwise the leading sidecar tries again
+            self._intents.write(replace(intent, done=True))
+        return outcome.verdicts
+
+    def _known(self, intent: ReissueIntent) -> tuple[Verdict, ...]:
+        """What became of the old message, on each subscription."""
+        known = {one.subscription: one.verdict() for one in self._memory.find(intent.topic, intent.position)}
+        subscriptions = self._world.topics.subscriptions(intent.topic)
+        for name in {one.name for one in choose_subscriptions((), subscriptions).admitted} - known.keys():
+            known[name] = Verdict(name, Proof.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN)
+        return tuple(known.values()) or (Verdict(None, Proof.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN),)
+
+    def _with_copy(self, intent: ReissueIntent, copy: str) -> ReissueIntent:
+        known = replace(intent, copy=copy)
+        self._intents.write(known)
+        return known
+
+    def _found(self, intent: ReissueIntent) -> str | None:
+        """The message id of the copy, looked for among what was stored since the intent.
+
+        The leading sidecar remembers how far it has looked; a few portions at a time, so that nothing waits for it.
+        """
+        topic, known = intent.topic, self._left.get(intent.token)
+        search = known.search if known else CopySearch(intent.after)
+        positions = positions_after(self._world.topics.state(topic), search.until)
+        for number in range(_PORTIONS_AT_ONCE):
+            fresh = list(islice(positions, max(0, _READ_AT_ONCE - len(search.unreadable))))
+            portion = [*search.unreadable, *fresh]
+            if not portion or (number and not fresh):
+                break
+            search = search.having_read(intent, self._world.entries.read(topic, portion))
+            if known:
+                known.search = search
+            found = search.copy()
+            if found is not None:
+                index = topic.partition_index
+                return f"{found}:{-1 if index is None else index}"
+        if search.unreadable:
+            raise TemporaryError(f"the copy was looked for on {topic}, and an entry could not be read; try again")
+        return None
+
+    # --- leading ---------------------------------------------------------------------------------------------------
+
+    def round(self) -> None:
+        """Finish what other sidecars, or this one, left behind; forget what is over."""
+        intents = self._intents.all() if self._memory.follows else []
+        before, self._left = self._left, {}
+        for intent in intents:
+            self._left[intent.token] = before.get(intent.token) or _Left(CopySearch(intent.after))
+        for intent in intents:
+            left = self._left[intent.token]
+            if self._is_due(intent, left):
+                left.postpone(self._world.clock.now_ms(), intent.deliver_at_ms)
+                self._see_to_or_postpone(intent, left)
+
+    def _is_due(self, intent: ReissueIntent, left: _Left) -> bool:
+        now_ms = self._world.clock.now_ms()
+        if intent.done and self._world.brokers_now_ms() < intent.deliver_at_ms:
+            return False
+        return now_ms >= max(left.due_ms, intent.requested_ms + _LEADER_WAITS_MS)
+
+    def _see_to_or_postpone(self, intent: ReissueIntent, left: _Left) -> None:
+        try:
+            self._see_to(intent, left)
+        except NotFoundError:
+            self._intents.drop(intent)  # the topic is gone
+        except SidecarError as error:
+            _tell_once(left, intent, "a message that was published again is seen to later", str(error))
+
+    def _see_to(self, intent: ReissueIntent, left: _Left) -> None:
+        policy = self._world.topics.delay_policy(intent.topic)
+        is_over = intent.deliver_at_ms <= over_by_ms(policy, self._world.brokers_now_ms())
+        is_valid = self._intents.valid((intent.topic, intent.position)) == intent
+        try:
+            if is_valid and not intent.done:
+                done = self._go_on(intent, Target(intent.position, intent.deliver_at_ms))
+                if done.message_id is None:
+                    reasons = "; ".join(one.reason or one.proof.value for one in done.outcome.verdicts)
+                    _tell_once(left, intent, "a message was not published again", reasons)
+        finally:
+            if is_over:
+                self._intents.drop(intent)
+
+
+def _stored_until(looked: Looked) -> Position:
+    """Whatever is published from now on lies beyond it."""
+    last, ledger = looked.state.last_confirmed, looked.state.written_ledger
+    return last if ledger is None else max(last, Position(ledger, EntryId(-1)))
+
+
+def _other_request(intent: ReissueIntent, target: Target, deliver_at_ms: int | None) -> Verdict | None:
+    """Why a request does not go on with an intent: it asks for something else."""
+    if target.subscriptions:
+        return _FOR_ALL
+    if target.deliver_at_ms not in (None, intent.deliver_at_ms):
+        return _refused(Cause.OTHER_DELIVER_AT, f"the message's deliverAt is {intent.deliver_at_ms}")
+    if deliver_at_ms == intent.new_deliver_at_ms:
+        return None
+    due = "now" if intent.new_deliver_at_ms is None else f"due at {intent.new_deliver_at_ms}"
+    copy = f"as {intent.copy}; name that message" if intent.copy else "and its copy is not known yet"
+    return _refused(Cause.REISSUED, f"the message was published again before, {due}, {copy}")
+
+
+def _refused(cause: Cause, reason: str) -> Verdict:
+    return Verdict(None, Proof.REFUSED, cause, reason)
+
+
+_NOT_KNOWN = "the copy is stored; whether the old message was cancelled in time is not known, or not known any more"
+_FOR_ALL = _refused(Cause.INVALID, "a copy goes to every subscription; leave subscriptionNames out")
+
+
+def _unconfirmed(intent: ReissueIntent) -> str:
+    return (
+        "the broker did not confirm the copy, and none has been found so far: it may still be stored. Nothing is "
+        f"published a second time, and the message stays due at {intent.deliver_at_ms}; ask again to have it looked for"
+    )
+
+
+def _tell_once(left: _Left, intent: ReissueIntent, event: str, reason: str) -> None:
+    if event in left.told:
+        return
+    left.told.add(event)
+    log.warning(
+        event,
+        topic=str(intent.topic),
+        position=str(intent.position),
+        reason=reason,
+        requested_by=intent.requested_by,
+    )

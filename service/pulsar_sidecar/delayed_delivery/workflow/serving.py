@@ -1,0 +1,271 @@
+"""`operating.DelayedDeliveryService`, running: the caller's verbs over a sidecar's loops."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+
+from pulsar_sidecar.delayed_delivery.asserting import BROKER_STORES_EVERY_MS
+from pulsar_sidecar.delayed_delivery.cancelling import (
+    Cancellation,
+    CancelOptions,
+    Cause,
+    Outcome,
+    Proof,
+    Target,
+    Verdict,
+)
+from pulsar_sidecar.delayed_delivery.checking import choose_subscriptions
+from pulsar_sidecar.delayed_delivery.facts import Unreadable
+from pulsar_sidecar.delayed_delivery.leading import Leadership
+from pulsar_sidecar.delayed_delivery.operating import CancelStatus, Reissued
+from pulsar_sidecar.delayed_delivery.selecting import Preview, Selected, Selection, preview, select, waiting_positions
+from pulsar_sidecar.delayed_delivery.workflow.asserter import Asserter
+from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller
+from pulsar_sidecar.delayed_delivery.workflow.loops import Loops
+from pulsar_sidecar.delayed_delivery.workflow.reissuing import Reissuer
+from pulsar_sidecar.delayed_delivery.workflow.world import CancelMetrics, Configuration, Memory, World
+from pulsar_sidecar.model.errors import ConflictError, DisabledError, NotFoundError, SidecarError
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.positions import Position
+
+_BATCH = 5_000
+_BATCHES_AT_ONCE = 4
+_READ_AT_ONCE = 5_000
+_LOOK_AGAIN_SECONDS = BROKER_STORES_EVERY_MS / 1000 / 4
+_SAFE_LEAD_MS = 5_000
+
+
+class DelayedDelivery:
+    """One sidecar's cancelling; every public method is described by `operating.DelayedDeliveryService`."""
+
+    def __init__(self, configuration: Configuration, world: World, name: str, metrics: CancelMetrics) -> None:
+        self._configuration = configuration
+        self._world = world
+        self._stop = threading.Event()
+        self._memory = Memory(world.log)
+        self._canceller = Canceller(world, self._memory, configuration, metrics, self._stop)
+        self._asserter = Asserter(world, self._memory, configuration, metrics, self._stop)
+        self._reissuer = Reissuer(world, self._memory, self._canceller, configuration, self._stop)
+        leadership = Leadership(world.store, name)
+        self._loops = Loops(world, self._memory, self._asserter, self._reissuer, leadership, self._stop)
+        self._batches = ThreadPoolExecutor(_BATCHES_AT_ONCE, thread_name_prefix="cancel-batch")
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the loops; returns at once."""
+        if self._configuration.enabled:
+            self._loops.start()
+
+    def close(self) -> None:
+        """Let another sidecar see to the log, and leave every subscription; idempotent."""
+        self._stop.set()
+        self._loops.join()
+        self._batches.shutdown(wait=True)
+        self._canceller.close()
+        self._world.acknowledger.close()
+
+    def open_cancellations(self) -> int:
+        """How many there are in the log that somebody still has to see to."""
+        return self._memory.open_count
+
+    def cancelling_status(self) -> CancelStatus:
+        return CancelStatus(
+            enabled=self._configuration.enabled,
+            asserting=self._loops.leading,
+            open_cancellations=self._memory.open_count,
+            log_read=self._memory.caught_up.is_set(),
+            last_error=self._loops.last_error,
+        )
+
+    # --- cancelling ------------------------------------------------------------------------------------------------
+
+    def cancel(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[Outcome]:
+        self._check_enabled()
+        outcomes: list[Outcome | None] = [None] * len(targets)
+        places = self._located(topic, targets)
+        for index in places.pop(None, []):
+            outcomes[index] = _nowhere(topic, targets[index])
+        batches = [
+            (place, indexes[begin : begin + _BATCH])
+            for place, indexes in places.items()
+            if place is not None
+            for begin in range(0, len(indexes), _BATCH)
+        ]
+        for (_, indexes), done in zip(batches, self._run(batches, targets, options), strict=True):
+            for index, outcome in zip(indexes, done, strict=True):
+                outcomes[index] = outcome
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _run(
+        self, batches: Sequence[tuple[TopicName, list[int]]], targets: Sequence[Target], options: CancelOptions
+    ) -> Iterable[list[Outcome]]:
+        if len(batches) == 1:
+            place, indexes = batches[0]
+            return [self._cancel_batch(place, [targets[index] for index in indexes], options)]
+        futures = [
+            self._batches.submit(self._cancel_batch, place, [targets[index] for index in indexes], options)
+            for place, indexes in batches
+        ]
+        return [future.result() for future in futures]
+
+    def _cancel_batch(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[Outcome]:
+        outcomes = self._canceller.cancel(topic, targets, options)
+        return self._persisted(topic, outcomes) if options.wait_persisted else outcomes
+
+    def _located(self, topic: TopicName, targets: Sequence[Target]) -> dict[TopicName | None, list[int]]:
+        """The targets' indexes by the topic that holds their entries; None for those of no partition."""
+        partitions = self._world.topics.partitions(topic)
+        if partitions is None:
+            raise NotFoundError(f"there is no topic {topic}")
+        if not partitions:
+            return {topic: list(range(len(targets)))}
+        places: defaultdict[TopicName | None, list[int]] = defaultdict(list)
+        of_ledger: dict[int, TopicName | None] = {}
+        for index, target in enumerate(targets):
+            if target.partition is not None and 0 <= target.partition < partitions:
+                places[topic.partition(target.partition)].append(index)
+            else:
+                ledger_id = target.position.ledger_id
+                if ledger_id not in of_ledger:
+                    found = self._world.topics.partition_of_ledger(topic, partitions, ledger_id)
+                    of_ledger[ledger_id] = None if found is None else topic.partition(found)
+                places[of_ledger[ledger_id]].append(index)
+        return dict(places)
+
+    # --- proof -----------------------------------------------------------------------------------------------------
+
+    def _persisted(self, topic: TopicName, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """The outcomes once everything acknowledged is PERSISTED, or as they are when that takes too long."""
+        clock = self._world.clock
+        give_up = clock.monotonic_seconds() + self._configuration.persist_patience_ms / 1000
+        while self._is_waiting(topic, outcomes) and clock.monotonic_seconds() < give_up:
+            for name in {verdict.subscription for one in outcomes for verdict in one.verdicts if verdict.proof.open}:
+                if name is not None:
+                    self._prove_quietly((topic, name))
+            if self._is_waiting(topic, outcomes):
+                clock.wait_seconds(_LOOK_AGAIN_SECONDS, self._stop)
+        return [self._now(topic, outcome) for outcome in outcomes]
+
+    def _prove_quietly(self, place: tuple[TopicName, str]) -> None:
+        try:
+            self._asserter.prove_for_caller(place)
+        except SidecarError:
+            return  # the answer says how far it came; the loop goes on with it
+
+    def _is_waiting(self, topic: TopicName, outcomes: Sequence[Outcome]) -> bool:
+        return any(
+            verdict.proof in (Proof.ACCEPTED, Proof.ACKED)
+            for outcome in outcomes
+            for verdict in self._now(topic, outcome).verdicts
+        )
+
+    def _now(self, topic: TopicName, outcome: Outcome) -> Outcome:
+        return outcome._replace(verdicts=tuple(self._newest(topic, outcome, verdict) for verdict in outcome.verdicts))
+
+    def _newest(self, topic: TopicName, outcome: Outcome, verdict: Verdict) -> Verdict:
+        if verdict.subscription is None or not verdict.proof.open:
+            return verdict
+        known = self._memory.known(topic, outcome.target.position, verdict.subscription)
+        return verdict if known is None else known.verdict()
+
+    def cancellations(self, topic: TopicName, position: Position) -> list[Cancellation]:
+        self._check_enabled()
+        self._memory.await_log(self._configuration.log_patience_ms)
+        found = self._memory.find(topic, position)
+        if not found:
+            partitions = self._world.topics.partitions(topic) or 0
+            index = (
+                self._world.topics.partition_of_ledger(topic, partitions, position.ledger_id) if partitions else None
+            )
+            found = [] if index is None else self._memory.find(topic.partition(index), position)
+        if not found:
+            raise NotFoundError(f"no cancellation of {position} on {topic} is known, or it is long over")
+        return found
+
+    # --- selections ------------------------------------------------------------------------------------------------
+
+    def preview(self, topic: TopicName, selection: Selection) -> Preview:
+        self._check_enabled()
+        selection.check()
+        now_ms = self._world.brokers_now_ms()
+        exact = replace(
+            selection,
+            due_from_ms=max(selection.due_from_ms or 0, now_ms + _SAFE_LEAD_MS),
+            published_before_ms=min(selection.published_before_ms or now_ms, now_ms),
+        )
+        found, unreadable = self._select(topic, exact, now_ms)
+        return preview(exact, found, unreadable)
+
+    def cancel_selected(
+        self, topic: TopicName, selection: Selection, confirmed_hash: str, options: CancelOptions
+    ) -> Iterator[Outcome]:
+        self._check_enabled()
+        selection.check()
+        found, unreadable = self._select(topic, selection, self._world.brokers_now_ms())
+        again = preview(selection, found, unreadable)
+        if again.hash != confirmed_hash:
+            raise ConflictError(
+                f"the selection finds {again.count} messages now, and not the ones that were previewed (some came due, "
+                "or were acknowledged); nothing was cancelled: preview again and confirm the new hash"
+            )
+        return self._cancel_found(found, selection, options)
+
+    def _cancel_found(
+        self, found: Sequence[Selected], selection: Selection, options: CancelOptions
+    ) -> Iterator[Outcome]:
+        by_topic: defaultdict[TopicName, list[Target]] = defaultdict(list)
+        for one in found:
+            by_topic[one.topic].append(Target(one.position, one.deliver_at_ms, None, selection.subscriptions))
+        for place, targets in by_topic.items():
+            for begin in range(0, len(targets), _BATCH):
+                yield from self._cancel_batch(place, targets[begin : begin + _BATCH], options)
+
+    def _select(self, topic: TopicName, selection: Selection, now_ms: int) -> tuple[list[Selected], int]:
+        partitions = self._world.topics.partitions(topic)
+        if partitions is None:
+            raise NotFoundError(f"there is no topic {topic}")
+        places = [topic.partition(index) for index in range(partitions)] or [topic]
+        found: list[Selected] = []
+        unreadable = 0
+        for place in places:
+            more, failed = self._select_at(place, selection, now_ms)
+            found += more
+            unreadable += failed
+        return found, unreadable
+
+    def _select_at(self, topic: TopicName, selection: Selection, now_ms: int) -> tuple[list[Selected], int]:
+        subscriptions = self._world.topics.subscriptions(topic)
+        state = self._world.topics.state(topic)
+        chosen = choose_subscriptions(selection.subscriptions, subscriptions).admitted
+        cursors = [state.cursors[one.name].acked for one in chosen if one.name in state.cursors]
+        waiting = iter(waiting_positions(state, cursors))
+        found: list[Selected] = []
+        unreadable = 0
+        while portion := list(islice(waiting, _READ_AT_ONCE)):
+            answers = self._world.entries.read(topic, portion)
+            unreadable += sum(isinstance(answer, Unreadable) for answer in answers.values())
+            found += select(topic, selection, answers, now_ms)
+        return found, unreadable
+
+    # --- again -----------------------------------------------------------------------------------------------------
+
+    def reissue(self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions) -> Reissued:
+        self._check_enabled()
+        places = self._located(topic, [target])
+        place = next(iter(places))
+        if place is None:
+            return Reissued(None, deliver_at_ms, _nowhere(topic, target))
+        return self._reissuer.reissue(place, target, deliver_at_ms, options)
+
+    def _check_enabled(self) -> None:
+        if not self._configuration.enabled:
+            raise DisabledError("cancelling delayed messages is off; set delayedMessageCancellingEnabled=true")
+
+
+def _nowhere(topic: TopicName, target: Target) -> Outcome:
+    reason = f"no partition of {topic} has a ledger {target.position.ledger_id}"
+    return Outcome(topic, target, (Verdict(None, Proof.NOT_FOUND, Cause.NO_ENTRY, reason),))

@@ -1,0 +1,228 @@
+"""The last act: what the brokers leaked is found by audits, handed to the sidecar, and gone.
+
+Everything is done with the commands that a user would type; the figures are read from what they leave.
+"""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.ids import LedgerId
+
+_GONE_SECONDS: Final = 90.0
+_CALM_SECONDS: Final = 120.0
+_NEXT_LOOK_SECONDS: Final = 20.0
+_ROWS: Final = "1000000"
+_TABLES: Final = ("orphans", "missing", "unattributed", "usage")
+_EVERY_TABLE: Final = (*(f"--{table}" for table in _TABLES), "--limit", _ROWS)
+
+IMPATIENT: Final = (
+    "--min-age-hours", "0", "--allow-young", "--look-window-hours", "0", "--max-share", "1", "--max-shrink", "1",
+    "--bookkeeper-exclusive-to-cluster",
+)  # fmt: skip
+"""An audience does not sit through three days, and a small cluster's leaks are a large share of it."""
+
+
+class Commands(Protocol):
+    """`demo.commands.Commands`."""
+
+    def run(self, *arguments: str) -> str: ...
+
+    def shown(self, audit: str, *more: str) -> dict[str, Any]: ...
+
+    def on_spark(self, *options: str) -> bool: ...
+
+    def path(self, name: str) -> Path: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What an audit found, in ledgers: unreferenced, referenced but gone, and claimed by nobody known."""
+
+    orphans: int
+    missing: int
+    unattributed: int
+
+    @property
+    def clean(self) -> bool:
+        """There is none."""
+        return not (self.orphans or self.missing or self.unattributed)
+
+    def __str__(self) -> str:
+        return f"{self.orphans} unreferenced, {self.missing} missing and {self.unattributed} unattributed ledgers"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditAct:
+    """What the audits found and what became of it.
+
+    Attributes:
+        first_condemned: ledgers condemned at the first look, which must be none.
+        planned: ledgers in the plan of the second look.
+        leaked: of those that leaked before, and how many of them were in the plan.
+        left: how many of the plan's and of those that leaked still exist at the end.
+        at_end: what the last audit finds, whoever left it; without the references that dangled before the sidecar came.
+        spark_agrees: whether the Spark job's plan and tables were the same; None where there is no Spark.
+        report: the page to look at.
+    """
+
+    first_condemned: int
+    planned: int
+    leaked: int
+    leaked_in_plan: int
+    left: int
+    at_end: Findings
+    spark_agrees: bool | None
+    report: Path
+
+    @property
+    def kept_its_promise(self) -> bool:
+        """Both engines found what had leaked, at the second look and not before, it is deleted, and nothing is left."""
+        found = self.leaked_in_plan == self.leaked and not self.first_condemned
+        return found and self.spark_agrees is True and not self.left and self.at_end.clean
+
+
+class AuditStory:
+    """Plays the act."""
+
+    def __init__(
+        self,
+        commands: Commands,
+        addresses: ClusterAddresses,
+        clock: Clock,
+        say: Callable[[str], None],
+        existing: Callable[[frozenset[LedgerId]], frozenset[LedgerId]],
+    ) -> None:
+        self._commands = commands
+        self._addresses = addresses
+        self._clock = clock
+        self._say = say
+        self._existing = existing
+        self._never = threading.Event()
+
+    def play(self, leaked: frozenset[LedgerId], dangling: frozenset[LedgerId]) -> AuditAct:
+        """Two looks, a plan, its approval, and a last look.
+
+        Args:
+            leaked: ledgers to be found.
+            dangling: ledgers that were missing before the sidecar came; nothing brings them back.
+        """
+        self._say("   an audit condemns what two looks, half a day apart, found unreferenced and three days old;")
+        self._say(f"   this audience gets both at once: {' '.join(IMPATIENT)}")
+        first = self._audit("first", None)
+        self._say("   a first look condemns nothing; the second one makes the plan")
+        second = self._audit("second", "first")
+        spark_agrees = self._on_spark(second)
+        condemned = {row["ledger_id"] for row in second["orphans"]["rows"] if row["standing"] == "condemned"}
+        self._explain(min(condemned, default=None))
+        self._apply(second["summary"])
+        left = self._wait_until_gone(leaked | {LedgerId(ledger_id) for ledger_id in condemned})
+        return AuditAct(
+            first_condemned=_planned(first["summary"]),
+            planned=_planned(second["summary"]),
+            leaked=len(leaked),
+            leaked_in_plan=len(leaked & condemned),
+            left=len(left),
+            at_end=self._at_end(dangling),
+            spark_agrees=spark_agrees,
+            report=self._commands.path("second") / "report.html",
+        )
+
+    def _audit(self, name: str, previous: str | None) -> dict[str, Any]:
+        listing, dump = f"{name}-listing", f"{name}-dump"
+        store = self._addresses.metadata_store_url
+        self._commands.run(
+            "ledgers", "list", "--source", "metadata", "--metadata-store-url", store, "--with-metadata",
+            "--output", listing,
+        )  # fmt: skip
+        self._commands.run("metadata", "dump", "--source", f"zk://{store.removeprefix('zk:')}", "--output", dump)
+        self._commands.run("audit", "run", *_inputs(name, previous), "--output", name, *IMPATIENT)
+        shown = self._commands.shown(name, *_EVERY_TABLE)
+        summary = shown["summary"]
+        for standing, count in summary["orphans"].items():
+            self._say(f"   audit {name}: {count['ledgers']} unreferenced ledgers are {standing}")
+        if not summary["orphans"]:
+            self._say(f"   audit {name}: no unreferenced ledger among {summary['existing']['ledgers']}")
+        return shown
+
+    def _on_spark(self, embedded: dict[str, Any]) -> bool | None:
+        self._say("   the same dump and listing again, with the Spark job")
+        if not self._commands.on_spark(*_inputs("second", "first"), "--output", "second-on-spark", *IMPATIENT):
+            self._say("   PySpark IS NOT INSTALLED, so nothing is compared with the Spark job")
+            return None
+        differing = differences(embedded, self._commands.shown("second-on-spark", *_EVERY_TABLE))
+        same = "the same: the plan, and every row of the four tables"
+        self._say(f"   its answer is {'ANOTHER one: ' + ', '.join(differing) if differing else same}")
+        return not differing
+
+    def _explain(self, ledger_id: int | None) -> None:
+        if ledger_id is not None:
+            text = self._commands.run("audit", "explain", "second", str(ledger_id))
+            for line in text.splitlines():
+                self._say(f"     | {line}")
+
+    def _apply(self, summary: dict[str, Any]) -> None:
+        if not _planned(summary):
+            self._say("   nothing is condemned, so there is nothing to apply")
+            return
+        plan = summary["plan"]["sha256"]
+        self._say(f"   the plan's hash is approved ({plan[:12]}...), and the plan goes to the sidecar")
+        self._commands.run(
+            "audit", "apply", "second", "--execute", "--plan", plan,
+            "--metadata-store-url", self._addresses.metadata_store_url,
+            "--broker-service-url", self._addresses.broker_service_url,
+        )  # fmt: skip
+
+    def _wait_until_gone(self, ledger_ids: frozenset[LedgerId]) -> frozenset[LedgerId]:
+        give_up = self._clock.monotonic_seconds() + _GONE_SECONDS
+        while (left := self._existing(ledger_ids)) and self._clock.monotonic_seconds() < give_up:
+            self._clock.wait_seconds(1.0, self._never)
+        self._say(f"   {len(left)} of the {len(ledger_ids)} ledgers are left")
+        return left
+
+    def _at_end(self, dangling: frozenset[LedgerId]) -> Findings:
+        """What the last look finds, and still finds later: brokers write some things down a minute after the fact."""
+        give_up = self._clock.monotonic_seconds() + _CALM_SECONDS
+        look = 1
+        while True:
+            findings = findings_of(self._audit(f"last-{look}", "second"), dangling)
+            if findings.clean or self._clock.monotonic_seconds() >= give_up:
+                return findings
+            self._say(f"   {findings}; what brokers have yet to write down looks like that for a minute, so once more")
+            self._clock.wait_seconds(_NEXT_LOOK_SECONDS, self._never)
+            look += 1
+
+
+def differences(embedded: dict[str, Any], spark: dict[str, Any]) -> list[str]:
+    """In what two audits of the same inputs differ, as ``audit show`` tells them: the plan, or rows of tables."""
+    plans = [] if embedded["summary"]["plan"] == spark["summary"]["plan"] else ["plan"]
+    return plans + [table for table in _TABLES if _rows(embedded, table) != _rows(spark, table)]
+
+
+def findings_of(shown: dict[str, Any], dangling: frozenset[LedgerId]) -> Findings:
+    """What an audit found, as ``audit show`` tells it, without the references that dangled before."""
+    summary = shown["summary"]
+    return Findings(
+        orphans=sum(count["ledgers"] for count in summary["orphans"].values()),
+        missing=len({row["ledger_id"] for row in shown["missing"]["rows"]} - dangling),
+        unattributed=summary["unattributed"]["ledgers"],
+    )
+
+
+def _rows(shown: dict[str, Any], table: str) -> tuple[int, list[str]]:
+    """How many rows there are in all, and those that are shown, in an order of their own."""
+    return shown[table]["all"], sorted(json.dumps(row, sort_keys=True) for row in shown[table]["rows"])
+
+
+def _inputs(name: str, previous: str | None) -> list[str]:
+    before = [] if previous is None else ["--previous", previous]
+    return ["--dump", f"{name}-dump", "--listing", f"{name}-listing", *before]
+
+
+def _planned(summary: dict[str, Any]) -> int:
+    return 0 if summary["plan"] is None else int(summary["plan"]["rows"])

@@ -1,0 +1,155 @@
+"""The act of the delayed messages: some are cancelled, both brokers are killed, and the rest comes when it is due.
+
+Every number is counted on the cluster in this run, by a client that is no part of the sidecar.
+"""
+
+import json
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import requests
+
+from pulsar_sidecar.demo.stage import Stage
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import TemporaryError
+
+_TOPIC: Final = "reminders"
+_SUBSCRIPTION: Final = "senders"
+_MESSAGES: Final = 60
+_DELAY_SECONDS: Final = 30.0
+_PATIENCE_SECONDS: Final = 180.0
+_BROKERS: Final = ("broker-1", "broker-2")
+_REQUEST_SECONDS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAct:
+    """What became of the delayed messages.
+
+    Attributes:
+        proofs: how many cancellations were answered with which proof.
+        delivered: cancelled ones that were delivered all the same.
+        lost: others that were not delivered.
+        repeated: others that were delivered more than once.
+    """
+
+    sent: int
+    cancelled: int
+    proofs: dict[str, int]
+    delivered: int
+    lost: int
+    repeated: int
+
+    @property
+    def kept_its_promise(self) -> bool:
+        """Exactly the others were delivered."""
+        return not (self.delivered or self.lost) and self.proofs == {"PERSISTED": self.cancelled}
+
+
+class CancelStory:
+    """Plays it."""
+
+    def __init__(
+        self, stage: Stage, client: Any, shared: Any, sidecar_url: str, clock: Clock, say: Callable[[str], None]
+    ) -> None:
+        self._stage = stage
+        self._shared = shared
+        self._client = client
+        self._url = f"{sidecar_url}/admin/v2/persistent/public/default/{_TOPIC}"
+        self._clock = clock
+        self._say = say
+        self._never = threading.Event()
+
+    def play(self) -> CancelAct:
+        """Send, cancel a random half, kill the brokers, and see what is delivered."""
+        topic = f"persistent://public/default/{_TOPIC}"
+        self._client.subscribe(topic, _SUBSCRIPTION, consumer_type=self._shared).close()
+        self._say(f"   {_MESSAGES} messages for {_DELAY_SECONDS:.0f} seconds from now, and a random half is cancelled")
+        ids = self._send(topic)
+        chosen = set(random.sample(range(_MESSAGES), _MESSAGES // 2))
+        proofs = self._cancel([ids[number] for number in sorted(chosen)])
+        self._say(
+            f"   {', '.join(f'{count} {proof}' for proof, count in proofs.items())}; killing both brokers (kill -9)"
+        )
+        self._kill_brokers()
+        counts = self._receive(topic, set(range(_MESSAGES)) - chosen)
+        return CancelAct(
+            sent=_MESSAGES,
+            cancelled=len(chosen),
+            proofs=dict(proofs),
+            delivered=len(chosen & counts.keys()),
+            lost=len(set(range(_MESSAGES)) - chosen - counts.keys()),
+            repeated=sum(count > 1 for number, count in counts.items() if number not in chosen),
+        )
+
+    def _send(self, topic: str) -> list[Any]:
+        producer = self._client.create_producer(topic, batching_enabled=False)
+        after = timedelta(seconds=_DELAY_SECONDS)
+        ids = [producer.send(str(number).encode(), deliver_after=after) for number in range(_MESSAGES)]
+        producer.close()
+        return ids
+
+    def _cancel(self, ids: Sequence[Any]) -> Counter[str]:
+        lines = "\n".join(json.dumps({"ledgerId": one.ledger_id(), "entryId": one.entry_id()}) for one in ids)
+        answer = requests.post(
+            f"{self._url}/cancelDelayedMessages", data=lines, params={"wait": "persisted"}, timeout=_REQUEST_SECONDS
+        )
+        if not answer.ok:
+            raise TemporaryError(f"the sidecar did not cancel: {answer.text[:300]}")
+        return Counter(one["proof"] for line in answer.text.splitlines() for one in json.loads(line)["verdicts"])
+
+    def _kill_brokers(self) -> None:
+        for broker in _BROKERS:
+            self._stage.cluster.kill(broker)
+        self._say("   both brokers are dead; starting them again")
+        with ThreadPoolExecutor(len(_BROKERS)) as restarts:
+            list(restarts.map(self._stage.cluster.restart, _BROKERS))
+
+    def _receive(self, topic: str, expected: set[int]) -> Counter[int]:
+        """What is delivered, until everything expected has been, and two seconds more."""
+        give_up = self._clock.monotonic_seconds() + _PATIENCE_SECONDS
+        consumer = self._subscribed(topic, give_up)
+        counts: Counter[int] = Counter()
+        missing_since: float | None = None
+        while self._clock.monotonic_seconds() < give_up:
+            number = _next(consumer)
+            if number is not None:
+                counts[number] += 1
+            if expected <= counts.keys():
+                missing_since = missing_since or self._clock.monotonic_seconds()
+                if self._clock.monotonic_seconds() - missing_since > 2:
+                    break
+        consumer.close()
+        self._say(f"   {len(counts)} messages were delivered when they were due")
+        return counts
+
+    def _subscribed(self, topic: str, give_up: float) -> Any:
+        """A consumer, as soon as brokers that just started serve the topic."""
+        while True:
+            try:
+                return self._client.subscribe(topic, _SUBSCRIPTION, consumer_type=self._shared)
+            except Exception as error:
+                if not _of_the_client(error) or self._clock.monotonic_seconds() >= give_up:
+                    raise
+
+
+def _of_the_client(error: Exception) -> bool:
+    # The client's exceptions have one home, which is not here.
+    return type(error).__module__ == "_pulsar"
+
+
+def _next(consumer: Any) -> int | None:
+    try:
+        message = consumer.receive(timeout_millis=500)
+    except Exception as error:
+        if not (_of_the_client(error) and type(error).__name__ == "Timeout"):
+            raise
+        return None
+    consumer.acknowledge(message)
+    return int(message.data())

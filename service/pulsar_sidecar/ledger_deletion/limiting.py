@@ -1,0 +1,177 @@
+"""How many deletions may be in flight at a time, for the sake of the metadata store's other clients.
+
+A deletion occupies the store for longer than others' requests do, since it also notifies every broker and bookie.
+Whoever asks meanwhile waits behind the deletions in flight: their number, not their rate, decides about another
+client's slowest requests. The law is TCP's: a bit more while probes are in time, half when one is late.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from pulsar_sidecar.model.clocks import Clock
+
+LOWEST_LEVEL: Final = 1.0
+FIRST_LEVEL: Final = 8.0
+HIGHEST_LEVEL: Final = 50.0
+"""More only queue: 20 to 50 in flight keep ZooKeeper busy."""
+_GROWTH: Final = 0.125
+"""From half of the highest level to the highest in 200 probes: in balance, at most one in 100 or so is late."""
+_CUT: Final = 0.5
+_LEAST_IDLE_P99_SECONDS: Final = 0.005
+"""A quicker store is no reason to be late earlier: a busy machine varies by as much."""
+_STALL_SECONDS: Final = 0.1
+_BLIND_SECONDS: Final = 5.0
+
+_IDLE_AFTER_SECONDS: Final = 1.0
+_PROBES: Final = 100
+"""So many make a 99th percentile: of the last 20 idle seconds, so that how the sidecar began is soon forgotten."""
+_WORKING_INTERVAL_SECONDS: Final = 0.005
+_IDLE_INTERVAL_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReadings:
+    """What the adaptive limit knows; None is what it does not know (yet).
+
+    Attributes:
+        level: deletions that may be in flight to the metadata store at a time.
+        idle_p99_ms: milliseconds a probe of the store takes while this sidecar does nothing, 99th percentile.
+        recent_p99_ms: the same of the last probes during which a deletion was in flight.
+    """
+
+    level: float
+    idle_p99_ms: float | None
+    recent_p99_ms: float | None
+
+
+class AdaptiveLimit:
+    """Steers by probes, small requests that measure the store's latency as another client would see it.
+
+    Only a probe during which a deletion was in flight says what deletions do to others. It is late when it takes
+    longer than ``factor`` times the idle 99th percentile, which counts as 5 ms at least. A late one halves the level,
+    one over 100 ms takes it to 1, and so does having had no answer for seconds. Any thread may call it.
+    """
+
+    def __init__(self, clock: Clock, factor: float) -> None:
+        """``factor``: how many times its idle p99 another client's p99 may be."""
+        self._clock = clock
+        self._factor = factor
+        self._lock = threading.Lock()
+        self._level = FIRST_LEVEL
+        self._in_flight = 0
+        self._batches = 0
+        now = clock.monotonic_seconds()
+        self._answered_at = self._worked_at = now - _IDLE_AFTER_SECONDS
+        self._observed_at = now
+        self._idle: deque[float] = deque(maxlen=_PROBES)
+        self._recent: deque[float] = deque(maxlen=_PROBES)
+        self._idle_p99_seconds: float | None = None
+
+    # --- what the metadata store's driver asks and tells --------------------------------------------------------------
+
+    def most_in_flight(self) -> int:
+        """How many deletions may be in flight now; to be asked before each transaction."""
+        with self._lock:
+            if self._clock.monotonic_seconds() - self._observed_at > _BLIND_SECONDS:
+                self._level = LOWEST_LEVEL
+            return int(self._level)
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Around a transaction with deletions: from sending it to its answer."""
+        with self._lock:
+            self._in_flight += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_flight -= 1
+                self._answered_at = self._worked_at = self._clock.monotonic_seconds()
+
+    # --- what the worker tells ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Around a batch: what is measured meanwhile is not idle, even while nothing is in flight.
+
+        A batch asks brokers too, which share the store's machines and ask it themselves.
+        """
+        with self._lock:
+            self._batches += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._batches -= 1
+                self._worked_at = self._clock.monotonic_seconds()
+
+    # --- what the probe asks and tells --------------------------------------------------------------------------------
+
+    def probe_interval_seconds(self) -> float:
+        """When the next probe is due after this one."""
+        with self._lock:
+            is_idle = self._is_idle_since(self._clock.monotonic_seconds())
+            return _IDLE_INTERVAL_SECONDS if is_idle else _WORKING_INTERVAL_SECONDS
+
+    def observe(self, seconds: float) -> None:
+        """A probe took so long."""
+        with self._lock:
+            self._observed_at = self._clock.monotonic_seconds()
+            sent_at = self._observed_at - seconds
+            if self._overlaps(sent_at):
+                self._recent.append(seconds)
+                self._steer(seconds)
+            elif self._is_idle_since(sent_at):
+                self._idle.append(seconds)
+                if len(self._idle) == _PROBES:
+                    self._idle_p99_seconds = percentile(self._idle, 0.99)
+
+    def overdue(self, seconds: float) -> None:
+        """A probe has taken so long already and has no answer yet; its end is still to be told (`observe`)."""
+        with self._lock:
+            if seconds > _STALL_SECONDS and self._overlaps(self._clock.monotonic_seconds() - seconds):
+                self._level = LOWEST_LEVEL
+
+    # --- what operators ask ------------------------------------------------------------------------------------------
+
+    def readings(self) -> LimitReadings:
+        """For the status and the metrics."""
+        with self._lock:
+            recent_p99 = percentile(self._recent, 0.99) if self._recent else None
+            return LimitReadings(self._level, _milliseconds(self._idle_p99_seconds), _milliseconds(recent_p99))
+
+    # --- the law -----------------------------------------------------------------------------------------------------
+
+    def _steer(self, seconds: float) -> None:
+        if seconds > _STALL_SECONDS:
+            self._level = LOWEST_LEVEL
+        elif seconds > self._late_seconds():
+            self._level = max(LOWEST_LEVEL, self._level * _CUT)
+        else:
+            self._level = min(HIGHEST_LEVEL, self._level + _GROWTH)
+
+    def _late_seconds(self) -> float:
+        return self._factor * max(_LEAST_IDLE_P99_SECONDS, self._idle_p99_seconds or 0.0)
+
+    def _overlaps(self, sent_at: float) -> bool:
+        """Whether a deletion was in flight at any moment since then."""
+        return self._in_flight > 0 or self._answered_at > sent_at
+
+    def _is_idle_since(self, moment: float) -> bool:
+        """Whether this sidecar has let the store alone from a while before that moment until now."""
+        at_work = self._in_flight > 0 or self._batches > 0
+        return not at_work and moment - self._worked_at >= _IDLE_AFTER_SECONDS
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest of ``values`` that so large a share of them does not exceed."""
+    ascending = sorted(values)
+    return ascending[max(0, -int(-share * len(ascending) // 1) - 1)]

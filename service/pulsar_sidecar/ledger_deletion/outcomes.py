@@ -1,0 +1,187 @@
+"""What the outcome topic keeps: for every record what was decided, from which reads, and the deleted ledger's bytes.
+
+One message carries one step of one batch. ``judged`` is written, and received by the topic, before anything is
+deleted: so the bytes that bring a ledger back are durable first. ``settled`` is written before the records are
+acknowledged.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import orjson
+
+from pulsar_sidecar.ledger_deletion.deciding import Delete, DeleteOffloaded, Verdict
+from pulsar_sidecar.ledger_deletion.facts import Facts, Referenced, StoredLedger, Unreferenced
+from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.ids import LedgerId
+
+MAX_MESSAGE_BYTES = 1_000_000
+
+JUDGED = "judged"
+SETTLED = "settled"
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How one record ended, or why it goes on: a line of the ``settled`` step.
+
+    ``decision`` is ``deleted``, ``kept``, ``retry``, ``dead-letter``, ``set-aside`` or ``rejected``.
+    """
+
+    decision: str
+    reason: str
+    detail: str
+    message_id: str
+    record: PendingDeleteLedgerInfo | None
+    facts: Facts | None = None
+    conditional: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLedger:
+    """A ledger's metadata as the outcome topic kept it before the deletion."""
+
+    ledger_id: LedgerId
+    path: str
+    metadata: bytes
+    at_ms: int
+
+
+def judged_messages(
+    sidecar: str, at_ms: int, judged: Sequence[tuple[str, Facts, Delete | DeleteOffloaded]]
+) -> list[bytes]:
+    """The ``judged`` step of a batch: what is about to be deleted, by which version, with its bytes."""
+    entries = (_judged_entry(message_id, facts, verdict) for message_id, facts, verdict in judged)
+    return list(_messages(JUDGED, sidecar, at_ms, entries))
+
+
+def settled_messages(sidecar: str, at_ms: int, settlements: Sequence[Settlement]) -> list[bytes]:
+    """The ``settled`` step of a batch: how each record ended."""
+    return list(_messages(SETTLED, sidecar, at_ms, (_settled_entry(settlement) for settlement in settlements)))
+
+
+def note_message(sidecar: str, at_ms: int, kind: str, document: dict[str, object]) -> bytes:
+    """Anything else worth keeping: an undelete, the end of a topic deletion."""
+    return next(_messages(kind, sidecar, at_ms, [document]))
+
+
+def kept_ledgers(payload: bytes) -> list[KeptLedger]:
+    """The ledgers whose bytes a ``judged`` message keeps; empty for other messages.
+
+    Raises:
+        UndecodableError: the message is none of ours.
+    """
+    try:
+        document = json.loads(payload)
+        if document["step"] != JUDGED:
+            return []
+        return [
+            KeptLedger(
+                LedgerId(entry["ledgerId"]),
+                _own_path(entry["ledgerId"], entry["ledger"]["path"]),
+                base64.b64decode(entry["ledger"]["metadata"], validate=True),
+                document["atMs"],
+            )
+            for entry in document["entries"]
+            if "ledger" in entry
+        ]
+    except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
+        raise UndecodableError(f"an outcome message cannot be read: {type(error).__name__}") from error
+
+
+def _own_path(ledger_id: object, path: object) -> str:
+    # What is brought back is written there, so a forged message must not choose the place.
+    if not isinstance(ledger_id, int) or not isinstance(path, str):
+        raise TypeError("a kept ledger has an id and a path")
+    if not path.endswith(ledger_path(LedgerId(ledger_id), root="")):
+        raise ValueError("a kept ledger's path is not its own")
+    return path
+
+
+def _judged_entry(message_id: str, facts: Facts, verdict: Verdict) -> dict[str, object]:
+    entry = {**_identity(facts.record), "messageId": message_id, "reads": _reads(facts)}
+    if isinstance(verdict, Delete):
+        entry["ledger"] = {
+            "path": verdict.ledger.path,
+            "version": verdict.ledger.version,
+            "createdMs": verdict.ledger.created_ms,
+            "metadata": base64.b64encode(verdict.ledger.raw).decode(),
+        }
+    return entry
+
+
+def _settled_entry(settlement: Settlement) -> dict[str, object]:
+    entry: dict[str, object] = {
+        **(_identity(settlement.record) if settlement.record else {}),
+        "messageId": settlement.message_id,
+        "decision": settlement.decision,
+        "reason": settlement.reason,
+        "detail": settlement.detail[:500],
+    }
+    if settlement.facts is not None:
+        entry["reads"] = _reads(settlement.facts)
+    if settlement.record is not None and settlement.record.mark.marked_version is not None:
+        entry["markedVersion"] = settlement.record.mark.marked_version
+    if not settlement.conditional:
+        entry["conditional"] = False
+    return entry
+
+
+def _identity(record: PendingDeleteLedgerInfo) -> dict[str, object]:
+    return {
+        "ledgerId": record.ledger_id,
+        "topicName": str(record.topic),
+        "ledgerComponent": record.component,
+        "ledgerType": record.ledger_type,
+    }
+
+
+def _reads(facts: Facts) -> dict[str, object]:
+    reads: dict[str, object] = {"atMs": facts.now_ms}
+    if isinstance(facts.ledger, StoredLedger):
+        reads[facts.ledger.path] = facts.ledger.version
+    match facts.references:
+        case Referenced(by):
+            reads[by.path] = by.version
+        case Unreferenced(read):
+            reads.update({guard.path: guard.version for guard in read})
+        case _:
+            reads["unknown"] = facts.references.reason
+    if facts.owner is not None:
+        reads["owner"] = facts.owner.broker
+    return reads
+
+
+def _messages(step: str, sidecar: str, at_ms: int, entries: Iterable[dict[str, object]]) -> Iterator[bytes]:
+    head = _json({"step": step, "sidecar": sidecar, "atMs": at_ms})[:-1] + b',"entries":['
+    pending: list[bytes] = []
+    size = 0
+    for entry in entries:
+        text = _json(entry)
+        if pending and size + len(text) > MAX_MESSAGE_BYTES:
+            yield head + b",".join(pending) + b"]}"
+            pending, size = [], 0
+        pending.append(text)
+        size += len(text) + 1
+    if pending:
+        yield head + b",".join(pending) + b"]}"
+
+
+def _json(document: dict[str, object]) -> bytes:
+    try:
+        return orjson.dumps(document)
+    except orjson.JSONEncodeError:
+        # A text that is not valid Unicode, which the standard library writes as an escape.
+        return json.dumps(document, separators=(",", ":"), default=_value).encode()
+
+
+def _value(member: object) -> object:
+    if isinstance(member, Enum):
+        return member.value
+    raise TypeError(f"{type(member).__name__} cannot be written as JSON")

@@ -1,0 +1,378 @@
+"""What ledger deletion needs from the world, as small protocols that fakes and adapters satisfy alike.
+
+Every method raises `TemporaryError` when the other side could not be asked and `OutcomeUnknownError` when an answer
+to a change was lost. No method reports an absence that it did not read.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext
+from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, TopicName
+
+
+class DeletionTopic(Enum):
+    """The four topics of the service; the value is the local name in ``persistent://pulsar/system``."""
+
+    PENDING = "__ledger_deletion"
+    RETRY = "__ledger_deletion-RETRY"
+    DEAD_LETTER = "__ledger_deletion-DLQ"
+    OUTCOME = "__ledger_deletion-OUTCOME"
+
+
+SYSTEM_NAMESPACE = "pulsar/system"
+
+
+# --- brokers -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerView:
+    """What the broker that has a topic loaded says it uses (``internalStats``).
+
+    ``cursors`` names every cursor the broker holds open; ``reading`` holds the ledgers at which a cursor's read
+    position stands, non-durable readers included.
+    """
+
+    broker: str
+    cursors: frozenset[CursorName]
+    ledgers: frozenset[LedgerId]
+    cursor_ledgers: frozenset[LedgerId]
+    schema_ledgers: frozenset[LedgerId]
+    compacted_ledger: LedgerId | None
+    reading: frozenset[LedgerId]
+
+
+class LiveOwners(Protocol):
+    """The brokers that own topics right now."""
+
+    def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, OwnerView]:
+        """The owner's view of each topic that is loaded somewhere; a topic that is loaded nowhere is left out.
+
+        Asks for no topic that no broker names as loaded. Raises `TemporaryError` unless every live broker was asked.
+        """
+        ...
+
+    def owner_url(self, topic: TopicName) -> str | None:
+        """The web service URL of the broker that owns the topic's bundle, or None when no broker does.
+
+        Assigns nothing: it reads the ownership that exists.
+        """
+        ...
+
+
+class BrokersMetadata(Protocol):
+    """The metadata that the brokers work on."""
+
+    def mismatch(self) -> str | None:
+        """How it differs from the metadata that the sidecar works on; None if it is the same.
+
+        Raises:
+            TemporaryError: the brokers did not say.
+        """
+        ...
+
+
+class TopicAdmin(Protocol):
+    """The admin REST calls that the first phase makes (Pulsar ``PersistentTopics``)."""
+
+    def load_topic(self, topic: TopicName) -> None:
+        """Have a broker own and load the topic, and wait until it has; nothing is created.
+
+        Raises:
+            PermanentError: a broker knows no such topic, or refuses.
+            OutcomeUnknownError, TemporaryError: it is not known to be loaded.
+        """
+        ...
+
+    def shadow_topics(self, topic: TopicName) -> Sequence[TopicName]:
+        """The shadows that brokers replicate the topic to (``GET .../shadowTopics``); none for an unknown topic."""
+        ...
+
+    def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
+        """``DELETE /admin/v2/persistent/...`` (``.../partitions`` when partitioned), following redirects.
+
+        Raises:
+            NotFoundError: the broker knows no such topic.
+            BrokerRefusedError: any other 4xx, with the broker's own status and reason.
+            OutcomeUnknownError: 5xx, a timeout or a broken connection after sending.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectedClients:
+    """Who is connected to a topic.
+
+    ``replicators`` counts the producers through which brokers replicate its source to a shadow topic.
+    """
+
+    consumers: int = 0
+    producers: int = 0
+    replicators: int = 0
+
+
+class EndangeredSources(Protocol):
+    """Which shadow topics endanger their sources (PIP-180)."""
+
+    def endangered_source(self, topic: TopicName) -> str | None:
+        """The source whose ledgers brokers may delete when they load this topic, or None; loads nothing.
+
+        Raises:
+            TemporaryError: the metadata store or the brokers did not answer.
+        """
+        ...
+
+
+class ShadowAdmin(Protocol):
+    """The admin REST calls that deleting a shadow topic takes (Pulsar ``PersistentTopics``).
+
+    Every call that names a topic raises `NotFoundError` when a broker knows no such topic, and `BrokerRefusedError` on
+    any other refusal.
+    """
+
+    def keeps_forever(self, topic: TopicName) -> bool:
+        """Whether the topic's own retention policy is infinite in time and size; loads nothing."""
+        ...
+
+    def keep_forever(self, topic: TopicName) -> None:
+        """Set that policy; brokers apply it within moments."""
+        ...
+
+    def shadow_topics(self, source: TopicName) -> list[str]:
+        """The topics to which the source's messages are replicated (``shadowTopics``); loads nothing."""
+        ...
+
+    def set_shadow_topics(self, source: TopicName, shadows: Sequence[str]) -> None:
+        """Replace that list."""
+        ...
+
+    def unload(self, topic: TopicName) -> None:
+        """Close the topic at its broker; loads nothing that stays loaded."""
+        ...
+
+    def clients(self, topic: TopicName) -> ConnectedClients:
+        """Who is connected; loads the topic."""
+        ...
+
+    def can_load(self, topic: TopicName) -> bool:
+        """Have the owner load the topic, or wait until a load under way has ended; whether it is loaded then."""
+        ...
+
+    def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
+        """See `TopicAdmin.delete_topic`."""
+        ...
+
+
+# --- topics of the service -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """One message to publish.
+
+    ``sequence_id`` None lets the producer count on from its last one; ``deliver_after_ms`` None means at once;
+    ``event_time_ms`` None means that there is none.
+    """
+
+    payload: bytes
+    key: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    sequence_id: int | None = None
+    deliver_after_ms: int | None = None
+    event_time_ms: int | None = None
+
+
+class PublishResult(Enum):
+    """What is known of one message after `Publisher.publish`."""
+
+    STORED = "stored"
+    ALREADY_STORED = "already stored"
+    """An earlier attempt had stored it: it was read back, or the broker recognised it (PIP-6)."""
+    NOT_STORED = "not stored"
+    """Refused before it left, or the broker refused it."""
+    UNKNOWN = "unknown"
+    """No answer: counts as not sent."""
+
+    @property
+    def stored(self) -> bool:
+        """Whether the message is durably in the topic."""
+        return self in (PublishResult.STORED, PublishResult.ALREADY_STORED)
+
+
+class Publisher(Protocol):
+    """A producer with a stable name on one topic (PIP-6)."""
+
+    def publish(self, messages: Sequence[OutgoingMessage]) -> list[PublishResult]:
+        """Send all, wait for every receipt; one result each, in order. Thread-safe."""
+        ...
+
+    def close(self) -> None:
+        """Give the name free; idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message received but not yet acknowledged.
+
+    Attributes:
+        handle: what the consumer needs to acknowledge it; opaque here.
+        message_id: ``ledgerId:entryId:partitionIndex[:batchIndex]``, as Java prints it.
+        topic: full URI of the topic it came from, partition included.
+        redelivery_count: how often the broker has delivered it before.
+    """
+
+    handle: object
+    payload: bytes
+    key: str | None
+    properties: Mapping[str, str]
+    message_id: str
+    topic: str
+    publish_time_ms: int
+    redelivery_count: int = 0
+    event_time_ms: int | None = None
+
+
+class PendingDeletions(Protocol):
+    """The Shared consumer over ``__ledger_deletion`` and its retry topic."""
+
+    def receive(self) -> list[Delivery]:
+        """The next batch, at most the configured size; empty after the configured wait."""
+        ...
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Finish these messages for good."""
+        ...
+
+    def postpone(self, deliveries: Sequence[Delivery]) -> None:
+        """Have them delivered again after the configured short delay, without counting a retry."""
+        ...
+
+    def overdue(self, late_ms: int, limit: int) -> list[Delivery]:
+        """Messages of the retry topic that were due more than ``late_ms`` ago and are still not acknowledged.
+
+        Reads the topic directly, beside the broker's delayed tracker; `acknowledge` takes them.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give unfinished messages back to the other sidecars; idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The work that is waiting, as brokers count it.
+
+    Attributes:
+        per_topic: estimated messages not acknowledged yet, by topic (partitions and retry).
+        oldest_publish_ms: publish time of the oldest of them, None when there is none.
+        measured_ms: when it was measured.
+    """
+
+    per_topic: Mapping[str, int]
+    oldest_publish_ms: int | None
+    measured_ms: int
+
+    @property
+    def total(self) -> int:
+        """PIP-186 ``estimatedInflightDeletionLedgerCount``."""
+        return sum(self.per_topic.values())
+
+
+class DeadLetters(Protocol):
+    """The messages on ``__ledger_deletion-DLQ``, held by a subscription of their own until redriven.
+
+    One user at a time: a second raises `ConflictError`.
+    """
+
+    def receive(self, limit: int) -> list[Delivery]:
+        """Up to ``limit`` waiting dead letters, oldest first."""
+        ...
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Take them off the dead-letter topic."""
+        ...
+
+    def close(self) -> None:
+        """Leave the others where they are; idempotent."""
+        ...
+
+
+class DeletionTopics(Protocol):
+    """The four topics, and ways to write and read them."""
+
+    def ensure(self) -> None:
+        """Create what is missing, with its partitions, retention, subscriptions and deduplication; idempotent."""
+        ...
+
+    def warnings(self) -> Sequence[str]:
+        """Settings of the cluster that hinder retries or endanger records, as `ensure` left them."""
+        ...
+
+    def publisher(self, topic: DeletionTopic, producer_name: str, *, first_use: bool = False) -> Publisher:
+        """A producer under that stable name.
+
+        ``first_use`` promises that nobody has produced under it before, so that what it stored earlier need not be
+        looked for.
+
+        Raises:
+            ConflictError: another process uses the name now.
+        """
+        ...
+
+    def pending(self) -> PendingDeletions:
+        """A new Shared consumer."""
+        ...
+
+    def dead_letters(self) -> DeadLetters:
+        """Exclusive access to the dead letters."""
+        ...
+
+    def outcomes_since(self, since_ms: int, *, quickly: bool = False) -> Iterator[bytes]:
+        """Payloads of ``__ledger_deletion-OUTCOME`` published since then, oldest first, up to now.
+
+        Read ``quickly``, some may be lacking; otherwise the topic is gone through from its beginning.
+        """
+        ...
+
+    def backlog(self) -> Backlog:
+        """Measure the backlog now."""
+        ...
+
+
+# --- storage -------------------------------------------------------------------------------------------------------
+
+
+class OffloadedLedgers(Protocol):
+    """Copies of ledgers in tiered storage (``LedgerOffloader``)."""
+
+    def delete_offloaded(
+        self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName
+    ) -> "OffloadDeletion":
+        """Delete the data and index objects of one offload attempt, after checking that they are what they claim.
+
+        Raises:
+            PermanentError: the driver is unknown or not configured, or the objects belong to somebody else.
+        """
+        ...
+
+
+class OffloadDeletion(Enum):
+    """What became of an offloaded copy."""
+
+    DELETED = "deleted"
+    GONE = "gone"
+    """Nothing was there."""
+
+
+class DirectLedgerDeletion(Protocol):
+    """The fallback where the metadata store cannot be reached: BookKeeper's own, unconditional delete."""
+
+    def delete(self, ledger_id: LedgerId) -> None:
+        """``DELETE /api/v1/ledger/delete``; a ledger that is gone already is success."""
+        ...

@@ -1,0 +1,369 @@
+"""Deletes a shadow topic (PIP-180) and leaves its source as it was: one stage a call, until it is done.
+
+A shadow's managed ledger lists its source's ledgers, and stock brokers delete whatever a topic lists. So the broker is
+asked to delete the shadow only when no node of it leads to the source any more and no broker has it loaded. The
+invariant: wherever it stops, no broker is asked to delete, or left free to trim, a topic that lists a ledger of the
+source. Every stage may be taken again from its beginning, by any sidecar.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import assert_never
+
+from pulsar_sidecar.ledger_deletion.operating import ShadowDeletionStage, ShadowDeletionStatus
+from pulsar_sidecar.ledger_deletion.ports import LiveOwners, ShadowAdmin
+from pulsar_sidecar.ledger_deletion.shadow_deletion.detaching import (
+    detached,
+    detached_partitioned_topic,
+    is_detached,
+    is_partitioned_topic_detached,
+)
+from pulsar_sidecar.ledger_deletion.shadow_deletion.finding import Shadow, find_shadow
+from pulsar_sidecar.ledger_deletion.shadow_deletion.operation import (
+    SHADOW_DELETIONS,
+    HeldShadowDeletion,
+    ShadowDeletion,
+    decode_shadow_deletion,
+    encode_shadow_deletion,
+    shadow_deletion_path,
+)
+from pulsar_sidecar.ledger_deletion.shadow_deletion.sources import check_sources
+from pulsar_sidecar.ledger_ownership.partitions import partition_count
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.shadows import source_topic
+from pulsar_sidecar.model.errors import (
+    AlreadyExistsError,
+    BrokerRefusedError,
+    ConflictError,
+    NotFoundError,
+    OutcomeUnknownError,
+    SidecarError,
+    TemporaryError,
+)
+from pulsar_sidecar.model.ids import OperationId
+from pulsar_sidecar.model.metadata import MetadataStore, Node
+from pulsar_sidecar.model.names import TopicName
+
+_REPORT_KEPT_MS = 24 * 3_600_000
+_PARTITIONS_A_CALL = 50
+"""A call has to be answered before its client gives up waiting."""
+_BETWEEN_UNLOADS_MS = 15_000
+_RETRIED_REFUSALS = (409, 412)
+"""What brokers answer to a deletion while clients or another change are in its way."""
+
+
+class _NotYetError(TemporaryError):
+    """The stage cannot be completed at this moment; the text says what it waits for."""
+
+
+class ShadowDeleter:
+    """Begins deletions of shadow topics and goes on with them."""
+
+    def __init__(self, store: MetadataStore, admin: ShadowAdmin, owners: LiveOwners, ledgers_root: str) -> None:
+        self._store = store
+        self._admin = admin
+        self._owners = owners
+        self._root = ledgers_root
+        self._unloaded_ms: dict[OperationId, int] = {}
+        """When this process unloaded the sources of a deletion whose replicators it still waits for."""
+
+    def advance(self, operation_id: OperationId, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
+        """Begin the topic's deletion, under the new id, or take the next stage of the one that was begun.
+
+        Raises:
+            NotFoundError: there is no such topic.
+            ConflictError: it is not a shadow topic, or clients are connected to it.
+            BrokerRefusedError, NotAuthorizedError: a broker refuses a call; what was done so far stays.
+        """
+        held = self._held(topic)
+        if held is None:
+            return self._begin(operation_id, find_shadow(self._store, topic), requested_by, None).status()
+        if held.deletion.stage is ShadowDeletionStage.DONE:
+            again = self._found_again(topic)
+            return (
+                held.deletion.status()
+                if again is None
+                else self._begin(operation_id, again, requested_by, held).status()
+            )
+        deletion = self._grown(held.deletion)
+        try:
+            following = self._after_stage(deletion)
+        except (TemporaryError, OutcomeUnknownError, NotFoundError) as error:
+            return deletion.status(str(error))
+        return self._written(following, held).status()
+
+    def _after_stage(self, deletion: ShadowDeletion) -> ShadowDeletion:
+        match deletion.stage:
+            case ShadowDeletionStage.VERIFYING | ShadowDeletionStage.DONE:
+                return self._verify(deletion)
+            case _ if self._vanished(deletion):
+                return deletion.at(ShadowDeletionStage.VERIFYING)
+            case ShadowDeletionStage.PROTECTING:
+                return self._protect(deletion)
+            case ShadowDeletionStage.DISCONNECTING:
+                return self._disconnect(deletion)
+            case ShadowDeletionStage.DETACHING:
+                return self._detach(deletion)
+            case ShadowDeletionStage.REMOVING:
+                return self._remove(deletion)
+            case _:
+                assert_never(deletion.stage)
+
+    # --- beginning ---------------------------------------------------------------------------------------------------
+
+    def _begin(
+        self,
+        operation_id: OperationId,
+        shadow: Shadow,
+        requested_by: str | None,
+        former: HeldShadowDeletion | None,
+    ) -> ShadowDeletion:
+        deletion = self._planned(operation_id, shadow, requested_by)
+        self._refuse_clients(deletion)
+        self._forget_old_reports()
+        if former is not None:
+            return self._written(deletion, former)
+        try:
+            self._store.create(shadow_deletion_path(shadow.topic), encode_shadow_deletion(deletion))
+        except AlreadyExistsError as error:
+            raise TemporaryError(f"another sidecar has just begun to delete {shadow.topic}; ask again") from error
+        return deletion
+
+    def _found_again(self, topic: TopicName) -> Shadow | None:
+        """The shadow that was created under the name of one that was deleted."""
+        try:
+            return find_shadow(self._store, topic)
+        except (NotFoundError, ConflictError):
+            return None
+
+    def _planned(self, operation_id: OperationId, shadow: Shadow, requested_by: str | None) -> ShadowDeletion:
+        check = check_sources(self._store, shadow.sources, self._root)
+        return ShadowDeletion(
+            operation_id=operation_id,
+            topic=shadow.topic,
+            partitions=shadow.partitions,
+            source=shadow.source,
+            sources=shadow.sources,
+            incarnations=shadow.incarnations,
+            requested_by=requested_by,
+            requested_ms=self._store.now_ms(),
+            check=check,
+            missing_before=check.missing,
+        )
+
+    def _forget_old_reports(self) -> None:
+        oldest_ms = self._store.now_ms() - _REPORT_KEPT_MS
+        for name in self._store.children(SHADOW_DELETIONS) or []:
+            node = self._store.read(f"{SHADOW_DELETIONS}/{name}")
+            if node is not None and node.modified_ms < oldest_ms and _is_done(node):
+                self._store.delete(node.path, node.version)
+
+    # --- stages ------------------------------------------------------------------------------------------------------
+
+    def _protect(self, deletion: ShadowDeletion) -> ShadowDeletion:
+        """Whoever loads the shadow from now on trims nothing: what it would trim is the source's."""
+        self._refuse_clients(deletion)
+        if not self._admin.keeps_forever(deletion.topic):
+            self._admin.keep_forever(deletion.topic)
+        if not self._admin.keeps_forever(deletion.topic):
+            raise _NotYetError(f"the broker has not taken up infinite retention for {deletion.topic} yet")
+        return deletion.at(ShadowDeletionStage.DISCONNECTING)
+
+    def _disconnect(self, deletion: ShadowDeletion) -> ShadowDeletion:
+        """Have the source replicate nothing to it.
+
+        The replicator's producer outlives its policy until the source is unloaded, and would create the name again.
+        """
+        self._take_out_of_list(deletion)
+        self._unload_sources(deletion)
+        if self._refuse_clients(deletion):
+            raise _NotYetError(f"the source's replicator is still connected to {deletion.topic}")
+        self._unloaded_ms.pop(deletion.operation_id, None)
+        return deletion.at(ShadowDeletionStage.DETACHING)
+
+    def _unload_sources(self, deletion: ShadowDeletion) -> None:
+        """Once for some seconds of calls: it disconnects the source's clients, and replicators go a little later."""
+        last_ms = self._unloaded_ms.get(deletion.operation_id)
+        if last_ms is not None and 0 <= self._store.now_ms() - last_ms < _BETWEEN_UNLOADS_MS:
+            return
+        # Brokers unload a partitioned topic's partitions at once.
+        for source in dict.fromkeys(source.base if deletion.partitioned else source for source in deletion.sources):
+            self._unload(source)
+        self._unloaded_ms[deletion.operation_id] = self._store.now_ms()
+
+    def _take_out_of_list(self, deletion: ShadowDeletion) -> None:
+        source = source_topic(deletion.source)
+        if source is None:
+            return
+        # Policies belong to the partitioned topic, whichever partition a shadow's source may be.
+        with suppress(NotFoundError):
+            listed = self._admin.shadow_topics(source.base)
+            if str(deletion.topic) in listed:
+                self._admin.set_shadow_topics(source.base, [each for each in listed if each != str(deletion.topic)])
+                if str(deletion.topic) in self._admin.shadow_topics(source.base):
+                    raise _NotYetError(f"the broker still lists {deletion.topic} among the shadow topics of {source}")
+
+    def _detach(self, deletion: ShadowDeletion) -> ShadowDeletion:
+        if self._refuse_clients(deletion):
+            return deletion.at(ShadowDeletionStage.DISCONNECTING)
+        self._detach_nodes(deletion)
+        return deletion.at(ShadowDeletionStage.REMOVING)
+
+    def _detach_nodes(self, deletion: ShadowDeletion) -> None:
+        """The partitioned topic's node first: while it names the source, brokers list its ledgers again."""
+        self._change_node(
+            deletion,
+            partitioned_topic_path(deletion.topic),
+            lambda data: is_partitioned_topic_detached(data, deletion.no_source),
+            lambda data: detached_partitioned_topic(data, deletion.no_source),
+        )
+        left = [shadow for shadow in deletion.shadows if not self._is_gone_or_detached(deletion, shadow)]
+        for shadow in left[:_PARTITIONS_A_CALL]:
+            self._unload(shadow)
+            self._change_node(
+                deletion,
+                managed_ledger_path(shadow.managed_ledger_name),
+                lambda data: is_detached(data, deletion.no_source, spells_source=not deletion.partitioned),
+                lambda data: detached(data, deletion.no_source, spells_source=not deletion.partitioned),
+            )
+        _require_few(left, "to be detached")
+
+    def _is_gone_or_detached(self, deletion: ShadowDeletion, shadow: TopicName) -> bool:
+        node = self._own_node(deletion, managed_ledger_path(shadow.managed_ledger_name))
+        return node is None or self._is_detached(deletion, node)
+
+    def _change_node(
+        self,
+        deletion: ShadowDeletion,
+        path: str,
+        is_changed: Callable[[bytes], bool],
+        changed: Callable[[bytes], bytes],
+    ) -> None:
+        node = self._own_node(deletion, path)
+        if node is None or is_changed(node.data):
+            return
+        try:
+            self._store.write(path, changed(node.data), node.version)
+        except (ConflictError, NotFoundError) as error:
+            raise _NotYetError(f"a broker changed {path} at the same time") from error
+
+    def _remove(self, deletion: ShadowDeletion) -> ShadowDeletion:
+        """Have the broker delete what is left, each managed ledger right after it was found to list nothing."""
+        paths = {shadow: managed_ledger_path(shadow.managed_ledger_name) for shadow in deletion.shadows}
+        left = [shadow for shadow, path in paths.items() if self._own_node(deletion, path) is not None]
+        for shadow in left[:_PARTITIONS_A_CALL]:
+            self._require_unloaded(deletion, shadow)
+            self._require_detached(deletion, (partitioned_topic_path(deletion.topic), paths[shadow]))
+            self._ask_broker(shadow, partitioned=False)
+        _require_few(left, "to be deleted")
+        path = partitioned_topic_path(deletion.topic)
+        if self._own_node(deletion, path) is not None:
+            self._require_detached(deletion, (*paths.values(), path))
+            self._ask_broker(deletion.topic, partitioned=True)
+        if not self._vanished(deletion):
+            raise _NotYetError(f"the broker has not deleted all of {deletion.topic} yet")
+        return deletion.at(ShadowDeletionStage.VERIFYING)
+
+    def _require_unloaded(self, deletion: ShadowDeletion, shadow: TopicName) -> None:
+        self._unload(shadow)
+        # Asking waits for a load that began before the nodes were changed, which may list the ledgers again.
+        if self._admin.can_load(shadow):
+            self._detach_nodes(deletion)
+            raise _NotYetError(f"a broker still has {shadow} loaded")
+
+    def _require_detached(self, deletion: ShadowDeletion, paths: Sequence[str]) -> None:
+        """None of these leads to the source, and the last one, which the broker is to delete, is still there."""
+        nodes = [self._own_node(deletion, path) for path in paths]
+        if nodes[-1] is None:
+            raise _NotYetError(f"{deletion.topic} was deleted meanwhile")
+        if not all(self._is_detached(deletion, node) for node in nodes if node is not None):
+            self._detach_nodes(deletion)
+            raise _NotYetError(f"a broker listed the source's ledgers in {deletion.topic} again")
+
+    def _is_detached(self, deletion: ShadowDeletion, node: Node) -> bool:
+        if node.path == partitioned_topic_path(deletion.topic):
+            has_more_partitions = partition_count(node.data) != deletion.partitions
+            return is_partitioned_topic_detached(node.data, deletion.no_source) and not has_more_partitions
+        return is_detached(node.data, deletion.no_source, spells_source=not deletion.partitioned)
+
+    def _ask_broker(self, topic: TopicName, *, partitioned: bool) -> None:
+        try:
+            self._admin.delete_topic(topic, partitioned=partitioned, force=False)
+        except NotFoundError:
+            return
+        except BrokerRefusedError as error:
+            if error.status not in _RETRIED_REFUSALS:
+                raise
+            raise _NotYetError(f"the broker does not delete {topic} yet: {error.reason}") from error
+
+    def _verify(self, deletion: ShadowDeletion) -> ShadowDeletion:
+        return deletion.checked(check_sources(self._store, deletion.sources, self._root))
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def _refuse_clients(self, deletion: ShadowDeletion) -> int:
+        """How many replicators are connected, once no client is.
+
+        Only a shadow that is loaded anyway is asked: a load may be what destroys the source.
+        """
+        replicators = 0
+        for shadow in self._owners.views(deletion.shadows):
+            clients = self._admin.clients(shadow)
+            if clients.consumers or clients.producers:
+                raise ConflictError(
+                    f"{clients.consumers} consumers or readers and {clients.producers} producers are connected to "
+                    f"{shadow}; close them and run the same command again"
+                )
+            replicators += clients.replicators
+        return replicators
+
+    def _unload(self, shadow: TopicName) -> None:
+        with suppress(NotFoundError):
+            self._admin.unload(shadow)
+
+    def _own_node(self, deletion: ShadowDeletion, path: str) -> Node | None:
+        """The node, unless it belongs to a topic that was created again under the name."""
+        node = self._store.read(path)
+        if node is None or deletion.incarnations.get(path) == node.created_order:
+            return node
+        partitioned = partitioned_topic_path(deletion.topic)
+        # A partition that was created since belongs to the same topic as long as the partitioned topic's node stays.
+        is_own = path != partitioned and self._own_node_exists(deletion, partitioned)
+        return node if is_own else None
+
+    def _own_node_exists(self, deletion: ShadowDeletion, path: str) -> bool:
+        node = self._store.read(path)
+        return node is not None and deletion.incarnations.get(path) == node.created_order
+
+    def _vanished(self, deletion: ShadowDeletion) -> bool:
+        return not any(self._own_node_exists(deletion, path) for path in deletion.incarnations)
+
+    def _grown(self, deletion: ShadowDeletion) -> ShadowDeletion:
+        """With the partitions that were added since it was begun."""
+        node = self._own_node(deletion, partitioned_topic_path(deletion.topic)) if deletion.partitioned else None
+        return deletion if node is None else deletion.with_partitions(partition_count(node.data))
+
+    # --- the operation's node ----------------------------------------------------------------------------------------
+
+    def _held(self, topic: TopicName) -> HeldShadowDeletion | None:
+        node = self._store.read(shadow_deletion_path(topic))
+        return None if node is None else HeldShadowDeletion(decode_shadow_deletion(node.data), node.version)
+
+    def _written(self, deletion: ShadowDeletion, held: HeldShadowDeletion) -> ShadowDeletion:
+        try:
+            self._store.write(shadow_deletion_path(deletion.topic), encode_shadow_deletion(deletion), held.version)
+        except (ConflictError, NotFoundError) as error:
+            raise TemporaryError(f"another sidecar goes on with the deletion of {deletion.topic}; ask again") from error
+        return deletion
+
+
+def _require_few(left: Sequence[TopicName], what: str) -> None:
+    if len(left) > _PARTITIONS_A_CALL:
+        raise _NotYetError(f"{len(left) - _PARTITIONS_A_CALL} partitions are still {what}")
+
+
+def _is_done(node: Node) -> bool:
+    try:
+        return decode_shadow_deletion(node.data).stage is ShadowDeletionStage.DONE
+    except SidecarError:
+        return False

@@ -1,0 +1,100 @@
+"""The backlog as brokers count it, measured ahead of those who ask.
+
+Asking the brokers takes longer than an answer may take. So while anybody asks, a thread measures again and again, and
+answers come from memory. Invariant: what is answered was measured at most a second ago, or is measured now.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pulsar_sidecar.ledger_deletion.ports import Backlog
+from pulsar_sidecar.model.clocks import Clock, StopSignal
+from pulsar_sidecar.model.errors import SidecarError
+
+MAX_AGE_MS = 1_000
+_PERIOD_SECONDS = 0.4
+_INTEREST_SECONDS = 3.0
+_LOOK_SECONDS = 0.2
+_ATTENTIVE_SECONDS = 0.0001
+"""How long a thread that computes keeps the interpreter from one that has a request to answer. Python's default, 5 ms,
+is more than an answer may take, and each answer needs the interpreter several times."""
+
+
+class BacklogMemory:
+    """The last measurement, for any number of threads."""
+
+    def __init__(self, measure: Callable[[], Backlog], clock: Clock) -> None:
+        """``measure`` asks the brokers; it may take its time, and raise one of `model.errors`."""
+        self._measure = measure
+        self._clock = clock
+        self._measuring = threading.Lock()
+        self._backlog: Backlog | None = None
+        self._asked_at: float | None = None
+
+    def remembered(self) -> Backlog | None:
+        """The last measurement unless it is too old; never waits, and has the thread measure again (`keep_fresh`)."""
+        self._asked_at = self._clock.monotonic_seconds()
+        return self._young()
+
+    def fresh(self) -> Backlog:
+        """The last measurement, or a new one when it is too old.
+
+        Raises:
+            TemporaryError: the brokers cannot be asked.
+        """
+        young = self._young()
+        if young is not None:
+            return young
+        with self._measuring:
+            # Somebody else may have measured meanwhile.
+            return self._young() or self._measured()
+
+    def keep_fresh(self, stop: StopSignal) -> None:
+        """Measure again and again while anybody asks for what is remembered; returns when stopped."""
+        while not stop.is_set():
+            if self._is_asked():
+                with _attentive():
+                    self._keep_fresh_while_asked(stop)
+            else:
+                self._clock.wait_seconds(_LOOK_SECONDS, stop)
+
+    def _keep_fresh_while_asked(self, stop: StopSignal) -> None:
+        while self._is_asked() and not stop.is_set():
+            began = self._clock.monotonic_seconds()
+            self._renew()
+            passed = self._clock.monotonic_seconds() - began
+            self._clock.wait_seconds(max(0.0, _PERIOD_SECONDS - passed), stop)
+
+    def _is_asked(self) -> bool:
+        return self._asked_at is not None and self._clock.monotonic_seconds() - self._asked_at <= _INTEREST_SECONDS
+
+    def _young(self) -> Backlog | None:
+        backlog = self._backlog
+        if backlog is None or not 0 <= self._clock.now_ms() - backlog.measured_ms <= MAX_AGE_MS:
+            return None
+        return backlog
+
+    def _renew(self) -> None:
+        try:
+            with self._measuring:
+                self._measured()
+        except SidecarError:
+            # Whoever asks next measures himself, and is told what is wrong.
+            return
+
+    def _measured(self) -> Backlog:
+        self._backlog = self._measure()
+        return self._backlog
+
+
+@contextmanager
+def _attentive() -> Iterator[None]:
+    """Let answers come between what the worker computes, at some of its speed; only while somebody asks."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_ATTENTIVE_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

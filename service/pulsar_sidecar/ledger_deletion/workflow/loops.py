@@ -1,0 +1,181 @@
+"""The loops of a sidecar: settle batches, drive topic deletions, keep registration, switches, estimate, warnings fresh.
+
+Each survives every error of ours: it notes it, waits and starts afresh, because the topics and the metadata store
+hold the work, never this process.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+import structlog
+
+from pulsar_sidecar.ledger_deletion.operating import OperationState
+from pulsar_sidecar.ledger_deletion.operations import HeldOperation
+from pulsar_sidecar.ledger_deletion.ports import Delivery, PendingDeletions
+from pulsar_sidecar.ledger_deletion.settling import Settler
+from pulsar_sidecar.ledger_deletion.workflow.batches import BatchesInHand
+from pulsar_sidecar.ledger_deletion.workflow.runtime import Runtime
+from pulsar_sidecar.model.errors import ConflictError, PermanentError, SidecarError
+
+log = structlog.get_logger("ledger-deletion")
+
+_BATCHES_IN_HAND = 2
+"""One that waits for the store and one that is judged; a third would only hold more memory."""
+_PAUSED_LOOK_SECONDS = 0.2
+_UPKEEP_SECONDS = 1.0
+_DRIVER_LOOK_SECONDS = 1.0
+_FIRST_BACKOFF_SECONDS = 0.5
+_LONGEST_BACKOFF_SECONDS = 30.0
+
+
+class Loops:
+    """The threads of one sidecar."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._clock = runtime.world.clock
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start them; returns at once."""
+        loops: list[tuple[str, Callable[[], None]]] = [("upkeep", self._upkeep), ("shadow-topics", self._watch_shadows)]
+        if self._runtime.configuration.enabled:
+            loops += [("worker", self._work), ("topic-deletions", self._drive_topic_deletions)]
+            loops.append(("estimate", self._keep_estimate))
+        for name, loop in loops:
+            thread = threading.Thread(target=self._keep_running, args=(name, loop), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def join(self) -> None:
+        """Wait until each has finished what it had in hand."""
+        for thread in self._threads:
+            thread.join()
+
+    def _keep_running(self, name: str, loop: Callable[[], None]) -> None:
+        backoff_seconds = _FIRST_BACKOFF_SECONDS
+        while not self._runtime.stop.is_set():
+            started = self._clock.monotonic_seconds()
+            try:
+                loop()
+            except SidecarError as error:
+                self._runtime.last_error = f"{name}: {error}"
+                log.warning("loop starts afresh", loop=name, error=str(error), backoff_seconds=backoff_seconds)
+            except Exception:
+                # A defect of ours must not silence the loop for good; nothing is lost with the process's state.
+                self._runtime.last_error = f"{name}: unexpected failure, see the log"
+                log.exception("loop failed unexpectedly and starts afresh", loop=name)
+            if self._clock.monotonic_seconds() - started > _LONGEST_BACKOFF_SECONDS:
+                backoff_seconds = _FIRST_BACKOFF_SECONDS
+            self._clock.wait_seconds(backoff_seconds, self._runtime.stop)
+            backoff_seconds = min(backoff_seconds * 2, _LONGEST_BACKOFF_SECONDS)
+
+    # --- upkeep ----------------------------------------------------------------------------------------------------
+
+    def _upkeep(self) -> None:
+        runtime = self._runtime
+        while not runtime.stop.is_set():
+            runtime.control = runtime.panel.read()
+            runtime.register.keep()
+            runtime.running_topic_deletions = len(runtime.deleter.running())
+            self._clock.wait_seconds(_UPKEEP_SECONDS, runtime.stop)
+
+    def _watch_shadows(self) -> None:
+        self._runtime.shadow_watch.run(self._runtime.stop)
+
+    def _keep_estimate(self) -> None:
+        self._runtime.backlog.keep_fresh(self._runtime.stop)
+
+    # --- second phase ----------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        runtime = self._runtime
+        mismatch = runtime.world.brokers_metadata.mismatch()
+        if mismatch is not None:
+            raise ConflictError(f"nothing is deleted: {mismatch}")
+        runtime.world.topics.ensure()
+        for warning in runtime.world.topics.warnings():
+            log.warning("a setting of the cluster hinders ledger deletion", warning=warning)
+        settler = runtime.settler()
+        pending = runtime.world.topics.pending()
+        runtime.control = runtime.panel.read()
+        runtime.last_error = None
+        runtime.ready.set()
+        log.info("consuming pending deletions", sidecar=runtime.instance.name)
+        try:
+            self._consume(settler, pending)
+        finally:
+            runtime.ready.clear()
+            pending.close()
+
+    def _consume(self, settler: Settler, pending: PendingDeletions) -> None:
+        look_seconds = self._runtime.configuration.watchdog_late_ms / 1000
+        next_look = self._clock.monotonic_seconds() + look_seconds
+        with BatchesInHand(lambda batch: self._settle(settler, pending, batch), _BATCHES_IN_HAND) as batches:
+            while not self._runtime.stop.is_set():
+                batches.wait_for_room(self._most_batches())
+                if self._is_paused():
+                    self._clock.wait_seconds(_PAUSED_LOOK_SECONDS, self._runtime.stop)
+                    continue
+                deliveries = pending.receive()
+                if self._is_paused():
+                    # The pause came while this sidecar was waiting for messages; they come again later.
+                    pending.postpone(deliveries)
+                    continue
+                if deliveries:
+                    batches.begin(deliveries)
+                if self._clock.monotonic_seconds() >= next_look:
+                    batches.wait_for_room(self._most_batches())
+                    self._begin_overdue(batches, pending)
+                    next_look = self._clock.monotonic_seconds() + look_seconds
+
+    def _most_batches(self) -> int:
+        # The operator's rate is kept by one batch at a time, and leaves nothing to hurry for.
+        return _BATCHES_IN_HAND if self._runtime.rate_per_second() is None else 1
+
+    def _is_paused(self) -> bool:
+        return self._runtime.control.paused
+
+    def _settle(self, settler: Settler, pending: PendingDeletions, deliveries: Sequence[Delivery]) -> None:
+        started = self._clock.monotonic_seconds()
+        limit = self._runtime.world.limit
+        with nullcontext() if limit is None else limit.batch():
+            report = settler.settle(pending, deliveries)
+        self._runtime.metrics.batch_seconds(self._clock.monotonic_seconds() - started)
+        if report.mean_length_bytes is not None:
+            self._runtime.learn_length(report.mean_length_bytes)
+        log.info("batch settled", received=report.received, deleted=report.deleted, postponed=report.postponed)
+
+    def _begin_overdue(self, batches: BatchesInHand, pending: PendingDeletions) -> None:
+        """The watchdog: retries that the delayed tracker should have delivered long ago go on without it."""
+        configuration = self._runtime.configuration
+        overdue = pending.overdue(configuration.watchdog_late_ms, configuration.batch_size)
+        if overdue:
+            log.warning("retries are overdue, the broker's delayed delivery stalls", overdue=len(overdue))
+            batches.begin(overdue)
+
+    # --- topic deletions -------------------------------------------------------------------------------------------
+
+    def _drive_topic_deletions(self) -> None:
+        runtime = self._runtime
+        while not runtime.stop.is_set():
+            may_work = runtime.ready.is_set() and not runtime.control.paused
+            held = runtime.deleter.take_due() if may_work else None
+            if held is None:
+                self._clock.wait_seconds(_DRIVER_LOOK_SECONDS, runtime.stop)
+            else:
+                self._go_on(held)
+
+    def _go_on(self, held: HeldOperation) -> None:
+        operation = held.operation
+        log.info("going on with a topic deletion", topic=str(operation.topic), operation=operation.operation_id)
+        try:
+            held, state = self._runtime.deleter.attempt(held)
+        except PermanentError as error:
+            self._runtime.note_end(operation.status(OperationState.REFUSED, str(error)))
+            return
+        if state is OperationState.DONE:
+            self._runtime.note_end(held.operation.status(OperationState.DONE))
+        else:
+            self._runtime.deleter.release(held.operation)

@@ -1,0 +1,337 @@
+"""`operating.LedgerDeletionService`, running: the operator's verbs over a sidecar's loops."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+
+from pulsar_sidecar.ledger_deletion.deciding import Reason
+from pulsar_sidecar.ledger_deletion.operating import (
+    Control,
+    DeadLetter,
+    InflightEstimate,
+    LedgerDeletionAnswer,
+    OperationState,
+    ProtectedLedger,
+    Redirect,
+    Redriven,
+    SentLedger,
+    ServiceStatus,
+    ShadowDeletionStatus,
+    SidecarInstance,
+    TopicDeletionStatus,
+    Undeleted,
+)
+from pulsar_sidecar.ledger_deletion.operations import HeldOperation
+from pulsar_sidecar.ledger_deletion.outcomes import Settlement
+from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_deletion.protecting import end_protection, protections
+from pulsar_sidecar.ledger_deletion.redriving import list_dead, redrive
+from pulsar_sidecar.ledger_deletion.restoring import undelete
+from pulsar_sidecar.ledger_deletion.sending import check_numbering, refuse_own_topics, send
+from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.ledger_deletion.workflow.loops import Loops
+from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Runtime, World
+from pulsar_sidecar.model.errors import (
+    ConflictError,
+    DisabledError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PermanentError,
+    SidecarError,
+    TemporaryError,
+)
+from pulsar_sidecar.model.ids import LedgerId, OperationId
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.observability.metrics import DeletionMetrics, GaugeReadings
+
+_SHOWN_PROTECTIONS = 100
+
+log = structlog.get_logger("ledger-deletion")
+
+
+class LedgerDeletion:
+    """One sidecar's deletion service; every public method is described by `operating.LedgerDeletionService`."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        world: World,
+        instance: SidecarInstance,
+        metrics: DeletionMetrics,
+        steps: Steps | None = None,
+    ) -> None:
+        self._runtime = Runtime(configuration, world, instance, metrics, steps)
+        self._loops = Loops(self._runtime)
+        metrics.bind(self._gauges)
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the loops; returns at once, `ready` tells when work can be done."""
+        self._loops.start()
+
+    def close(self) -> None:
+        """Finish the batch in hand, give the rest back, leave the register; idempotent."""
+        self._runtime.stop.set()
+        self._loops.join()
+        self._runtime.close_publishers()
+        try:
+            self._runtime.register.withdraw()
+        except SidecarError as error:
+            log.warning("the registration stays until the session ends", error=str(error))
+
+    def ready(self) -> str | None:
+        runtime = self._runtime
+        if runtime.stop.is_set():
+            return "the sidecar is shutting down"
+        if runtime.configuration.enabled and not runtime.ready.is_set():
+            return runtime.last_error or "the system topics are not ready yet"
+        return None
+
+    # --- first phase -----------------------------------------------------------------------------------------------
+
+    def send_pending_delete_ledgers(
+        self,
+        records: Sequence[PendingDeleteLedgerInfo],
+        *,
+        producer_name: str | None = None,
+        first_sequence_id: int | None = None,
+    ) -> list[SentLedger]:
+        self._require_ready()
+        check_numbering(producer_name, first_sequence_id, len(records))
+        with self._runtime.steps.taking(Step.RECORDS_APPENDED):
+            answers = self._send(records, producer_name, first_sequence_id)
+        for record, answer in zip(records, answers, strict=True):
+            if answer.sent:
+                self._runtime.metrics.sent(record.ledger_type, record.component)
+        return answers
+
+    def _send(
+        self, records: Sequence[PendingDeleteLedgerInfo], producer_name: str | None, first_sequence_id: int | None
+    ) -> list[SentLedger]:
+        if producer_name is None:
+            return send(self._runtime.publisher(DeletionTopic.PENDING), records, None)
+        publisher = self._runtime.world.topics.publisher(DeletionTopic.PENDING, producer_name)
+        try:
+            return send(publisher, records, first_sequence_id)
+        finally:
+            publisher.close()
+
+    def delete_topic(
+        self,
+        topic: TopicName,
+        *,
+        partitioned: bool,
+        force: bool,
+        requested_by: str | None,
+        confirm_source_data_loss: str | None = None,
+    ) -> TopicDeletionStatus:
+        self._require_ready()
+        refuse_own_topics(topic)
+        if confirm_source_data_loss not in (None, str(topic)):
+            raise InvalidInputError(
+                f"confirmSourceDataLoss does not name the topic that is to be deleted; write {topic}, or leave it out"
+            )
+        held = self._runtime.deleter.begin(
+            OperationId(uuid.uuid4().hex),
+            topic,
+            partitioned=partitioned,
+            force=force,
+            requested_by=requested_by,
+            source_data_loss_confirmed=confirm_source_data_loss is not None,
+        )
+        try:
+            held, state = self._attempt_for_a_while(held)
+        except (TemporaryError, OutcomeUnknownError):
+            self._release_quietly(held)
+            raise
+        except PermanentError as error:
+            self._runtime.note_end(held.operation.status(OperationState.REFUSED, str(error)))
+            raise
+        if state is OperationState.RUNNING:
+            self._runtime.deleter.release(held.operation)
+            return held.operation.status(state, held.operation.last_reason)
+        status = held.operation.status(state)
+        self._runtime.note_end(status)
+        return status
+
+    def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
+        self._require_ready()
+        refuse_own_topics(topic)
+        status = self._runtime.shadow_deleter.advance(OperationId(uuid.uuid4().hex), topic, requested_by=requested_by)
+        log.info("shadow deletion", topic=str(topic), stage=status.stage.value, waits_for=status.waits_for)
+        return status
+
+    def topic_deletions(self) -> list[TopicDeletionStatus]:
+        self._require_enabled()
+        return self._runtime.deleter.running()
+
+    def _attempt_for_a_while(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
+        clock, stop = self._runtime.world.clock, self._runtime.stop
+        give_up = clock.monotonic_seconds() + self._runtime.configuration.topic_deletion_wait_ms / 1000
+        held, state = self._runtime.deleter.attempt(held)
+        while state is OperationState.RUNNING and clock.monotonic_seconds() < give_up and not stop.is_set():
+            clock.wait_seconds(min(1.0, max(0.0, give_up - clock.monotonic_seconds())), stop)
+            held, state = self._runtime.deleter.attempt(held)
+        return held, state
+
+    def _release_quietly(self, held: HeldOperation) -> None:
+        try:
+            self._runtime.deleter.release(held.operation)
+        except SidecarError as error:
+            log.warning("a topic deletion stays held until this session ends", error=str(error))
+
+    # --- second phase, at once -------------------------------------------------------------------------------------
+
+    def delete_ledger(self, record: PendingDeleteLedgerInfo, *, authoritative: bool) -> LedgerDeletionAnswer | Redirect:
+        self._require_ready()
+        control = self._runtime.control
+        if control.paused:
+            raise ConflictError(f"deletion is paused ({control.paused_reason or 'no reason given'}); resume it first")
+        neighbour = None if authoritative else self._neighbour_of_owner(record.topic)
+        if neighbour is not None:
+            return Redirect(neighbour.advertised_url)
+        # Nobody behind a direct call is about to shrink a list, so "in use" is final.
+        direct = record.marked(replace(record.mark, unreferenced=True))
+        return _answer(self._runtime.settler().settle_now(direct, f"deleteLedger on {self._runtime.instance.name}"))
+
+    def _neighbour_of_owner(self, topic: TopicName) -> SidecarInstance | None:
+        own = self._runtime.instance
+        owner = self._runtime.world.owners.owner_url(topic)
+        if owner is None or owner == own.broker_url:
+            return None
+        others = (instance for instance in self._runtime.register.instances() if instance.broker_url == owner)
+        return next((instance for instance in others if instance.name != own.name), None)
+
+    # --- operator's verbs ------------------------------------------------------------------------------------------
+
+    def estimated_inflight(self) -> InflightEstimate:
+        self._require_enabled()
+        return self._runtime.inflight()
+
+    def remembered_inflight(self) -> InflightEstimate | None:
+        return self._runtime.remembered_inflight() if self._runtime.configuration.enabled else None
+
+    def status(self) -> ServiceStatus:
+        runtime = self._runtime
+        enabled = runtime.configuration.enabled
+        return ServiceStatus(
+            enabled=enabled,
+            control=runtime.panel.read(),
+            inflight=runtime.inflight_or_none() if enabled else None,
+            instances=runtime.register.instances(),
+            running_topic_deletions=len(runtime.deleter.running()),
+            last_error=runtime.last_error,
+            adaptive_limit=runtime.limit_readings(),
+            protected_ledgers=self._protected_ledgers(),
+            bookkeeper_exclusive_to_cluster=runtime.configuration.policy.bookkeeper_exclusive,
+            warnings=(*runtime.world.topics.warnings(), *runtime.shadow_watch.warnings()),
+        )
+
+    def pause(self, reason: str | None) -> Control:
+        return self._changed(self._runtime.panel.pause(reason))
+
+    def resume(self) -> Control:
+        return self._changed(self._runtime.panel.resume())
+
+    def limit_rate(self, ledgers_per_second: float | None) -> Control:
+        return self._changed(self._runtime.panel.limit_rate(ledgers_per_second))
+
+    def dead_letters(self, limit: int) -> list[DeadLetter]:
+        self._require_ready()
+        dead_letters = self._runtime.world.topics.dead_letters()
+        try:
+            return list_dead(dead_letters, limit)
+        finally:
+            dead_letters.close()
+
+    def redrive(self, ledger_ids: Sequence[LedgerId] | None, limit: int) -> Redriven:
+        self._require_ready()
+        dead_letters = self._runtime.world.topics.dead_letters()
+        try:
+            publisher = self._runtime.publisher(DeletionTopic.PENDING)
+            return redrive(dead_letters, publisher, ledger_ids, limit, self._runtime.steps)
+        finally:
+            dead_letters.close()
+
+    def undelete(self, ledger_id: LedgerId, *, force: bool) -> Undeleted:
+        self._require_ready()
+        world = self._runtime.world
+        since_ms = max(0, world.clock.now_ms() - self._runtime.configuration.undelete_lookback_ms)
+        undeleted = undelete(
+            world.store,
+            world.entries,
+            world.topics,
+            ledger_id,
+            since_ms=since_ms,
+            force=force,
+            protection_ms=self._runtime.configuration.undelete_protection_ms,
+            steps=self._runtime.steps,
+        )
+        self._runtime.note("undeleted", {"ledgerId": ledger_id, "readable": undeleted.readable})
+        return undeleted
+
+    def end_protection(self, ledger_id: LedgerId) -> None:
+        self._require_enabled()
+        with self._runtime.steps.taking(Step.PROTECTION_ENDED):
+            ended = end_protection(self._runtime.world.store, ledger_id)
+        if not ended:
+            raise NotFoundError(f"nothing protects ledger {ledger_id}; status lists the ledgers that are protected")
+        self._runtime.note("protection-ended", {"ledgerId": ledger_id})
+
+    def _protected_ledgers(self) -> tuple[ProtectedLedger, ...]:
+        store = self._runtime.world.store
+        found, now_ms = protections(store), store.now_ms()
+        left = sorted((each.until_ms, each.ledger_id) for each in found if each.until_ms > now_ms)
+        return tuple(ProtectedLedger(ledger_id, until_ms) for until_ms, ledger_id in left[:_SHOWN_PROTECTIONS])
+
+    # --- shared ----------------------------------------------------------------------------------------------------
+
+    def _changed(self, control: Control) -> Control:
+        self._runtime.control = control
+        log.info("switches changed", paused=control.paused, rate_per_second=control.rate_per_second)
+        return control
+
+    def _require_enabled(self) -> None:
+        if not self._runtime.configuration.enabled:
+            raise DisabledError("two-phase deletion is switched off: set topicTwoPhaseDeletionEnabled=true")
+
+    def _require_ready(self) -> None:
+        self._require_enabled()
+        missing = self.ready()
+        if missing is not None:
+            raise TemporaryError(missing)
+
+    def _gauges(self) -> GaugeReadings:
+        runtime = self._runtime
+        inflight = runtime.inflight_or_none() if runtime.ready.is_set() else None
+        oldest_ms = inflight.oldest_age_ms if inflight else None
+        return GaugeReadings(
+            inflight=inflight.count if inflight else None,
+            oldest_pending_age_seconds=None if oldest_ms is None else oldest_ms / 1000,
+            waiting_bytes=inflight.waiting_bytes if inflight else None,
+            paused=runtime.control.paused,
+            rate_per_second=runtime.rate_per_second(),
+            running_topic_deletions=runtime.running_topic_deletions,
+            adaptive_limit=runtime.limit_readings(),
+        )
+
+
+def _answer(settlement: Settlement) -> LedgerDeletionAnswer:
+    """A settlement as the answer of a direct call, or as the error that says what is in the way."""
+    if settlement.decision == "deleted":
+        return LedgerDeletionAnswer.DELETED
+    reason = Reason(settlement.reason)
+    if reason is Reason.ALREADY_GONE:
+        return LedgerDeletionAnswer.GONE
+    if reason is Reason.IN_USE:
+        raise ConflictError(f"ledger still in use: {settlement.detail}")
+    if settlement.decision == "kept":
+        raise InvalidInputError(f"{reason.value}: {settlement.detail}")
+    if reason in (Reason.REFERENCES_UNKNOWN, Reason.METADATA_UNREADABLE, Reason.TEMPORARY_FAILURE):
+        raise TemporaryError(f"{reason.value}: {settlement.detail}")
+    raise ConflictError(f"{reason.value}: {settlement.detail}")

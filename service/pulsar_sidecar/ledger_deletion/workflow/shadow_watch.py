@@ -1,0 +1,140 @@
+"""Looks again and again for shadow topics (PIP-180) whose loading deletes ledgers of their sources, for the status.
+
+Invariant: a look that has not ended, or that failed, is told as such, never as "there are none".
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+
+import structlog
+
+from pulsar_sidecar.ledger_deletion.ports import EndangeredSources
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, PARTITIONED_TOPICS
+from pulsar_sidecar.ledger_ownership.shadows import shadow_at
+from pulsar_sidecar.model.clocks import Clock, StopSignal
+from pulsar_sidecar.model.errors import SidecarError, UndecodableError
+from pulsar_sidecar.model.metadata import MetadataStore, Node
+from pulsar_sidecar.model.names import TopicName
+
+log = structlog.get_logger("ledger-deletion")
+
+_LOOK_EVERY_SECONDS = 600.0
+_AFTER_FAILURE_SECONDS = 30.0
+_NODES_AT_ONCE = 500
+_NODES_PER_SECOND = 2_000
+_MOST_WARNINGS = 100
+_NOT_KNOWN_YET = "shadow topics are not known yet: the first look for those that endanger their sources has not ended"
+
+
+class ShadowWatch:
+    """What the last look found; `run` is a loop for a thread of its own."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        shadows: EndangeredSources,
+        clock: Clock,
+        sidecars: Callable[[], int] = lambda: 1,
+    ) -> None:
+        """``sidecars``: how many there are; they share the rate, because each looks for itself."""
+        self._store = store
+        self._shadows = shadows
+        self._clock = clock
+        self._sidecars = sidecars
+        self._found: tuple[str, ...] = ()
+        self._looked_at: str | None = None
+        self._warnings: tuple[str, ...] = (_NOT_KNOWN_YET,)
+
+    def warnings(self) -> tuple[str, ...]:
+        """One for each shadow that endangers its source, or why that is not known; asks nobody."""
+        return self._warnings
+
+    def run(self, stop: StopSignal) -> None:
+        """Look until stopped."""
+        while not stop.is_set():
+            try:
+                found = self._look(stop)
+            except SidecarError as error:
+                self._tell_failure(str(error))
+                self._clock.wait_seconds(_AFTER_FAILURE_SECONDS, stop)
+                continue
+            except Exception:
+                # A defect must not leave the last look's answer standing for good.
+                self._tell_failure("an unexpected failure, which the log shows")
+                raise
+            if not stop.is_set():
+                self._found = found
+                self._looked_at = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).isoformat(timespec="seconds")
+                self._tell(found)
+                self._clock.wait_seconds(_LOOK_EVERY_SECONDS, stop)
+
+    def _tell_failure(self, why: str) -> None:
+        before = "no look has ended yet" if self._looked_at is None else f"the last look ended at {self._looked_at}"
+        failure = f"shadow topics could not be read, so some that endanger their sources may be missing here: {why}"
+        self._tell((f"{failure}; {before}", *self._found))
+
+    def _tell(self, warnings: tuple[str, ...]) -> None:
+        before, self._warnings = self._warnings, warnings
+        for warning in warnings:
+            if warning not in before:
+                log.warning("shadow topics", warning=warning)
+        if before and not warnings:
+            log.info("no shadow topic endangers its source")
+
+    def _look(self, stop: StopSignal) -> tuple[str, ...]:
+        shadows: dict[TopicName, TopicName] = {}
+        warnings: list[str] = []
+        for node in self._nodes(stop):
+            try:
+                shadow = shadow_at(node.path, node.data)
+            except UndecodableError as error:
+                warnings.append(str(error))
+                continue
+            if shadow is not None:
+                # A partitioned topic's own node comes before its partitions', and names the whole source.
+                shadows.setdefault(shadow.topic.base, shadow.topic)
+        for base, topic in sorted(shadows.items(), key=str):
+            if stop.is_set():
+                break
+            warnings.extend(self._dangers(base, topic))
+        more = len(warnings) - _MOST_WARNINGS
+        tail = (f"and {more} more warnings about shadow topics; an audit names all shadow topics",) if more > 0 else ()
+        return (*warnings[:_MOST_WARNINGS], *tail)
+
+    def _dangers(self, base: TopicName, topic: TopicName) -> Iterator[str]:
+        try:
+            source = self._shadows.endangered_source(topic)
+        except SidecarError as error:
+            yield f"shadow topic {base}: whether its retention is infinite could not be asked: {error}"
+            return
+        if source is not None:
+            yield (
+                f"shadow topic {base} has no infinite retention that brokers tell of: a broker that loads it deletes "
+                f"ledgers of its source {source}; set infinite retention (pulsar-admin topicPolicies set-retention "
+                f"-s -1 -t -1 {base}), or delete it with: pulsar-sidecar topics delete-shadow {base}"
+            )
+
+    def _nodes(self, stop: StopSignal) -> Iterator[Node]:
+        """The nodes of all persistent topics at a bounded rate; ends early when stopped."""
+        every = self._paths()
+        per_second = _NODES_PER_SECOND / max(1, self._sidecars())
+        while paths := list(islice(every, _NODES_AT_ONCE)):
+            yield from (node for node in self._store.read_many(paths) if node is not None)
+            if self._clock.wait_seconds(len(paths) / per_second, stop):
+                return
+
+    def _paths(self) -> Iterator[str]:
+        for root in (PARTITIONED_TOPICS, MANAGED_LEDGERS):
+            for tenant in self._store.children(root) or ():
+                for namespace in self._store.children(f"{root}/{tenant}") or ():
+                    yield from self._paths_below(f"{root}/{tenant}/{namespace}")
+
+    def _paths_below(self, namespace: str) -> Iterator[str]:
+        """The topics of a namespace, or of the namespaces below a V1 name's cluster."""
+        # Directories are read as well, so that those without topics count for the rate.
+        yield namespace
+        for name in self._store.children(namespace) or ():
+            topics = f"{namespace}/persistent" if name == "persistent" else f"{namespace}/{name}/persistent"
+            yield topics
+            yield from (f"{topics}/{topic}" for topic in self._store.children(topics) or ())

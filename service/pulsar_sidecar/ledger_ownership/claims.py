@@ -1,0 +1,178 @@
+"""What a ledger's own metadata says it is: the closed list of Pulsar's kinds of ledgers.
+
+Pulsar stamps custom metadata on every ledger it creates (``org.apache.bookkeeper.mledger.impl.LedgerMetadataUtils``).
+A ledger without that stamp, or with a component this list does not know, belongs to somebody we don't know: it is
+reported and never deleted.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pulsar_sidecar.ledger_ownership.references import DELAYED_BUCKET_KEY_PREFIX
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, SchemaId, TopicName, parse_topic_name
+
+
+@dataclass(frozen=True, slots=True)
+class DataClaim:
+    """Entries of a topic (component ``managed-ledger``)."""
+
+    managed_ledger: ManagedLedgerName
+
+
+@dataclass(frozen=True, slots=True)
+class CursorClaim:
+    """A cursor's state (component ``managed-ledger`` with ``pulsar/cursor``)."""
+
+    managed_ledger: ManagedLedgerName
+    cursor: CursorName
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaClaim:
+    """One version of a schema (component ``schema``)."""
+
+    schema_id: SchemaId
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedClaim:
+    """The compacted view of a topic (component ``compacted-ledger``)."""
+
+    topic: TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class BucketClaim:
+    """A snapshot of the delayed index (component ``delayed-index-bucket``, PIP-195).
+
+    ``subscription`` is the decoded name, ``bucket_key`` the cursor property that points at the ledger.
+    """
+
+    topic: TopicName
+    subscription: str
+    bucket_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotPulsars:
+    """No stamp of Pulsar: DistributedLog, another application, a bookie's sanity check."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecognised:
+    """Pulsar's stamp, but a component or a shape this version does not know."""
+
+    reason: str
+
+
+Claim = DataClaim | CursorClaim | SchemaClaim | CompactedClaim | BucketClaim
+"""A kind of ledger this version understands."""
+
+ClaimReading = Claim | NotPulsars | Unrecognised
+"""What reading a ledger's custom metadata can say."""
+
+_APPLICATION = "application"
+_COMPONENT = "component"
+_PULSAR = b"pulsar"
+_OF_PULSAR = "pulsar/"
+_MANAGED_LEDGER = "pulsar/managed-ledger"
+_CURSOR = "pulsar/cursor"
+_SCHEMA_ID = "pulsar/schemaId"
+_COMPACTED_TOPIC = "pulsar/compactedTopic"
+_COMPACTED_TO = "pulsar/compactedTo"
+_BUCKET_KEY = "pulsar/delayedIndexBucketKey"
+_BUCKET_TOPIC = "pulsar/delayedIndexTopic"
+_BUCKET_CURSOR = "pulsar/delayedIndexCursor"
+
+# ZooKeeper's PathUtils refuses these, so no node of Pulsar's can be named so.
+_UNUSABLE_IN_A_PATH = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+
+
+def read_claim(custom_metadata: Mapping[str, bytes]) -> ClaimReading:
+    """What the ledger says of itself; total, and never guesses.
+
+    Keys outside Pulsar's own (``EnsemblePlacementPolicyConfig``) are no part of the claim; a key of Pulsar's that
+    does not belong to the component makes it unrecognised.
+    """
+    if custom_metadata.get(_APPLICATION) != _PULSAR:
+        return NotPulsars()
+    stamp = {key: value for key, value in custom_metadata.items() if key.startswith(_OF_PULSAR)}
+    try:
+        return _claim_of(custom_metadata.get(_COMPONENT), stamp)
+    except _UnexpectedStampError as error:
+        return Unrecognised(str(error))
+
+
+class _UnexpectedStampError(Exception):
+    """Leads from the place that noticed to the one `Unrecognised` that is answered."""
+
+
+def _claim_of(component: bytes | None, stamp: Mapping[str, bytes]) -> Claim:
+    match component:
+        case b"managed-ledger" if _CURSOR in stamp:
+            _demand_keys(stamp, _MANAGED_LEDGER, _CURSOR)
+            return CursorClaim(ManagedLedgerName(_path(stamp, _MANAGED_LEDGER)), CursorName(_path_part(stamp, _CURSOR)))
+        case b"managed-ledger":
+            _demand_keys(stamp, _MANAGED_LEDGER)
+            return DataClaim(ManagedLedgerName(_path(stamp, _MANAGED_LEDGER)))
+        case b"schema":
+            _demand_keys(stamp, _SCHEMA_ID)
+            return SchemaClaim(SchemaId(_path(stamp, _SCHEMA_ID)))
+        case b"compacted-ledger":
+            _demand_keys(stamp, _COMPACTED_TOPIC, _COMPACTED_TO)
+            return CompactedClaim(_topic(stamp, _COMPACTED_TOPIC))
+        case b"delayed-index-bucket":
+            _demand_keys(stamp, _BUCKET_KEY, _BUCKET_TOPIC, _BUCKET_CURSOR)
+            return BucketClaim(_topic(stamp, _BUCKET_TOPIC), _text(stamp, _BUCKET_CURSOR), _bucket_key(stamp))
+        case _:
+            raise _UnexpectedStampError(f"component {component!r:.80} is not known")
+
+
+def _demand_keys(stamp: Mapping[str, bytes], *keys: str) -> None:
+    wanted = set(keys)
+    if stamp.keys() != wanted:
+        odd = ", ".join(sorted(stamp.keys() ^ wanted))
+        raise _UnexpectedStampError(f"custom metadata of this component has other keys than expected: {odd:.200}")
+
+
+def _text(stamp: Mapping[str, bytes], key: str) -> str:
+    try:
+        text = stamp[key].decode("utf-8")
+    except UnicodeDecodeError:
+        raise _UnexpectedStampError(f"{key} is no UTF-8") from None
+    if not text:
+        raise _UnexpectedStampError(f"{key} is empty")
+    return text
+
+
+def _path(stamp: Mapping[str, bytes], key: str) -> str:
+    path = _text(stamp, key)
+    if _UNUSABLE_IN_A_PATH.search(path) or not {"", ".", ".."}.isdisjoint(path.split("/")):
+        raise _UnexpectedStampError(f"{key} {path!r:.80} can name no node of the metadata store")
+    return path
+
+
+def _path_part(stamp: Mapping[str, bytes], key: str) -> str:
+    part = _path(stamp, key)
+    if "/" in part:
+        raise _UnexpectedStampError(f"{key} {part!r:.80} is not encoded as a cursor's name")
+    return part
+
+
+def _topic(stamp: Mapping[str, bytes], key: str) -> TopicName:
+    text = _text(stamp, key)
+    if "://" not in text:
+        raise _UnexpectedStampError(f"{key} {text!r:.80} is no full topic name")
+    try:
+        return parse_topic_name(text)
+    except InvalidInputError as error:
+        raise _UnexpectedStampError(f"{key}: {error}") from None
+
+
+def _bucket_key(stamp: Mapping[str, bytes]) -> str:
+    key = _text(stamp, _BUCKET_KEY)
+    if not key.startswith(DELAYED_BUCKET_KEY_PREFIX):
+        raise _UnexpectedStampError(f"{_BUCKET_KEY} {key!r:.80} is no key of a delayed index")
+    return key

@@ -1,0 +1,59 @@
+"""Which compacted ledgers a topic references: the easy mistake.
+
+While a topic is loaded, the id of its compacted ledger is in no node at all, only in the last entry of its
+``__compaction`` cursor's ledger. An audit of the metadata store alone would take a live compacted view for an orphan.
+"""
+
+from dataclasses import dataclass
+
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.ports import LedgerEntries
+from pulsar_sidecar.ledger_ownership.references import CursorReferences, position_entry_compacted_ledger
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import CursorName
+
+COMPACTION_CURSOR = CursorName("__compaction")
+"""``Compactor.COMPACTION_SUBSCRIPTION``: its position carries the id of the compacted ledger."""
+
+_TAIL_ENTRIES = 2
+"""The newest entry may not be acknowledged; then the one before it is what a broker would recover."""
+
+
+class CursorLedgerGoneError(TemporaryError):
+    """A cursor's node names a ledger that does not exist: half of a topic was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedLedgers:
+    """Reads which compacted ledgers a ``__compaction`` cursor may reference."""
+
+    store: MetadataStore
+    entries: LedgerEntries
+    ledgers_root: str
+
+    def referenced(self, cursor: CursorReferences) -> frozenset[LedgerId]:
+        """All ids that the cursor's durable or newest position carries.
+
+        While the topic is loaded they are only in the last entries of the cursor's ledger.
+
+        Raises:
+            CursorLedgerGoneError: the cursor's ledger does not exist, so no broker can read them any more.
+            TemporaryError: they could not be read, so nothing is known.
+        """
+        if cursor.cursor_ledger is None:
+            return frozenset() if cursor.compacted_ledger is None else frozenset({cursor.compacted_ledger})
+        node = self.store.read(ledger_path(cursor.cursor_ledger, self.ledgers_root))
+        if node is None:
+            raise CursorLedgerGoneError(f"the compaction cursor's ledger {cursor.cursor_ledger} has no metadata")
+        metadata = decode_ledger_metadata(node.data)
+        tail = self.entries.read_tail(cursor.cursor_ledger, metadata, _TAIL_ENTRIES)
+        after = self.store.read(node.path)
+        if after is None or after.version != node.version:
+            raise TemporaryError(f"the compaction cursor's ledger {cursor.cursor_ledger} moved to other bookies; again")
+        if not tail:
+            raise TemporaryError(f"no bookie holds an entry of the compaction cursor's ledger {cursor.cursor_ledger}")
+        ids = (position_entry_compacted_ledger(entry.payload) for entry in tail)
+        return frozenset(ledger_id for ledger_id in ids if ledger_id is not None)

@@ -1,0 +1,92 @@
+"""Where Pulsar 4.0 and BookKeeper 4.17 keep things in the metadata store.
+
+Every path is absolute below the cluster's chroot. Ledger ids use the hybrid layout that Pulsar's
+``PulsarLedgerManager`` always uses (BookKeeper ``StringUtils.getHybridHierarchicalLedgerPath``).
+"""
+
+import re
+
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, SchemaId, TopicName
+
+MANAGED_LEDGERS = "/managed-ledgers"
+SCHEMAS = "/schemas"
+PARTITIONED_TOPICS = "/admin/partitioned-topics"
+DEFAULT_LEDGERS_ROOT = "/ledgers"
+LAST_SHORT_LEDGER_ID = 2**31 - 2
+"""Ids up to here live in the 2-4-4 layout, larger ones in the long 3-4-4-4-4 layout."""
+
+_LEDGER_BELOW_ROOT = re.compile(
+    r"([0-9]{2})/([0-9]{4})/L([0-9]{4})|([0-9]{3})/([0-9]{4})/([0-9]{4})/([0-9]{4})/L([0-9]{4})"
+)
+
+
+def managed_ledger_path(name: ManagedLedgerName) -> str:
+    """The ``ManagedLedgerInfo`` node."""
+    return f"{MANAGED_LEDGERS}/{name}"
+
+
+def cursor_path(name: ManagedLedgerName, cursor: CursorName) -> str:
+    """The ``ManagedCursorInfo`` node of one cursor."""
+    return f"{MANAGED_LEDGERS}/{name}/{cursor}"
+
+
+def schema_path(schema_id: SchemaId) -> str:
+    """The ``SchemaLocator`` node."""
+    return f"{SCHEMAS}/{schema_id}"
+
+
+def partitioned_topic_path(topic: TopicName) -> str:
+    """The node that says how many partitions a partitioned topic has."""
+    encoded = topic.managed_ledger_name.rsplit("/", 1)[1]
+    return f"{PARTITIONED_TOPICS}/{topic.namespace}/{topic.domain.value}/{encoded}"
+
+
+def ledger_path(ledger_id: LedgerId, root: str = DEFAULT_LEDGERS_ROOT) -> str:
+    """The ledger's metadata node, in the hierarchical or the long-hierarchical layout by the size of the id."""
+    if ledger_id <= LAST_SHORT_LEDGER_ID:
+        digits = f"{ledger_id:010d}"
+        return f"{root}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
+    digits = f"{ledger_id:019d}"
+    return f"{root}/{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}/L{digits[15:]}"
+
+
+def ledger_id_of_path(path: str, root: str = DEFAULT_LEDGERS_ROOT) -> LedgerId | None:
+    """The id whose metadata node is at ``path``, or None for every other node (inverse of `ledger_path`)."""
+    match = _LEDGER_BELOW_ROOT.fullmatch(path.removeprefix(f"{root}/"))
+    if match is None or not path.startswith(f"{root}/"):
+        return None
+    ledger_id = int("".join(group for group in match.groups() if group is not None))
+    if ledger_id > MAX_LEDGER_ID or ledger_path(LedgerId(ledger_id), root) != path:
+        return None
+    return LedgerId(ledger_id)
+
+
+def instance_id_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
+    """BookKeeper's own id of this cluster's ledger storage, new with every format."""
+    return f"{root}/INSTANCEID"
+
+
+def under_replication_marks_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
+    """The tree of auto-recovery's notes about ledgers that lack copies (``ZkLedgerUnderreplicationManager``).
+
+    A note is removed together with the parents that it leaves empty.
+    """
+    return f"{root}/underreplication/ledgers"
+
+
+def under_replication_mark_path(ledger_id: LedgerId, root: str = DEFAULT_LEDGERS_ROOT) -> str:
+    """Where auto-recovery notes that a ledger lacks copies."""
+    groups = f"{ledger_id:016x}"
+    tree = "/".join(groups[start : start + 4] for start in range(0, 16, 4))
+    return f"{under_replication_marks_path(root)}/{tree}/urL{ledger_id:010d}"
+
+
+def replication_locks_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
+    """The directory of the locks that replication workers and bookies' garbage collectors hold on ledgers."""
+    return f"{root}/underreplication/locks"
+
+
+def replication_lock_path(ledger_id: LedgerId, root: str = DEFAULT_LEDGERS_ROOT) -> str:
+    """The lock on one ledger."""
+    return f"{replication_locks_path(root)}/urL{ledger_id:010d}"

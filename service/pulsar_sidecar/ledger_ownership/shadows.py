@@ -1,0 +1,90 @@
+"""Which topics are shadows (PIP-180), and of which source.
+
+A shadow's managed ledger lists its source's ledgers, offload contexts included, and stock 4.0.8 brokers delete them
+with the shadow. A node that cannot be read is never taken for an ordinary topic's: the call raises `UndecodableError`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pulsar_sidecar.ledger_ownership.compression import unwrap
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, PARTITIONED_TOPICS
+from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
+from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
+from pulsar_sidecar.model.names import TopicName, parse_topic_name, topic_of_managed_ledger
+
+SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE"
+"""``ManagedLedgerConfig.PROPERTY_SOURCE_TOPIC_KEY``: the property that makes a topic a shadow and names its source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """A topic that a node says is a shadow, with its source as the node spells it."""
+
+    topic: TopicName
+    source: str
+
+    @property
+    def source_topic(self) -> TopicName | None:
+        """The source's name, or None where it is one that no broker could load."""
+        return source_topic(self.source)
+
+
+def shadow_at(path: str, data: bytes) -> Shadow | None:
+    """The shadow that a managed ledger's or a partitioned topic's node makes, or None for a topic of its own.
+
+    Cheap for all other nodes: protobuf and JSON write the property's name as it is.
+
+    Raises:
+        UndecodableError: the node may be a shadow's and cannot be read; the message names it.
+    """
+    root, read = (
+        (PARTITIONED_TOPICS, partitioned_topic_shadow_source)
+        if path.startswith(f"{PARTITIONED_TOPICS}/")
+        else (MANAGED_LEDGERS, managed_ledger_shadow_source)
+    )
+    try:
+        source = read(data) if SHADOW_SOURCE.encode() in unwrap(data) else None
+    except UndecodableError as error:
+        raise UndecodableError(f"{path} cannot be read, so it may be a shadow's: {error}") from error
+    topic = topic_of_managed_ledger(path.removeprefix(f"{root}/"))
+    return None if source is None or topic is None else Shadow(topic, source)
+
+
+def managed_ledger_shadow_source(data: bytes) -> str | None:
+    """The source as a ``ManagedLedgerInfo`` node (compressed or not) spells it, or None for a topic of its own."""
+    return managed_ledger_references(data).properties.get(SHADOW_SOURCE)
+
+
+def partitioned_topic_shadow_source(data: bytes) -> str | None:
+    """The source as a node below ``/admin/partitioned-topics`` spells it, or None for a topic of its own.
+
+    Brokers read a partition's source from here: it is this topic's partition of the same number.
+    """
+    properties = _partitioned_topic_properties(data)
+    source = properties.get(SHADOW_SOURCE)
+    if source is not None and not isinstance(source, str):
+        raise UndecodableError(f"a partitioned topic's {SHADOW_SOURCE} is not text; look at its node by hand")
+    return source
+
+
+def source_topic(spelled: str) -> TopicName | None:
+    """The topic that a shadow's property names, or None where it names nothing that a broker could load."""
+    try:
+        return parse_topic_name(spelled)
+    except InvalidInputError:
+        return None
+
+
+def _partitioned_topic_properties(data: bytes) -> Mapping[str, object]:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UndecodableError("a partitioned topic's node is not JSON; read it again") from error
+    properties = document.get("properties") if isinstance(document, dict) else document
+    if properties is None and isinstance(document, dict):
+        return {}
+    if not isinstance(properties, dict):
+        raise UndecodableError("a partitioned topic's node is not what Pulsar 4.0 writes; look at it by hand")
+    return properties

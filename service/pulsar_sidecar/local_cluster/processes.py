@@ -1,0 +1,135 @@
+"""Starting, recognising and ending operating-system processes that outlive the Python objects that started them.
+
+Invariant: a signal is only ever sent to a process whose start time is the recorded one, so a process id that the
+system gave to somebody else in the meantime is never touched.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import TemporaryError
+
+_POLL_SECONDS = 0.05
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """One process, never another that got its id later.
+
+    Attributes:
+        pid: the process id.
+        started: when it started, in the system's own form; compared, never interpreted.
+    """
+
+    pid: int
+    started: str
+
+
+def spawn(argv: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path) -> ProcessIdentity:
+    """Start a process in a session of its own, with its output appended to ``log``.
+
+    A session of its own means that Ctrl-C at the terminal does not reach it.
+    """
+    with log.open("ab") as output:
+        child = subprocess.Popen(  # noqa: S603 - the argument list is ours
+            list(argv),
+            cwd=directory,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    _children[child.pid] = child
+    return identify(child.pid)
+
+
+def identify(pid: int) -> ProcessIdentity:
+    """The process that has this id now, started by whomever."""
+    return ProcessIdentity(pid, _start_time(pid) or "ended at once")
+
+
+def is_running(process: ProcessIdentity) -> bool:
+    """Whether this very process still runs; one that ended but was not waited for does not."""
+    exit_code(process)
+    return _start_time(process.pid) == process.started
+
+
+def exit_code(process: ProcessIdentity) -> int | None:
+    """The exit code of a process this Python process started, None while it runs or if another started it."""
+    child = _children.get(process.pid)
+    return None if child is None else child.poll()
+
+
+def send_signal(process: ProcessIdentity, number: signal.Signals) -> bool:
+    """Send a signal to this very process; False if it no longer runs."""
+    if not is_running(process):
+        return False
+    try:
+        os.kill(process.pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def end(processes: Sequence[ProcessIdentity], clock: Clock, timeout_seconds: float = 20.0) -> None:
+    """Kill processes and wait until the system has let go of them.
+
+    Raises:
+        TemporaryError: one is still there after ``timeout_seconds``.
+    """
+    for process in processes:
+        send_signal(process, signal.SIGKILL)
+    for process in processes:
+        if not wait_until_gone(process, clock, timeout_seconds):
+            raise TemporaryError(f"process {process.pid} did not end; look at it and run down again")
+
+
+def wait_until_gone(process: ProcessIdentity, clock: Clock, timeout_seconds: float) -> bool:
+    """Wait for a process to end; False if it is still running after ``timeout_seconds``."""
+    deadline = clock.monotonic_seconds() + timeout_seconds
+    never = threading.Event()
+    while is_running(process):
+        if clock.monotonic_seconds() > deadline:
+            return False
+        clock.wait_seconds(_POLL_SECONDS, never)
+    return True
+
+
+def _start_time(pid: int) -> str | None:
+    if Path("/proc/self/stat").exists():
+        return _start_time_from_proc(pid)
+    return _start_time_from_ps(pid)
+
+
+def _start_time_from_proc(pid: int) -> str | None:
+    """Field 22 of ``/proc/<pid>/stat``.
+
+    A process that was killed is a zombie at once, but its other threads may hold its ports a little longer.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, *fields = stat.rpartition(")")[2].split()
+    threads, started = int(fields[16]), fields[18]
+    ended = state == "X" or (state == "Z" and threads <= 1)
+    return None if ended else started
+
+
+def _start_time_from_ps(pid: int) -> str | None:
+    answer = subprocess.run(  # noqa: S603 - fixed program, numeric argument
+        ["/bin/ps", "-o", "state=,lstart=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    state, _, started = answer.stdout.strip().partition(" ")
+    return None if not started or state.startswith("Z") else started.strip()

@@ -1,0 +1,111 @@
+"""What BookKeeper keeps about a ledger, and PIP-186's words for kinds of ledgers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
+
+
+class LedgerComponent(Enum):
+    """What a ledger is used for (PIP-186 ``ledgerComponent``).
+
+    PIP-186 names the first three; the last two are kinds that Pulsar 4.0 writes and the PIP does not cover.
+    """
+
+    MANAGED_LEDGER = "MANAGED_LEDGER"
+    MANAGED_CURSOR = "MANAGED_CURSOR"
+    SCHEMA_STORAGE = "SCHEMA_STORAGE"
+    COMPACTED_LEDGER = "COMPACTED_LEDGER"
+    DELAYED_INDEX_BUCKET = "DELAYED_INDEX_BUCKET"
+
+
+class LedgerType(Enum):
+    """Where the data of a ledger lives (PIP-186 ``ledgerType``)."""
+
+    LEDGER = "LEDGER"
+    OFFLOAD_LEDGER = "OFFLOAD_LEDGER"
+
+
+class LedgerState(Enum):
+    """``LedgerMetadataFormat.State`` of BookKeeper, with its wire numbers."""
+
+    OPEN = 1
+    IN_RECOVERY = 2
+    CLOSED = 3
+
+
+class DigestType(Enum):
+    """``LedgerMetadataFormat.DigestType`` of BookKeeper: how a bookie's entry proves itself, with its wire numbers."""
+
+    CRC32 = 1
+    HMAC = 2
+    CRC32C = 3
+    DUMMY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSegment:
+    """The ensemble that holds the entries from ``first_entry_id`` on."""
+
+    first_entry_id: EntryId
+    ensemble: tuple[BookieId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMetadata:
+    """A decoded ``LedgerMetadataFormat`` (BookKeeper ``LedgerMetadataSerDe``).
+
+    ``length_bytes`` is 0 and ``last_entry_id`` -1 while the ledger is open. ``digest_type`` is None when the metadata
+    does not say (the oldest format). ``password`` is the key of digest type HMAC, never shown.
+    """
+
+    state: LedgerState
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+    length_bytes: int
+    last_entry_id: EntryId
+    segments: tuple[LedgerSegment, ...]
+    custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
+    digest_type: DigestType | None = DigestType.CRC32C
+    password: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadSegment:
+    """One part of a ledger that was offloaded while it grew (``MLDataFormats.OffloadSegment``)."""
+
+    uid_msb: int
+    uid_lsb: int
+    driver_name: str
+    driver_metadata: Mapping[str, str]
+    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadContext:
+    """Where tiered storage keeps a copy of a ledger (``MLDataFormats.OffloadContext``).
+
+    ``uid_msb`` and ``uid_lsb`` are the signed 64-bit halves of the Java UUID of the offload attempt. ``driver_name``
+    is empty when the context names no driver: Pulsar then uses the namespace's present one
+    (``OffloadUtils.getOffloadDriverName``). A context with ``segments`` was written by streaming offload: its copies
+    are the segments', and its own two halves are 0.
+    """
+
+    uid_msb: int
+    uid_lsb: int
+    driver_name: str
+    driver_metadata: Mapping[str, str]
+    complete: bool = True
+    bookkeeper_deleted: bool = False
+    segments: tuple[OffloadSegment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One entry of a ledger as a bookie stores it, its digest checked."""
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    payload: bytes

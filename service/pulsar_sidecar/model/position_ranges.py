@@ -1,0 +1,220 @@
+"""Sets of acknowledged positions, as a cursor of Pulsar keeps them (``ManagedCursorImpl``, ``OpenLongPairRangeSet``).
+
+Invariant: inside one ledger ranges are disjoint, ascending, and never touch; two that touch are one. No range spans two
+ledgers; `within_ledgers` cuts what a broker wrote so.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import le, lt
+from typing import NamedTuple
+
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.positions import Position
+
+
+class EntryRange(NamedTuple):
+    """Entries ``first`` to ``last`` of one ledger, both included."""
+
+    ledger_id: LedgerId
+    first: EntryId
+    last: EntryId
+
+    @property
+    def entries(self) -> int:
+        """How many entries it holds."""
+        return self.last - self.first + 1
+
+    def __str__(self) -> str:
+        return (
+            f"{self.ledger_id}:{self.first}"
+            if self.first == self.last
+            else f"{self.ledger_id}:{self.first}-{self.last}"
+        )
+
+
+class PositionRanges:
+    """Everything up to the mark-delete position, and ranges beyond it. Immutable.
+
+    Ranges that begin at or below the mark-delete position lose what lies below it.
+    """
+
+    __slots__ = ("_by_ledger", "mark_delete", "range_count")
+
+    def __init__(self, mark_delete: Position, ranges: Iterable[tuple[Position, Position]] = ()) -> None:
+        """``ranges`` are ``(lower, upper]``, as brokers write them; one over several ledgers is cut to the last one."""
+        self._become(mark_delete, (_in_upper_ledger(lower, upper) for lower, upper in ranges))
+
+    @classmethod
+    def of(cls, mark_delete: Position, ranges: Iterable[EntryRange]) -> "PositionRanges":
+        """The set of these ranges, in any order, overlapping or not."""
+        made = cls.__new__(cls)
+        made._become(mark_delete, ranges)
+        return made
+
+    @classmethod
+    def of_one_ledger(
+        cls, mark_delete: Position, ledger_id: LedgerId, firsts: Sequence[int], lasts: Sequence[int]
+    ) -> "PositionRanges":
+        """`of` for ranges of one ledger, one after the other; quicker for very many that ascend and do not touch."""
+        apart = all(map(le, firsts, lasts)) and all(map(lt, map((1).__add__, lasts), firsts[1:]))
+        beyond = not firsts or (mark_delete.ledger_id, mark_delete.entry_id + 1) < (ledger_id, firsts[0])
+        if not apart or not beyond:
+            ranges = zip(firsts, lasts, strict=True)
+            return cls.of(mark_delete, (EntryRange(ledger_id, EntryId(a), EntryId(b)) for a, b in ranges))
+        made = cls.__new__(cls)
+        made.mark_delete = mark_delete
+        made._by_ledger = {ledger_id: (tuple(firsts), tuple(lasts))} if firsts else {}
+        made.range_count = len(firsts)
+        return made
+
+    def _become(self, mark_delete: Position, ranges: Iterable[EntryRange]) -> None:
+        self.mark_delete = mark_delete
+        self._by_ledger = _merged(mark_delete, ranges)
+        self.range_count = sum(len(firsts) for firsts, _ in self._by_ledger.values())
+        """Ranges beyond the mark-delete position."""
+
+    def __contains__(self, position: Position) -> bool:
+        return position <= self.mark_delete or self._in_range(position.ledger_id, position.entry_id)
+
+    def __iter__(self) -> Iterator[EntryRange]:
+        """The ranges beyond the mark-delete position, ascending."""
+        for ledger_id, (firsts, lasts) in self._by_ledger.items():
+            for first, last in zip(firsts, lasts, strict=True):
+                yield EntryRange(ledger_id, EntryId(first), EntryId(last))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PositionRanges):
+            return NotImplemented
+        return self.mark_delete == other.mark_delete and self._by_ledger == other._by_ledger
+
+    def __hash__(self) -> int:
+        return hash((self.mark_delete, self.range_count))
+
+    def __repr__(self) -> str:
+        return f"PositionRanges({self.mark_delete}, {[str(found) for found in self]})"
+
+    @property
+    def entries(self) -> int:
+        """Entries in the ranges beyond the mark-delete position."""
+        return sum(found.entries for found in self)
+
+    def with_positions(self, positions: Iterable[Position]) -> "PositionRanges":
+        """This set and these positions; the mark-delete position stays where it is."""
+        added = (EntryRange(position.ledger_id, position.entry_id, position.entry_id) for position in positions)
+        return PositionRanges.of(self.mark_delete, (*self, *added))
+
+    def holds_all_of(self, other: "PositionRanges") -> bool:
+        """Whether everything of the other set certainly is in this one: its mark-delete position lies no further on."""
+        if self.mark_delete < other.mark_delete:
+            return False
+        return self._by_ledger == other._by_ledger or next(other.without(self, {}), None) is None
+
+    def without(self, others: "PositionRanges", lengths: Mapping[LedgerId, int]) -> Iterator[EntryRange]:
+        """What is in this set and not in the other, ascending.
+
+        Args:
+            others: the other set.
+            lengths: the entries of each ledger of the topic, which is how far "everything up to" reaches; a ledger
+                that is not in it counts as empty.
+        """
+        for found in self._whole(others.mark_delete, lengths):
+            yield from others._cut(found)
+
+    def runs_beside(self, position: Position) -> tuple[bool, bool]:
+        """Whether the neighbours before and after the position belong to the set, so that a range would merge."""
+        before = Position(position.ledger_id, EntryId(position.entry_id - 1))
+        after = Position(position.ledger_id, EntryId(position.entry_id + 1))
+        return before in self, after in self
+
+    def touching(self, ledger_id: LedgerId, first: int, last: int) -> int:
+        """How many of the ledger's ranges touch or overlap the entries ``first`` to ``last``."""
+        firsts, lasts = self._by_ledger.get(ledger_id, ((), ()))
+        return max(0, bisect_right(firsts, last + 1) - bisect_left(lasts, first - 1))
+
+    def acknowledged_between(self, ledger_id: LedgerId, first: int, last: int) -> int:
+        """How many of the entries ``first`` to ``last`` of a ledger belong to the set."""
+        if ledger_id < self.mark_delete.ledger_id:
+            return last - first + 1
+        marked = self.mark_delete.entry_id if ledger_id == self.mark_delete.ledger_id else -1
+        below = max(0, min(last, marked) - first + 1)
+        firsts, lasts = self._by_ledger.get(ledger_id, ((), ()))
+        inside = slice(bisect_left(lasts, first), bisect_right(firsts, last))
+        return below + sum(
+            min(end, last) - max(begin, first) + 1 for begin, end in zip(firsts[inside], lasts[inside], strict=True)
+        )
+
+    def _in_range(self, ledger_id: LedgerId, entry_id: int) -> bool:
+        firsts, lasts = self._by_ledger.get(ledger_id, ((), ()))
+        index = bisect_right(firsts, entry_id) - 1
+        return index >= 0 and entry_id <= lasts[index]
+
+    def _whole(self, above: Position, lengths: Mapping[LedgerId, int]) -> Iterator[EntryRange]:
+        """Everything in this set above a position, what the mark-delete position stands for included."""
+        for ledger_id in sorted(lengths.keys() | self._by_ledger.keys()):
+            if ledger_id < above.ledger_id:
+                continue
+            from_entry = above.entry_id + 1 if ledger_id == above.ledger_id else 0
+            marked = self._marked(ledger_id, lengths.get(ledger_id, 0))
+            if from_entry <= marked:
+                yield EntryRange(ledger_id, EntryId(from_entry), EntryId(marked))
+            for first, last in zip(*self._by_ledger.get(ledger_id, ((), ())), strict=True):
+                if last >= from_entry:
+                    yield EntryRange(ledger_id, EntryId(max(first, from_entry)), EntryId(last))
+
+    def _marked(self, ledger_id: LedgerId, length: int) -> int:
+        """The last entry of a ledger that lies at or below the mark-delete position, -1 for none."""
+        if ledger_id > self.mark_delete.ledger_id:
+            return -1
+        return min(self.mark_delete.entry_id, length - 1) if ledger_id == self.mark_delete.ledger_id else length - 1
+
+    def _cut(self, found: EntryRange) -> Iterator[EntryRange]:
+        """What of a range above the mark-delete position is in none of the ranges here."""
+        firsts, lasts = self._by_ledger.get(found.ledger_id, ((), ()))
+        start: int = found.first
+        for index in range(bisect_left(lasts, found.first), bisect_right(firsts, found.last)):
+            if start < firsts[index]:
+                yield EntryRange(found.ledger_id, EntryId(start), EntryId(firsts[index] - 1))
+            start = lasts[index] + 1
+        if start <= found.last:
+            yield EntryRange(found.ledger_id, EntryId(start), found.last)
+
+
+def within_ledgers(lower: Position, upper: Position, lengths: Mapping[LedgerId, int]) -> Iterator[EntryRange]:
+    """The range ``(lower, upper]`` cut at the ends of ledgers.
+
+    Brokers write ranges over several ledgers when ``managedLedgerUnackedRangesOpenCacheSetEnabled`` is off.
+
+    Args:
+        lower: excluded.
+        upper: included.
+        lengths: the entries of each ledger of the topic.
+    """
+    for ledger_id in sorted({*lengths, upper.ledger_id}):
+        first = lower.entry_id + 1 if ledger_id == lower.ledger_id else 0
+        last = upper.entry_id if ledger_id == upper.ledger_id else lengths[ledger_id] - 1
+        if lower.ledger_id <= ledger_id <= upper.ledger_id and first <= last:
+            yield EntryRange(ledger_id, EntryId(first), EntryId(last))
+
+
+_Bounds = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _in_upper_ledger(lower: Position, upper: Position) -> EntryRange:
+    first = lower.entry_id + 1 if lower.ledger_id == upper.ledger_id else 0
+    return EntryRange(upper.ledger_id, EntryId(first), upper.entry_id)
+
+
+def _merged(mark_delete: Position, ranges: Iterable[EntryRange]) -> dict[LedgerId, _Bounds]:
+    building: dict[LedgerId, tuple[list[int], list[int]]] = {}
+    for ledger_id, begin, last in sorted(ranges):
+        first = max(begin, mark_delete.entry_id + 1) if ledger_id == mark_delete.ledger_id else begin
+        if last < first or ledger_id < mark_delete.ledger_id:
+            continue
+        firsts, lasts = building.setdefault(ledger_id, ([], []))
+        if lasts and first <= lasts[-1] + 1:
+            lasts[-1] = max(lasts[-1], last)
+        else:
+            firsts.append(first)
+            lasts.append(last)
+    return {ledger_id: (tuple(firsts), tuple(lasts)) for ledger_id, (firsts, lasts) in building.items()}
