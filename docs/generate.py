@@ -16,13 +16,15 @@ import typer
 from prometheus_client import CollectorRegistry
 from pulsar_sidecar.api.app import create_app
 from pulsar_sidecar.api.authentication import NoAuthentication
-from pulsar_sidecar.api.bulk_lines import MEDIA_TYPE
-from pulsar_sidecar.api.routes import ack_state, delayed_delivery, waiting
+from pulsar_sidecar.api.rooms.ack_state import routes as ack_state
+from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
+from pulsar_sidecar.api.rooms.delayed_delivery import waiting
+from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import MEDIA_TYPE
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.app import Programs, command_line
-from pulsar_sidecar.cli.audit import AuditPrograms
+from pulsar_sidecar.cli.groups.audit import AuditPrograms
 from pulsar_sidecar.cli.lazy import LazyCommand
-from pulsar_sidecar.ledger_deletion.operating import LedgerDeletionService
+from pulsar_sidecar.ledger_deletion.service import LedgerDeletionService
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.observability.metrics import DeletionMetrics
 from pulsar_sidecar.settings.fields import GROUPS

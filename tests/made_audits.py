@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
-from pulsar_sidecar.audit.running import AUDIT_TABLES
-from pulsar_sidecar.audit.summaries import AuditSummary, Engine
-from pulsar_sidecar.audit.tables import Table
+from pulsar_sidecar.audit.engine.running import AUDIT_TABLES
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Engine
+from pulsar_sidecar.audit.results.tables import Table
 
 
 @dataclass

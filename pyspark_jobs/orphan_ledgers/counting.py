@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pulsar_sidecar.audit.summaries import Count
+from pulsar_sidecar.audit.results.summaries import Count
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 

@@ -10,8 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from pulsar_sidecar.audit.manifests import MANIFEST_NAME, OWNERS_DIRECTORY, OWNERS_FILE, Kind, Manifest, parse_manifest
-from pulsar_sidecar.audit.summaries import SUMMARY_NAME, AuditSummary, parse_summary
+from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary, parse_summary
+from pulsar_sidecar.audit.sources.manifests import (
+    MANIFEST_NAME,
+    OWNERS_DIRECTORY,
+    OWNERS_FILE,
+    Kind,
+    Manifest,
+    parse_manifest,
+)
 from pulsar_sidecar.model.errors import InvalidInputError
 from pyspark.sql import SparkSession
 

@@ -11,18 +11,17 @@ from functools import reduce
 
 import numpy as np
 import pyarrow as pa
-from pulsar_sidecar.audit.batch_work import OWNER_COLUMNS
-from pulsar_sidecar.audit.decoding import NODE_COLUMNS
-from pulsar_sidecar.audit.dumping import LEDGERS_LEFT_OUT
-from pulsar_sidecar.audit.findings import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS
-from pulsar_sidecar.audit.guards import demand_few_missing
-from pulsar_sidecar.audit.judging import Judge
-from pulsar_sidecar.audit.manifests import Manifest
+from pulsar_sidecar.audit.columnar.decoding import NODE_COLUMNS
+from pulsar_sidecar.audit.columnar.varints import Numbers
+from pulsar_sidecar.audit.engine.batch_work import OWNER_COLUMNS
+from pulsar_sidecar.audit.engine.findings import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS
+from pulsar_sidecar.audit.engine.judging import Judge
+from pulsar_sidecar.audit.engine.protections import Shields
 from pulsar_sidecar.audit.policies import Policy
-from pulsar_sidecar.audit.shields import Shields
-from pulsar_sidecar.audit.summaries import Count, Danger
-from pulsar_sidecar.audit.summing_up import Found, as_of_ms
-from pulsar_sidecar.audit.tables import (
+from pulsar_sidecar.audit.results.guards import demand_few_missing
+from pulsar_sidecar.audit.results.summaries import Count, Danger
+from pulsar_sidecar.audit.results.summing_up import Found, as_of_ms
+from pulsar_sidecar.audit.results.tables import (
     CURSOR_LEDGERS,
     LEDGER_USAGE,
     LEDGERS,
@@ -34,7 +33,8 @@ from pulsar_sidecar.audit.tables import (
     Subtree,
     Table,
 )
-from pulsar_sidecar.audit.varints import Numbers
+from pulsar_sidecar.audit.sources.dumping import LEDGERS_LEFT_OUT
+from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId
 from pyspark import StorageLevel

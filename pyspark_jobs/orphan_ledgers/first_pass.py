@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pulsar_sidecar.audit.batch_work import decode_part, dumped_ids
-from pulsar_sidecar.audit.decoding import decode_cursor_ledgers, decode_log_segments, singles_batch
-from pulsar_sidecar.audit.owner_columns import owners_at
-from pulsar_sidecar.audit.shadow_topics import admin_facts
-from pulsar_sidecar.audit.shields import Damage
-from pulsar_sidecar.audit.tenants import known_tenants
-from pulsar_sidecar.audit.unknown_nodes import unknown_subtrees
-from pulsar_sidecar.audit.varints import Ids
+from pulsar_sidecar.audit.columnar.decoding import decode_cursor_ledgers, decode_log_segments, singles_batch
+from pulsar_sidecar.audit.columnar.owner_columns import owners_at
+from pulsar_sidecar.audit.columnar.varints import Ids
+from pulsar_sidecar.audit.engine.batch_work import decode_part, dumped_ids
+from pulsar_sidecar.audit.engine.protections import Damage
+from pulsar_sidecar.audit.engine.shadow_topics import admin_facts
+from pulsar_sidecar.audit.engine.tenants import known_tenants
+from pulsar_sidecar.audit.engine.unknown_nodes import unknown_subtrees
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
 
 from pyspark_jobs.orphan_ledgers.id_sets import IdRanges

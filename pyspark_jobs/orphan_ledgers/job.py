@@ -14,7 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
 
-from pulsar_sidecar.audit.guards import (
+from pulsar_sidecar.audit.policies import HOUR_MS, Policy
+from pulsar_sidecar.audit.results.guards import (
     EXIT_ERROR,
     Earlier,
     demand_fitting,
@@ -23,14 +24,13 @@ from pulsar_sidecar.audit.guards import (
     guards,
     trusted,
 )
-from pulsar_sidecar.audit.manifests import MANIFEST_NAME, Kind, Manifest
-from pulsar_sidecar.audit.metrics_text import METRICS_NAME, metrics_text
-from pulsar_sidecar.audit.policies import HOUR_MS, Policy
-from pulsar_sidecar.audit.reporting import REPORT_NAME, report_html
-from pulsar_sidecar.audit.summaries import SUMMARY_NAME, AuditSummary, Count, Engine
-from pulsar_sidecar.audit.summing_up import About, audit_id, failed, input_of, input_of_audit, summarize, unseen
-from pulsar_sidecar.audit.tables import LEDGER_USAGE, ORPHAN_LEDGERS, OrphanStanding, Table
-from pulsar_sidecar.audit.verdicts import conclude
+from pulsar_sidecar.audit.results.metrics_text import METRICS_NAME, metrics_text
+from pulsar_sidecar.audit.results.report import REPORT_NAME, report_html
+from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary, Count, Engine
+from pulsar_sidecar.audit.results.summing_up import About, audit_id, failed, input_of, input_of_audit, summarize, unseen
+from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, ORPHAN_LEDGERS, OrphanStanding, Table
+from pulsar_sidecar.audit.results.verdicts import conclude
+from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 from pyspark.sql import DataFrame, SparkSession
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from pulsar_sidecar.audit.decoding import unread_compaction_cursors
-from pulsar_sidecar.audit.shadow_topics import dangers
-from pulsar_sidecar.audit.shields import Damage, Reach, Shields
-from pulsar_sidecar.audit.summaries import Danger
+from pulsar_sidecar.audit.columnar.decoding import unread_compaction_cursors
+from pulsar_sidecar.audit.engine.protections import Damage, Reach, Shields
+from pulsar_sidecar.audit.engine.shadow_topics import dangers
+from pulsar_sidecar.audit.results.summaries import Danger
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
 from pulsar_sidecar.model.names import topic_of_managed_ledger
 from pyspark.sql import Row

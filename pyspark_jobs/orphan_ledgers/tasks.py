@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-from pulsar_sidecar.audit.ages import age_label
-from pulsar_sidecar.audit.batch_work import (
+from pulsar_sidecar.audit.columnar.id_tables import IdTable
+from pulsar_sidecar.audit.columnar.ledger_ids import ledger_ids
+from pulsar_sidecar.audit.columnar.varints import Mask, Numbers
+from pulsar_sidecar.audit.engine.batch_work import (
     LISTED,
     NO_LEDGER,
     as_listed,
@@ -16,9 +18,9 @@ from pulsar_sidecar.audit.batch_work import (
     owner_nodes_at,
     sizes_of,
 )
-from pulsar_sidecar.audit.candidates import Claimed, read_candidate
-from pulsar_sidecar.audit.causes import OwnerNode
-from pulsar_sidecar.audit.findings import (
+from pulsar_sidecar.audit.engine.candidates import Claimed, read_candidate
+from pulsar_sidecar.audit.engine.causes import OwnerNode
+from pulsar_sidecar.audit.engine.findings import (
     NODE_METADATA_COLUMNS,
     earlier_looks,
     judge_cases,
@@ -26,13 +28,11 @@ from pulsar_sidecar.audit.findings import (
     read_cases,
     withheld,
 )
-from pulsar_sidecar.audit.id_tables import IdTable
-from pulsar_sidecar.audit.judging import Judge
-from pulsar_sidecar.audit.ledger_ids import ledger_ids
-from pulsar_sidecar.audit.ledger_sets import LedgerSets
-from pulsar_sidecar.audit.plans import block_digest
-from pulsar_sidecar.audit.tables import ORPHAN_LEDGERS
-from pulsar_sidecar.audit.varints import Mask, Numbers
+from pulsar_sidecar.audit.engine.judging import Judge
+from pulsar_sidecar.audit.engine.ledger_sets import LedgerSets
+from pulsar_sidecar.audit.results.ages import age_label
+from pulsar_sidecar.audit.results.plans import block_digest
+from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId
 from pyspark import TaskContext

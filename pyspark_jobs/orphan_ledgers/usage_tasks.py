@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pulsar_sidecar.audit.batch_work import SIZES, lists_naming, newest_sizes
-from pulsar_sidecar.audit.id_tables import IdTable
-from pulsar_sidecar.audit.missing import missing_row
-from pulsar_sidecar.audit.tables import MISSING_LEDGERS, LedgerKind
-from pulsar_sidecar.audit.usage import NAMED_USAGE, counts_of_usage, usage_table
-from pulsar_sidecar.audit.varints import Numbers
+from pulsar_sidecar.audit.columnar.id_tables import IdTable
+from pulsar_sidecar.audit.columnar.varints import Numbers
+from pulsar_sidecar.audit.engine.batch_work import SIZES, lists_naming, newest_sizes
+from pulsar_sidecar.audit.engine.missing import missing_row
+from pulsar_sidecar.audit.engine.usage import NAMED_USAGE, counts_of_usage, usage_table
+from pulsar_sidecar.audit.results.tables import MISSING_LEDGERS, LedgerKind
 
 from pyspark_jobs.orphan_ledgers.first_pass import LOADED, OTHER, OTHERS, UNSIZED, USAGE, Batches, Task
 from pyspark_jobs.orphan_ledgers.packing import pack, pack_shares, shares_of_topics, unpack

@@ -2,10 +2,16 @@
 
 from collections.abc import Sequence
 
-from pulsar_sidecar.audit.plans import PLAN_BLOCK_ROWS, plan_digest
-from pulsar_sidecar.audit.reporting import EXTRACT_ROWS, Extract, Row
-from pulsar_sidecar.audit.summaries import Count, Plan
-from pulsar_sidecar.audit.tables import LEDGER_USAGE, MISSING_LEDGERS, ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Table
+from pulsar_sidecar.audit.results.plans import PLAN_BLOCK_ROWS, plan_digest
+from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract, Row
+from pulsar_sidecar.audit.results.summaries import Count, Plan
+from pulsar_sidecar.audit.results.tables import (
+    LEDGER_USAGE,
+    MISSING_LEDGERS,
+    ORPHAN_LEDGERS,
+    UNATTRIBUTED_LEDGERS,
+    Table,
+)
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 

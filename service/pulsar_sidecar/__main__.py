@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_sidecar.adapters.parquet.own_process import without_pandas
 from pulsar_sidecar.cli.app import Programs, command_line
-from pulsar_sidecar.cli.audit import AuditPrograms
+from pulsar_sidecar.cli.groups.audit import AuditPrograms
 
 if TYPE_CHECKING:
     from pulsar_sidecar.audit.audit_requests import (
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
         Shown,
         ShowRequest,
     )
-    from pulsar_sidecar.audit.manifests import Manifest
-    from pulsar_sidecar.audit.requests import Audited, AuditRequest, DumpRequest, ListingRequest
+    from pulsar_sidecar.audit.sources.manifests import Manifest
+    from pulsar_sidecar.audit.sources.requests import Audited, AuditRequest, DumpRequest, ListingRequest
     from pulsar_sidecar.demo.playing import Report
 
 

@@ -118,7 +118,7 @@ def _spark(place: Path) -> int:
 
 
 def _sets(place: Path) -> int:
-    from pulsar_sidecar.audit.ledger_sets import LedgerSets
+    from pulsar_sidecar.audit.engine.ledger_sets import LedgerSets
 
     ids, references = (pq.read_table(place / f"{name}.parquet")["ledger_id"].to_numpy() for name in _IDS)
     sets = LedgerSets([ids], ids)

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pulsar_sidecar.adapters.parquet.output import parquet_output
-from pulsar_sidecar.audit.manifests import (
+from pulsar_sidecar.audit.results.tables import LEDGERS, NODES, Subtree, Table
+from pulsar_sidecar.audit.sources.manifests import (
     MANIFEST_NAME,
     Kind,
     Manifest,
@@ -26,7 +27,6 @@ from pulsar_sidecar.audit.manifests import (
     Source,
     SourceKind,
 )
-from pulsar_sidecar.audit.tables import LEDGERS, NODES, Subtree, Table
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 from tests.fakes.bookkeeper import (

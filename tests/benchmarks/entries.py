@@ -14,9 +14,9 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookie
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
-from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.delayed_entries import BulkDelayedEntries
-from pulsar_sidecar.delayed_delivery.facts import EntryFacts
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
+from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock

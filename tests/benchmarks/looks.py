@@ -9,10 +9,10 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from pulsar_sidecar.delayed_delivery.asserting import duties, last_due_of_interest_ms, next_look_ms, over_by_ms
-from pulsar_sidecar.delayed_delivery.book import Book
-from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, Proof
-from pulsar_sidecar.delayed_delivery.facts import DelayPolicy
+from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import Book
+from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy
+from pulsar_sidecar.delayed_delivery.cancel.reconcile import duties, last_due_of_interest_ms, next_look_ms, over_by_ms
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Proof
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pulsar
-from pulsar_sidecar.adapters.pulsar.topics import topic_name
-from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record
+from pulsar_sidecar.adapters.pulsar.topics.names import topic_name
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record
 from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType

@@ -17,10 +17,10 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnecti
 from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
-from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.pause_policies import BrokerPausePolicies
-from pulsar_sidecar.adapters.pulsar.shadow_retention import BrokerShadows
-from pulsar_sidecar.adapters.pulsar.subscription_cursors import BrokerSubscriptions
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.pause_policies import BrokerPausePolicies
+from pulsar_sidecar.adapters.pulsar.rest.shadow_retention import BrokerShadows
+from pulsar_sidecar.adapters.pulsar.rest.subscription_cursors import BrokerSubscriptions
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import EntryId, LedgerId

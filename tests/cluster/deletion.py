@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pulsar_sidecar.ledger_deletion.controlling import CONTROL
-from pulsar_sidecar.ledger_deletion.operations import OPERATIONS
+from pulsar_sidecar.ledger_deletion.control import CONTROL
 from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from pulsar_sidecar.ledger_deletion.retrying import SUBSCRIPTION
+from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.buckets import BUCKETS

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pulsar
-from pulsar_sidecar.audit.census import Census, demand_complete, take_census
+from pulsar_sidecar.audit.reference_scan import Census, demand_complete, take_census
 from pulsar_sidecar.ledger_ownership.claims import CursorClaim, DataClaim, read_claim
 from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata

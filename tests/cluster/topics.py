@@ -17,7 +17,7 @@ import requests
 from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
-from pulsar_sidecar.adapters.metadata.live_nodes import LiveTree, LiveZooKeeper
+from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveTree, LiveZooKeeper
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
 from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
-from pulsar_sidecar.adapters.metadata.live_nodes import LiveTree, LiveZooKeeper
+from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveTree, LiveZooKeeper
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
-from pulsar_sidecar.audit.census import Census, demand_complete, take_census
+from pulsar_sidecar.audit.reference_scan import Census, demand_complete, take_census
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 from pulsar_sidecar.model.clocks import SystemClock

@@ -10,11 +10,11 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookie
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
-from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.delayed_entries import BulkDelayedEntries
-from pulsar_sidecar.adapters.pulsar.message_headers import entry_facts_in_headers
-from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.delayed_delivery.facts import Absent, EntryFacts
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.rest.message_headers import entry_facts_in_headers
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
+from pulsar_sidecar.delayed_delivery.cancel.facts import Absent, EntryFacts
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.clocks import SystemClock

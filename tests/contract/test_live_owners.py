@@ -10,11 +10,11 @@ from typing import Protocol, TypeVar
 import pulsar
 import pytest
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
-from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.clients import open_client
-from pulsar_sidecar.adapters.pulsar.http_sessions import HttpTimeouts
-from pulsar_sidecar.adapters.pulsar.live_owners import BrokerLiveOwners
-from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.client.clients import open_client
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpTimeouts
+from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.ledger_deletion.ports import LiveOwners, OwnerView
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError

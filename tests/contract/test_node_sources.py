@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.adapters.metadata.live_nodes import LiveZooKeeper, WalkedNodes
-from pulsar_sidecar.adapters.metadata.snapshot_nodes import snapshot_file
+from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveZooKeeper, WalkedNodes
+from pulsar_sidecar.adapters.metadata.dumps.snapshot_nodes import snapshot_file
+from pulsar_sidecar.adapters.metadata.dumps.zookeeper_walk import WalkOrder
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOrder
-from pulsar_sidecar.audit.manifests import OrderRange, Proof, Source, SourceKind
 from pulsar_sidecar.audit.ports import Ending, NodeSource
-from pulsar_sidecar.audit.tables import NODES
+from pulsar_sidecar.audit.results.tables import NODES
+from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
 

@@ -4,9 +4,12 @@ The seed is fixed, so that a change is judged by what it changes; `tests/e2e/tes
 """
 
 from pulsar_sidecar.api.authentication import TokenAuthentication
-from pulsar_sidecar.api.routes import ack_state, delayed_delivery, waiting
+from pulsar_sidecar.api.rooms.ack_state import routes as ack_state
+from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
+from pulsar_sidecar.api.rooms.delayed_delivery import waiting
 from pulsar_sidecar.api.token_keys import secret_key
-from pulsar_sidecar.ledger_deletion.operating import (
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.service import (
     Control,
     DeadLetter,
     OperationState,
@@ -14,7 +17,6 @@ from pulsar_sidecar.ledger_deletion.operating import (
     SidecarInstance,
     TopicDeletionStatus,
 )
-from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields
 from pulsar_sidecar.ack_state.cursors import CursorInMemory, TopicCursors
 from pulsar_sidecar.ack_state.judging import AckState, Wishes, judge
 from pulsar_sidecar.ack_state.limits import AckStateLimits, kept
-from pulsar_sidecar.ack_state.operating import PauseRemoval
 from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
+from pulsar_sidecar.ack_state.service import PauseRemoval
 from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import EntryId, LedgerId

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.adapters.pulsar.binary_frames import FrameReader, encode
+from pulsar_sidecar.adapters.pulsar.wire.binary_frames import FrameReader, encode
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 Answers = Sequence[api.BaseCommand | bytes] | None

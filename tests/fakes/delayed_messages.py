@@ -10,8 +10,7 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.delayed_delivery.cancelling import CancelOptions, Outcome, Target
-from pulsar_sidecar.delayed_delivery.facts import (
+from pulsar_sidecar.delayed_delivery.cancel.facts import (
     Absent,
     CursorFacts,
     DelayPolicy,
@@ -22,6 +21,7 @@ from pulsar_sidecar.delayed_delivery.facts import (
     SubscriptionType,
     TopicState,
 )
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Outcome, Target
 from pulsar_sidecar.delayed_delivery.ports import Acknowledged, AckStateRoom, LogRecords, WholeMessage
 from pulsar_sidecar.delayed_delivery.workflow.serving import DelayedDelivery
 from pulsar_sidecar.delayed_delivery.workflow.world import Configuration, World

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, CancelOptions, Outcome, Proof, Target, Verdict
-from pulsar_sidecar.delayed_delivery.operating import CancelStatus, Reissued
-from pulsar_sidecar.delayed_delivery.selecting import Preview, Selected, Selection, preview
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancelOptions, Outcome, Proof, Target, Verdict
+from pulsar_sidecar.delayed_delivery.cancel.select import Preview, Selected, Selection, preview
+from pulsar_sidecar.delayed_delivery.service import CancelStatus, Reissued
 from pulsar_sidecar.model.errors import ConflictError, SidecarError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from pulsar_sidecar.ledger_deletion.limiting import LimitReadings
-from pulsar_sidecar.ledger_deletion.operating import (
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import LimitReadings
+from pulsar_sidecar.ledger_deletion.service import (
     Control,
     DeadLetter,
     InflightEstimate,
@@ -26,7 +27,6 @@ from pulsar_sidecar.ledger_deletion.operating import (
     TopicDeletionStatus,
     Undeleted,
 )
-from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.names import TopicName

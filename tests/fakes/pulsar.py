@@ -17,7 +17,7 @@ from pulsar_sidecar.ledger_deletion.ports import (
     OutgoingMessage,
     PublishResult,
 )
-from pulsar_sidecar.ledger_deletion.retrying import DELAY_TIME
+from pulsar_sidecar.ledger_deletion.second_phase.retry import DELAY_TIME
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError
 

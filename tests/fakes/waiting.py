@@ -1,6 +1,6 @@
 """`WaitingMessages` in memory, for tests of its door: every topic waits for the same."""
 
-from pulsar_sidecar.delayed_delivery.facts import EntryFacts, SubscriptionType
+from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts, SubscriptionType
 from pulsar_sidecar.delayed_delivery.waiting import Place, Waiting, WaitingPage
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId

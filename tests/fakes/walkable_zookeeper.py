@@ -11,9 +11,9 @@ from typing import Any
 
 from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+from pulsar_sidecar.adapters.metadata.dumps.walk_requests import GET_CHILDREN, GET_DATA, MultiOperations, Sync
+from pulsar_sidecar.adapters.metadata.dumps.zookeeper_walk import WalkOrder, ZooKeeperWalk
 from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience
-from pulsar_sidecar.adapters.metadata.walk_requests import GET_CHILDREN, GET_DATA, MultiOperations, Sync
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOrder, ZooKeeperWalk
 from pulsar_sidecar.model.clocks import Clock
 
 from tests.fakes.clock import FakeClock

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import requests
-from pulsar_sidecar.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo, record_document
 from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from pulsar_sidecar.ledger_deletion.retrying import RECONSUMETIMES
+from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, record_document
+from pulsar_sidecar.ledger_deletion.second_phase.retry import RECONSUMETIMES
 from pulsar_sidecar.ledger_deletion.steps import Step
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, under_replication_mark_path
 from pulsar_sidecar.model.errors import TemporaryError

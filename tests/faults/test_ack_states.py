@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pulsar_sidecar.ack_state.pausing import PauseState, TopicPolicy
 from pulsar_sidecar.ack_state.stored import StoredPlace
-from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 
 from tests.cluster.acknowledging import AckStateStage, Holes, ack_state_stage, dug, every_other, positions_in
 from tests.cluster.patience import holds_for, until

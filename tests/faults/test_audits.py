@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import requests
-from pulsar_sidecar.audit.tables import LedgerKind, OrphanCause
+from pulsar_sidecar.audit.results.tables import LedgerKind, OrphanCause
 from pulsar_sidecar.demo.workload import delete_again, delete_topics, make_topics
 from pulsar_sidecar.local_cluster.cluster import find_software
 from pulsar_sidecar.local_cluster.spec import ClusterSpec

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from pulsar_sidecar.ledger_deletion.retrying import DELAY_TIME, SUBSCRIPTION
+from pulsar_sidecar.ledger_deletion.second_phase.retry import DELAY_TIME, SUBSCRIPTION
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.deletion import Scene

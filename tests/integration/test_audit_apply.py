@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
-from pulsar_sidecar.adapters.pulsar.condemned import producer_name
-from pulsar_sidecar.adapters.pulsar.deliveries import SEQUENCE_ID
-from pulsar_sidecar.adapters.pulsar.topics import topic_name
-from pulsar_sidecar.audit.progress import progress_path
-from pulsar_sidecar.audit.summaries import AuditSummary
-from pulsar_sidecar.audit.tables import LedgerKind
-from pulsar_sidecar.ledger_deletion.pending import parse_record
+from pulsar_sidecar.adapters.pulsar.client.deliveries import SEQUENCE_ID
+from pulsar_sidecar.adapters.pulsar.topics.names import topic_name
+from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import producer_name
+from pulsar_sidecar.audit.apply.progress import progress_path
+from pulsar_sidecar.audit.results.summaries import AuditSummary
+from pulsar_sidecar.audit.results.tables import LedgerKind
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_deletion.record import parse_record
 from pulsar_sidecar.ledger_ownership.instances import instance_id_of
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, instance_id_path, ledger_path
 from pulsar_sidecar.model.ids import LedgerId

@@ -6,13 +6,13 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
-from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.binary_connections import BinaryConnections
-from pulsar_sidecar.adapters.pulsar.cancellation_topic import PulsarCancellationTopic
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.topic_owners import TopicOwners
-from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, Proof
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.topics.cancellation_topic import PulsarCancellationTopic
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections
+from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Proof
 from pulsar_sidecar.delayed_delivery.ports import LogRecords
 from pulsar_sidecar.delayed_delivery.workflow.world import Memory
 from pulsar_sidecar.model.clocks import SystemClock

@@ -5,7 +5,7 @@ import time
 
 import requests
 from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from pulsar_sidecar.ledger_deletion.retrying import SUBSCRIPTION
+from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import parse_topic_name
 

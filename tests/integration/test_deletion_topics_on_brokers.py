@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import pulsar
 import pytest
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
-from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.clients import open_client
-from pulsar_sidecar.adapters.pulsar.consumer import SharedPendingDeletions
-from pulsar_sidecar.adapters.pulsar.publisher import PublisherSettings, TopicPublisher
-from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.topics import PulsarDeletionTopics, topic_name
-from pulsar_sidecar.adapters.pulsar.topics_setup import TopicsSettings, TopicsSetup
+from pulsar_sidecar.adapters.pulsar.client.clients import open_client
+from pulsar_sidecar.adapters.pulsar.client.consumer import SharedPendingDeletions
+from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.topics.names import PulsarDeletionTopics, topic_name
+from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings, TopicsSetup
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage, PublishResult
-from pulsar_sidecar.ledger_deletion.retrying import SUBSCRIPTION
+from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
 from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import ConflictError

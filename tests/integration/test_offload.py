@@ -13,7 +13,7 @@ import requests
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
 from pulsar_sidecar.adapters.offload.credentials import credentials_from_environment
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
-from pulsar_sidecar.audit.tables import Table
+from pulsar_sidecar.audit.results.tables import Table
 from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.model.clocks import SystemClock

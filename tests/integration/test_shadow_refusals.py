@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import requests
-from pulsar_sidecar.ledger_deletion.operations import Operation, encode_operation, operation_path
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import Operation, encode_operation, operation_path
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE, shadow_at
 from pulsar_sidecar.model.ids import OperationId

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pulsar
 import pytest
 from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from pulsar_sidecar.ledger_deletion.retrying import REASON, SUBSCRIPTION
+from pulsar_sidecar.ledger_deletion.second_phase.retry import REASON, SUBSCRIPTION
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent

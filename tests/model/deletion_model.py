@@ -1,4 +1,4 @@
-"""One ledger, whoever wants it gone, and the consumers that judge it with the real `deciding.decide`.
+"""One ledger, whoever wants it gone, and the consumers that judge it with the real `decide.decide`.
 
 Three kinds of markers send the record before the list shrinks, as PIP-186 demands: one that shrinks the list by
 compare-and-set at a version it names in the record, a plain one that knows only the PIP, and the sidecar's own
@@ -13,9 +13,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from pulsar_sidecar.ledger_deletion.deciding import Delete, Finish, Policy, Postpone, RetryLater, Verdict, decide
-from pulsar_sidecar.ledger_deletion.facts import Facts, Referenced, Unreferenced
-from pulsar_sidecar.ledger_deletion.pending import Mark
+from pulsar_sidecar.ledger_deletion.record import Mark
+from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+    Delete,
+    Finish,
+    Policy,
+    Postpone,
+    RetryLater,
+    Verdict,
+    decide,
+)
+from pulsar_sidecar.ledger_deletion.second_phase.facts import Facts, Referenced, Unreferenced
 from pulsar_sidecar.model.ids import NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import Guard
 

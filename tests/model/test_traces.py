@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.deciding import Delete, DeleteOffloaded
-from pulsar_sidecar.ledger_deletion.facts import Referenced, References, Unreferenced
 from pulsar_sidecar.ledger_deletion.outcomes import Settlement, judged_messages, note_message, settled_messages
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Delete, DeleteOffloaded
+from pulsar_sidecar.ledger_deletion.second_phase.facts import Referenced, References, Unreferenced
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import Guard
 

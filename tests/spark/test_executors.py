@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from pulsar_sidecar.audit.guards import EXIT_FINDINGS
-from pulsar_sidecar.audit.requests import AuditRequest
+from pulsar_sidecar.audit.results.guards import EXIT_FINDINGS
+from pulsar_sidecar.audit.sources.requests import AuditRequest
 
 from tests.made_audits import told
 from tests.spark.worlds import random_world

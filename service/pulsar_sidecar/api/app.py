@@ -11,13 +11,14 @@ from anyio.to_thread import current_default_thread_limiter
 from fastapi import APIRouter, FastAPI
 from starlette.responses import HTMLResponse
 
-from pulsar_sidecar.api import errors
+from pulsar_sidecar.api import errors, probes
 from pulsar_sidecar.api.authentication import Authenticator
 from pulsar_sidecar.api.gate import OPEN_PATHS, Gate
 from pulsar_sidecar.api.reference import reference_page
-from pulsar_sidecar.api.routes import ledger_deletion, probes, shadow_topics, topics
+from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
+from pulsar_sidecar.api.rooms.ledger_deletion import shadow_topics, topics
 from pulsar_sidecar.api.starting import add_starting_routes
-from pulsar_sidecar.ledger_deletion.operating import LedgerDeletionService
+from pulsar_sidecar.ledger_deletion.service import LedgerDeletionService
 from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.observability.metrics import DeletionMetrics
 

@@ -11,10 +11,10 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from pulsar_sidecar.audit.manifests import FileDigest, Manifest, OrderRange, Proof, Source
-from pulsar_sidecar.audit.summaries import Input
-from pulsar_sidecar.audit.tables import Subtree, Table
-from pulsar_sidecar.audit.varints import Ids, Numbers
+from pulsar_sidecar.audit.columnar.varints import Ids, Numbers
+from pulsar_sidecar.audit.results.summaries import Input
+from pulsar_sidecar.audit.results.tables import Subtree, Table
+from pulsar_sidecar.audit.sources.manifests import FileDigest, Manifest, OrderRange, Proof, Source
 
 Worked = TypeVar("Worked")
 

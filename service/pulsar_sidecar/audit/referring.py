@@ -7,7 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.decoding import NODE_COLUMNS, decode_cursor_ledgers, decode_log_segments, decode_nodes
+from pulsar_sidecar.audit.columnar.decoding import (
+    NODE_COLUMNS,
+    decode_cursor_ledgers,
+    decode_log_segments,
+    decode_nodes,
+)
 
 
 def referring_paths(

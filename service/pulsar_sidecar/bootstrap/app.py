@@ -26,19 +26,21 @@ from pulsar_sidecar.adapters.metadata.store_clock import StoreTime
 from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
-from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.brokers_metadata import AdminBrokersMetadata
-from pulsar_sidecar.adapters.pulsar.clients import open_client
-from pulsar_sidecar.adapters.pulsar.http_sessions import HttpTimeouts
-from pulsar_sidecar.adapters.pulsar.live_owners import BrokerLiveOwners
-from pulsar_sidecar.adapters.pulsar.shadow_admin import BrokerShadowAdmin
-from pulsar_sidecar.adapters.pulsar.shadow_retention import BrokerShadows
-from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.topics import PulsarDeletionTopics
+from pulsar_sidecar.adapters.pulsar.client.clients import open_client
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.brokers_metadata import AdminBrokersMetadata
+from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpTimeouts
+from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
+from pulsar_sidecar.adapters.pulsar.rest.shadow_admin import BrokerShadowAdmin
+from pulsar_sidecar.adapters.pulsar.rest.shadow_retention import BrokerShadows
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.topics.names import PulsarDeletionTopics
 from pulsar_sidecar.api.app import create_app, create_starting_app
 from pulsar_sidecar.api.authentication import Authenticator
 from pulsar_sidecar.api.connections import Limits
-from pulsar_sidecar.api.routes import ack_state, delayed_delivery, waiting
+from pulsar_sidecar.api.rooms.ack_state import routes as ack_state
+from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
+from pulsar_sidecar.api.rooms.delayed_delivery import waiting
 from pulsar_sidecar.api.server import listening_socket, server_for
 from pulsar_sidecar.api.starting import Front
 from pulsar_sidecar.bootstrap.closing import ClosingDeadline, close_at_the_end
@@ -67,7 +69,7 @@ from pulsar_sidecar.bootstrap.settings_map import (
     warnings_of,
 )
 from pulsar_sidecar.delayed_delivery.workflow.serving import DelayedDelivery
-from pulsar_sidecar.ledger_deletion.limiting import AdaptiveLimit
+from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import AdaptiveLimit
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_deletion.workflow.runtime import World
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion

@@ -15,10 +15,12 @@ from pulsar_sidecar.adapters.parquet.archive import archived_below, remove
 from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
 from pulsar_sidecar.adapters.parquet.manifest_files import open_tables
 from pulsar_sidecar.adapters.parquet.reading import node_batches, read_table
-from pulsar_sidecar.adapters.pulsar.clients import open_client
-from pulsar_sidecar.adapters.pulsar.condemned import PendingDeletionSender, open_condemned_publisher
+from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.credentials import TlsOptions, parse_credentials
-from pulsar_sidecar.audit.applying import Application, Tell, demand_approval, demand_target, verified_plan
+from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, open_condemned_publisher
+from pulsar_sidecar.audit.apply.applying import Application, Tell, demand_approval, demand_target, verified_plan
+from pulsar_sidecar.audit.apply.progress import HeldProgress, begin
+from pulsar_sidecar.audit.apply.pruning import reasons_to_keep
 from pulsar_sidecar.audit.audit_requests import (
     Applied,
     ApplyRequest,
@@ -29,20 +31,18 @@ from pulsar_sidecar.audit.audit_requests import (
     Shown,
     ShowRequest,
 )
-from pulsar_sidecar.audit.explaining import Known, explain
-from pulsar_sidecar.audit.extracts import extract_of
-from pulsar_sidecar.audit.guards import exit_code
-from pulsar_sidecar.audit.manifests import Kind
-from pulsar_sidecar.audit.plans import PLAN_COLUMNS
-from pulsar_sidecar.audit.progress import HeldProgress, begin
-from pulsar_sidecar.audit.pruning import reasons_to_keep
 from pulsar_sidecar.audit.referring import referring_paths
-from pulsar_sidecar.audit.reporting import REPORT_NAME, report_html
-from pulsar_sidecar.audit.showing import TABLES, chosen_rows, overview, rows_text
-from pulsar_sidecar.audit.summaries import AuditSummary, Plan
-from pulsar_sidecar.audit.tables import Subtree, Table
-from pulsar_sidecar.audit.verdicts import conclude
-from pulsar_sidecar.ledger_deletion.controlling import INSTANCES
+from pulsar_sidecar.audit.results.explain import Known, explain
+from pulsar_sidecar.audit.results.extracts import extract_of
+from pulsar_sidecar.audit.results.guards import exit_code
+from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
+from pulsar_sidecar.audit.results.report import REPORT_NAME, report_html
+from pulsar_sidecar.audit.results.show import TABLES, chosen_rows, overview, rows_text
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Plan
+from pulsar_sidecar.audit.results.tables import Subtree, Table
+from pulsar_sidecar.audit.results.verdicts import conclude
+from pulsar_sidecar.audit.sources.manifests import Kind
+from pulsar_sidecar.ledger_deletion.control import INSTANCES
 from pulsar_sidecar.ledger_deletion.ports import Publisher
 from pulsar_sidecar.ledger_ownership.instances import instance_id_of
 from pulsar_sidecar.ledger_ownership.paths import instance_id_path

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pulsar_sidecar.adapters.parquet.manifest_files import read_manifest
 from pulsar_sidecar.adapters.parquet.workers import opened_workers
-from pulsar_sidecar.audit.manifests import Kind
-from pulsar_sidecar.audit.requests import Audited, AuditRequest
+from pulsar_sidecar.audit.sources.manifests import Kind
+from pulsar_sidecar.audit.sources.requests import Audited, AuditRequest
 from pulsar_sidecar.bootstrap.command_process import ended_in_order, tool_version
 from pulsar_sidecar.model.errors import InvalidInputError
 
@@ -34,9 +34,9 @@ def make_audit(request: AuditRequest, say: "Say") -> Audited:
     with ended_in_order(), opened_workers(worth_it=rows >= _WORTH_WORKERS_ROWS) as workers:
         from pulsar_sidecar.adapters.parquet.inputs import open_earlier, open_inputs
         from pulsar_sidecar.adapters.parquet.output import parquet_output
-        from pulsar_sidecar.audit.guards import exit_code
-        from pulsar_sidecar.audit.running import Order, run_audit
-        from pulsar_sidecar.audit.verdicts import conclude
+        from pulsar_sidecar.audit.engine.running import Order, run_audit
+        from pulsar_sidecar.audit.results.guards import exit_code
+        from pulsar_sidecar.audit.results.verdicts import conclude
 
         earlier = None if request.previous is None else open_earlier(request.previous)
         inputs = open_inputs(request.dump, request.listing, *manifests, workers)

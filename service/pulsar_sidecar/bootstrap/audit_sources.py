@@ -13,19 +13,25 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookie
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_listing import BookieListing
 from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
-from pulsar_sidecar.adapters.metadata.live_nodes import LedgerNodes, LiveZooKeeper, WalkedNodes
+from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LedgerNodes, LiveZooKeeper, WalkedNodes
+from pulsar_sidecar.adapters.metadata.dumps.snapshot_nodes import snapshot_file
+from pulsar_sidecar.adapters.metadata.dumps.zookeeper_admin import AdminServer
+from pulsar_sidecar.adapters.metadata.dumps.zookeeper_walk import WalkOrder
 from pulsar_sidecar.adapters.metadata.session import parse_credential
-from pulsar_sidecar.adapters.metadata.snapshot_nodes import snapshot_file
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
-from pulsar_sidecar.adapters.metadata.zookeeper_admin import AdminServer
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOrder
 from pulsar_sidecar.adapters.parquet.output import parquet_output
-from pulsar_sidecar.audit.cursor_ledgers import CursorLedgers
-from pulsar_sidecar.audit.dumping import DumpPlan, dump
-from pulsar_sidecar.audit.listing import list_ledgers
-from pulsar_sidecar.audit.manifests import Manifest, SourceKind
 from pulsar_sidecar.audit.ports import LedgerSource, NodeSource, Say
-from pulsar_sidecar.audit.requests import DumpRequest, ListingRequest, dump_source, listing_source, zookeeper_rate
+from pulsar_sidecar.audit.sources.cursor_ledgers import CursorLedgers
+from pulsar_sidecar.audit.sources.dumping import DumpPlan, dump
+from pulsar_sidecar.audit.sources.listing import list_ledgers
+from pulsar_sidecar.audit.sources.manifests import Manifest, SourceKind
+from pulsar_sidecar.audit.sources.requests import (
+    DumpRequest,
+    ListingRequest,
+    dump_source,
+    listing_source,
+    zookeeper_rate,
+)
 from pulsar_sidecar.bootstrap.command_process import ended_in_order, tool_version
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError

@@ -8,10 +8,10 @@ from pathlib import Path
 from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
-from pulsar_sidecar.adapters.metadata.live_nodes import LiveTree, LiveZooKeeper
+from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveTree, LiveZooKeeper
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
-from pulsar_sidecar.adapters.pulsar.clients import SHARED, open_client
-from pulsar_sidecar.audit.census import take_census
+from pulsar_sidecar.adapters.pulsar.client.clients import SHARED, open_client
+from pulsar_sidecar.audit.reference_scan import take_census
 from pulsar_sidecar.bootstrap.closing import close_at_the_end
 from pulsar_sidecar.demo.playing import Eyes, Report, play
 from pulsar_sidecar.demo.stage import Stage, demo_directory

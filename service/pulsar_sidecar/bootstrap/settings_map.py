@@ -9,21 +9,21 @@ from urllib.parse import urlsplit
 from pulsar_sidecar.adapters.metadata.session import ZooKeeperCredential, parse_credential
 from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
 from pulsar_sidecar.adapters.offload.credentials import AccessKey, OffloadCredentials, credentials_from_environment
-from pulsar_sidecar.adapters.pulsar.consumer import ConsumerSettings
+from pulsar_sidecar.adapters.pulsar.client.consumer import ConsumerSettings
 from pulsar_sidecar.adapters.pulsar.credentials import (
     ClientCertificate,
     ClientCredentials,
     TlsOptions,
     parse_credentials,
 )
-from pulsar_sidecar.adapters.pulsar.topics_setup import TopicsSettings
+from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings
 from pulsar_sidecar.api.authentication import Authenticator, NoAuthentication, TokenAuthentication, TokenClaims
 from pulsar_sidecar.api.server import Endpoint
 from pulsar_sidecar.api.token_keys import public_key, secret_key
 from pulsar_sidecar.delayed_delivery.workflow.world import Configuration as CancellingConfiguration
-from pulsar_sidecar.ledger_deletion.deciding import Policy
-from pulsar_sidecar.ledger_deletion.operating import SidecarInstance
-from pulsar_sidecar.ledger_deletion.retrying import RetryPolicy
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
+from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
+from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration
 from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.clocks import Clock

@@ -12,7 +12,10 @@ from typing import Annotated
 import typer
 from typer.main import get_command, get_group
 
-from pulsar_sidecar.cli import (
+from pulsar_sidecar.cli import output as say
+from pulsar_sidecar.cli.connecting import GlobalOptions
+from pulsar_sidecar.cli.exits import EXIT_CODES
+from pulsar_sidecar.cli.groups import (
     broker_stats,
     ledger_deletion,
     pausing,
@@ -21,12 +24,9 @@ from pulsar_sidecar.cli import (
     topics,
     waiting_messages,  # noqa: F401  it adds its commands to those of topics
 )
-from pulsar_sidecar.cli import output as say
-from pulsar_sidecar.cli.audit import AuditPrograms
-from pulsar_sidecar.cli.audit_sources import MakeDump, MakeListing
-from pulsar_sidecar.cli.connecting import GlobalOptions
-from pulsar_sidecar.cli.demo import Play, Strike
-from pulsar_sidecar.cli.exits import EXIT_CODES
+from pulsar_sidecar.cli.groups.audit import AuditPrograms
+from pulsar_sidecar.cli.groups.audit_sources import MakeDump, MakeListing
+from pulsar_sidecar.cli.groups.demo import Play, Strike
 from pulsar_sidecar.cli.lazy import LazyCommand, LazyGroup
 from pulsar_sidecar.cli.output import Format
 
@@ -153,37 +153,37 @@ def _global_options(
 
 
 def _serve_command(serve: Serve) -> object:
-    from pulsar_sidecar.cli.serving import serve_app
+    from pulsar_sidecar.cli.groups.serving import serve_app
 
     return get_command(serve_app(serve))
 
 
 def _metadata(programs: Programs) -> object:
-    from pulsar_sidecar.cli.audit_sources import metadata_app
+    from pulsar_sidecar.cli.groups.audit_sources import metadata_app
 
     return get_group(metadata_app(programs.make_dump))
 
 
 def _ledgers(programs: Programs) -> object:
-    from pulsar_sidecar.cli.audit_sources import ledgers_app
+    from pulsar_sidecar.cli.groups.audit_sources import ledgers_app
 
     return get_group(ledgers_app(programs.make_listing))
 
 
 def _audit(programs: Programs) -> object:
-    from pulsar_sidecar.cli.audit import audit_app
+    from pulsar_sidecar.cli.groups.audit import audit_app
 
     return get_group(audit_app(programs.audits))
 
 
 def _demo(programs: Programs) -> object:
-    from pulsar_sidecar.cli.demo import demo_app
+    from pulsar_sidecar.cli.groups.demo import demo_app
 
     return get_group(demo_app(programs.play_demo, programs.strike_demo))
 
 
 def _local_cluster() -> object:
-    from pulsar_sidecar.cli.local_cluster import app
+    from pulsar_sidecar.cli.groups.local_cluster import app
 
     app.rich_markup_mode = None
     return get_group(app)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pulsar_sidecar.delayed_delivery.facts import DelayPolicy, EntryAnswer, SubscriptionFacts, TopicState
+from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy, EntryAnswer, SubscriptionFacts, TopicState
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from pulsar_sidecar.delayed_delivery.facts import EntryAnswer, EntryFacts, SubscriptionType, TopicState
+from pulsar_sidecar.delayed_delivery.cancel.facts import EntryAnswer, EntryFacts, SubscriptionType, TopicState
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName

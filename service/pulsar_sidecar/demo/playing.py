@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from pulsar_sidecar.audit.census import Census
+from pulsar_sidecar.audit.reference_scan import Census
 from pulsar_sidecar.demo.auditing import AuditAct, AuditStory
 from pulsar_sidecar.demo.cancelling import CancelAct, CancelStory
 from pulsar_sidecar.demo.commands import Commands

@@ -11,7 +11,7 @@ from typing import Any
 
 import requests
 
-from pulsar_sidecar.audit.census import Census, demand_complete
+from pulsar_sidecar.audit.reference_scan import Census, demand_complete
 from pulsar_sidecar.demo.stage import Stage
 from pulsar_sidecar.demo.workload import LEDGERS_PER_TOPIC, DeletionRun, delete_again, delete_topics, make_topics
 from pulsar_sidecar.ledger_ownership.claims import CursorClaim, DataClaim, read_claim

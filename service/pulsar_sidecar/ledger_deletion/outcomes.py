@@ -14,9 +14,9 @@ from enum import Enum
 
 import orjson
 
-from pulsar_sidecar.ledger_deletion.deciding import Delete, DeleteOffloaded, Verdict
-from pulsar_sidecar.ledger_deletion.facts import Facts, Referenced, StoredLedger, Unreferenced
-from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Delete, DeleteOffloaded, Verdict
+from pulsar_sidecar.ledger_deletion.second_phase.facts import Facts, Referenced, StoredLedger, Unreferenced
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId

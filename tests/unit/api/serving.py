@@ -13,7 +13,7 @@ from pulsar_sidecar.api.app import create_app
 from pulsar_sidecar.api.authentication import Authenticator, NoAuthentication
 from pulsar_sidecar.api.connections import Limits
 from pulsar_sidecar.api.server import Endpoint, listening_socket, server_for
-from pulsar_sidecar.ledger_deletion.operating import LedgerDeletionService
+from pulsar_sidecar.ledger_deletion.service import LedgerDeletionService
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.observability.metrics import DeletionMetrics
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 from pulsar_sidecar.ack_state.judging import Wishes
-from pulsar_sidecar.ack_state.operating import PauseRemoval
 from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
-from pulsar_sidecar.api.routes import ack_state
+from pulsar_sidecar.ack_state.service import PauseRemoval
+from pulsar_sidecar.api.rooms.ack_state import routes as ack_state
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import TopicDomain, TopicName
 

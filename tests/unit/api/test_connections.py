@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pulsar_sidecar.api.authentication import TokenAuthentication
 from pulsar_sidecar.api.connections import Limits
-from pulsar_sidecar.api.routes import delayed_delivery
+from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.token_keys import secret_key
-from pulsar_sidecar.ledger_deletion.operating import ServiceStatus
+from pulsar_sidecar.ledger_deletion.service import ServiceStatus
 from pulsar_sidecar.model.clocks import SystemClock
 
 from tests.cluster.certificates import Certificate, write_certificate

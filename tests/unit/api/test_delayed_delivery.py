@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
-from pulsar_sidecar.api.routes import delayed_delivery
-from pulsar_sidecar.delayed_delivery.cancelling import Cause, Proof, Verdict
+from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cause, Proof, Verdict
 from pulsar_sidecar.model.errors import DisabledError, NotFoundError, TemporaryError
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 

@@ -1,6 +1,6 @@
 import pytest
-from pulsar_sidecar.ledger_deletion.operating import DeadLetter, OperationState, SidecarInstance, TopicDeletionStatus
-from pulsar_sidecar.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.service import DeadLetter, OperationState, SidecarInstance, TopicDeletionStatus
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType

@@ -1,5 +1,5 @@
 import pytest
-from pulsar_sidecar.ledger_deletion.operating import ShadowDeletionStage
+from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage
 from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 

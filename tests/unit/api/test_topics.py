@@ -1,7 +1,7 @@
 import pytest
 from fastapi import APIRouter
-from pulsar_sidecar.ledger_deletion.operating import LedgerDeletionAnswer, OperationState, Redirect
-from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.service import LedgerDeletionAnswer, OperationState, Redirect
 from pulsar_sidecar.model.errors import ConflictError, DataLossError, InvalidInputError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType

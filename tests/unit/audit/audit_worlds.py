@@ -8,7 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 from pulsar_sidecar.adapters.parquet.output import parquet_output
-from pulsar_sidecar.audit.manifests import (
+from pulsar_sidecar.audit.policies import HOUR_MS, Policy
+from pulsar_sidecar.audit.results.tables import SCHEMAS, CursorLedgerState, Table
+from pulsar_sidecar.audit.sources.manifests import (
     MANIFEST_NAME,
     Kind,
     Manifest,
@@ -19,10 +21,8 @@ from pulsar_sidecar.audit.manifests import (
     Source,
     SourceKind,
 )
-from pulsar_sidecar.audit.policies import HOUR_MS, Policy
-from pulsar_sidecar.audit.requests import Audited, AuditRequest
-from pulsar_sidecar.audit.subtrees import Subtrees
-from pulsar_sidecar.audit.tables import SCHEMAS, CursorLedgerState, Table
+from pulsar_sidecar.audit.sources.requests import Audited, AuditRequest
+from pulsar_sidecar.audit.sources.subtrees import Subtrees
 from pulsar_sidecar.bootstrap.audit_run import make_audit
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pulsar_sidecar.audit.ages import age_label
-from pulsar_sidecar.audit.plans import PlanDigest
+from pulsar_sidecar.audit.engine.usage import count_of_lengths
 from pulsar_sidecar.audit.policies import EXCLUSIVE
-from pulsar_sidecar.audit.summaries import AuditSummary, Count, Engine, Guard, Input, Look, Plan, Unseen
-from pulsar_sidecar.audit.tables import (
+from pulsar_sidecar.audit.results.ages import age_label
+from pulsar_sidecar.audit.results.plans import PlanDigest
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Engine, Guard, Input, Look, Plan, Unseen
+from pulsar_sidecar.audit.results.tables import (
     LEDGER_USAGE,
     MISSING_LEDGERS,
     ORPHAN_LEDGERS,
@@ -17,7 +18,6 @@ from pulsar_sidecar.audit.tables import (
     OrphanCause,
     OrphanStanding,
 )
-from pulsar_sidecar.audit.usage import count_of_lengths
 
 AUDIT_ID = "20260706T120000Z-5f0c"
 INSTANCE_ID = "5a6b7c8d-0000-4000-8000-000000000001"

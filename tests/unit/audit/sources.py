@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pulsar_sidecar.audit.manifests import OrderRange, Proof, Source, SourceKind
 from pulsar_sidecar.audit.ports import Ending
-from pulsar_sidecar.audit.tables import LEDGERS, NODES
+from pulsar_sidecar.audit.results.tables import LEDGERS, NODES
+from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
 
 from tests.fakes.clock import START_MS
 

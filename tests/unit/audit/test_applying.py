@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
-from pulsar_sidecar.adapters.pulsar.condemned import PendingDeletionSender, producer_name
-from pulsar_sidecar.audit.applying import Application, demand_approval, demand_target, verified_plan
-from pulsar_sidecar.audit.condemned import Sent
-from pulsar_sidecar.audit.plans import PLAN_COLUMNS
-from pulsar_sidecar.audit.progress import begin, progress_path
-from pulsar_sidecar.audit.summaries import Guard
-from pulsar_sidecar.ledger_deletion.pending import parse_record
+from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, producer_name
+from pulsar_sidecar.audit.apply.applying import Application, demand_approval, demand_target, verified_plan
+from pulsar_sidecar.audit.apply.deletable import Sent
+from pulsar_sidecar.audit.apply.progress import begin, progress_path
+from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
+from pulsar_sidecar.audit.results.summaries import Guard
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_deletion.record import parse_record
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ledgers import LedgerComponent
 

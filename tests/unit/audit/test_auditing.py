@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.audit.manifests import Rows
 from pulsar_sidecar.audit.policies import HOUR_MS, Policy
-from pulsar_sidecar.audit.tables import Table
+from pulsar_sidecar.audit.results.tables import Table
+from pulsar_sidecar.audit.sources.manifests import Rows
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import LedgerId
@@ -592,13 +592,13 @@ def another_clusters_ids(world: World) -> None:
 
 
 def stale(world: World) -> None:
-    from pulsar_sidecar.audit.manifests import OrderRange
+    from pulsar_sidecar.audit.sources.manifests import OrderRange
 
     world.listing_changes = {"zxids": OrderRange(500, 701)}
 
 
 def bookies_listing_later(world: World) -> None:
-    from pulsar_sidecar.audit.manifests import OrderRange
+    from pulsar_sidecar.audit.sources.manifests import OrderRange
 
     world.listing_changes = {"zxids": OrderRange(None, None), "machine_times": (10, 20)}
     world.dump_changes = {"machine_times": (19, 30)}
@@ -626,7 +626,7 @@ def test_inputs_that_contradict_each_other_make_no_audit(
 @pytest.mark.parametrize("part", ["dump", "listing"])
 @pytest.mark.parametrize("how", ["cut", "gone", "added"])
 def test_a_damaged_file_makes_no_audit(auditor: Auditor, world: World, part: str, how: str) -> None:
-    from pulsar_sidecar.audit.requests import AuditRequest
+    from pulsar_sidecar.audit.sources.requests import AuditRequest
 
     from tests.unit.audit.audit_worlds import embedded
 
@@ -658,7 +658,7 @@ def test_an_earlier_audit_must_be_of_this_cluster_and_earlier(auditor: Auditor, 
 
 
 def test_a_listing_of_bookies_tells_no_instance_and_no_order(auditor: Auditor, world: World) -> None:
-    from pulsar_sidecar.audit.manifests import OrderRange
+    from pulsar_sidecar.audit.sources.manifests import OrderRange
 
     world.ledger(ORPHAN)
     world.listing_changes = {"instance_id": None, "zxids": OrderRange(None, None)}

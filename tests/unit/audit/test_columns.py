@@ -6,22 +6,22 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.batch_work import DecodedPart, decode_part, newest_sizes, owner_nodes
-from pulsar_sidecar.audit.causes import owner_node
-from pulsar_sidecar.audit.id_tables import IdTable
-from pulsar_sidecar.audit.ledger_sets import LedgerSets
-from pulsar_sidecar.audit.owner_columns import (
+from pulsar_sidecar.audit.columnar.id_tables import IdTable
+from pulsar_sidecar.audit.columnar.owner_columns import (
     are_plain_managed_ledgers,
     owner_at,
     owners_at,
     owners_of_plain_cursors,
     topics_of_managed_ledgers,
 )
-from pulsar_sidecar.audit.places import Place, locate, owner_of_managed_ledger
-from pulsar_sidecar.audit.plain_cursors import NO_LEDGER, read_plain_cursors
-from pulsar_sidecar.audit.plain_schemas import read_plain_schemas
-from pulsar_sidecar.audit.tables import NODES
-from pulsar_sidecar.audit.varints import ValueBytes
+from pulsar_sidecar.audit.columnar.plain_cursors import NO_LEDGER, read_plain_cursors
+from pulsar_sidecar.audit.columnar.plain_schemas import read_plain_schemas
+from pulsar_sidecar.audit.columnar.varints import ValueBytes
+from pulsar_sidecar.audit.engine.batch_work import DecodedPart, decode_part, newest_sizes, owner_nodes
+from pulsar_sidecar.audit.engine.causes import owner_node
+from pulsar_sidecar.audit.engine.ledger_sets import LedgerSets
+from pulsar_sidecar.audit.engine.places import Place, locate, owner_of_managed_ledger
+from pulsar_sidecar.audit.results.tables import NODES
 from pulsar_sidecar.ledger_ownership.references import cursor_references, schema_references
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 from pulsar_sidecar.wire import SchemaStorageFormat_pb2 as schema_storage

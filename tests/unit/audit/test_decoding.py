@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.batch_work import lists_naming
-from pulsar_sidecar.audit.decoding import decode_nodes
-from pulsar_sidecar.audit.ledger_ids import ledger_ids
-from pulsar_sidecar.audit.ledger_lists import read_ledger_lists
-from pulsar_sidecar.audit.places import (
+from pulsar_sidecar.audit.columnar.decoding import decode_nodes
+from pulsar_sidecar.audit.columnar.ledger_ids import ledger_ids
+from pulsar_sidecar.audit.columnar.ledger_lists import read_ledger_lists
+from pulsar_sidecar.audit.engine.batch_work import lists_naming
+from pulsar_sidecar.audit.engine.places import (
     Owner,
     Place,
     locate,
@@ -20,7 +20,7 @@ from pulsar_sidecar.audit.places import (
     owner_of_topic,
     topic_of_schema,
 )
-from pulsar_sidecar.audit.tables import NODES, LedgerKind
+from pulsar_sidecar.audit.results.tables import NODES, LedgerKind
 from pulsar_sidecar.ledger_ownership.paths import LAST_SHORT_LEDGER_ID, ledger_id_of_path, ledger_path
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.model.errors import UndecodableError

@@ -9,10 +9,10 @@ import pytest
 from pulsar_sidecar.adapters.parquet.manifest_files import open_tables
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.adapters.parquet.reading import read_table
-from pulsar_sidecar.audit.cursor_ledgers import NOT_READ
-from pulsar_sidecar.audit.dumping import DumpPlan, dump
-from pulsar_sidecar.audit.manifests import Kind, Manifest, Moment, OrderRange, Rows
-from pulsar_sidecar.audit.tables import Subtree, Table
+from pulsar_sidecar.audit.results.tables import Subtree, Table
+from pulsar_sidecar.audit.sources.cursor_ledgers import NOT_READ
+from pulsar_sidecar.audit.sources.dumping import DumpPlan, dump
+from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, Moment, OrderRange, Rows
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 from tests.fakes.clock import START_MS, FakeClock

@@ -7,7 +7,7 @@ from typing import Any
 import pulsar_sidecar
 import pytest
 from pulsar_sidecar.audit.policies import HOUR_MS, Policy
-from pulsar_sidecar.audit.summaries import AuditSummary, Guard
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Guard
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 
 from pyspark_jobs.orphan_ledgers import job

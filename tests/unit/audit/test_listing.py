@@ -9,9 +9,9 @@ import pytest
 from pulsar_sidecar.adapters.parquet.manifest_files import open_tables
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.adapters.parquet.reading import read_table
-from pulsar_sidecar.audit.listing import ledgers_among, list_ledgers
-from pulsar_sidecar.audit.manifests import Kind, Manifest, Moment, Rows
-from pulsar_sidecar.audit.tables import NODES, Table
+from pulsar_sidecar.audit.results.tables import NODES, Table
+from pulsar_sidecar.audit.sources.listing import ledgers_among, list_ledgers
+from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, Moment, Rows
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId

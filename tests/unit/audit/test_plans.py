@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.plans import PLAN_BLOCK_ROWS, PLAN_COLUMNS, PlanDigest, block_digest, plan_digest
-from pulsar_sidecar.audit.tables import ORPHAN_LEDGERS
+from pulsar_sidecar.audit.results.plans import PLAN_BLOCK_ROWS, PLAN_COLUMNS, PlanDigest, block_digest, plan_digest
+from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS
 from pulsar_sidecar.model.errors import InvalidInputError
 
 from tests.unit.audit.findings import AUDIT_ID, INSTANCE_ID, orphan, orphan_table, plan_of

@@ -5,8 +5,8 @@ import zlib
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.audit.showing import overview
-from pulsar_sidecar.audit.summaries import parse_summary
+from pulsar_sidecar.audit.results.show import overview
+from pulsar_sidecar.audit.results.summaries import parse_summary
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.bookkeeper import compressed, data_custom_metadata, managed_ledger_bytes

@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.audit.applying import verified_plan
+from pulsar_sidecar.audit.apply.applying import verified_plan
 from pulsar_sidecar.audit.policies import HOUR_MS, Policy
-from pulsar_sidecar.audit.tables import Table
-from pulsar_sidecar.audit.verdicts import Verdict, conclude
+from pulsar_sidecar.audit.results.tables import Table
+from pulsar_sidecar.audit.results.verdicts import Verdict, conclude
 from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ledgers import LedgerState
 

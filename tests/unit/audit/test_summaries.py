@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pulsar_sidecar.audit.summaries import AuditSummary, Count, parse_summary
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, parse_summary
 from pulsar_sidecar.model.errors import InvalidInputError
 
 from tests.unit.audit.findings import missing, orphan, summary

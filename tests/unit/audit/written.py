@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pulsar_sidecar.audit.summaries import SUMMARY_NAME, AuditSummary
-from pulsar_sidecar.audit.tables import Table
+from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary
+from pulsar_sidecar.audit.results.tables import Table
 
 from tests.unit.audit.findings import count_of, missing_table, orphan_table, summary, unattributed_table, usage_table
 

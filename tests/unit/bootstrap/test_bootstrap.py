@@ -11,8 +11,8 @@ import structlog
 from pulsar_sidecar.api.authentication import NoAuthentication, TokenAuthentication
 from pulsar_sidecar.bootstrap.app import open_service, serve
 from pulsar_sidecar.bootstrap.settings_map import authenticator_of, configuration_of, warnings_of
-from pulsar_sidecar.ledger_deletion.deciding import Policy
-from pulsar_sidecar.ledger_deletion.retrying import RetryPolicy
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
+from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import DisabledError, InvalidInputError
 from pulsar_sidecar.model.names import parse_topic_name

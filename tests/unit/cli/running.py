@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from pulsar_sidecar.audit.audit_requests import Applied, ApplyRequest, Pruned, Shown
-from pulsar_sidecar.audit.manifests import Manifest
-from pulsar_sidecar.audit.requests import Audited, AuditRequest, DumpRequest, ListingRequest
+from pulsar_sidecar.audit.sources.manifests import Manifest
+from pulsar_sidecar.audit.sources.requests import Audited, AuditRequest, DumpRequest, ListingRequest
 from pulsar_sidecar.cli.app import Programs, command_line
-from pulsar_sidecar.cli.audit import AuditPrograms
+from pulsar_sidecar.cli.groups.audit import AuditPrograms
 from pulsar_sidecar.demo.playing import Report
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 

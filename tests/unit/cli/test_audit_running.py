@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import typer
 from pulsar_sidecar.audit.policies import HOUR_MS, Policy
-from pulsar_sidecar.audit.requests import Audited, AuditRequest
-from pulsar_sidecar.cli.audit_running import add_run
+from pulsar_sidecar.audit.sources.requests import Audited, AuditRequest
+from pulsar_sidecar.cli.groups.audit_running import add_run
 from pulsar_sidecar.cli.lazy import LazyGroup
 from pulsar_sidecar.model.errors import InvalidInputError
 from typer.testing import CliRunner

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.audit.manifests import Kind, Manifest, Moment, OrderRange, Proof, Rows, Source, SourceKind
+from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, Moment, OrderRange, Proof, Rows, Source, SourceKind
 
 from tests.unit.cli.running import Terminal
 

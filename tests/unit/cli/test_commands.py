@@ -3,14 +3,14 @@ import socket
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.ledger_deletion.operating import (
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.service import (
     DeadLetter,
     OperationState,
     Redirect,
     SidecarInstance,
     TopicDeletionStatus,
 )
-from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType

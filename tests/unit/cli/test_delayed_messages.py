@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.api.routes import delayed_delivery
-from pulsar_sidecar.cli import delayed_messages
-from pulsar_sidecar.delayed_delivery.cancelling import Cause, Proof, Verdict
+from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
+from pulsar_sidecar.cli.groups import delayed_messages
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cause, Proof, Verdict
 
 from tests.fakes.delayed_service import FakeDelayedDelivery
 from tests.fakes.deletion_service import FakeDeletionService

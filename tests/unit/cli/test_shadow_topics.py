@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from pulsar_sidecar.ledger_deletion.operating import ShadowDeletionStage
+from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
 

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.api.routes import waiting
-from pulsar_sidecar.cli import waiting_messages
+from pulsar_sidecar.api.rooms.delayed_delivery import waiting
+from pulsar_sidecar.cli.groups import waiting_messages
 from pulsar_sidecar.delayed_delivery.workflow.waiting import WaitingReader
 
 from tests.fakes.clock import FakeClock

@@ -11,8 +11,8 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.cancelling import Outcome, Proof
-from pulsar_sidecar.delayed_delivery.facts import SubscriptionType
+from pulsar_sidecar.delayed_delivery.cancel.facts import SubscriptionType
+from pulsar_sidecar.delayed_delivery.cancel.requests import Outcome, Proof
 from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, SidecarError, TemporaryError
 from pulsar_sidecar.model.positions import Position
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from pulsar_sidecar.delayed_delivery.asserting import watched
-from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, Cause, Proof
-from pulsar_sidecar.delayed_delivery.facts import LedgerSpan, SubscriptionFacts, SubscriptionType, TopicState
+from pulsar_sidecar.delayed_delivery.cancel.facts import LedgerSpan, SubscriptionFacts, SubscriptionType, TopicState
+from pulsar_sidecar.delayed_delivery.cancel.reconcile import watched
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Cause, Proof
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, FakeSubscription, at

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, Proof
-from pulsar_sidecar.delayed_delivery.records import decode
+from pulsar_sidecar.delayed_delivery.cancel.log_records import decode
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Proof
 from pulsar_sidecar.delayed_delivery.workflow.world import Memory
 from pulsar_sidecar.model.errors import TemporaryError
 

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from pulsar_sidecar.delayed_delivery.cancelling import Cause, Proof, Verdict
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cause, Proof, Verdict
 from pulsar_sidecar.model.errors import NotFoundError
 
 from tests.fakes.delayed_messages import FakeCluster, FakeSidecar, at

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, Cause, Proof
+from pulsar_sidecar.delayed_delivery.cancel.log_records import encode_all, key_of
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Cause, Proof
 from pulsar_sidecar.delayed_delivery.ports import LogRecords
-from pulsar_sidecar.delayed_delivery.records import encode_all, key_of
 from pulsar_sidecar.delayed_delivery.workflow.world import Memory
 from pulsar_sidecar.model.errors import TemporaryError
 

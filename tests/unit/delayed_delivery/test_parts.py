@@ -5,13 +5,20 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.book import Book
-from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, Cause, Proof
-from pulsar_sidecar.delayed_delivery.facts import Chunk, CursorFacts, EntryFacts, LedgerSpan, TopicState, Unreadable
-from pulsar_sidecar.delayed_delivery.gathering import chunk_candidates, chunks_of
-from pulsar_sidecar.delayed_delivery.merging import fitting, runs
-from pulsar_sidecar.delayed_delivery.records import decode, encode_all, key_of, parse_key
-from pulsar_sidecar.delayed_delivery.selecting import Selection, preview, select, waiting_positions
+from pulsar_sidecar.delayed_delivery.cancel.ack_ranges import fitting, runs
+from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import Book
+from pulsar_sidecar.delayed_delivery.cancel.chunks import chunk_candidates, chunks_of
+from pulsar_sidecar.delayed_delivery.cancel.facts import (
+    Chunk,
+    CursorFacts,
+    EntryFacts,
+    LedgerSpan,
+    TopicState,
+    Unreadable,
+)
+from pulsar_sidecar.delayed_delivery.cancel.log_records import decode, encode_all, key_of, parse_key
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Cause, Proof
+from pulsar_sidecar.delayed_delivery.cancel.select import Selection, preview, select, waiting_positions
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.position_ranges import PositionRanges

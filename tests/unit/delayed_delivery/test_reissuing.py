@@ -9,10 +9,10 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.cancelling import CancelOptions, Cause, Proof, Target
-from pulsar_sidecar.delayed_delivery.facts import Chunk, SubscriptionType
-from pulsar_sidecar.delayed_delivery.operating import Reissued
-from pulsar_sidecar.delayed_delivery.reissue_intents import ReissueIntent, ReissueIntents
+from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, SubscriptionType
+from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import ReissueIntent, ReissueIntents
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Cause, Proof, Target
+from pulsar_sidecar.delayed_delivery.service import Reissued
 from pulsar_sidecar.delayed_delivery.workflow.world import Memory
 from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError, UndecodableError
 

@@ -4,9 +4,9 @@ from collections.abc import Collection
 from itertools import pairwise
 
 import pytest
-from pulsar_sidecar.delayed_delivery.cancelling import Cause, Proof
-from pulsar_sidecar.delayed_delivery.facts import EntryFacts, Unreadable
-from pulsar_sidecar.delayed_delivery.reissue_intents import REISSUE_PROPERTY
+from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts, Unreadable
+from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import REISSUE_PROPERTY
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cause, Proof
 from pulsar_sidecar.delayed_delivery.workflow import reissuing
 from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.names import TopicName

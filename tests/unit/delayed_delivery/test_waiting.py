@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.facts import Chunk, SubscriptionType, Unreadable
+from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, SubscriptionType, Unreadable
 from pulsar_sidecar.delayed_delivery.waiting import Place, Waiting, parse_place
 from pulsar_sidecar.delayed_delivery.workflow.waiting import WaitingReader
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError

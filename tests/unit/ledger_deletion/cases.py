@@ -2,9 +2,15 @@
 
 from dataclasses import replace
 
-from pulsar_sidecar.ledger_deletion.facts import Facts, References, StoredLedger, UndecodableLedger, Unreferenced
-from pulsar_sidecar.ledger_deletion.pending import Mark, PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.ports import OwnerView
+from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.second_phase.facts import (
+    Facts,
+    References,
+    StoredLedger,
+    UndecodableLedger,
+    Unreferenced,
+)
 from pulsar_sidecar.ledger_ownership.claims import (
     BucketClaim,
     Claim,

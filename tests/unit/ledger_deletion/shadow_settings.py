@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from pulsar_sidecar.ledger_deletion.operating import ShadowDeletionStage, ShadowDeletionStatus
+from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, ShadowDeletionStatus
 from pulsar_sidecar.ledger_deletion.shadow_deletion.deleter import ShadowDeleter
 from pulsar_sidecar.ledger_deletion.shadow_deletion.finding import find_shadow
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path

@@ -10,21 +10,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
-from pulsar_sidecar.ledger_deletion.booking import BatchReport
-from pulsar_sidecar.ledger_deletion.deciding import Policy
-from pulsar_sidecar.ledger_deletion.deleting import LedgerDeleter
-from pulsar_sidecar.ledger_deletion.gathering import Gatherer
-from pulsar_sidecar.ledger_deletion.operating import OperationState
-from pulsar_sidecar.ledger_deletion.operations import OPERATIONS
-from pulsar_sidecar.ledger_deletion.pacing import Pacer
-from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record, parse_record
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, PendingDeletions, Publisher
-from pulsar_sidecar.ledger_deletion.publishing import Publishers
-from pulsar_sidecar.ledger_deletion.recording import Recorder
-from pulsar_sidecar.ledger_deletion.retrying import RetryPolicy
-from pulsar_sidecar.ledger_deletion.settling import Settler
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record, parse_record
+from pulsar_sidecar.ledger_deletion.second_phase.batch_result import BatchReport
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
+from pulsar_sidecar.ledger_deletion.second_phase.delete import LedgerDeleter
+from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
+from pulsar_sidecar.ledger_deletion.second_phase.processor import Settler
+from pulsar_sidecar.ledger_deletion.second_phase.publish import Publishers
+from pulsar_sidecar.ledger_deletion.second_phase.rate_limit import Pacer
+from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
+from pulsar_sidecar.ledger_deletion.service import OperationState
 from pulsar_sidecar.ledger_deletion.steps import GoOn, Step, Steps
-from pulsar_sidecar.ledger_deletion.topic_deleting import TopicDeleter
+from pulsar_sidecar.ledger_deletion.topic_deletion.driver import TopicDeleter
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS
+from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import OperationId

@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.limiting import FIRST_LEVEL, HIGHEST_LEVEL, LOWEST_LEVEL, AdaptiveLimit, percentile
+from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import (
+    FIRST_LEVEL,
+    HIGHEST_LEVEL,
+    LOWEST_LEVEL,
+    AdaptiveLimit,
+    percentile,
+)
 
 from tests.fakes.clock import FakeClock
 

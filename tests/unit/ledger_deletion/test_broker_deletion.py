@@ -1,8 +1,8 @@
 """A partitioned topic that was partly created again loses nothing of its new incarnation."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.broker_deletion import BrokerDeletion
-from pulsar_sidecar.ledger_deletion.operating import OperationState
+from pulsar_sidecar.ledger_deletion.service import OperationState
+from pulsar_sidecar.ledger_deletion.topic_deletion.broker_deletion import BrokerDeletion
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.model.errors import DataLossError
 from pulsar_sidecar.model.ids import LedgerId, OperationId

@@ -1,12 +1,12 @@
 """An operator's verbs, killed before and after each of their steps, and asked for again."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo, encode_record, parse_record
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.protecting import end_protection, protect, protections
-from pulsar_sidecar.ledger_deletion.redriving import redrive
-from pulsar_sidecar.ledger_deletion.restoring import undelete
+from pulsar_sidecar.ledger_deletion.protect import end_protection, protect, protections
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record, parse_record
+from pulsar_sidecar.ledger_deletion.redrive import redrive
 from pulsar_sidecar.ledger_deletion.steps import Step
+from pulsar_sidecar.ledger_deletion.undelete import undelete
 from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType

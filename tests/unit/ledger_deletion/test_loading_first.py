@@ -1,7 +1,7 @@
 """A topic is loaded before it is recorded and deleted, so that no broker opens it beside its own deletion."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.operating import OperationState
+from pulsar_sidecar.ledger_deletion.service import OperationState
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     NotFoundError,

@@ -6,8 +6,6 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.deciding import Delete, DeleteOffloaded
-from pulsar_sidecar.ledger_deletion.facts import Referenced, ReferencesUnknown, Unreferenced
 from pulsar_sidecar.ledger_deletion.outcomes import (
     MAX_MESSAGE_BYTES,
     KeptLedger,
@@ -18,6 +16,8 @@ from pulsar_sidecar.ledger_deletion.outcomes import (
     note_message,
     settled_messages,
 )
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Delete, DeleteOffloaded
+from pulsar_sidecar.ledger_deletion.second_phase.facts import Referenced, ReferencesUnknown, Unreferenced
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from pulsar_sidecar.ledger_deletion.pending import (
+from pulsar_sidecar.ledger_deletion.record import (
     MAX_RECORD_BYTES,
     Mark,
     PendingDeleteLedgerInfo,

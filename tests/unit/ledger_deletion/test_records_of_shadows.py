@@ -1,7 +1,7 @@
 """Records made from a shadow's list, by whomever, delete nothing of its source, in BookKeeper or in tiered storage."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE

@@ -2,7 +2,7 @@
 
 import pytest
 from prometheus_client import CollectorRegistry
-from pulsar_sidecar.ledger_deletion.operating import SidecarInstance
+from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration
 from pulsar_sidecar.ledger_deletion.workflow.runtime import World as Ports
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import cramjam
 import pytest
-from pulsar_sidecar.ledger_deletion.operating import ShadowDeletionStage, SourceCheck
+from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, SourceCheck
 from pulsar_sidecar.ledger_deletion.shadow_deletion.detaching import (
     detached,
     detached_partitioned_topic,

@@ -4,8 +4,8 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from pulsar_sidecar.ledger_deletion.operating import OperationState
-from pulsar_sidecar.ledger_deletion.operations import OPERATIONS, decode_operation, operation_path
+from pulsar_sidecar.ledger_deletion.service import OperationState
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS, decode_operation, operation_path
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.errors import (

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.retrying import RetryPolicy
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, partitioned_topic_path, under_replication_mark_path
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ids import LedgerId

@@ -10,11 +10,11 @@ import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.metadata import zookeeper_snapshot
-from pulsar_sidecar.adapters.metadata.snapshot_compression import DamagedSnapshotError, decompressed
-from pulsar_sidecar.adapters.metadata.snapshot_nodes import SnapshotNodes, snapshot_file
-from pulsar_sidecar.adapters.metadata.zookeeper_snapshot import SnapshotReader
-from pulsar_sidecar.audit.manifests import OrderRange, SourceKind
+from pulsar_sidecar.adapters.metadata.dumps import zookeeper_snapshot
+from pulsar_sidecar.adapters.metadata.dumps.snapshot_compression import DamagedSnapshotError, decompressed
+from pulsar_sidecar.adapters.metadata.dumps.snapshot_nodes import SnapshotNodes, snapshot_file
+from pulsar_sidecar.adapters.metadata.dumps.zookeeper_snapshot import SnapshotReader
+from pulsar_sidecar.audit.sources.manifests import OrderRange, SourceKind
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 from tests.fakes.zookeeper_snapshots import SnapshotNode, SnapshotWriter

@@ -1,7 +1,7 @@
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
-from pulsar_sidecar.ledger_deletion.limiting import LimitReadings
+from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import LimitReadings
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.observability.metrics import AckStateGauges, AckStateReading, DeletionMetrics, GaugeReadings

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.acknowledger import ConsumerAcknowledger
-from pulsar_sidecar.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
+from pulsar_sidecar.adapters.pulsar.client.acknowledger import ConsumerAcknowledger
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
-from pulsar_sidecar.adapters.pulsar.topic_owners import TopicOwners
-from pulsar_sidecar.delayed_delivery.facts import SubscriptionFacts, SubscriptionType
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts
+from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
+from pulsar_sidecar.delayed_delivery.cancel.facts import SubscriptionFacts, SubscriptionType
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import (
     ConflictError,

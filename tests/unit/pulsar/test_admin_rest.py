@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.admin_rest import MAX_REDIRECTS, AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.credentials import parse_credentials
-from pulsar_sidecar.adapters.pulsar.http_sessions import HttpTimeouts
-from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import MAX_REDIRECTS, AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpTimeouts
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     InvalidInputError,

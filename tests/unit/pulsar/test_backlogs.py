@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.backlogs import BacklogGauge
-from pulsar_sidecar.ledger_deletion.retrying import SUBSCRIPTION
+from pulsar_sidecar.adapters.pulsar.topics.backlogs import BacklogGauge
+from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.fakes.clock import FakeClock

@@ -2,8 +2,8 @@
 
 from contextlib import closing
 
-from pulsar_sidecar.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts, BrokerPlace
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts, BrokerPlace
 
 from tests.fakes.binary_brokers import binary_broker
 from tests.fakes.clock import FakeClock

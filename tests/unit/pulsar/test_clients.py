@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.clients import RepeatedLines, open_client
+from pulsar_sidecar.adapters.pulsar.client.clients import RepeatedLines, open_client
 from pulsar_sidecar.model.errors import InvalidInputError
 
 

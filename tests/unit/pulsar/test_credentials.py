@@ -4,8 +4,7 @@ import base64
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.clients import open_client
+from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.credentials import (
     AuthPlugin,
     ClientCertificate,
@@ -13,6 +12,7 @@ from pulsar_sidecar.adapters.pulsar.credentials import (
     TlsOptions,
     parse_credentials,
 )
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
 
 JAVA = "org.apache.pulsar.client.impl.auth.Authentication"

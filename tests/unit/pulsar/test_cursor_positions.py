@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar.cursor_positions import cursor_progress, ledger_lengths
+from pulsar_sidecar.adapters.pulsar.rest.cursor_positions import cursor_progress, ledger_lengths
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.positions import Position

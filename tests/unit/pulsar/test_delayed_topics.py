@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.delayed_topics import BrokerTopics
-from pulsar_sidecar.delayed_delivery.facts import SubscriptionType
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.delayed_topics import BrokerTopics
+from pulsar_sidecar.delayed_delivery.cancel.facts import SubscriptionType
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.http_sessions import HttpTimeouts
-from pulsar_sidecar.adapters.pulsar.live_owners import BrokerLiveOwners
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpTimeouts
+from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
 

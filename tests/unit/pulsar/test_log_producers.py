@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from pulsar_sidecar.adapters.pulsar.keyed_batches import KeyedBatch, keyed_batches
-from pulsar_sidecar.adapters.pulsar.log_producers import LogProducers
-from pulsar_sidecar.adapters.pulsar.topic_owners import TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts
+from pulsar_sidecar.adapters.pulsar.wire.keyed_batches import KeyedBatch, keyed_batches
+from pulsar_sidecar.adapters.pulsar.wire.log_producers import LogProducers
+from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 

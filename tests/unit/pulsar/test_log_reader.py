@@ -4,13 +4,13 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
-from pulsar_sidecar.adapters.pulsar.binary_frames import encode_message
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from pulsar_sidecar.adapters.pulsar.cursor_positions import Compaction
-from pulsar_sidecar.adapters.pulsar.keyed_batches import keyed_batches
-from pulsar_sidecar.adapters.pulsar.log_reader import LogReader
-from pulsar_sidecar.adapters.pulsar.topic_owners import TopicOwners
+from pulsar_sidecar.adapters.pulsar.rest.cursor_positions import Compaction
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts
+from pulsar_sidecar.adapters.pulsar.wire.binary_frames import encode_message
+from pulsar_sidecar.adapters.pulsar.wire.keyed_batches import keyed_batches
+from pulsar_sidecar.adapters.pulsar.wire.log_reader import LogReader
+from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.positions import Position

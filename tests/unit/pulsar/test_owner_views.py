@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.owner_views import owned_bundles, owner_view, owning_url
+from pulsar_sidecar.adapters.pulsar.rest.owner_views import owned_bundles, owner_view, owning_url
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
 

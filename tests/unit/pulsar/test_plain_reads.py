@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 import requests
-from pulsar_sidecar.adapters.pulsar.plain_reads import PlainReads
+from pulsar_sidecar.adapters.pulsar.rest.plain_reads import PlainReads
 
 from tests.unit.pulsar.http_brokers import Answer, HttpBroker, http_broker
 

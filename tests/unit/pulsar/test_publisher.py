@@ -6,9 +6,9 @@ from collections.abc import Callable
 import _pulsar
 import pulsar
 import pytest
-from pulsar_sidecar.adapters.pulsar.deliveries import SEQUENCE_ID
-from pulsar_sidecar.adapters.pulsar.publisher import PublisherSettings, TopicPublisher, has_explicit_ids
-from pulsar_sidecar.adapters.pulsar.routing import partition_of
+from pulsar_sidecar.adapters.pulsar.client.deliveries import SEQUENCE_ID
+from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher, has_explicit_ids
+from pulsar_sidecar.adapters.pulsar.wire.routing import partition_of
 from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage, PublishResult
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
-from pulsar_sidecar.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from pulsar_sidecar.adapters.pulsar.republisher import BrokerRepublisher
-from pulsar_sidecar.adapters.pulsar.topic_owners import TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts
+from pulsar_sidecar.adapters.pulsar.wire.republisher import BrokerRepublisher
+from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
 from pulsar_sidecar.delayed_delivery.ports import WholeMessage
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 from pulsar_sidecar.model.clocks import SystemClock

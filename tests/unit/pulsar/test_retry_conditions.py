@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.confirmed_steps import ConfirmedSteps
-from pulsar_sidecar.adapters.pulsar.retry_conditions import RetryConditions
-from pulsar_sidecar.adapters.pulsar.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.topics.confirmed_steps import ConfirmedSteps
+from pulsar_sidecar.adapters.pulsar.topics.retry_conditions import RetryConditions
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.clock import FakeClock

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import _pulsar
 import pulsar
 import pytest
-from pulsar_sidecar.adapters.pulsar import seeking
-from pulsar_sidecar.adapters.pulsar.seeking import has_more, messages_since
+from pulsar_sidecar.adapters.pulsar.client import seeking
+from pulsar_sidecar.adapters.pulsar.client.seeking import has_more, messages_since
 
 
 class Returning:

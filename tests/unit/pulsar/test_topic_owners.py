@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.binary_connections import BinaryConnections, BinaryTimeouts, BrokerPlace
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from pulsar_sidecar.adapters.pulsar.topic_owners import TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts, BrokerPlace
+from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import NotAuthenticatedError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name

@@ -7,9 +7,9 @@ from typing import Final
 
 from pulsar_sidecar.ack_state.cursors import TopicCursors
 from pulsar_sidecar.ack_state.judging import AckState, Wishes, judge
-from pulsar_sidecar.ack_state.operating import PauseRemoval
 from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
 from pulsar_sidecar.ack_state.ports import PausePolicies, Shadows, StoredCursors, Subscriptions
+from pulsar_sidecar.ack_state.service import PauseRemoval
 from pulsar_sidecar.ack_state.workflow.remembering import Remembered
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import TopicName

@@ -11,8 +11,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from pulsar_sidecar.adapters.parquet.manifest_files import demand_sha256
-from pulsar_sidecar.audit.summaries import SUMMARY_NAME, AuditSummary, parse_summary
-from pulsar_sidecar.audit.tables import SCHEMAS, OrphanStanding, Table
+from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary, parse_summary
+from pulsar_sidecar.audit.results.tables import SCHEMAS, OrphanStanding, Table
 from pulsar_sidecar.model.errors import InvalidInputError
 
 _BATCH_ROWS = 16_384

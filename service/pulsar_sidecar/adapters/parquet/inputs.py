@@ -25,14 +25,14 @@ from pulsar_sidecar.adapters.parquet.row_groups import (
     work_on_rows,
 )
 from pulsar_sidecar.adapters.parquet.workers import Workers
-from pulsar_sidecar.audit.comparing import EarlierAudit
-from pulsar_sidecar.audit.findings import EARLIER_COLUMNS
-from pulsar_sidecar.audit.manifests import MANIFEST_NAME, Manifest
-from pulsar_sidecar.audit.summaries import SUMMARY_NAME, Input
-from pulsar_sidecar.audit.summing_up import input_of, input_of_audit
-from pulsar_sidecar.audit.tables import Subtree, Table
-from pulsar_sidecar.audit.usage import counts_of_usage
-from pulsar_sidecar.audit.varints import Ids, Numbers
+from pulsar_sidecar.audit.columnar.varints import Ids, Numbers
+from pulsar_sidecar.audit.engine.comparing import EarlierAudit
+from pulsar_sidecar.audit.engine.findings import EARLIER_COLUMNS
+from pulsar_sidecar.audit.engine.usage import counts_of_usage
+from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, Input
+from pulsar_sidecar.audit.results.summing_up import input_of, input_of_audit
+from pulsar_sidecar.audit.results.tables import Subtree, Table
+from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Manifest
 
 Worked = TypeVar("Worked")
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from pulsar_sidecar.audit.manifests import MANIFEST_NAME, Kind, Manifest, parse_manifest
+from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest, parse_manifest
 from pulsar_sidecar.model.errors import InvalidInputError
 
 _CHUNK_BYTES = 4 * 1024 * 1024

@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pulsar_sidecar.audit.manifests import OWNERS_DIRECTORY, OWNERS_FILE, FileDigest
-from pulsar_sidecar.audit.tables import SCHEMAS, Subtree, Table
+from pulsar_sidecar.audit.results.tables import SCHEMAS, Subtree, Table
+from pulsar_sidecar.audit.sources.manifests import OWNERS_DIRECTORY, OWNERS_FILE, FileDigest
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 _ROWS_PER_FILE = 4_000_000

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from pulsar_sidecar.audit.tables import SCHEMAS, Subtree, Table
+from pulsar_sidecar.audit.results.tables import SCHEMAS, Subtree, Table
 
 
 def read_table(directory: Path, table: Table, subtree: Subtree | None = None) -> pa.Table:

@@ -62,7 +62,7 @@ def _begin() -> None:
 
 def _imported() -> None:
     """Take the time for imports before there is work."""
-    import pulsar_sidecar.audit.batch_work  # noqa: F401
+    import pulsar_sidecar.audit.engine.batch_work  # noqa: F401
 
 
 def _keep_freed_memory() -> None:

@@ -10,7 +10,23 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from pulsar_sidecar.delayed_delivery.cancelling import (
+from pulsar_sidecar.delayed_delivery.cancel.ack_ranges import fitting, runs
+from pulsar_sidecar.delayed_delivery.cancel.checks import (
+    INTERNAL_SUBSCRIPTIONS,
+    check_subscription,
+    not_before_dispatch,
+    with_known_type,
+)
+from pulsar_sidecar.delayed_delivery.cancel.chunks import chunk_candidates, chunks_of
+from pulsar_sidecar.delayed_delivery.cancel.facts import (
+    EntryAnswer,
+    EntryFacts,
+    SubscriptionFacts,
+    SubscriptionType,
+    TopicState,
+)
+from pulsar_sidecar.delayed_delivery.cancel.plan import KnownCancellation, Looked, Plan, Wanted, plan
+from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
     CancelOptions,
     Cause,
@@ -19,22 +35,6 @@ from pulsar_sidecar.delayed_delivery.cancelling import (
     Target,
     Verdict,
 )
-from pulsar_sidecar.delayed_delivery.checking import (
-    INTERNAL_SUBSCRIPTIONS,
-    check_subscription,
-    not_before_dispatch,
-    with_known_type,
-)
-from pulsar_sidecar.delayed_delivery.facts import (
-    EntryAnswer,
-    EntryFacts,
-    SubscriptionFacts,
-    SubscriptionType,
-    TopicState,
-)
-from pulsar_sidecar.delayed_delivery.gathering import chunk_candidates, chunks_of
-from pulsar_sidecar.delayed_delivery.merging import fitting, runs
-from pulsar_sidecar.delayed_delivery.planning import KnownCancellation, Looked, Plan, Wanted, plan
 from pulsar_sidecar.delayed_delivery.workflow.world import TYPES_SECONDS, CancelMetrics, Configuration, Memory, World
 from pulsar_sidecar.model.errors import (
     ConflictError,

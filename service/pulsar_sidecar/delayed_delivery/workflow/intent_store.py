@@ -2,8 +2,8 @@
 
 import threading
 
+from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import Message, ReissueIntent, ReissueIntents
 from pulsar_sidecar.delayed_delivery.ports import CancellationTopic
-from pulsar_sidecar.delayed_delivery.reissue_intents import Message, ReissueIntent, ReissueIntents
 
 
 class IntentStore:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import structlog
 
-from pulsar_sidecar.delayed_delivery.leading import Leadership
-from pulsar_sidecar.delayed_delivery.workflow.asserter import Asserter
+from pulsar_sidecar.delayed_delivery.leadership import Leadership
+from pulsar_sidecar.delayed_delivery.workflow.reconciler import Asserter
 from pulsar_sidecar.delayed_delivery.workflow.reissuing import Reissuer
 from pulsar_sidecar.delayed_delivery.workflow.world import Memory, World
 from pulsar_sidecar.model.errors import SidecarError

@@ -16,14 +16,14 @@ from itertools import islice
 
 import structlog
 
-from pulsar_sidecar.delayed_delivery.asserting import over_by_ms
-from pulsar_sidecar.delayed_delivery.cancelling import CancelOptions, Cause, Outcome, Proof, Target, Verdict
-from pulsar_sidecar.delayed_delivery.checking import check_entry, choose_subscriptions
-from pulsar_sidecar.delayed_delivery.operating import Reissued, linked
-from pulsar_sidecar.delayed_delivery.planning import Looked
+from pulsar_sidecar.delayed_delivery.cancel.checks import check_entry, choose_subscriptions
+from pulsar_sidecar.delayed_delivery.cancel.plan import Looked
+from pulsar_sidecar.delayed_delivery.cancel.reconcile import over_by_ms
+from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import REISSUE_PROPERTY, CopySearch, ReissueIntent
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Cause, Outcome, Proof, Target, Verdict
+from pulsar_sidecar.delayed_delivery.cancel.select import positions_after
 from pulsar_sidecar.delayed_delivery.ports import WholeMessage
-from pulsar_sidecar.delayed_delivery.reissue_intents import REISSUE_PROPERTY, CopySearch, ReissueIntent
-from pulsar_sidecar.delayed_delivery.selecting import positions_after
+from pulsar_sidecar.delayed_delivery.service import Reissued, linked
 from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller, not_again
 from pulsar_sidecar.delayed_delivery.workflow.world import Configuration, Memory, World
 from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError, SidecarError, TemporaryError

@@ -1,4 +1,4 @@
-"""`operating.DelayedDeliveryService`, running: the caller's verbs over a sidecar's loops."""
+"""`service.DelayedDeliveryService`, running: the caller's verbs over a sidecar's loops."""
 
 import threading
 from collections import defaultdict
@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 
-from pulsar_sidecar.delayed_delivery.asserting import BROKER_STORES_EVERY_MS
-from pulsar_sidecar.delayed_delivery.cancelling import (
+from pulsar_sidecar.delayed_delivery.cancel.checks import choose_subscriptions
+from pulsar_sidecar.delayed_delivery.cancel.facts import Unreadable
+from pulsar_sidecar.delayed_delivery.cancel.reconcile import BROKER_STORES_EVERY_MS
+from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
     CancelOptions,
     Cause,
@@ -17,14 +19,19 @@ from pulsar_sidecar.delayed_delivery.cancelling import (
     Target,
     Verdict,
 )
-from pulsar_sidecar.delayed_delivery.checking import choose_subscriptions
-from pulsar_sidecar.delayed_delivery.facts import Unreadable
-from pulsar_sidecar.delayed_delivery.leading import Leadership
-from pulsar_sidecar.delayed_delivery.operating import CancelStatus, Reissued
-from pulsar_sidecar.delayed_delivery.selecting import Preview, Selected, Selection, preview, select, waiting_positions
-from pulsar_sidecar.delayed_delivery.workflow.asserter import Asserter
+from pulsar_sidecar.delayed_delivery.cancel.select import (
+    Preview,
+    Selected,
+    Selection,
+    preview,
+    select,
+    waiting_positions,
+)
+from pulsar_sidecar.delayed_delivery.leadership import Leadership
+from pulsar_sidecar.delayed_delivery.service import CancelStatus, Reissued
 from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller
 from pulsar_sidecar.delayed_delivery.workflow.loops import Loops
+from pulsar_sidecar.delayed_delivery.workflow.reconciler import Asserter
 from pulsar_sidecar.delayed_delivery.workflow.reissuing import Reissuer
 from pulsar_sidecar.delayed_delivery.workflow.world import CancelMetrics, Configuration, Memory, World
 from pulsar_sidecar.model.errors import ConflictError, DisabledError, NotFoundError, SidecarError
@@ -39,7 +46,7 @@ _SAFE_LEAD_MS = 5_000
 
 
 class DelayedDelivery:
-    """One sidecar's cancelling; every public method is described by `operating.DelayedDeliveryService`."""
+    """One sidecar's cancelling; every public method is described by `service.DelayedDeliveryService`."""
 
     def __init__(self, configuration: Configuration, world: World, name: str, metrics: CancelMetrics) -> None:
         self._configuration = configuration

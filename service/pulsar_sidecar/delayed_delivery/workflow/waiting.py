@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from pulsar_sidecar.delayed_delivery.facts import SubscriptionFacts, TopicState
+from pulsar_sidecar.delayed_delivery.cancel.facts import SubscriptionFacts, TopicState
+from pulsar_sidecar.delayed_delivery.cancel.select import waiting_positions
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, Topics
-from pulsar_sidecar.delayed_delivery.selecting import waiting_positions
 from pulsar_sidecar.delayed_delivery.waiting import (
     BEFORE_EVERYTHING,
     Place,

@@ -7,8 +7,10 @@ from typing import Protocol
 
 import structlog
 
-from pulsar_sidecar.delayed_delivery.book import Book, Place
-from pulsar_sidecar.delayed_delivery.cancelling import Cancellation, Proof
+from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import Book, Place
+from pulsar_sidecar.delayed_delivery.cancel.log_records import decode, encode_all, key_of, parse_key
+from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import is_intent_key
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Proof
 from pulsar_sidecar.delayed_delivery.ports import (
     Acknowledger,
     AckStateBudget,
@@ -19,8 +21,6 @@ from pulsar_sidecar.delayed_delivery.ports import (
     StoredAckState,
     Topics,
 )
-from pulsar_sidecar.delayed_delivery.records import decode, encode_all, key_of, parse_key
-from pulsar_sidecar.delayed_delivery.reissue_intents import is_intent_key
 from pulsar_sidecar.delayed_delivery.workflow.intent_store import IntentStore
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError, UndecodableError

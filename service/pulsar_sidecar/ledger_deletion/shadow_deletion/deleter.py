@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import assert_never
 
-from pulsar_sidecar.ledger_deletion.operating import ShadowDeletionStage, ShadowDeletionStatus
 from pulsar_sidecar.ledger_deletion.ports import LiveOwners, ShadowAdmin
+from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, ShadowDeletionStatus
 from pulsar_sidecar.ledger_deletion.shadow_deletion.detaching import (
     detached,
     detached_partitioned_topic,

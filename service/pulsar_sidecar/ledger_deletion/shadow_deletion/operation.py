@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pulsar_sidecar.ledger_deletion.operating import ShadowDeletionStage, ShadowDeletionStatus, SourceCheck
+from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, ShadowDeletionStatus, SourceCheck
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.shadows import source_topic
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError

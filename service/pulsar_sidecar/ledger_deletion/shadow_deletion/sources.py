@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from pulsar_sidecar.ledger_deletion.operating import SourceCheck
+from pulsar_sidecar.ledger_deletion.service import SourceCheck
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.model.ids import LedgerId

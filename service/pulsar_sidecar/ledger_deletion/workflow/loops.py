@@ -10,10 +10,10 @@ from contextlib import nullcontext
 
 import structlog
 
-from pulsar_sidecar.ledger_deletion.operating import OperationState
-from pulsar_sidecar.ledger_deletion.operations import HeldOperation
 from pulsar_sidecar.ledger_deletion.ports import Delivery, PendingDeletions
-from pulsar_sidecar.ledger_deletion.settling import Settler
+from pulsar_sidecar.ledger_deletion.second_phase.processor import Settler
+from pulsar_sidecar.ledger_deletion.service import OperationState
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
 from pulsar_sidecar.ledger_deletion.workflow.batches import BatchesInHand
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Runtime
 from pulsar_sidecar.model.errors import ConflictError, PermanentError, SidecarError

@@ -5,14 +5,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from pulsar_sidecar.ledger_deletion.controlling import ControlPanel, Register
-from pulsar_sidecar.ledger_deletion.deciding import Policy
-from pulsar_sidecar.ledger_deletion.deleting import LedgerDeleter
-from pulsar_sidecar.ledger_deletion.gathering import Gatherer
-from pulsar_sidecar.ledger_deletion.limiting import AdaptiveLimit, LimitReadings
-from pulsar_sidecar.ledger_deletion.operating import Control, InflightEstimate, SidecarInstance, TopicDeletionStatus
+from pulsar_sidecar.ledger_deletion.control import ControlPanel, Register
 from pulsar_sidecar.ledger_deletion.outcomes import note_message
-from pulsar_sidecar.ledger_deletion.pacing import Pacer
 from pulsar_sidecar.ledger_deletion.ports import (
     Backlog,
     BrokersMetadata,
@@ -27,13 +21,19 @@ from pulsar_sidecar.ledger_deletion.ports import (
     ShadowAdmin,
     TopicAdmin,
 )
-from pulsar_sidecar.ledger_deletion.publishing import Publishers
-from pulsar_sidecar.ledger_deletion.recording import Recorder
-from pulsar_sidecar.ledger_deletion.retrying import RetryPolicy
-from pulsar_sidecar.ledger_deletion.settling import Settler
+from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import AdaptiveLimit, LimitReadings
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
+from pulsar_sidecar.ledger_deletion.second_phase.delete import LedgerDeleter
+from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
+from pulsar_sidecar.ledger_deletion.second_phase.processor import Settler
+from pulsar_sidecar.ledger_deletion.second_phase.publish import Publishers
+from pulsar_sidecar.ledger_deletion.second_phase.rate_limit import Pacer
+from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
+from pulsar_sidecar.ledger_deletion.service import Control, InflightEstimate, SidecarInstance, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.shadow_deletion.deleter import ShadowDeleter
 from pulsar_sidecar.ledger_deletion.steps import GoOn, Step, Steps
-from pulsar_sidecar.ledger_deletion.topic_deleting import TopicDeleter
+from pulsar_sidecar.ledger_deletion.topic_deletion.driver import TopicDeleter
+from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.ledger_deletion.workflow.inflight import BacklogMemory
 from pulsar_sidecar.ledger_deletion.workflow.shadow_watch import ShadowWatch
 from pulsar_sidecar.ledger_ownership.ports import LedgerEntries

@@ -1,4 +1,4 @@
-"""`operating.LedgerDeletionService`, running: the operator's verbs over a sidecar's loops."""
+"""`service.LedgerDeletionService`, running: the operator's verbs over a sidecar's loops."""
 
 import uuid
 from collections.abc import Sequence
@@ -6,8 +6,14 @@ from dataclasses import replace
 
 import structlog
 
-from pulsar_sidecar.ledger_deletion.deciding import Reason
-from pulsar_sidecar.ledger_deletion.operating import (
+from pulsar_sidecar.ledger_deletion.outcomes import Settlement
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_deletion.protect import end_protection, protections
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.redrive import list_dead, redrive
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Reason
+from pulsar_sidecar.ledger_deletion.send import check_numbering, refuse_own_topics, send
+from pulsar_sidecar.ledger_deletion.service import (
     Control,
     DeadLetter,
     InflightEstimate,
@@ -23,15 +29,9 @@ from pulsar_sidecar.ledger_deletion.operating import (
     TopicDeletionStatus,
     Undeleted,
 )
-from pulsar_sidecar.ledger_deletion.operations import HeldOperation
-from pulsar_sidecar.ledger_deletion.outcomes import Settlement
-from pulsar_sidecar.ledger_deletion.pending import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.protecting import end_protection, protections
-from pulsar_sidecar.ledger_deletion.redriving import list_dead, redrive
-from pulsar_sidecar.ledger_deletion.restoring import undelete
-from pulsar_sidecar.ledger_deletion.sending import check_numbering, refuse_own_topics, send
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
+from pulsar_sidecar.ledger_deletion.undelete import undelete
 from pulsar_sidecar.ledger_deletion.workflow.loops import Loops
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Runtime, World
 from pulsar_sidecar.model.errors import (
@@ -54,7 +54,7 @@ log = structlog.get_logger("ledger-deletion")
 
 
 class LedgerDeletion:
-    """One sidecar's deletion service; every public method is described by `operating.LedgerDeletionService`."""
+    """One sidecar's deletion service; every public method is described by `service.LedgerDeletionService`."""
 
     def __init__(
         self,

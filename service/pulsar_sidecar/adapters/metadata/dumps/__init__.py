@@ -1,0 +1,1 @@
+"""Whole metadata stores as sources of dumps: living ones, snapshots and files."""

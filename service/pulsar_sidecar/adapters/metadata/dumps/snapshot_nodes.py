@@ -1,0 +1,130 @@
+"""Snapshots as the source of a dump: a file of ZooKeeper's, or what an AdminServer streams.
+
+A dump is never better than its source, so a source says what speaks against deleting anything on its word. A file does
+speak against it: what happened after it was written is only in ZooKeeper's log.
+"""
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_sidecar.adapters.metadata.dumps.snapshot_compression import DamagedSnapshotError, decompressed
+from pulsar_sidecar.adapters.metadata.dumps.zookeeper_snapshot import SnapshotReader
+from pulsar_sidecar.audit.ports import Ending
+from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
+from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
+
+_SNAPSHOT_NAME = re.compile(r"snapshot\.(?P<zxid>[0-9a-f]{1,16})(\.gz|\.snappy)?")
+_LATER = (
+    "a snapshot's file lacks every transaction after its own zxid, which are only in the log beside it: take a dump "
+    "from zk:// or zk-admin: to delete anything"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSnapshot:
+    """A snapshot's bytes and the zxid that it is called by: ZooKeeper had applied every transaction up to it."""
+
+    stream: io.BufferedReader
+    first_zxid: int
+
+
+class SnapshotNodes:
+    """A snapshot, from wherever it comes.
+
+    Attributes:
+        source: where it comes from.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        opened: Callable[[], AbstractContextManager[OpenSnapshot]],
+        *,
+        chroot: str = "",
+        skip: tuple[str, ...] = (),
+        reservations: tuple[str, ...] = (),
+    ) -> None:
+        """``skip`` has beginnings of paths below the chroot that are left out."""
+        self.source = source
+        self._opened = opened
+        self._chroot = chroot
+        self._skip = tuple((chroot + beginning).encode() for beginning in skip)
+        self._reservations = reservations
+        self._ending: Ending | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """See `NodeSource.batches`."""
+        with self._opened() as snapshot:
+            reader = SnapshotReader(decompressed(snapshot.stream), self._skip)
+            found_chroot = not self._chroot
+            for batch in reader.batches():
+                below = self._below_chroot(batch)
+                found_chroot = found_chroot or bool(below.num_rows)
+                if below.num_rows:
+                    yield below
+            if not found_chroot:
+                raise TemporaryError(f"the snapshot has no {self._chroot}; check --chroot")
+            self._ending = self._ended(snapshot, reader)
+
+    def ending(self) -> Ending:
+        """What the snapshot's ends said."""
+        if self._ending is None:
+            raise TemporaryError("the snapshot was not read to its end; begin again")
+        return self._ending
+
+    def _ended(self, snapshot: OpenSnapshot, reader: SnapshotReader) -> Ending:
+        last_zxid = reader.last_zxid
+        if last_zxid is not None and last_zxid < snapshot.first_zxid:
+            raise DamagedSnapshotError(
+                f"the snapshot ends at zxid 0x{last_zxid:x}, before the 0x{snapshot.first_zxid:x} it is called by; "
+                "it is not what its name says"
+            )
+        proof = Proof(
+            f"ZKSN format 2, called by zxid 0x{snapshot.first_zxid:x}",
+            "seal and Adler-32 checksum of the whole stream agree, nothing follows",
+            {"nodesInSnapshot": reader.nodes, "bytesChecked": reader.read_bytes},
+        )
+        return Ending(OrderRange(snapshot.first_zxid, last_zxid), proof, self._reservations)
+
+    def _below_chroot(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        paths = batch.column("path")
+        if self._chroot:
+            below = pc.or_(pc.equal(paths, self._chroot), pc.starts_with(paths, f"{self._chroot}/"))
+            batch = batch.filter(below)
+            paths = pc.utf8_slice_codeunits(batch.column("path"), len(self._chroot))
+        # ZooKeeper writes the root's path as an empty text.
+        return batch.set_column(0, batch.schema.field(0), pc.if_else(pc.equal(paths, ""), "/", paths))
+
+
+def snapshot_file(path: Path, *, chroot: str = "", skip: tuple[str, ...] = ()) -> SnapshotNodes:
+    """A file that ZooKeeper wrote into its data directory, compressed or not.
+
+    Raises:
+        InvalidInputError: its name is not one that ZooKeeper gives.
+    """
+    match = _SNAPSHOT_NAME.fullmatch(path.name)
+    if match is None:
+        raise InvalidInputError(
+            f"{path.name!r} is no name of a snapshot; keep ZooKeeper's own, such as snapshot.1f3a: nothing else says "
+            "as of when the file is"
+        )
+    zxid = int(match["zxid"], 16)
+
+    @contextmanager
+    def opened() -> Iterator[OpenSnapshot]:
+        try:
+            stream = path.open("rb")
+        except OSError as error:
+            raise InvalidInputError(f"{path} cannot be read ({error.strerror})") from error
+        with stream:
+            yield OpenSnapshot(stream, zxid)
+
+    source = Source(SourceKind.ZOOKEEPER_SNAPSHOT, str(path))
+    return SnapshotNodes(source, opened, chroot=chroot, skip=skip, reservations=(_LATER,))

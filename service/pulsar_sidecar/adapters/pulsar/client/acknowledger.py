@@ -1,0 +1,191 @@
+"""The helper consumer of cancelling: it joins a subscription, acknowledges positions, and leaves.
+
+It never grants a permit (``CommandFlow``), so a broker never sends it a message. It joins with the type that is in
+use, asks for receipts, and leaves as soon as they are in hand: on a Key_Shared subscription every consumer takes over
+a share of the keys, so the shorter the visit, the smaller the disturbance. Where that does not matter the caller writes
+its log only once the broker has let the consumer in (``once_joined``), so that a refusal leaves nothing behind.
+
+Why not the Pulsar client: it has no receipts, it acknowledges after a delay of its own, and its consumers come back by
+themselves after a lost connection, which would create again a subscription that was deleted meanwhile.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
+    BinaryConnection,
+    BinaryConnections,
+    answered_request,
+    server_error,
+)
+from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
+from pulsar_sidecar.delayed_delivery.cancel.facts import SubscriptionFacts, SubscriptionType
+from pulsar_sidecar.delayed_delivery.ports import Acknowledged
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
+
+CONSUMER_NAME: Final = "pulsar-sidecar-cancelling"
+_IDS_PER_COMMAND: Final = 2000
+_COMMANDS_IN_FLIGHT: Final = 8
+_ATTEMPTS: Final = 3
+
+_TYPES: Final = {
+    SubscriptionType.SHARED: api.CommandSubscribe.Shared,
+    SubscriptionType.KEY_SHARED: api.CommandSubscribe.Key_Shared,
+}
+
+
+class ConsumerAcknowledger:
+    """`delayed_delivery.ports.Acknowledger`; safe for use by several threads."""
+
+    def __init__(self, owners: TopicOwners, connections: BinaryConnections, clock: Clock) -> None:
+        self._owners = owners
+        self._connections = connections
+        self._clock = clock
+
+    def acknowledge(
+        self,
+        topic: TopicName,
+        subscription: SubscriptionFacts,
+        positions: Sequence[Position],
+        once_joined: Callable[[], None] | None = None,
+    ) -> Acknowledged:
+        failure: TemporaryError | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._visit(topic, subscription, positions, once_joined)
+            except _NotJoinedError as error:
+                # Nothing was acknowledged. The topic may have moved to another broker, or the connection was stale.
+                self._owners.forget(topic)
+                failure = error.failure
+        raise failure or TemporaryError(f"{topic} cannot be joined; try again")
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def _visit(
+        self,
+        topic: TopicName,
+        subscription: SubscriptionFacts,
+        positions: Sequence[Position],
+        once_joined: Callable[[], None] | None,
+    ) -> Acknowledged:
+        with self._connections.using(self._owners.of(topic)) as connection:
+            consumer = _Visit(connection, topic, subscription)
+            consumer.join()
+            if once_joined is not None:
+                once_joined()
+            consumer.acknowledge(positions)
+            confirmed_ms = self._clock.now_ms()
+            consumer.leave()
+        return Acknowledged(confirmed_ms)
+
+
+class _NotJoinedError(Exception):
+    # The visit failed before anything was acknowledged, in a way that another attempt may mend.
+    def __init__(self, failure: TemporaryError) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+class _Visit:
+    """One consumer from joining to leaving."""
+
+    def __init__(self, connection: BinaryConnection, topic: TopicName, subscription: SubscriptionFacts) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._subscription = subscription
+        self._consumer_id = connection.next_id()
+
+    def join(self) -> None:
+        """Returns when the broker has let the consumer in."""
+        request_id = self._connection.next_request_id()
+        command = api.BaseCommand(type=api.BaseCommand.SUBSCRIBE, subscribe=self._subscribe(request_id))
+        try:
+            self._connection.send(command)
+            self._connection.answer_to(
+                request_id, api.BaseCommand.SUCCESS, f"joining {self._place()}", self._check_open
+            )
+        except OSError as error:
+            raise _NotJoinedError(TemporaryError(f"joining {self._place()}: {error}; try again")) from error
+        except TemporaryError as error:
+            raise _NotJoinedError(error) from error
+
+    def acknowledge(self, positions: Sequence[Position]) -> None:
+        try:
+            self._acknowledge(positions)
+        except (OSError, TemporaryError) as error:
+            raise OutcomeUnknownError(
+                f"acknowledging on {self._place()}: {error}; some may be acknowledged, read the state again"
+            ) from error
+
+    def leave(self) -> None:
+        """Go; what was confirmed stays so even if the broker does not answer."""
+        request_id = self._connection.next_request_id()
+        close = api.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=request_id)
+        try:
+            self._connection.send(api.BaseCommand(type=api.BaseCommand.CLOSE_CONSUMER, close_consumer=close))
+            self._connection.answer_to(request_id, api.BaseCommand.SUCCESS, f"leaving {self._place()}")
+        except (OSError, SidecarError):
+            # Closing the connection makes the broker forget the consumer as well.
+            self._connection.close()
+
+    def _subscribe(self, request_id: int) -> api.CommandSubscribe:
+        found = self._subscription
+        if found.type not in _TYPES:
+            raise PermanentError(f"{found.name} is of type {found.type.value}, which admits no second consumer")
+        command = api.CommandSubscribe(
+            topic=str(self._topic),
+            subscription=found.name,
+            subType=_TYPES[found.type],
+            consumer_id=self._consumer_id,
+            request_id=request_id,
+            consumer_name=f"{CONSUMER_NAME}-{self._consumer_id}",
+            durable=True,
+            force_topic_creation=False,
+        )
+        if found.type is SubscriptionType.KEY_SHARED:
+            command.keySharedMeta.keySharedMode = api.AUTO_SPLIT
+            command.keySharedMeta.allowOutOfOrderDelivery = found.allow_out_of_order
+        return command
+
+    def _acknowledge(self, positions: Sequence[Position]) -> None:
+        waiting: set[int] = set()
+        for begin in range(0, len(positions), _IDS_PER_COMMAND):
+            if len(waiting) >= _COMMANDS_IN_FLIGHT:
+                self._take_receipt(waiting)
+            request_id = self._connection.next_request_id()
+            self._connection.send(self._ack(request_id, positions[begin : begin + _IDS_PER_COMMAND]))
+            waiting.add(request_id)
+        while waiting:
+            self._take_receipt(waiting)
+
+    def _ack(self, request_id: int, positions: Sequence[Position]) -> api.BaseCommand:
+        ack = api.CommandAck(consumer_id=self._consumer_id, ack_type=api.CommandAck.Individual, request_id=request_id)
+        add = ack.message_id.add
+        for position in positions:
+            add(ledgerId=position.ledger_id, entryId=position.entry_id)
+        return api.BaseCommand(type=api.BaseCommand.ACK, ack=ack)
+
+    def _take_receipt(self, waiting: set[int]) -> None:
+        answer = self._connection.receive()
+        self._check_open(answer)
+        request_id = answered_request(answer)
+        if request_id not in waiting:
+            return
+        waiting.discard(request_id)
+        if answer.type == api.BaseCommand.ERROR:
+            raise TemporaryError(str(server_error("acknowledging", answer.error.error, answer.error.message)))
+        if answer.ackResponse.HasField("error"):
+            receipt = answer.ackResponse
+            raise TemporaryError(str(server_error("acknowledging", receipt.error, receipt.message)))
+
+    def _check_open(self, event: api.BaseCommand, message: bytes = b"") -> None:
+        if event.type == api.BaseCommand.CLOSE_CONSUMER and event.close_consumer.consumer_id == self._consumer_id:
+            raise TemporaryError("the broker closed the consumer; the topic is moving")
+
+    def _place(self) -> str:
+        return f"{self._topic}, subscription {self._subscription.name!r}"

@@ -1,0 +1,184 @@
+"""The Shared consumer of pending deletions: batches in, single acknowledgements out.
+
+What brokers can do decides what happens to batches: with ``acknowledgmentAtBatchIndexLevelEnabled`` off (the default)
+an entry is acknowledged when all of its messages are, and comes back as a whole. So a crash, and a message that is
+postponed, bring back its neighbours too. Within one consumer the finished ones are recognised and acknowledged again
+without being handed out, and those still being worked on are not handed out twice; another sidecar does get them
+twice, which the workflow must bear, as it must bear any redelivery. The client sends acknowledgements in groups, every
+100 ms: one that is lost with its connection brings its message back, too. Whoever rewinds the subscription by hand
+gets recent records handled again only after the sidecars are restarted.
+"""
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import _pulsar
+import pulsar
+
+from pulsar_sidecar.adapters.pulsar.client.batch_receiving import BatchReceiver
+from pulsar_sidecar.adapters.pulsar.client.deliveries import delivery_of, handle_of
+from pulsar_sidecar.adapters.pulsar.errors import translated
+from pulsar_sidecar.adapters.pulsar.topics.overdue import OverdueReader
+from pulsar_sidecar.ledger_deletion.ports import Delivery
+from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
+from pulsar_sidecar.model.errors import SidecarError, TemporaryError
+
+_REMEMBERED_ENTRIES: Final = 20_000
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """How the consumer receives.
+
+    Attributes:
+        max_messages: most messages of one `receive`.
+        max_bytes: most bytes of one `receive`, -1 for no limit.
+        receive_timeout_ms: how long `receive` waits for a full batch; what came by then is returned.
+        postpone_ms: when a postponed message comes again.
+        consumer_name: what brokers show in their stats; None lets the broker choose.
+    """
+
+    max_messages: int = 500
+    max_bytes: int = 10 * 1024 * 1024
+    receive_timeout_ms: int = 200
+    postpone_ms: int = 1000
+    consumer_name: str | None = None
+
+
+class SharedPendingDeletions:
+    """`ledger_deletion.ports.PendingDeletions` on the pending and the retry topic."""
+
+    def __init__(
+        self, client: pulsar.Client, topics: Sequence[str], overdue: OverdueReader, settings: ConsumerSettings
+    ) -> None:
+        """Subscribe.
+
+        Raises:
+            TemporaryError: a broker of one of the topics could not be reached.
+        """
+        policy = pulsar.ConsumerBatchReceivePolicy(
+            settings.max_messages, settings.max_bytes, settings.receive_timeout_ms
+        )
+        with translated(f"subscribing to {', '.join(topics)}"):
+            self._consumer = client.subscribe(
+                list(topics),
+                SUBSCRIPTION,
+                pulsar.ConsumerType.Shared,
+                receiver_queue_size=settings.max_messages,
+                consumer_name=settings.consumer_name,
+                negative_ack_redelivery_delay_ms=settings.postpone_ms,
+                initial_position=pulsar.InitialPosition.Earliest,
+                batch_receive_policy=policy,
+            )
+        self._batches = BatchReceiver(self._consumer, settings.receive_timeout_ms)
+        self._overdue = overdue
+        self._held: dict[str, _pulsar.MessageId] = {}
+        self._finished = FinishedMessages(_REMEMBERED_ENTRIES)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def receive(self) -> list[Delivery]:
+        self._check_open()
+        with translated("receiving pending deletions"):
+            messages = self._batches.receive()
+        deliveries = [delivery_of(message) for message in messages]
+        with self._lock, translated("acknowledging a pending deletion again"):
+            fresh = [delivery for delivery in deliveries if self._is_fresh(delivery)]
+        early = self._overdue.early(fresh)
+        if not early:
+            return fresh
+        # Brokers that delay nothing deliver retries at once: they come again and again until they are due.
+        self.postpone(early)
+        ids = {delivery.message_id for delivery in early}
+        return [delivery for delivery in fresh if delivery.message_id not in ids]
+
+    def _is_fresh(self, delivery: Delivery) -> bool:
+        """Whether a message is to be handed out: it was not finished here before, and nobody works on it."""
+        message_id = handle_of(delivery)
+        if self._finished.holds(delivery.message_id):
+            self._consumer.acknowledge(message_id)
+            return False
+        fresh = delivery.message_id not in self._held
+        # Of an entry that came again, only the newest copy's acknowledgement counts.
+        self._held[delivery.message_id] = message_id
+        return fresh
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        self._check_open()
+        with translated("acknowledging a pending deletion"):
+            for delivery in deliveries:
+                # One at a time, so that another thread's messages need not wait for thousands of acknowledgements.
+                with self._lock:
+                    message_id = self._held.get(delivery.message_id) or handle_of(delivery)
+                    self._consumer.acknowledge(message_id)
+                    self._finished.add(delivery.message_id)
+                    self._held.pop(delivery.message_id, None)
+
+    def postpone(self, deliveries: Sequence[Delivery]) -> None:
+        self._check_open()
+        with self._lock, translated("postponing pending deletions"):
+            for delivery in deliveries:
+                message_id = self._held.pop(delivery.message_id, handle_of(delivery))
+                self._consumer.negative_acknowledge(message_id)
+
+    def overdue(self, late_ms: int, limit: int) -> list[Delivery]:
+        self._check_open()
+        with self._lock:
+            held = frozenset(self._held)
+        found = self._overdue.read(late_ms, limit, held)
+        with self._lock:
+            for delivery in found:
+                self._held.setdefault(delivery.message_id, handle_of(delivery))
+        return found
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._batches.close()
+        try:
+            with translated("closing the consumer of pending deletions"):
+                self._consumer.close()
+        except SidecarError as error:
+            # The broker gives the messages to others once it notices that the connection is gone.
+            _LOGGER.warning("%s", error)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TemporaryError("the consumer of pending deletions is closed; open a new one")
+
+
+class FinishedMessages:
+    """Which messages this consumer acknowledged already, by their ids; remembers the entries used last.
+
+    An entry's messages are the bits of one number: with a set of places for each of thousands of entries, a backlog of
+    a million records took over a hundred megabytes.
+    """
+
+    def __init__(self, entries: int) -> None:
+        self._entries = entries
+        self._places: OrderedDict[str, int] = OrderedDict()
+
+    def add(self, message_id: str) -> None:
+        """Note an acknowledged message."""
+        entry, place = _entry_and_place(message_id)
+        self._places[entry] = self._places.get(entry, 0) | place
+        self._places.move_to_end(entry)
+        if len(self._places) > self._entries:
+            self._places.popitem(last=False)
+
+    def holds(self, message_id: str) -> bool:
+        """Whether the message was acknowledged here before."""
+        entry, place = _entry_and_place(message_id)
+        return bool(self._places.get(entry, 0) & place)
+
+
+def _entry_and_place(message_id: str) -> tuple[str, int]:
+    """``ledgerId:entryId:partitionIndex`` and the bit of the place in its batch, the lowest for one that has none."""
+    ledger_id, entry_id, partition, *index = message_id.split(":")
+    return f"{ledger_id}:{entry_id}:{partition}", 1 << (int(index[0]) + 1 if index else 0)

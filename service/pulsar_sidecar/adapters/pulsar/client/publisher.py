@@ -1,0 +1,312 @@
+"""Publishes records under a stable name, with one honest result per message (PIP-6).
+
+Each partition has a producer of its own, opened when its first message comes; the first partition's is opened at once
+and held, so the name belongs to one process at a time.
+
+Why the client's timeout is off: when it expires, the client forgets its pending messages and goes on, so a later
+sequence id could be stored while an earlier one is lost, and the resend of the earlier would pass for a duplicate. Here
+messages leave in windows in order, the deadline is ours, and a producer that missed it is closed with all it holds.
+
+Why explicit ids are not batched: brokers judge a batch by its lowest sequence id, so a batch that overlaps a stored one
+is dropped as a whole. Why automatic ids jump ahead when a producer opens: what an earlier producer of the name had in
+flight may be stored late, and its ids must not be given to other messages.
+
+Why the key travels as ordering key: brokers compact every topic in ``pulsar/system`` each minute, and would keep the
+last record of every partition key for ever; a message without a partition key leaves nothing behind.
+"""
+
+import logging
+import secrets
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import _pulsar
+import pulsar
+
+from pulsar_sidecar.adapters.pulsar.client.clients import partitions_of
+from pulsar_sidecar.adapters.pulsar.client.deliveries import SEQUENCE_ID
+from pulsar_sidecar.adapters.pulsar.client.receipts import Receipts
+from pulsar_sidecar.adapters.pulsar.client.sequences import stored_sequence_ids
+from pulsar_sidecar.adapters.pulsar.errors import translated
+from pulsar_sidecar.adapters.pulsar.wire.routing import partition_of
+from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage, PublishResult
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, PermanentError, SidecarError, TemporaryError
+
+_BATCH_MESSAGES: Final = 500
+_BATCH_DELAY_MS: Final = 2
+_MAX_IN_FLIGHT: Final = 1_000_000
+_JUMP: Final = 2**32
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherSettings:
+    """How a publisher sends.
+
+    Attributes:
+        batching: whether messages with automatic ids share entries; off where messages are acknowledged one by one.
+        deadline_seconds: how long to wait for the receipts of one window.
+        window: most messages of one partition on their way at once.
+        resend_window_ms: how far back the messages of an earlier producer of the name are looked for.
+    """
+
+    batching: bool
+    deadline_seconds: float = 30.0
+    window: int = 1000
+    resend_window_ms: int = 3_600_000
+
+
+class TopicPublisher:
+    """`ledger_deletion.ports.Publisher` on all partitions of one topic.
+
+    A call gives every message a sequence id, ascending, or none of them. After an explicit id was not stored, higher
+    ones of its partition are refused until it is sent again.
+    """
+
+    def __init__(
+        self,
+        client: pulsar.Client,
+        topic: str,
+        producer_name: str,
+        settings: PublisherSettings,
+        clock: Clock,
+        first_use: bool = False,
+        most_delay_ms: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """Open the first partition's producer; on the name's first use nothing is read back.
+
+        A message with a longer delay than ``most_delay_ms`` tells is sent without one: brokers would refuse it.
+
+        Raises:
+            ConflictError: another process uses the name now.
+            TemporaryError: the topic's broker could not be reached.
+        """
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._closed = False
+        self._partitions = [
+            _PartitionProducer(client, uri, producer_name, settings, clock, first_use, most_delay_ms)
+            for uri in partitions_of(client, topic)
+        ]
+        self._partitions[0].open(explicit=False)
+
+    def publish(self, messages: Sequence[OutgoingMessage]) -> list[PublishResult]:
+        explicit = has_explicit_ids(messages)
+        receipts = Receipts(len(messages))
+        with self._lock:
+            waiting = self._by_partition(messages)
+            if self._closed:
+                _refuse(receipts, waiting.values())
+                return receipts.results()
+            while waiting:
+                self._send_windows(waiting, messages, receipts, explicit=explicit)
+        return receipts.results()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for partition in self._partitions:
+                partition.close()
+
+    def _by_partition(self, messages: Sequence[OutgoingMessage]) -> dict[int, list[int]]:
+        groups: defaultdict[int, list[int]] = defaultdict(list)
+        for index, message in enumerate(messages):
+            groups[partition_of(message.key, len(self._partitions))].append(index)
+        return dict(groups)
+
+    def _send_windows(
+        self, waiting: dict[int, list[int]], messages: Sequence[OutgoingMessage], receipts: Receipts, *, explicit: bool
+    ) -> None:
+        windows: dict[int, Sequence[int]] = {}
+        for number, indexes in list(waiting.items()):
+            window = self._partitions[number].first_window(indexes, messages)
+            rest = indexes[len(window) :]
+            waiting[number] = rest
+            if self._partitions[number].send(window, messages, receipts, explicit=explicit):
+                windows[number] = window
+            else:
+                _refuse(receipts, [rest])
+                waiting[number] = []
+        receipts.wait(self._settings.deadline_seconds)
+        for number, window in windows.items():
+            if not self._partitions[number].settle(window, messages, receipts, explicit=explicit):
+                _refuse(receipts, [waiting[number]])
+                waiting[number] = []
+        for number in [number for number, rest in waiting.items() if not rest]:
+            del waiting[number]
+
+
+class _PartitionProducer:
+    def __init__(
+        self,
+        client: pulsar.Client,
+        uri: str,
+        producer_name: str,
+        settings: PublisherSettings,
+        clock: Clock,
+        first_use: bool,
+        most_delay_ms: Callable[[], int | None],
+    ) -> None:
+        self._client = client
+        self._uri = uri
+        self._producer_name = producer_name
+        self._settings = settings
+        self._clock = clock
+        self._most_delay_ms = most_delay_ms
+        self._producer: pulsar.Producer | None = None
+        self._explicit = False
+        self._next_id = 0
+        self._stored_ids: set[int] | None = set() if first_use else None
+        self._missing_id: int | None = None
+
+    def open(self, *, explicit: bool) -> None:
+        """Have a producer of the right kind; an open one of the other kind is replaced."""
+        if self._producer is not None and (self._explicit == explicit or not self._settings.batching):
+            return
+        self.close()
+        batching = self._settings.batching and not explicit
+        with translated(f"opening the producer {self._producer_name} on {self._uri}"):
+            producer = self._client.create_producer(
+                self._uri,
+                self._producer_name,
+                send_timeout_millis=0,
+                max_pending_messages=2 * self._settings.window,
+                batching_enabled=batching,
+                batching_max_messages=_BATCH_MESSAGES,
+                batching_max_publish_delay_ms=_BATCH_DELAY_MS,
+                # Records and outcomes of one batch are much alike; what is not written twice costs bookies nothing.
+                compression_type=pulsar.CompressionType.LZ4 if batching else pulsar.CompressionType.NONE,
+            )
+        self._producer, self._explicit = producer, explicit
+        jump = _MAX_IN_FLIGHT + secrets.randbelow(_JUMP)
+        self._next_id = max(self._next_id, producer.last_sequence_id() + 1) + jump
+
+    def close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        try:
+            with translated(f"closing the producer {self._producer_name} on {self._uri}"):
+                producer.close()
+        except SidecarError as error:
+            _LOGGER.warning("%s", error)
+
+    def first_window(self, indexes: Sequence[int], messages: Sequence[OutgoingMessage]) -> Sequence[int]:
+        """What to send next; a missing id and what is below it go alone, so that its success lets the others follow."""
+        window = indexes[: self._settings.window]
+        missing = self._missing_id
+        if missing is None:
+            return window
+        head = [index for index in window if (messages[index].sequence_id or 0) <= missing]
+        return head or window
+
+    def send(
+        self, window: Sequence[int], messages: Sequence[OutgoingMessage], receipts: Receipts, *, explicit: bool
+    ) -> bool:
+        """Put a window on its way; False when the producer cannot be opened, and nothing of it has left."""
+        try:
+            self.open(explicit=explicit)
+            if explicit and self._stored_ids is None:
+                since_ms = self._clock.now_ms() - self._settings.resend_window_ms
+                self._stored_ids = stored_sequence_ids(self._client, self._uri, self._producer_name, since_ms)
+        except (ConflictError, TemporaryError, PermanentError) as error:
+            _LOGGER.warning("nothing is sent to %s: %s", self._uri, error)
+            _refuse(receipts, [window])
+            return False
+        for index in window:
+            self._send_one(index, messages[index], receipts)
+        return True
+
+    def settle(
+        self, window: Sequence[int], messages: Sequence[OutgoingMessage], receipts: Receipts, *, explicit: bool
+    ) -> bool:
+        """Look at a window's results; False when the messages behind it must stay."""
+        results = {index: receipts.of(index) for index in window}
+        if explicit:
+            self._note_ids([(messages[index].sequence_id, result) for index, result in results.items()])
+        if PublishResult.UNKNOWN in results.values():
+            self._abandon()
+            return False
+        return not explicit or all(result.stored for result in results.values())
+
+    def _send_one(self, index: int, message: OutgoingMessage, receipts: Receipts) -> None:
+        sequence_id = message.sequence_id
+        if sequence_id is not None and self._stored_ids is not None:
+            if sequence_id in self._stored_ids:
+                receipts.settle(index, PublishResult.ALREADY_STORED)
+                return
+            if self._missing_id is not None and sequence_id > self._missing_id:
+                receipts.settle(index, PublishResult.NOT_STORED)
+                return
+        producer = self._producer
+        if producer is None:
+            receipts.settle(index, PublishResult.NOT_STORED)
+            return
+        with translated(f"sending to {self._uri}"):
+            producer._producer.send_async(self._built(message), receipts.expect(index))
+
+    def _built(self, message: OutgoingMessage) -> _pulsar.Message:
+        builder = _pulsar.MessageBuilder()
+        builder.content(message.payload)
+        for name, value in message.properties.items():
+            if name != SEQUENCE_ID:
+                builder.property(name, value)
+        if message.key:
+            builder.ordering_key(message.key)
+        if message.sequence_id is None:
+            builder.sequence_id(self._next_id)
+            self._next_id += 1
+        else:
+            builder.sequence_id(message.sequence_id)
+            builder.property(SEQUENCE_ID, str(message.sequence_id))
+        if message.event_time_ms is not None:
+            builder.event_timestamp(message.event_time_ms)
+        most_delay_ms = self._most_delay_ms()
+        if message.deliver_after_ms and (most_delay_ms is None or message.deliver_after_ms <= most_delay_ms):
+            # The client's own "deliver after" would count from this machine's clock, which may be wrong by hours.
+            builder.deliver_at(self._clock.now_ms() + message.deliver_after_ms)
+        return builder.build()
+
+    def _note_ids(self, outcomes: Sequence[tuple[int | None, PublishResult]]) -> None:
+        for sequence_id, result in outcomes:
+            if sequence_id is None or self._stored_ids is None:
+                continue
+            if result.stored:
+                self._stored_ids.add(sequence_id)
+                self._missing_id = None if self._missing_id == sequence_id else self._missing_id
+            elif self._missing_id is None or sequence_id < self._missing_id:
+                self._missing_id = sequence_id
+
+    def _abandon(self) -> None:
+        # What it still holds may be stored or not; a new producer asks the broker, and reads back, before it goes on.
+        producer, self._producer = self._producer, None
+        self._stored_ids = None
+        if producer is not None:
+            producer._producer.close_async(lambda result: None)
+
+
+def has_explicit_ids(messages: Sequence[OutgoingMessage]) -> bool:
+    """Whether the messages carry sequence ids of the caller's.
+
+    Raises:
+        InvalidInputError: some do and some do not, or they do not ascend.
+    """
+    ids = [message.sequence_id for message in messages if message.sequence_id is not None]
+    if not ids:
+        return False
+    if len(ids) != len(messages):
+        raise InvalidInputError("give every message of a call a sequence id, or none of them")
+    if min(ids) < 0 or any(later <= earlier for earlier, later in pairwise(ids)):
+        raise InvalidInputError("sequence ids are not negative, and ascend within a call")
+    return True
+
+
+def _refuse(receipts: Receipts, groups: Iterable[Sequence[int]]) -> None:
+    for indexes in groups:
+        for index in indexes:
+            receipts.settle(index, PublishResult.NOT_STORED)

@@ -1,0 +1,1 @@
+"""Brokers' admin REST API."""

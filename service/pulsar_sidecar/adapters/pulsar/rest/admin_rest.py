@@ -1,0 +1,308 @@
+"""Brokers' admin REST API: fail-over, redirects by hand, and answers as our errors.
+
+Invariants: credentials travel only to brokers that `KnownBrokers` knows; a change is sent again only when the first
+attempt provably never left or was answered by a redirect; an absence is reported only when a broker said so in its own
+words (``{"reason": ...}``), not because some proxy answered 404.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urljoin, urlsplit
+
+import orjson
+import requests
+
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.errors import http_error, never_left
+from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpSessions, HttpTimeouts
+from pulsar_sidecar.adapters.pulsar.rest.known_brokers import KnownBrokers, address_of
+from pulsar_sidecar.model.errors import (
+    BrokerRefusedError,
+    InvalidInputError,
+    NotAuthenticatedError,
+    NotAuthorizedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PermanentError,
+    SidecarError,
+    TemporaryError,
+    UnreachableError,
+)
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import TopicName, java_url_encode
+
+MAX_REDIRECTS = 5
+_REDIRECTS = (307, 308)
+_REDIRECTS_OF_READS = (301, 302, 303, *_REDIRECTS)
+_MAX_REASON = 500
+_TOPIC_SEGMENTS = 7
+"""``/admin/v2/persistent/tenant/namespace/topic`` and ``/admin/persistent/tenant/cluster/namespace/topic``."""
+_REMEMBERED_OWNERS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    method: str
+    path: str
+    params: dict[str, str]
+    body: bytes | None
+
+    @property
+    def change(self) -> bool:
+        return self.method != "GET"
+
+    @property
+    def matter(self) -> str:
+        """The topic's part of the path, empty for what is about no topic."""
+        parts = self.path.split("/", _TOPIC_SEGMENTS)
+        return "/".join(parts[:_TOPIC_SEGMENTS]) if "persistent" in parts[2:4] else ""
+
+    def redirected_by(self, answer: requests.Response) -> bool:
+        # Only 307 and 308 promise that the request may be repeated as it is, method and body.
+        return answer.status_code in (_REDIRECTS if self.change else _REDIRECTS_OF_READS)
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+def topic_path(topic: TopicName, suffix: str = "") -> str:
+    """The REST path of a topic, its local name as ``java.net.URLEncoder`` writes it; V1 names have their own root."""
+    version = "" if topic.cluster else "/v2"
+    return f"/admin{version}/{topic.domain.value}/{topic.namespace}/{java_url_encode(topic.local_name)}{suffix}"
+
+
+class AdminRest:
+    """The admin REST API of one cluster; safe for use by several threads.
+
+    Every method raises `TemporaryError` when no broker could be asked, `NotFoundError` on a broker's 404,
+    `NotAuthenticatedError` or `NotAuthorizedError` on 401 and 403, `BrokerRefusedError` on any other 4xx, and
+    `PermanentError` for a redirect to an address that is no known broker. A change whose answer was lost, or that got
+    a 5xx, is an `OutcomeUnknownError`.
+    """
+
+    def __init__(
+        self,
+        web_service_urls: Sequence[str],
+        credentials: ClientCredentials | None = None,
+        tls: TlsOptions | None = None,
+        *,
+        store: MetadataStore | None = None,
+        timeouts: HttpTimeouts | None = None,
+    ) -> None:
+        """``web_service_urls`` are tried in order; each may itself be a comma-separated list, as pulsar-admin takes it.
+
+        Raises:
+            InvalidInputError: one of them is no http or https URL.
+        """
+        self._bases = _bases(web_service_urls)
+        self._sessions = HttpSessions(
+            credentials or ClientCredentials(), tls or TlsOptions(), timeouts or HttpTimeouts()
+        )
+        self._known = KnownBrokers(self._bases, self._listed_brokers, store)
+        self._owners: dict[str, str] = {}
+
+    @property
+    def addresses(self) -> str:
+        """The configured brokers, for messages."""
+        return ", ".join(map(_shown_address, self._bases))
+
+    def get(self, path: str, params: Mapping[str, str] | None = None) -> object:
+        """The JSON answer to a GET, from whichever broker owns the matter; None for an empty answer."""
+        return _document(self._send(_Call("GET", path, dict(params or {}), None)))
+
+    def headers(self, path: str, params: Mapping[str, str] | None = None) -> Mapping[str, str]:
+        """The headers of the answer to a GET, for the calls that answer in headers."""
+        return self._send(_Call("GET", path, dict(params or {}), None)).headers
+
+    def get_with_headers(self, path: str) -> tuple[object, Mapping[str, str]]:
+        """The JSON answer to a GET, and the answer's headers."""
+        answer = self._send(_Call("GET", path, {}, None))
+        return _document(answer), answer.headers
+
+    def reachable(self, urls: Sequence[str]) -> Sequence[str]:
+        """Those of a broker's addresses that may be used: never a plain one while the configured ones use TLS."""
+        scheme = urlsplit(self._bases[0]).scheme
+        same = [url for url in urls if urlsplit(url).scheme == scheme]
+        return same or [url for url in urls if urlsplit(url).scheme == "https"]
+
+    def get_exactly(self, web_service_url: str, path: str, params: Mapping[str, str] | None = None) -> object:
+        """The JSON answer of exactly this broker; follows nothing.
+
+        Raises:
+            TemporaryError: it did not answer, or the matter is another broker's now (a redirect).
+        """
+        call = _Call("GET", path, dict(params or {}), None)
+        if not self.reachable([web_service_url]) or not self._known.knows(web_service_url):
+            raise PermanentError(
+                f"{_shown_address(web_service_url)} is no broker of this cluster; nothing was sent to it"
+            )
+        answer = self._attempt(call, _join(web_service_url, path), call.params)
+        if call.redirected_by(answer):
+            raise TemporaryError(f"{call}: {web_service_url} is not the owner any more; try again")
+        return _document(_checked(call, answer))
+
+    def change(self, method: str, path: str, body: object = None, params: Mapping[str, str] | None = None) -> object:
+        """Send PUT, POST or DELETE with a JSON body (None: no body); the JSON answer."""
+        encoded = None if body is None else json.dumps(body).encode()
+        return _document(self._send(_Call(method, path, dict(params or {}), encoded)))
+
+    def _send(self, call: _Call) -> requests.Response:
+        failure: SidecarError | None = None
+        for base in self._places(call):
+            try:
+                answer = self._followed(call, _join(base, call.path))
+            except _NeverLeftError as error:
+                self._owners.pop(call.matter, None)
+                failure = error.failure
+                continue
+            if answer.status_code >= 500 and not call.change:
+                self._owners.pop(call.matter, None)
+                failure = _failure(call, answer)
+                continue
+            return _checked(call, answer)
+        raise failure or TemporaryError(f"{call}: no broker is configured")
+
+    def _places(self, call: _Call) -> Sequence[str]:
+        """The broker that a question about this topic was redirected to last, to spare a redirect; then the others."""
+        owner = None if call.change else self._owners.get(call.matter)
+        if owner is None or not self._known.knows(owner):
+            return self._bases
+        return owner, *(base for base in self._bases if base != owner)
+
+    def _learn_owner(self, call: _Call, url: str) -> None:
+        if not call.change and call.matter:
+            if len(self._owners) >= _REMEMBERED_OWNERS:
+                self._owners.clear()
+            parts = urlsplit(url)
+            self._owners[call.matter] = f"{parts.scheme}://{parts.netloc}"
+
+    def _followed(self, call: _Call, url: str) -> requests.Response:
+        params = call.params
+        for _ in range(MAX_REDIRECTS + 1):
+            answer = self._attempt(call, url, params)
+            if not call.redirected_by(answer):
+                return answer
+            # The broker repeats the query in the address it names.
+            url, params = self._redirected(call, url, answer), {}
+            self._learn_owner(call, url)
+        raise TemporaryError(f"{call}: redirected more than {MAX_REDIRECTS} times; ownership is moving, try again")
+
+    def _redirected(self, call: _Call, url: str, answer: requests.Response) -> str:
+        target = urljoin(url, answer.headers.get("Location", ""))
+        downgrade = urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https"
+        if downgrade or not self._known.knows(target):
+            raise PermanentError(
+                f"{call}: redirect to an unknown host {_shown_address(target)}; add the broker's address to the "
+                "configured web service URLs if it belongs to this cluster"
+            )
+        return target
+
+    def _attempt(self, call: _Call, url: str, params: dict[str, str]) -> requests.Response:
+        try:
+            return self._sessions.send(call.method, url, call.body, params)
+        except requests.RequestException as error:
+            failure = http_error(error, f"{call} at {_shown_address(url)}", change=call.change)
+            if never_left(error) or (isinstance(failure, TemporaryError) and not call.change):
+                raise _NeverLeftError(failure) from error
+            raise failure from error
+
+    def _listed_brokers(self) -> list[str]:
+        # Asked from inside a redirect: only configured brokers, and no further redirect.
+        call = _Call("GET", "/admin/v2/brokers", {}, None)
+        for base in self._bases:
+            try:
+                document = _document(_checked(call, self._attempt(call, _join(base, call.path), {})))
+            except SidecarError:
+                continue
+            if isinstance(document, list):
+                return [name for name in document if isinstance(name, str)]
+        raise TemporaryError("no configured broker lists the cluster's brokers")
+
+
+class _NeverLeftError(UnreachableError):
+    # Asking another broker instead is safe. Callers outside see the plain failure, which this one extends.
+    def __init__(self, failure: SidecarError) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+def _bases(urls: Sequence[str]) -> tuple[str, ...]:
+    bases = tuple(part.strip().rstrip("/") for url in urls for part in url.split(",") if part.strip())
+    for index, base in enumerate(bases):
+        if "://" not in base and index:
+            # Pulsar's multi-host form names the scheme once: http://a:8080,b:8080
+            bases = (*bases[:index], f"{urlsplit(bases[0]).scheme}://{base}", *bases[index + 1 :])
+    for base in bases:
+        if address_of(base) is None:
+            raise InvalidInputError(f"{_shown_address(base)} is no web service URL; write http://host:port")
+    if not bases:
+        raise InvalidInputError("no web service URL is configured; write http://host:port")
+    return bases
+
+
+def _join(base: str, path: str) -> str:
+    return base.rstrip("/") + path
+
+
+def _shown_address(url: str) -> str:
+    # Never the whole URL: it may carry a user's password or a query.
+    try:
+        parts = urlsplit(url)
+        shown = f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
+    except ValueError:
+        return "(an address that cannot be read)"
+    return shown[:200]
+
+
+def _checked(call: _Call, answer: requests.Response) -> requests.Response:
+    if answer.status_code < 300:
+        return answer
+    raise _failure(call, answer)
+
+
+def _failure(call: _Call, answer: requests.Response) -> SidecarError:
+    status, reason = answer.status_code, _reason(answer)
+    shown = reason or f"{status} without a reason"
+    # Brokers answer 401 with a reason of their own when they know the role and it may not do this.
+    if status == 401 and reason is None:
+        return NotAuthenticatedError(f"{call}: {shown}; check the sidecar's credentials for the brokers")
+    if status in (401, 403):
+        return NotAuthorizedError(f"{call}: {shown}; grant the sidecar's role this operation")
+    if status == 404 and reason is not None:
+        return NotFoundError(reason)
+    if status in (408, 429):
+        return TemporaryError(f"{call}: {shown}; try again")
+    if 400 <= status < 500:
+        return BrokerRefusedError(status, shown)
+    if call.change:
+        return OutcomeUnknownError(f"{call}: {status} {shown}, so it may have taken effect; read the state again")
+    return TemporaryError(f"{call}: {status} {shown}; try again")
+
+
+def _reason(answer: requests.Response) -> str | None:
+    try:
+        document = answer.json()
+    except requests.exceptions.JSONDecodeError:
+        return None
+    reason = document.get("reason") if isinstance(document, dict) else None
+    return reason[:_MAX_REASON] if isinstance(reason, str) else None
+
+
+def _document(answer: requests.Response) -> object:
+    if not answer.content:
+        return None
+    try:
+        document: object = orjson.loads(answer.content)
+    except orjson.JSONDecodeError:
+        return _loosely(answer)
+    return document
+
+
+def _loosely(answer: requests.Response) -> object:
+    # What Jackson may write and JSON has no words for, such as NaN, or no JSON at all.
+    try:
+        document: object = answer.json()
+    except requests.exceptions.JSONDecodeError:
+        return answer.text
+    return document

@@ -1,0 +1,104 @@
+"""Whether the brokers and the sidecar work on the same metadata.
+
+A sidecar beside another cluster's brokers must not delete what these brokers know nothing of.
+"""
+
+import socket
+from collections.abc import Callable, Iterable, Mapping
+
+from pulsar_sidecar.adapters.metadata.url import ZooKeeperUrl, parse_metadata_store_url
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
+from pulsar_sidecar.model.metadata import MetadataStore
+
+_CONFIGURATION = "/admin/v2/brokers/internal-configuration"
+_BROKERS = "/admin/v2/brokers"
+_REGISTERED = "/loadbalance/brokers"
+
+Resolve = Callable[[str], frozenset[str]]
+
+
+def resolve(host: str) -> frozenset[str]:
+    """The host's addresses; none where nobody knows it."""
+    try:
+        return frozenset(str(info[4][0]) for info in socket.getaddrinfo(host, None))
+    except OSError:
+        return frozenset()
+
+
+class AdminBrokersMetadata:
+    """Compares the brokers' URLs with the sidecar's own."""
+
+    def __init__(
+        self,
+        rest: AdminRest,
+        store: MetadataStore,
+        metadata_store_url: str,
+        ledgers_root: str,
+        look_up: Resolve = resolve,
+    ) -> None:
+        self._rest = rest
+        self._store = store
+        self._own = parse_metadata_store_url(metadata_store_url)
+        self._ledgers = f"{self._own.chroot}{ledgers_root}"
+        self._resolve = look_up
+
+    def mismatch(self) -> str | None:
+        """How the brokers' metadata differs from the sidecar's; None if it is the same.
+
+        Raises:
+            TemporaryError: the brokers did not say.
+        """
+        document = self._rest.get(_CONFIGURATION)
+        told = document.get("metadataStoreUrl") if isinstance(document, dict) else None
+        if not isinstance(document, dict) or not isinstance(told, str):
+            raise TemporaryError("the brokers do not say their metadataStoreUrl (brokers/internal-configuration)")
+        return self._store_differs(told) or self._ledgers_differ(document)
+
+    def _store_differs(self, told: str) -> str | None:
+        said = f"the brokers' metadataStoreUrl is {told!r}, the sidecar's is zk:{self._own.hosts}"
+        cure = "set metadataStoreUrl and webServiceUrl to the same cluster's"
+        try:
+            theirs = parse_metadata_store_url(told)
+        except InvalidInputError:
+            return f"{said}; {cure}"
+        if theirs.chroot == self._own.chroot and (self._same_servers(theirs) or self._registered_here()):
+            return None
+        return f"{said}; {cure}"
+
+    def _ledgers_differ(self, document: Mapping[str, object]) -> str | None:
+        """The store is the same by now; without a URI of its own BookKeeper's ledgers are in it, at the root path."""
+        uri, root = document.get("bookkeeperMetadataServiceUri"), document.get("ledgersRootPath")
+        if isinstance(uri, str) and uri:
+            said, path = f"bookkeeperMetadataServiceUri is {uri!r}", _path_of(uri)
+        elif isinstance(root, str) and root:
+            said, path = f"ledgersRootPath is {root!r}", self._own.chroot + root
+        else:
+            return None
+        if path.rstrip("/") == self._ledgers:
+            return None
+        return (
+            f"the brokers' {said}, the sidecar's ledgers are at {self._ledgers}; "
+            "set metadataStoreUrl and ledgersRootPath to where BookKeeper's ledgers are"
+        )
+
+    def _same_servers(self, theirs: ZooKeeperUrl) -> bool:
+        if set(theirs.servers) & set(self._own.servers):
+            return True
+        return bool(self._addresses(theirs.servers) & self._addresses(self._own.servers))
+
+    def _addresses(self, servers: Iterable[str]) -> frozenset[tuple[str, str]]:
+        parts = (server.rpartition(":") for server in servers)
+        return frozenset((address, port) for host, _, port in parts for address in self._resolve(host))
+
+    def _registered_here(self) -> bool:
+        """Whether one of these brokers is alive in the sidecar's own metadata store, by whatever name that is known."""
+        brokers = self._rest.get(_BROKERS)
+        here = frozenset(self._store.children(_REGISTERED) or ())
+        return isinstance(brokers, list) and any(broker in here for broker in brokers)
+
+
+def _path_of(uri: str) -> str:
+    """The path in ``metadata-store:zk:host:port/path``, ``zk+hierarchical://host:port/path`` and the like."""
+    servers_and_path = uri.rpartition("//")[2].rpartition(":zk:")[2]
+    return "/" + servers_and_path.partition("/")[2]

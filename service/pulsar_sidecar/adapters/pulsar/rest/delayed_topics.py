@@ -1,0 +1,307 @@
+"""What brokers tell of topics whose delayed messages are cancelled: subscriptions, cursors, policies, and their clock.
+
+Invariant: asking creates nothing; what is remembered for some seconds (partitions, policies, and subscriptions for
+those who say how old they may be) is never what decides whether a topic or a subscription exists.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Final, Generic, TypeVar
+
+import orjson
+
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.rest.cursor_positions import (
+    cursor_progress,
+    cursor_stats,
+    ledger_lengths,
+    position_of_text,
+)
+from pulsar_sidecar.delayed_delivery.cancel.facts import (
+    CursorFacts,
+    DelayPolicy,
+    LedgerSpan,
+    SubscriptionFacts,
+    SubscriptionType,
+    TopicState,
+)
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import TopicName, java_url_decode
+
+_RUNTIME: Final = "/admin/v2/brokers/configuration/runtime"
+_RUNTIME_SECONDS: Final = 60.0
+_POLICY_SECONDS: Final = 10.0
+_PARTITIONS_SECONDS: Final = 10.0
+_CLOCK_SECONDS: Final = 600.0
+_MOST_REMEMBERED: Final = 10_000
+_NO_TOPIC_POLICIES: Final = 405
+
+_LOGGER = logging.getLogger(__name__)
+
+_Value = TypeVar("_Value")
+
+
+class _Remembered(Generic[_Value]):
+    """Values by key, each for a while; safe for use by several threads.
+
+    One that is asked for when it is more than half as old as it may be is asked for anew behind the caller's back, so
+    that those who ask often never wait.
+    """
+
+    def __init__(self, clock: Clock, seconds: float, renewer: Executor) -> None:
+        self._clock = clock
+        self._renewer = renewer
+        self._seconds = seconds
+        self._values: dict[object, tuple[float, _Value]] = {}
+        self._renewing: set[object] = set()
+        self._lock = threading.Lock()
+
+    def get(self, key: object, ask: Callable[[], _Value], *, seconds: float | None = None) -> _Value:
+        """The value, at most so old: ``seconds``, or what is usual here."""
+        oldest = self._seconds if seconds is None else seconds
+        with self._lock:
+            read, kept = self._values.get(key, (float("-inf"), None))
+            age = self._clock.monotonic_seconds() - read
+            ahead = oldest / 2 < age < oldest and key not in self._renewing
+            if ahead:
+                self._renewing.add(key)
+        if ahead:
+            self._renewer.submit(self._renew, key, ask)
+        return self._asked(key, ask) if kept is None or age >= oldest else kept
+
+    def _asked(self, key: object, ask: Callable[[], _Value]) -> _Value:
+        # The time is taken first: a value is as old as the question.
+        now = self._clock.monotonic_seconds()
+        value = ask()
+        with self._lock:
+            if len(self._values) >= _MOST_REMEMBERED:
+                self._values.clear()
+            if now >= self._values.get(key, (now, value))[0]:
+                self._values[key] = (now, value)
+        return value
+
+    def _renew(self, key: object, ask: Callable[[], _Value]) -> None:
+        try:
+            self._asked(key, ask)
+        except SidecarError as error:
+            # Whoever asks when the value is too old asks for himself, and hears of it.
+            _LOGGER.debug("not renewed: %s", error)
+        finally:
+            with self._lock:
+                self._renewing.discard(key)
+
+
+@dataclass(frozen=True, slots=True)
+class _BrokerDelays:
+    enabled: bool
+    tick_ms: int
+    strict: bool
+    ttl_seconds: int
+    batch_index_ack: bool
+
+
+class BrokerTopics:
+    """`delayed_delivery.ports.Topics`; safe for use by several threads."""
+
+    def __init__(self, rest: AdminRest, store: MetadataStore, clock: Clock) -> None:
+        self._rest = rest
+        self._store = store
+        self._clock = clock
+        # One thread of its own, which keeps its connections.
+        renewer = ThreadPoolExecutor(1, thread_name_prefix="renewing")
+        self._partitions: _Remembered[int] = _Remembered(clock, _PARTITIONS_SECONDS, renewer)
+        self._policies: _Remembered[DelayPolicy] = _Remembered(clock, _POLICY_SECONDS, renewer)
+        self._runtime: _Remembered[_BrokerDelays] = _Remembered(clock, _RUNTIME_SECONDS, renewer)
+        self._subscriptions: _Remembered[Mapping[str, SubscriptionFacts]] = _Remembered(clock, 0.0, renewer)
+        self._ahead = (0, 0.0)
+
+    def partitions(self, topic: TopicName) -> int | None:
+        try:
+            return self._partitions.get(topic, lambda: self._asked_partitions(topic))
+        except NotFoundError:
+            return None
+
+    def partition_of_ledger(self, topic: TopicName, partitions: int, ledger_id: LedgerId) -> int | None:
+        paths = [managed_ledger_path(topic.partition(index).managed_ledger_name) for index in range(partitions)]
+        for index, node in enumerate(self._store.read_many(paths)):
+            if node is not None and ledger_id in managed_ledger_references(node.data).ledgers:
+                return index
+        return None
+
+    def subscriptions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> Mapping[str, SubscriptionFacts]:
+        return self._subscriptions.get(topic, lambda: self._asked_subscriptions(topic), seconds=max_age_seconds)
+
+    def state(self, topic: TopicName) -> TopicState:
+        document = self._object(topic_path(topic, "/internalStats"))
+        cursors = document.get("cursors")
+        if not isinstance(cursors, dict):
+            raise TemporaryError(f"a broker does not list the cursors of {topic}; try again")
+        lengths = ledger_lengths(document)
+        return TopicState(
+            ledgers=tuple(LedgerSpan(ledger_id, EntryId(lengths[ledger_id] - 1)) for ledger_id in sorted(lengths)),
+            last_confirmed=position_of_text(document.get("lastConfirmedEntry")),
+            cursors=_Cursors(document, {java_url_decode(name): name for name in cursors}),
+            terminated=document.get("state") == "Terminated",
+        )
+
+    def delay_policy(self, topic: TopicName) -> DelayPolicy:
+        return self._policies.get(topic, lambda: self._asked_policy(topic))
+
+    def broker_ahead_ms(self) -> int:
+        ahead_ms, seen = self._ahead
+        return ahead_ms if self._clock.monotonic_seconds() - seen < _CLOCK_SECONDS else 0
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+
+    def _object(self, path: str) -> Mapping[str, object]:
+        document, headers = self._rest.get_with_headers(path)
+        self._learn_clock(headers.get("Date"))
+        if not isinstance(document, dict):
+            raise TemporaryError("a broker answered something that is no JSON object; try again")
+        return document
+
+    def _learn_clock(self, date: str | None) -> None:
+        """A broker's ``Date`` is cut to the second, so its clock is at least as far ahead as the date is."""
+        try:
+            told_ms = int(parsedate_to_datetime(date or "").timestamp() * 1000)
+        except (TypeError, ValueError):
+            return
+        ahead_ms = told_ms - self._clock.now_ms()
+        if ahead_ms > self.broker_ahead_ms():
+            self._ahead = (ahead_ms, self._clock.monotonic_seconds())
+
+    def _asked_subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionFacts]:
+        document = self._object(topic_path(topic, "/stats"))
+        found = document.get("subscriptions")
+        if not isinstance(found, dict):
+            raise TemporaryError(f"a broker does not list the subscriptions of {topic}; try again")
+        return {name: _subscription(name, stats) for name, stats in found.items() if isinstance(stats, dict)}
+
+    def _asked_partitions(self, topic: TopicName) -> int:
+        found = self._object(topic_path(topic, "/partitions")).get("partitions")
+        if not isinstance(found, int):
+            raise TemporaryError("a broker's answer lacks the number partitions; try again")
+        return found
+
+    def _asked_policy(self, topic: TopicName) -> DelayPolicy:
+        broker = self._runtime.get(_RUNTIME, self._asked_runtime)
+        delayed, ttl = self._policies_of_v1(topic) if topic.cluster else self._policies_of(topic)
+        policy = delayed if isinstance(delayed, dict) else {}
+        ttl_seconds = ttl if isinstance(ttl, int) else broker.ttl_seconds
+        return DelayPolicy(
+            enabled=bool(policy.get("active", broker.enabled)),
+            tick_ms=int(policy.get("tickTime") or broker.tick_ms),
+            strict=broker.strict,
+            ttl_seconds=ttl_seconds or None,
+            batch_index_ack=broker.batch_index_ack,
+        )
+
+    def _policies_of(self, topic: TopicName) -> tuple[object, object]:
+        return self._policy(topic, "delayedDelivery"), self._policy(topic, "messageTTL")
+
+    def _policies_of_v1(self, topic: TopicName) -> tuple[object, object]:
+        """Brokers have no routes to policies of V1 topics; what holds is the namespace's (``Policies``)."""
+        node = self._store.read(f"/admin/policies/{topic.namespace}")
+        try:
+            document = {} if node is None else orjson.loads(node.data)
+            return document.get("delayed_delivery_policies"), document.get("message_ttl_in_seconds")
+        except (ValueError, AttributeError) as error:
+            raise TemporaryError(f"the policies of {topic.namespace} cannot be read; try again") from error
+
+    def _policy(self, topic: TopicName, name: str) -> object:
+        try:
+            # Policies belong to the whole topic; brokers refuse to tell them for a partition.
+            return self._rest.get(topic_path(topic.base, f"/{name}"), {"applied": "true"})
+        except BrokerRefusedError as error:
+            if error.status == _NO_TOPIC_POLICIES:
+                return None
+            raise
+
+    def _asked_runtime(self) -> _BrokerDelays:
+        document = self._object(_RUNTIME)
+        return _BrokerDelays(
+            enabled=document.get("delayedDeliveryEnabled") != "false",
+            tick_ms=_number(document, "delayedDeliveryTickTimeMillis", 1000),
+            strict=document.get("isDelayedDeliveryDeliverAtTimeStrict") == "true",
+            ttl_seconds=_number(document, "ttlDurationDefaultInSeconds", 0),
+            batch_index_ack=document.get("acknowledgmentAtBatchIndexLevelEnabled") == "true",
+        )
+
+
+def _number(document: Mapping[str, object], name: str, default: int) -> int:
+    text = str(document.get(name, default))
+    return int(text) if text.isdigit() else default
+
+
+def _subscription(name: str, stats: Mapping[str, object]) -> SubscriptionFacts:
+    return SubscriptionFacts(
+        name=name,
+        type=_type(stats.get("type")),
+        consumers=_consumers(stats.get("consumers")),
+        messages_out=_count(stats, "msgOutCounter"),
+        sticky=stats.get("keySharedMode") == "STICKY",
+        allow_out_of_order=stats.get("allowOutOfOrderDelivery") is True,
+        durable=stats.get("isDurable", stats.get("durable", True)) is not False,
+    )
+
+
+def _consumers(found: object) -> frozenset[tuple[str, str, str]]:
+    named = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return frozenset(
+        (str(one.get("consumerName")), str(one.get("address")), str(one["connectedSince"]))
+        for one in named
+        if one.get("connectedSince")
+    )
+
+
+def _count(stats: Mapping[str, object], name: str) -> int:
+    value = stats.get(name)
+    if not isinstance(value, int):
+        raise TemporaryError(f"a broker's statistics lack the number {name}; try again")
+    return value
+
+
+def _type(text: object) -> SubscriptionType:
+    try:
+        return SubscriptionType(text)
+    except ValueError:
+        return SubscriptionType.NONE
+
+
+class _Cursors(Mapping[str, CursorFacts]):
+    """Each is read when it is asked for: most callers want one of many, and one may have ten thousand ranges."""
+
+    def __init__(self, document: Mapping[str, object], names: Mapping[str, str]) -> None:
+        self._document = document
+        self._names = names
+        self._read: dict[str, CursorFacts] = {}
+
+    def __getitem__(self, subscription: str) -> CursorFacts:
+        if subscription not in self._read:
+            self._read[subscription] = _cursor(self._document, self._names[subscription])
+        return self._read[subscription]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _cursor(document: Mapping[str, object], name: str) -> CursorFacts:
+    found = cursor_stats(document, name)
+    ledger, last = found.get("cursorLedger"), found.get("cursorLedgerLastEntry")
+    return CursorFacts(
+        acked=cursor_progress(document, name),
+        cursor_ledger=LedgerId(ledger) if isinstance(ledger, int) and ledger >= 0 else None,
+        cursor_ledger_last_entry=last if isinstance(last, int) else -1,
+    )

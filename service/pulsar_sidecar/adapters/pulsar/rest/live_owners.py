@@ -1,0 +1,122 @@
+"""What the brokers that have topics loaded say about the ledgers they use, without asking for topics that are not.
+
+``GET /admin/v2/broker-stats/bookieops`` names exactly the persistent topics a broker has loaded at that moment
+(``BookieClientStatsGenerator.generate`` walks ``BrokerService.forEachTopic``); only those are asked for their
+``internalStats``, at the very broker that listed them, and a redirect is not followed.
+
+Windows that remain, and why they are harmless: a topic may be unloaded between the two requests, and ``internalStats``
+then loads it again, with a view that is right; a topic that is just being loaded is listed only when it is ready, and a
+broker that loads it reads the metadata the caller compares afterwards; a topic that moves between two brokers while
+they are asked is caught by the second round. Stores that are managed ledgers without a topic
+(``__transaction_log_N``, ``...__transaction_pending_ack``) are loaded nowhere in this sense: their metadata names all
+of their ledgers, because they are never compacted and have no schema.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.rest.known_brokers import Broker, live_brokers
+from pulsar_sidecar.adapters.pulsar.rest.owner_views import owned_bundles, owner_view, owning_url
+from pulsar_sidecar.adapters.pulsar.wire.bundles import ownership_path, read_boundaries
+from pulsar_sidecar.ledger_deletion.ports import OwnerView
+from pulsar_sidecar.model.errors import PermanentError, TemporaryError
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import TopicName
+
+_LOADED_TOPICS_PATH = "/admin/v2/broker-stats/bookieops"
+_ROUNDS = 2
+_MAX_THREADS = 8
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class BrokerLiveOwners:
+    """`ledger_deletion.ports.LiveOwners` over the brokers registered in the metadata store.
+
+    Every request goes to a broker's own address; ``rest`` must be able to reach all of them. Needs the role of a
+    superuser where authorization is on, as ``broker-stats`` does.
+    """
+
+    def __init__(self, rest: AdminRest, store: MetadataStore) -> None:
+        self._rest = rest
+        self._store = store
+        # Kept, because every thread keeps its connections.
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, "live-owners")
+
+    def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, OwnerView]:
+        wanted = frozenset(topics)
+        if not wanted:
+            return {}
+        brokers = self._live_brokers()
+        loaded: dict[TopicName, Broker] = {}
+        for _ in range(_ROUNDS):
+            loaded.update(self._loaded(wanted - loaded.keys(), brokers))
+            if loaded.keys() == wanted:
+                break
+        if set(brokers) != set(self._live_brokers()):
+            raise TemporaryError("brokers came or went while they were asked for their topics; try again")
+        found = self._in_parallel(lambda pair: (pair[0], self._view(*pair)), loaded.items())
+        return dict(found)
+
+    def owner_url(self, topic: TopicName) -> str | None:
+        boundaries = read_boundaries(self._store, topic.namespace)
+        if boundaries is None:
+            return None
+        node = self._store.read(ownership_path(topic, boundaries))
+        if node is not None:
+            return owning_url(node.data, topic)
+        brokers = [broker for broker in live_brokers(self._store) if broker.extensible]
+        bundle = ownership_path(topic, boundaries).removeprefix("/namespace/")
+        owners = self._in_parallel(lambda broker: (broker, bundle in self._owned(broker)), brokers)
+        return next((broker.web_service_urls[0] for broker, owns in owners if owns), None)
+
+    def _live_brokers(self) -> list[Broker]:
+        brokers = live_brokers(self._store)
+        if not brokers:
+            raise TemporaryError("no broker is registered in the metadata store; try again when one is up")
+        return brokers
+
+    def _loaded(self, topics: Collection[TopicName], brokers: Collection[Broker]) -> dict[TopicName, Broker]:
+        listed = self._in_parallel(lambda broker: (broker, self._listed(broker)), brokers)
+        return {topic: broker for broker, names in listed for topic in topics if str(topic) in names}
+
+    def _listed(self, broker: Broker) -> frozenset[str]:
+        document = self._ask(broker, _LOADED_TOPICS_PATH, {})
+        if not isinstance(document, dict) or not all(isinstance(names, dict) for names in document.values()):
+            raise TemporaryError(f"broker {broker.broker_id} did not list its loaded topics; try again")
+        return frozenset(name for names in document.values() for name in names)
+
+    def _view(self, topic: TopicName, broker: Broker) -> OwnerView:
+        document = self._ask(broker, topic_path(topic, "/internalStats"), {"authoritative": "true"})
+        return owner_view(broker.broker_id, topic, document)
+
+    def _owned(self, broker: Broker) -> frozenset[str]:
+        clusters = self._ask(broker, "/admin/v2/clusters", {})
+        if not isinstance(clusters, list):
+            raise TemporaryError(f"broker {broker.broker_id} did not list its clusters; try again")
+        listed: frozenset[str] = frozenset()
+        for cluster in clusters:
+            path = f"/admin/v2/brokers/{cluster}/{broker.broker_id}/ownedNamespaces"
+            listed |= owned_bundles(self._ask(broker, path, {}), broker.broker_id)
+        return listed
+
+    def _ask(self, broker: Broker, path: str, params: Mapping[str, str]) -> object:
+        failure: TemporaryError | None = None
+        for url in self._rest.reachable(broker.web_service_urls):
+            try:
+                return self._rest.get_exactly(url, path, params)
+            except TemporaryError as error:
+                failure = error
+            except PermanentError as error:
+                # Gone since it was listed, or the sidecar's role may not ask: no verdict on any ledger follows from it.
+                raise TemporaryError(f"{path} at broker {broker.broker_id}: {error}") from error
+        raise failure or TemporaryError(f"broker {broker.broker_id} has no address that the sidecar may use")
+
+    def _in_parallel(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+        found = list(items)
+        if len(found) < 2:
+            return [work(item) for item in found]
+        return list(self._threads.map(work, found))

@@ -1,0 +1,143 @@
+"""What the sidecar asks brokers to do with topics, and what brokers tell about them.
+
+Invariant: every creating call is idempotent, so several sidecars may make it at once; deleting is not hidden behind a
+retry, because only the caller can tell whether a lost answer matters.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+
+_EARLIEST: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+_NOT_ALLOWED = 405
+_CONFLICT = 409
+
+
+class BrokerTopicAdmin:
+    """`ledger_deletion.ports.TopicAdmin`, and the other calls on topics (Pulsar ``PersistentTopics``)."""
+
+    def __init__(self, rest: AdminRest) -> None:
+        self._rest = rest
+
+    def load_topic(self, topic: TopicName) -> None:
+        self.stats(topic)
+
+    def shadow_topics(self, topic: TopicName) -> Sequence[TopicName]:
+        try:
+            listed = self._rest.get(topic_path(topic, "/shadowTopics"))
+        except NotFoundError:
+            return ()
+        except BrokerRefusedError as error:
+            # Where brokers keep no topic policies there is no list of shadows to replicate to.
+            if error.status == _NOT_ALLOWED:
+                return ()
+            raise
+        if not isinstance(listed, list | None) or not all(isinstance(name, str) for name in listed or ()):
+            raise TemporaryError("a broker did not list a topic's shadows; try again")
+        return [parse_topic_name(name) for name in listed or ()]
+
+    def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
+        path = topic_path(topic, "/partitions" if partitioned else "")
+        self._rest.change("DELETE", path, params={"force": "true" if force else "false"})
+
+    def partitions(self, topic: TopicName) -> int | None:
+        """How many partitions the topic has, 0 for an unpartitioned one; None when a broker knows no such topic."""
+        try:
+            document = _object(self._rest.get(topic_path(topic, "/partitions")))
+        except NotFoundError:
+            return None
+        return _integer(document, "partitions")
+
+    def create(self, topic: TopicName, partitions: int = 0) -> bool:
+        """Create the topic, with partitions if any; False when it is there already (however many it has)."""
+        if partitions:
+            return self._created(topic_path(topic, "/partitions"), partitions)
+        return self._created(topic_path(topic), None)
+
+    def add_partitions(self, topic: TopicName, partitions: int) -> None:
+        """Raise the number of partitions to ``partitions``."""
+        self._rest.change("POST", topic_path(topic, "/partitions"), partitions)
+
+    def create_subscription(self, topic: TopicName, subscription: str) -> bool:
+        """Create a durable subscription at the earliest message; False when it is there already."""
+        return self._created(topic_path(topic, f"/subscription/{subscription}"), _EARLIEST)
+
+    def policy(self, topic: TopicName, name: str, *, applied: bool = False) -> object:
+        """A policy set on the topic itself (``deduplicationEnabled``, ``retention``, ...), None when unset.
+
+        ``applied`` asks for the one that holds, wherever it was set.
+        """
+        return self._rest.get(topic_path(topic, f"/{name}"), {"applied": "true"} if applied else None)
+
+    def set_policy(self, topic: TopicName, name: str, value: object) -> None:
+        """Set a policy on the topic itself; brokers apply it within moments, not at once."""
+        self._rest.change("POST", topic_path(topic, f"/{name}"), value)
+
+    def stats(self, topic: TopicName, params: Mapping[str, str] | None = None) -> Mapping[str, object]:
+        """``stats``; loads the topic."""
+        return _object(self._rest.get(topic_path(topic, "/stats"), params))
+
+    def partitioned_stats(self, topic: TopicName, params: Mapping[str, str]) -> Mapping[str, object]:
+        """``partitioned-stats``; loads the partitions."""
+        return _object(self._rest.get(topic_path(topic, "/partitioned-stats"), params))
+
+    def internal_stats(self, topic: TopicName) -> Mapping[str, object]:
+        """``internalStats``; loads the topic."""
+        return _object(self._rest.get(topic_path(topic, "/internalStats")))
+
+    def messages_in_backlog_entry(self, topic: TopicName, subscription: str, position: int) -> int:
+        """How many messages the entry at ``position`` of a backlog holds, counted from 1; 1 for an unbatched one."""
+        headers = self._rest.headers(topic_path(topic, f"/subscription/{subscription}/position/{position}"))
+        count = headers.get("X-Pulsar-num-batch-message", "1")
+        return max(1, int(count)) if count.isascii() and count.isdigit() else 1
+
+    def unload(self, topic: TopicName) -> None:
+        """Close the topic on its broker; it loads again on next use."""
+        self._rest.change("PUT", topic_path(topic, "/unload"))
+
+    def namespace_policy(self, namespace: str, name: str) -> object:
+        """A policy set on the namespace itself, None when unset."""
+        return self._rest.get(f"/admin/v2/namespaces/{namespace}/{name}")
+
+    def set_namespace_policy(self, namespace: str, name: str, value: object) -> None:
+        """Set a policy on a namespace; it holds for every topic in it."""
+        self._rest.change("POST", f"/admin/v2/namespaces/{namespace}/{name}", value)
+
+    def broker_setting(self, name: str) -> object:
+        """A setting of a broker as it holds now, as text; None when the broker does not know it."""
+        return _object(self._rest.get("/admin/v2/brokers/configuration/runtime")).get(name)
+
+    def ensure_namespace(self, tenant: str, namespace: str) -> None:
+        """Create the tenant (for all of the cluster's clusters) and the namespace where they are missing."""
+        try:
+            self._rest.get(f"/admin/v2/namespaces/{tenant}/{namespace}")
+        except NotFoundError:
+            clusters = self._rest.get("/admin/v2/clusters")
+            local = [name for name in cast("list[str]", clusters) if name != "global"]
+            self._created(f"/admin/v2/tenants/{tenant}", {"allowedClusters": local, "adminRoles": []})
+            self._created(f"/admin/v2/namespaces/{tenant}/{namespace}", None)
+
+    def _created(self, path: str, body: object) -> bool:
+        try:
+            self._rest.change("PUT", path, body)
+        except BrokerRefusedError as error:
+            if error.status == _CONFLICT:
+                return False
+            raise
+        return True
+
+
+def _object(document: object) -> Mapping[str, object]:
+    if not isinstance(document, dict):
+        raise TemporaryError("a broker answered something that is no JSON object; try again")
+    return document
+
+
+def _integer(document: Mapping[str, object], name: str) -> int:
+    value = document.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TemporaryError(f"a broker's answer lacks the number {name}; try again")
+    return value

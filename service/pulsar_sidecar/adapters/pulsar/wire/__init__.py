@@ -1,0 +1,1 @@
+"""Commands of Pulsar's binary protocol that the client library does not have."""

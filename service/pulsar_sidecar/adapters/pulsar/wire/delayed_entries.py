@@ -1,0 +1,175 @@
+"""Entries' metadata in bulk: from the bookies themselves, and from a broker what bookies do not have.
+
+A broker's ``getMessageById`` answers some hundred entries a second, bookies answer tens of thousands.
+
+Invariant: an entry is answered only out of a ledger that the topic's own managed ledger lists, so nobody reads another
+topic through a position; `Absent` means that this list, or the end of the ledger, was read.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.rest.message_headers import entry_facts_in_headers
+from pulsar_sidecar.adapters.pulsar.wire.message_metadata import entry_facts
+from pulsar_sidecar.delayed_delivery.cancel.facts import Absent, EntryAnswer, Unreadable
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
+from pulsar_sidecar.ledger_ownership.references import ManagedLedgerReferences, managed_ledger_references
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError, UndecodableError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.model.metadata import MetadataStore, Node
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.positions import Position
+
+_MOST_KNOWN: Final = 10_000
+
+
+class BulkDelayedEntries:
+    """`delayed_delivery.ports.DelayedEntries`, over the metadata store, the bookies and a broker."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        entries: BulkEntries,
+        rest: AdminRest,
+        ledgers_root: str,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._entries = entries
+        self._rest = rest
+        self._root = ledgers_root
+        self._known: dict[tuple[TopicName, LedgerId], tuple[float, LedgerMetadata]] = {}
+
+    def read(
+        self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
+    ) -> Mapping[Position, EntryAnswer]:
+        """See `DelayedEntries.read`.
+
+        What is remembered of ledgers is only where their entries are: an entry's digest and its own position say that
+        it is the one, no entry ever changes, and no ledger's number is given out twice. Whatever is not found so is
+        looked for with fresh metadata.
+        """
+        wanted: dict[LedgerId, list[EntryId]] = defaultdict(list)
+        for position in positions:
+            wanted[position.ledger_id].append(position.entry_id)
+        if max_age_seconds > 0:
+            remembered = self._where_they_were(topic, wanted, max_age_seconds)
+            if remembered is not None:
+                return remembered
+        return self._read_freshly(topic, wanted)
+
+    def _where_they_were(
+        self, topic: TopicName, wanted: Mapping[LedgerId, Sequence[EntryId]], max_age_seconds: float
+    ) -> dict[Position, EntryAnswer] | None:
+        """All of them, from where they were a moment ago; None when one of them is not there."""
+        youngest = self._clock.monotonic_seconds() - max_age_seconds
+        answers: dict[Position, EntryAnswer] = {}
+        for ledger_id, entry_ids in wanted.items():
+            read_at, metadata = self._known.get((topic, ledger_id), (float("-inf"), None))
+            if metadata is None or read_at <= youngest or min(entry_ids) < 0:
+                return None
+            found = self._entries.read(ledger_id, metadata, entry_ids, _kept).found
+            if len(found) < len(set(entry_ids)):
+                return None
+            answers.update((Position(ledger_id, entry_id), answer) for entry_id, answer in found.items())
+        return answers
+
+    def _read_freshly(
+        self, topic: TopicName, wanted: Mapping[LedgerId, Sequence[EntryId]]
+    ) -> dict[Position, EntryAnswer]:
+        listed, nodes = self._metadata(topic, sorted(wanted))
+        answers: dict[Position, EntryAnswer] = {}
+        for ledger_id, entry_ids in wanted.items():
+            read = self._reader(topic, listed, ledger_id, nodes[ledger_id])
+            answers.update((Position(ledger_id, entry_id), answer) for entry_id, answer in read(entry_ids).items())
+        return answers
+
+    def _metadata(
+        self, topic: TopicName, ledger_ids: Sequence[LedgerId]
+    ) -> tuple[ManagedLedgerReferences, Mapping[LedgerId, Node | None]]:
+        paths = [ledger_path(ledger_id, self._root) for ledger_id in ledger_ids]
+        managed_ledger, *ledgers = self._store.read_many([managed_ledger_path(topic.managed_ledger_name), *paths])
+        if managed_ledger is None:
+            raise NotFoundError(f"there is no topic {topic}")
+        return managed_ledger_references(managed_ledger.data), dict(zip(ledger_ids, ledgers, strict=True))
+
+    def _reader(
+        self, topic: TopicName, listed: ManagedLedgerReferences, ledger_id: LedgerId, node: Node | None
+    ) -> "_Reader":
+        if SHADOW_SOURCE in listed.properties:
+            return lambda wanted: self._from_broker(topic, ledger_id, wanted)
+        reference = listed.ledgers.get(ledger_id)
+        if reference is None:
+            return lambda wanted: dict.fromkeys(wanted, Absent())
+        if node is None and reference.offload is not None:
+            return lambda wanted: self._from_broker(topic, ledger_id, wanted)
+        if node is None:
+            reason = f"ledger {ledger_id} of {topic} is listed and has no metadata; it may be going, or be lost"
+            return lambda wanted: dict.fromkeys(wanted, Unreadable(reason))
+        metadata = decode_ledger_metadata(node.data)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[topic, ledger_id] = self._clock.monotonic_seconds(), metadata
+        return lambda wanted: self._from_bookies(topic, ledger_id, metadata, wanted)
+
+    def _from_bookies(
+        self, topic: TopicName, ledger_id: LedgerId, metadata: LedgerMetadata, wanted: Sequence[EntryId]
+    ) -> dict[EntryId, EntryAnswer]:
+        closed = metadata.state is LedgerState.CLOSED
+        inside = [entry for entry in wanted if entry >= 0 and not (closed and entry > metadata.last_entry_id)]
+        read = self._entries.read(ledger_id, metadata, inside, _kept)
+        answers: dict[EntryId, EntryAnswer] = dict.fromkeys(wanted, Absent())
+        answers.update(read.found)
+        answers.update((entry_id, Unreadable(reason)) for entry_id, reason in read.unreadable.items())
+        if read.missing:
+            answers.update(self._missing(topic, ledger_id, sorted(read.missing), closed=closed))
+        return answers
+
+    def _missing(
+        self, topic: TopicName, ledger_id: LedgerId, missing: Sequence[EntryId], *, closed: bool
+    ) -> dict[EntryId, EntryAnswer]:
+        """What no bookie has: beyond the end of a ledger that is still written to, or lost there."""
+        last = None if closed else self._last_position(topic)
+        beyond = [] if last is None else [entry for entry in missing if Position(ledger_id, entry) > last]
+        lost = [entry for entry in missing if entry not in set(beyond)]
+        return {**dict.fromkeys(beyond, Absent()), **self._from_broker(topic, ledger_id, lost)}
+
+    def _last_position(self, topic: TopicName) -> Position:
+        document = self._rest.get(topic_path(topic, "/lastMessageId"))
+        try:
+            assert isinstance(document, dict)
+            return Position(LedgerId(int(document["ledgerId"])), EntryId(int(document["entryId"])))
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            raise TemporaryError(f"a broker does not say which message of {topic} is the last; try again") from error
+
+    def _from_broker(
+        self, topic: TopicName, ledger_id: LedgerId, wanted: Sequence[EntryId]
+    ) -> dict[EntryId, EntryAnswer]:
+        return {entry_id: self._asked(topic, Position(ledger_id, entry_id)) for entry_id in wanted}
+
+    def _asked(self, topic: TopicName, position: Position) -> EntryAnswer:
+        try:
+            path = topic_path(topic, f"/ledger/{position.ledger_id}/entry/{position.entry_id}")
+            return entry_facts_in_headers(self._rest.headers(path))
+        except NotFoundError:
+            return Absent()
+        except SidecarError as error:
+            return Unreadable(f"no bookie has {position} of {topic}, and the broker cannot read it: {error}")
+
+
+_Reader = Callable[[Sequence[EntryId]], dict[EntryId, EntryAnswer]]
+
+
+def _kept(payload: bytes) -> EntryAnswer:
+    try:
+        return entry_facts(payload)
+    except UndecodableError as error:
+        return Unreadable(str(error))

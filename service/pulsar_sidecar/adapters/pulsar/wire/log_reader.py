@@ -1,0 +1,247 @@
+"""Follows a compacted log of keyed records, entry by entry: what `keyed_batches` makes, and what clients make.
+
+Why not a client's reader: it hands out one record after the other, each for the price of decoding ten.
+
+Nothing runs in the background: a connection that breaks ends the reading with an error, and whoever follows the log
+begins again. Invariants: "caught up" is said when everything that the broker called the last message had been applied;
+no record is missed from then on. Brokers hand a reader that compaction overtakes what compaction left, and so never the
+empty record that made a key be forgotten: such a reading ends with an error too. Where that happens before the end was
+reached, "caught up" is said first, with one entry more that could not be read: nobody waits for a log without end.
+"""
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from pulsar_sidecar.adapters.pulsar.rest.cursor_positions import Compaction
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnection, BinaryConnections, server_error
+from pulsar_sidecar.adapters.pulsar.wire.keyed_batches import KeyedEntry, keyed_entry
+from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import SidecarError, TemporaryError, UndecodableError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
+
+Records = Sequence[tuple[str, bytes | None]]
+
+_PERMITS: Final = 20_000
+_LOOK_UP_SECONDS: Final = 0.5
+"""How often somebody who waits for a record looks whether it is to stop."""
+_ANSWER_SECONDS: Final = 15.0
+_SILENCE_SECONDS: Final = 75.0
+"""Brokers send a ping every 30 s (``keepAliveIntervalSeconds``)."""
+_QUIET_SECONDS: Final = 15.0
+"""How often a reader to whom nothing comes asks whether compaction took away what was to come."""
+_EARLIEST: Final = 2**64 - 1
+"""-1 as an unsigned number: ``MessageId.earliest``, and what brokers call the last message of an empty topic."""
+
+log = structlog.get_logger("pulsar")
+
+
+class LogReader:
+    """Reads one topic; each call of `follow` is a reader of its own."""
+
+    def __init__(
+        self,
+        owners: TopicOwners,
+        connections: BinaryConnections,
+        clock: Clock,
+        topic: TopicName,
+        compaction: Callable[[], Compaction],
+    ) -> None:
+        self._owners = owners
+        self._connections = connections
+        self._clock = clock
+        self._topic = topic
+        self._compaction = compaction
+
+    def follow(
+        self, apply: Callable[[Records], None], caught_up: Callable[[int], None], stopped: Callable[[], bool]
+    ) -> None:
+        """Apply every record of the topic's compacted view, then new ones as they come, until ``stopped``.
+
+        Raises:
+            TemporaryError: the broker cannot be reached, closed the reader, or fell silent, or compaction took away
+                what had not been read.
+        """
+        try:
+            connection = self._connections.open(self._owners.of(self._topic))
+            try:
+                _Reading(connection, self._topic, self._clock, self._compaction).run(apply, caught_up, stopped)
+            finally:
+                connection.close()
+        except OSError as error:
+            self._owners.forget(self._topic)
+            raise TemporaryError(f"reading {self._topic}: {error}; it is read again") from error
+        except TemporaryError:
+            self._owners.forget(self._topic)
+            raise
+
+
+class _Reading:
+    """One consumer from joining to the end of its connection."""
+
+    def __init__(
+        self, connection: BinaryConnection, topic: TopicName, clock: Clock, compaction: Callable[[], Compaction]
+    ) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._clock = clock
+        self._id = connection.next_id()
+        self._held: deque[tuple[api.BaseCommand, bytes]] = deque()
+        self._used_permits = 0
+        self._frames_heard = 0
+        self._heard_at = clock.monotonic_seconds()
+        self._seen = Position(LedgerId(-1), EntryId(-1))
+        self._unreadable = 0
+        self._ask_compaction = compaction
+        self._compaction = compaction()
+        self._compaction_asked_at = clock.monotonic_seconds()
+        self._is_behind = True
+
+    def run(
+        self, apply: Callable[[Records], None], caught_up: Callable[[int], None], stopped: Callable[[], bool]
+    ) -> None:
+        self._join()
+        end = self._last_message()
+        self._connection.send(self._flow(_PERMITS))
+        while not stopped():
+            if self._is_behind and self._seen >= end:
+                self._tell_caught_up(caught_up)
+            records = self._next()
+            if records:
+                apply(records)
+            elif records is None and self._is_behind:
+                # Compaction may have taken away what was the last message; the broker knows which one is it now.
+                end = self._last_message()
+            elif records is None:
+                self._check_quiet()
+
+    def _join(self) -> None:
+        request_id = self._connection.next_request_id()
+        command = api.CommandSubscribe(
+            topic=str(self._topic),
+            subscription=f"pulsar-sidecar-log-{secrets.token_hex(8)}",
+            subType=api.CommandSubscribe.Exclusive,
+            consumer_id=self._id,
+            request_id=request_id,
+            durable=False,
+            start_message_id=api.MessageIdData(ledgerId=_EARLIEST, entryId=_EARLIEST),
+            read_compacted=True,
+            initialPosition=api.CommandSubscribe.Earliest,
+            force_topic_creation=False,
+        )
+        self._connection.send(api.BaseCommand(type=api.BaseCommand.SUBSCRIBE, subscribe=command))
+        self._answer(request_id, api.BaseCommand.SUCCESS)
+
+    def _last_message(self) -> Position:
+        request_id = self._connection.next_request_id()
+        command = api.CommandGetLastMessageId(consumer_id=self._id, request_id=request_id)
+        self._connection.send(api.BaseCommand(type=api.BaseCommand.GET_LAST_MESSAGE_ID, getLastMessageId=command))
+        self._connection.wait_at_most(_ANSWER_SECONDS)
+        answer = self._answer(request_id, api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
+        self._connection.wait_at_most(_LOOK_UP_SECONDS)
+        found = answer.getLastMessageIdResponse.last_message_id
+        if _EARLIEST in (found.ledgerId, found.entryId):
+            return Position(LedgerId(-1), EntryId(-1))
+        return Position(LedgerId(found.ledgerId), EntryId(found.entryId))
+
+    def _next(self) -> Records | None:
+        """The records of the next entry; None when there is nothing to be had now."""
+        try:
+            command, message = self._held.popleft() if self._held else self._connection.receive_with_message()
+        except TimeoutError:
+            self._check_silence()
+            return None
+        self._check(command)
+        return self._opened(command.message, message) if command.type == api.BaseCommand.MESSAGE else ()
+
+    def _opened(self, command: api.CommandMessage, message: bytes) -> Records:
+        found = command.message_id
+        before, self._seen = self._seen, Position(LedgerId(found.ledgerId), EntryId(found.entryId))
+        try:
+            entry = keyed_entry(message)
+        except UndecodableError as error:
+            log.warning("an entry of a log is left alone", position=str(self._seen), error=str(error))
+            entry = KeyedEntry([], 1)
+            self._unreadable += 1
+        is_next = self._seen == Position(before.ledger_id, EntryId(before.entry_id + 1))
+        if not self._is_behind and not (is_next and len(entry.records) == entry.messages):
+            self._check_overtaken(before, self._ask_compaction())
+        self._settle(found, entry.messages)
+        return entry.records
+
+    def _tell_caught_up(self, caught_up: Callable[[int], None]) -> None:
+        """A compaction that ended meanwhile may have taken away what forgets a key that was read before."""
+        is_overtaken = self._ask_compaction().ledger_id != self._compaction.ledger_id
+        caught_up(self._unreadable + is_overtaken)
+        if is_overtaken:
+            raise TemporaryError(f"{self._topic} was compacted while it was read; it is read again")
+        self._is_behind = False
+
+    def _check_quiet(self) -> None:
+        now = self._clock.monotonic_seconds()
+        if now - self._compaction_asked_at < _QUIET_SECONDS:
+            return
+        self._compaction_asked_at = now
+        try:
+            newest = self._ask_compaction()
+        except SidecarError as error:
+            log.info("a log's compaction is asked for again later", topic=str(self._topic), error=str(error))
+            return
+        self._check_overtaken(self._seen, newest)
+
+    def _check_overtaken(self, seen: Position, newest: Compaction) -> None:
+        """Everything up to ``seen`` was read; it must not be less than what was compacted since."""
+        known, self._compaction = self._compaction, newest
+        self._compaction_asked_at = self._clock.monotonic_seconds()
+        if newest.ledger_id != known.ledger_id and seen < newest.horizon:
+            raise TemporaryError(f"{self._topic} was compacted before its reader had read it; it is read again")
+
+    def _settle(self, found: api.MessageIdData, messages: int) -> None:
+        """Have the broker's cursor move on, and send more: as many as it counts, also those compaction left out."""
+        commands = [self._ack(found)]
+        self._used_permits += messages
+        if self._used_permits >= _PERMITS // 2:
+            commands.append(self._flow(self._used_permits))
+            self._used_permits = 0
+        self._connection.send(*commands)
+
+    def _ack(self, found: api.MessageIdData) -> api.BaseCommand:
+        ack = api.CommandAck(consumer_id=self._id, ack_type=api.CommandAck.Cumulative)
+        ack.message_id.add(ledgerId=found.ledgerId, entryId=found.entryId)
+        return api.BaseCommand(type=api.BaseCommand.ACK, ack=ack)
+
+    def _flow(self, permits: int) -> api.BaseCommand:
+        return api.BaseCommand(
+            type=api.BaseCommand.FLOW, flow=api.CommandFlow(consumer_id=self._id, messagePermits=permits)
+        )
+
+    def _check_silence(self) -> None:
+        now = self._clock.monotonic_seconds()
+        if self._connection.frames_received != self._frames_heard:
+            self._frames_heard, self._heard_at = self._connection.frames_received, now
+        elif now - self._heard_at > _SILENCE_SECONDS:
+            raise TemporaryError(
+                f"the broker has said nothing to the reader of {self._topic} for long; it is read again"
+            )
+
+    def _answer(self, request_id: int, wanted: int) -> api.BaseCommand:
+        """The answer to a request; messages that come before it are held for `_next`."""
+        return self._connection.answer_to(request_id, wanted, f"reading {self._topic}", self._hold)
+
+    def _hold(self, command: api.BaseCommand, message: bytes) -> None:
+        self._check(command)
+        if command.type == api.BaseCommand.MESSAGE:
+            self._held.append((command, message))
+
+    def _check(self, command: api.BaseCommand) -> None:
+        if command.type == api.BaseCommand.ERROR:
+            raise server_error(f"reading {self._topic}", command.error.error, command.error.message)
+        if command.type == api.BaseCommand.CLOSE_CONSUMER:
+            raise TemporaryError(f"the broker closed the reader of {self._topic}; the topic is moving")

@@ -1,0 +1,1 @@
+"""The routes of each room, with the JSON that goes in and out."""

@@ -1,0 +1,127 @@
+"""Acknowledgement states (PIP-299), and the policy that pauses dispatch, on Pulsar's own paths."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from pulsar_sidecar.ack_state.judging import Wishes
+from pulsar_sidecar.ack_state.pausing import TopicPolicy
+from pulsar_sidecar.ack_state.service import AckStateService
+from pulsar_sidecar.api.path_parameters import Cluster, Namespace, Subscription, Tenant, Topic
+from pulsar_sidecar.api.paths import decode_segment, namespace_of, persistent_topic, persistent_v1_topic
+from pulsar_sidecar.api.rooms.ack_state.schemas import (
+    AckStateAnswer,
+    AckStateParameters,
+    PauseParameters,
+    PauseRemovalAnswer,
+    PauseRemovalParameters,
+    ack_state_answer,
+    removal_answer,
+)
+from pulsar_sidecar.api.rooms.ledger_deletion.schemas import Reason
+from pulsar_sidecar.model.names import TopicName
+
+_V2 = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+_V1 = "/admin/persistent/{property}/{cluster}/{namespace}/{topic}"
+_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
+_POLICY = "dispatcherPauseOnAckStatePersistent"
+_Wished = Annotated[AckStateParameters, Query()]
+
+
+def router(service: AckStateService) -> APIRouter:
+    """The routes of the room."""
+    routes = APIRouter(tags=["acknowledgement states"], responses={"default": {"model": Reason}})
+    _add_v2_states(routes, service)
+    _add_v1_states(routes, service)
+    _add_topic_policy(routes, service)
+    _add_namespace_policy(routes, service)
+    return routes
+
+
+def _add_v2_states(routes: APIRouter, service: AckStateService) -> None:
+    @routes.get(f"{_V2}/subscription/{{subscription}}/ackState")
+    def ack_state(
+        tenant: Tenant, namespace: Namespace, topic: Topic, subscription: Subscription, parameters: _Wished
+    ) -> list[AckStateAnswer]:
+        """How full a subscription's acknowledgement state is, what of it is stored, and what would come again.
+
+        One answer for each partition. 404: no such topic, or no such subscription.
+        """
+        return _states(service, persistent_topic(tenant, namespace, topic), decode_segment(subscription), parameters)
+
+    @routes.get(f"{_V2}/ackState")
+    def ack_states(tenant: Tenant, namespace: Namespace, topic: Topic, parameters: _Wished) -> list[AckStateAnswer]:
+        """The same for all durable subscriptions of a topic."""
+        return _states(service, persistent_topic(tenant, namespace, topic), None, parameters)
+
+
+def _add_v1_states(routes: APIRouter, service: AckStateService) -> None:
+    @routes.get(f"{_V1}/subscription/{{subscription}}/ackState")
+    def v1_ack_state(
+        property: Tenant,  # Pulsar's word for a tenant in V1 paths
+        cluster: Cluster,
+        namespace: Namespace,
+        topic: Topic,
+        subscription: Subscription,
+        parameters: _Wished,
+    ) -> list[AckStateAnswer]:
+        """How full a subscription's acknowledgement state is, for a topic of a V1 namespace."""
+        name = persistent_v1_topic(property, cluster, namespace, topic)
+        return _states(service, name, decode_segment(subscription), parameters)
+
+
+def _states(
+    service: AckStateService, topic: TopicName, subscription: str | None, parameters: AckStateParameters
+) -> list[AckStateAnswer]:
+    wishes = Wishes(ranges=parameters.ranges, stretches=parameters.stretches)
+    return [ack_state_answer(state) for state in service.ack_states(topic, subscription, wishes)]
+
+
+def _add_topic_policy(routes: APIRouter, service: AckStateService) -> None:
+    @routes.get(f"{_V2}/{_POLICY}")
+    def topic_pause(
+        tenant: Tenant, namespace: Namespace, topic: Topic, parameters: Annotated[PauseParameters, Query()]
+    ) -> bool | None:
+        """Whether dispatch pauses when acknowledgements no longer fit; null if it cannot be told."""
+        policies = service.topic_pause(persistent_topic(tenant, namespace, topic))
+        return policies.enabled if parameters.applied else policies.topic is TopicPolicy.TRUE
+
+    @routes.post(f"{_V2}/{_POLICY}", status_code=204, response_description="Set to true.")
+    def enable_topic_pause(tenant: Tenant, namespace: Namespace, topic: Topic) -> Response:
+        """Pause dispatch of the topic's subscriptions when their acknowledgements no longer fit."""
+        service.enable_topic_pause(persistent_topic(tenant, namespace, topic))
+        return Response(status_code=204)
+
+    @routes.delete(f"{_V2}/{_POLICY}")
+    def remove_topic_pause(
+        tenant: Tenant, namespace: Namespace, topic: Topic, parameters: Annotated[PauseRemovalParameters, Query()]
+    ) -> PauseRemovalAnswer:
+        """Remove the topic's own policy, as far as brokers can, and say what really happened.
+
+        409: the broker would store a false that overrides the namespace's or the broker's true, and ``force`` is not
+        given.
+        """
+        name = persistent_topic(tenant, namespace, topic)
+        return removal_answer(service.remove_topic_pause(name, force=parameters.force))
+
+
+def _add_namespace_policy(routes: APIRouter, service: AckStateService) -> None:
+    @routes.get(f"{_NAMESPACE}/{_POLICY}")
+    def namespace_pause(tenant: Tenant, namespace: Namespace) -> bool | None:
+        """What the namespace's policies say; null if they say nothing."""
+        return service.namespace_pause(namespace_of(tenant, namespace))
+
+    @routes.post(f"{_NAMESPACE}/{_POLICY}", status_code=204, response_description="Set to true.")
+    def enable_namespace_pause(tenant: Tenant, namespace: Namespace) -> Response:
+        """Pause dispatch in the namespace when acknowledgements no longer fit, where no topic says otherwise."""
+        service.enable_namespace_pause(namespace_of(tenant, namespace))
+        return Response(status_code=204)
+
+    @routes.delete(f"{_NAMESPACE}/{_POLICY}")
+    def remove_namespace_pause(tenant: Tenant, namespace: Namespace) -> PauseRemovalAnswer:
+        """Remove the namespace's policy, so that its brokers' configuration counts again.
+
+        Brokers up to 4.0.8 store false instead; that is then taken out of the namespace's policies.
+        """
+        return removal_answer(service.remove_namespace_pause(namespace_of(tenant, namespace)))

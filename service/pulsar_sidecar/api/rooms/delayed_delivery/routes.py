@@ -1,0 +1,332 @@
+"""Cancelling delayed messages: PIP-423's route, the one it moved to later, and the bulk ones.
+
+Paths and parameters are the PIP's, so that a client only changes the host.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from pulsar_sidecar.api.errors import MismatchError, NotPersistentError
+from pulsar_sidecar.api.path_parameters import Cluster, Namespace, Subscription, Tenant, Topic
+from pulsar_sidecar.api.paths import decode_segment, persistent_topic, persistent_v1_topic
+from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import MEDIA_TYPE, LinesResponse, carried_out
+from pulsar_sidecar.api.rooms.delayed_delivery.converters import (
+    cancellation_answer,
+    outcome_answer,
+    outcome_line,
+    parse_position,
+    preview_answer,
+    reason_of,
+    selection_of,
+    target_of_parameters,
+    target_of_payload,
+)
+from pulsar_sidecar.api.rooms.delayed_delivery.schemas import (
+    BulkParameters,
+    CancellationAnswer,
+    CancelLine,
+    CancelParameters,
+    CancelStatusAnswer,
+    ConfirmedSelection,
+    OutcomeAnswer,
+    PreviewAnswer,
+    ReissuedAnswer,
+    ReissuePayload,
+    SelectionPayload,
+    SkipRequest,
+)
+from pulsar_sidecar.api.rooms.ledger_deletion.schemas import Reason
+from pulsar_sidecar.delayed_delivery.cancel.checks import check_deliver_at, check_subscription_name
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Outcome, Proof, Target
+from pulsar_sidecar.delayed_delivery.service import DelayedDeliveryService
+from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
+from pulsar_sidecar.model.names import TopicName
+
+_V2 = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+_V1 = "/admin/persistent/{property}/{cluster}/{namespace}/{topic}"
+_PIPS_V1 = "/admin/v1/persistent/{property}/{cluster}/{namespace}/{topic}"
+"""As PIP-423 spells it; brokers know only the other one."""
+_NON_PERSISTENT = "/admin/v2/non-persistent/{tenant}/{namespace}/{topic}"
+_CancellationId = Annotated[str, Path(description="``ledgerId:entryId``.", examples=["4711:0"])]
+
+LEVEL_HEADER = "X-Pulsar-Sidecar-Proof"
+ID_HEADER = "X-Pulsar-Sidecar-Cancellation"
+WARNING_HEADER = "X-Pulsar-Sidecar-Warning"
+_ACCEPTED: dict[int | str, dict[str, object]] = {
+    202: {"model": OutcomeAnswer, "description": "In the log; acknowledged as soon as that is possible."}
+}
+_LINES: dict[int | str, dict[str, object]] = {
+    200: {"content": {MEDIA_TYPE: {}}, "description": "One verdict for each line, in order."}
+}
+_LINES_IN = {
+    "requestBody": {
+        "required": True,
+        "content": {MEDIA_TYPE: {"schema": CancelLine.model_json_schema(by_alias=True)}},
+    }
+}
+
+
+def router(service: DelayedDeliveryService) -> APIRouter:
+    """The routes of cancelling under ``/admin/v2/persistent`` and ``/admin/persistent``."""
+    routes = APIRouter(tags=["delayed messages"], responses={"default": {"model": Reason}})
+    _add_pip_423(routes, service)
+    _add_skipping(routes, service)
+    _add_bulk(routes, service)
+    _add_selections(routes, service)
+    _add_reissuing(routes, service)
+    return routes
+
+
+def _add_pip_423(routes: APIRouter, service: DelayedDeliveryService) -> None:
+    @routes.post(
+        f"{_V2}/cancelDelayedMessage",
+        status_code=204,
+        response_description="Cancelled: acknowledged before the broker could dispatch it.",
+        responses=_ACCEPTED,
+    )
+    def cancel_delayed_message(
+        tenant: Tenant,
+        namespace: Namespace,
+        topic: Topic,
+        parameters: Annotated[CancelParameters, Query()],
+        request: Request,
+    ) -> Response:
+        """Cancel a delayed message on specified subscriptions, or all if none are specified (PIP-423).
+
+        204: it will not be delivered; headers name the proof and the cancellation's id. 202: in the log. 404: no such
+        topic, subscription or entry. 412: wrong parameters, another deliverAt, too late, or it cannot be cancelled.
+        """
+        return _cancel(service, persistent_topic(tenant, namespace, topic), parameters, request)
+
+    @routes.post(f"{_PIPS_V1}/cancelDelayedMessage", status_code=204, include_in_schema=False)
+    @routes.post(f"{_V1}/cancelDelayedMessage", status_code=204, response_description="Cancelled.", responses=_ACCEPTED)
+    def cancel_v1_delayed_message(
+        property: Tenant,  # Pulsar's word for a tenant in V1 paths
+        cluster: Cluster,
+        namespace: Namespace,
+        topic: Topic,
+        parameters: Annotated[CancelParameters, Query()],
+        request: Request,
+    ) -> Response:
+        """Cancel a delayed message of a V1 topic (PIP-423); also under ``/admin/v1/persistent``."""
+        return _cancel(service, persistent_v1_topic(property, cluster, namespace, topic), parameters, request)
+
+    @routes.post(f"{_NON_PERSISTENT}/cancelDelayedMessage", include_in_schema=False)
+    def cancel_non_persistent(tenant: Tenant, namespace: Namespace, topic: Topic) -> Response:
+        """Answers 405: a non-persistent topic keeps no message, so none can be cancelled (PIP-423)."""
+        raise NotPersistentError("a non-persistent topic delivers delayed messages at once; nothing waits in it")
+
+    @routes.get(f"{_V2}/cancellations/{{cancellation_id}}")
+    def cancellations(
+        tenant: Tenant, namespace: Namespace, topic: Topic, cancellation_id: _CancellationId
+    ) -> list[CancellationAnswer]:
+        """How far a cancellation has come, by subscription; its id is ``ledgerId:entryId``.
+
+        404: none is known, or it was over long ago.
+        """
+        return _cancellations(service, persistent_topic(tenant, namespace, topic), cancellation_id)
+
+    @routes.get(f"{_PIPS_V1}/cancellations/{{cancellation_id}}", include_in_schema=False)
+    @routes.get(f"{_V1}/cancellations/{{cancellation_id}}")
+    def v1_cancellations(
+        property: Tenant, cluster: Cluster, namespace: Namespace, topic: Topic, cancellation_id: _CancellationId
+    ) -> list[CancellationAnswer]:
+        """How far a cancellation on a V1 topic has come."""
+        return _cancellations(service, persistent_v1_topic(property, cluster, namespace, topic), cancellation_id)
+
+    @routes.get("/admin/v2/delayed-delivery/status")
+    def status() -> CancelStatusAnswer:
+        """How cancelling is on this sidecar."""
+        return CancelStatusAnswer.model_validate(service.cancelling_status())
+
+
+def _add_skipping(routes: APIRouter, service: DelayedDeliveryService) -> None:
+    @routes.post(
+        f"{_V2}/subscription/{{subscription}}/skipByMessageIds",
+        status_code=204,
+        response_description="Every one of them is cancelled.",
+        responses=_ACCEPTED,
+    )
+    def skip_by_message_ids(
+        tenant: Tenant,
+        namespace: Namespace,
+        topic: Topic,
+        subscription: Subscription,
+        payload: SkipRequest,
+        parameters: Annotated[BulkParameters, Query()],
+        request: Request,
+    ) -> Response:
+        """Cancel delayed messages of one subscription by their ids, all in one call.
+
+        404, 412: at least one was not cancelled, and the reason names the first few; the others are. For a verdict on
+        each, use ``cancelDelayedMessages``.
+        """
+        name = persistent_topic(tenant, namespace, topic)
+        where = (check_subscription_name(decode_segment(subscription)),)
+        targets = _targets(payload, where)
+        options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.role)
+        return _answer(service.cancel(name, targets, options))
+
+
+def _add_bulk(routes: APIRouter, service: DelayedDeliveryService) -> None:
+    @routes.post(f"{_V2}/cancelDelayedMessages", responses=_LINES, openapi_extra=_LINES_IN)
+    async def cancel_delayed_messages(
+        tenant: Tenant,
+        namespace: Namespace,
+        topic: Topic,
+        parameters: Annotated[BulkParameters, Query()],
+        request: Request,
+    ) -> StreamingResponse:
+        """Cancel many messages: JSON lines in, one verdict a line out, in order, while the request still comes in.
+
+        Each line is an object with ``ledgerId`` and ``entryId`` or a base64 ``messageId``, and may have ``deliverAt``,
+        ``subscriptionNames``, ``partition`` and ``batchIndex``. A bad line fails alone. 200 says nothing of the lines:
+        read each verdict, while you write, or in parts: the answer grows as long as the request.
+        """
+        name = persistent_topic(tenant, namespace, topic)
+        options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.role)
+        lines = await carried_out(request.stream(), lambda targets: service.cancel(name, targets, options))
+        return LinesResponse(lines)
+
+
+def _add_selections(routes: APIRouter, service: DelayedDeliveryService) -> None:
+    @routes.post(f"{_V2}/delayedMessages/preview")
+    def preview(tenant: Tenant, namespace: Namespace, topic: Topic, payload: SelectionPayload) -> PreviewAnswer:
+        """What a selection by due time, key or properties would cancel: how many, a sample, and a hash to confirm.
+
+        It reads what waits in the topic; nothing is changed. Messages that are due within 5 seconds are left out.
+        """
+        found = service.preview(persistent_topic(tenant, namespace, topic), selection_of(payload))
+        return preview_answer(found)
+
+    @routes.post(f"{_V2}/delayedMessages/cancel", responses=_LINES)
+    async def cancel_selected(
+        tenant: Tenant, namespace: Namespace, topic: Topic, payload: ConfirmedSelection, request: Request
+    ) -> StreamingResponse:
+        """Cancel exactly what was previewed: send the preview's ``selection`` back with its ``hash``.
+
+        409: the selection finds other messages now; nothing was cancelled.
+        """
+        name = persistent_topic(tenant, namespace, topic)
+        options = CancelOptions(defer=payload.defer, requested_by=request.state.role)
+        outcomes = await run_in_threadpool(service.cancel_selected, name, selection_of(payload), payload.hash, options)
+
+        async def lines() -> AsyncIterator[bytes]:
+            number = 0
+            while True:
+                outcome = await run_in_threadpool(next, outcomes, None)
+                if outcome is None:
+                    return
+                number += 1
+                yield outcome_line(outcome, number)
+
+        return LinesResponse(lines())
+
+
+def _add_reissuing(routes: APIRouter, service: DelayedDeliveryService) -> None:
+    @routes.post(f"{_V2}/expediteDelayedMessage")
+    def expedite(
+        tenant: Tenant, namespace: Namespace, topic: Topic, payload: ReissuePayload, request: Request
+    ) -> ReissuedAnswer:
+        """Deliver a delayed message now: publish it again without a delay, and cancel the old one.
+
+        The new one names the old one in its property ``pulsar-sidecar-replaces``. Asking again answers the same copy.
+        ``UNKNOWN``: the broker did not confirm the copy and it has not been found; it is never published twice.
+        """
+        if payload.new_deliver_at is not None:
+            raise InvalidInputError("newDeliverAt belongs to rescheduleDelayedMessage; expedite means now")
+        return _reissue(service, persistent_topic(tenant, namespace, topic), payload, None, request)
+
+    @routes.post(f"{_V2}/rescheduleDelayedMessage")
+    def reschedule(
+        tenant: Tenant, namespace: Namespace, topic: Topic, payload: ReissuePayload, request: Request
+    ) -> ReissuedAnswer:
+        """Give a delayed message another due time, ``newDeliverAt``: publish it again, and cancel the old one.
+
+        Asking again with the same ``newDeliverAt`` answers the same copy; with another one it is refused.
+        """
+        if payload.new_deliver_at is None:
+            raise InvalidInputError("newDeliverAt is missing: the new due time, milliseconds since the epoch")
+        check_deliver_at(payload.new_deliver_at)
+        name = persistent_topic(tenant, namespace, topic)
+        return _reissue(service, name, payload, payload.new_deliver_at, request)
+
+
+# --- shared --------------------------------------------------------------------------------------------------------
+
+
+def _cancel(
+    service: DelayedDeliveryService, topic: TopicName, parameters: CancelParameters, request: Request
+) -> Response:
+    target = target_of_parameters(parameters)
+    options = CancelOptions(_waits(parameters.wait), _flag("defer", parameters.defer), request.state.role)
+    return _answer(service.cancel(topic, [target], options))
+
+
+def _cancellations(service: DelayedDeliveryService, topic: TopicName, cancellation_id: str) -> list[CancellationAnswer]:
+    found = service.cancellations(topic, parse_position(decode_segment(cancellation_id)))
+    return [cancellation_answer(one) for one in found]
+
+
+def _answer(outcomes: Sequence[Outcome]) -> Response:
+    if all(outcome.cancelled for outcome in outcomes):
+        return Response(status_code=204, headers=_headers(outcomes))
+    if all(outcome.accepted for outcome in outcomes):
+        answers = [outcome_answer(outcome).model_dump(mode="json") for outcome in outcomes]
+        return JSONResponse(answers[0] if len(answers) == 1 else answers, 202)
+    proofs = {verdict.proof for outcome in outcomes for verdict in outcome.verdicts if not verdict.proof.cancelled}
+    if proofs == {Proof.NOT_FOUND}:
+        raise NotFoundError(reason_of(outcomes))
+    raise MismatchError(reason_of(outcomes))
+
+
+def _headers(outcomes: Sequence[Outcome]) -> dict[str, str]:
+    # 204 has no body, so what is known beside it goes into headers.
+    weakest = min((verdict.proof for outcome in outcomes for verdict in outcome.verdicts), key=list(Proof).index)
+    headers = {LEVEL_HEADER: weakest.value}
+    if len(outcomes) == 1:
+        headers[ID_HEADER] = str(outcomes[0].target.position)
+    warnings = dict.fromkeys(warning for outcome in outcomes for warning in outcome.warnings)
+    if warnings:
+        headers[WARNING_HEADER] = "; ".join(warnings).encode("ascii", "replace").decode()[:1000]
+    return headers
+
+
+def _targets(payload: SkipRequest, where: tuple[str, ...]) -> list[Target]:
+    targets = []
+    for index, one in enumerate(payload.message_ids):
+        try:
+            targets.append(target_of_payload(one, where))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"messageIds.{index}: {error}; nothing was cancelled") from error
+    return targets
+
+
+def _reissue(
+    service: DelayedDeliveryService, topic: TopicName, payload: ReissuePayload, due: int | None, request: Request
+) -> ReissuedAnswer:
+    if payload.deliver_at is not None:
+        check_deliver_at(payload.deliver_at)
+    target = target_of_payload(payload, deliver_at_ms=payload.deliver_at)
+    done = service.reissue(topic, target, due, CancelOptions(requested_by=request.state.role))
+    return ReissuedAnswer(
+        message_id=done.message_id, deliver_at=done.deliver_at_ms, outcome=outcome_answer(done.outcome)
+    )
+
+
+def _waits(text: str | None) -> bool:
+    if text is None or text == "":
+        return False
+    if text.lower() not in ("persisted", "acked"):
+        raise MismatchError("wait is persisted or acked")
+    return text.lower() == "persisted"
+
+
+def _flag(name: str, text: str | None) -> bool:
+    if text is not None and text.lower() not in ("", "true", "false"):
+        raise MismatchError(f"{name} is true or false")
+    return text is not None and text.lower() == "true"

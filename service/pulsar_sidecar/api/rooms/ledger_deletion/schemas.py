@@ -1,0 +1,360 @@
+"""The JSON that goes in and out, which is also the published REST reference.
+
+Names are Pulsar's camelCase. Requests are strict: no unknown field, no other type, no number out of range. What a
+record must be beyond its shape is the room's to say (`ledger_deletion.pending`), so there is one grammar.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from pulsar_sidecar.ledger_deletion.service import OperationState, ShadowDeletionStage
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID
+
+MAX_RECORDS = 50_000
+MAX_DEAD_LETTERS = 10_000
+DEFAULT_DEAD_LETTERS = 100
+DEFAULT_REDRIVE = 10_000
+
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+
+LedgerIdNumber = Annotated[int, Field(ge=0, le=MAX_LEDGER_ID, description="BookKeeper's ledger id.", examples=[4711])]
+_Int64 = Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)]
+_Text = Annotated[str, Field(max_length=8192)]
+
+
+class Request(BaseModel):
+    """What a caller sends."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        alias_generator=to_camel,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class Query(BaseModel):
+    """Parameters after the question mark; they arrive as text, so "true" is true."""
+
+    model_config = ConfigDict(
+        extra="forbid", alias_generator=to_camel, hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+
+class Answer(BaseModel):
+    """What the service says."""
+
+    model_config = ConfigDict(
+        from_attributes=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        serialize_by_alias=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class Reason(Answer):
+    """Every error's body (Pulsar ``ErrorData``)."""
+
+    reason: str
+    """What went wrong and what to do next."""
+
+
+# --- parameters ----------------------------------------------------------------------------------------------------
+
+
+class TopicDeletionParameters(Query):
+    """As Pulsar's own call takes them."""
+
+    force: bool = False
+    """Delete the topic even if producers or consumers are connected."""
+    authoritative: bool = False
+    """Accepted as Pulsar does; any sidecar can take this call."""
+    delete_schema: bool = False
+    """Accepted as older Pulsar does; the schema is always deleted with the topic."""
+    confirm_source_data_loss: str | None = None
+    """The topic's full name, to delete the source of a shadow topic although the shadow loses its data too."""
+
+
+class LedgerDeletionParameters(Query):
+    """Parameters of ``deleteLedger``."""
+
+    authoritative: bool = False
+    """Judge here; do not send the caller to the sidecar beside the owning broker."""
+
+
+class DeadLetterParameters(Query):
+    """Parameters of the list of dead letters."""
+
+    limit: int = Field(default=DEFAULT_DEAD_LETTERS, ge=1, le=MAX_DEAD_LETTERS)
+    """How many to list, oldest first."""
+
+
+# --- requests ------------------------------------------------------------------------------------------------------
+
+
+class OffloadContextPayload(Request):
+    """PIP-186 ``OffloadContext``: where tiered storage keeps the copy."""
+
+    lsb: _Int64
+    """Low half of the offload attempt's UUID, signed."""
+    msb: _Int64
+    """High half of the offload attempt's UUID, signed."""
+    driver_name: _Text
+    """Offload driver, such as ``aws-s3``."""
+    metadata: dict[_Text, _Text] = {}
+    """The driver's own metadata, such as bucket and region."""
+
+
+class DeleteLedgerPayload(Request):
+    """PIP-186 ``DeleteLedgerPayload``."""
+
+    ledger_id: LedgerIdNumber
+    topic_name: Annotated[_Text, Field(examples=["persistent://public/default/orders"])]
+    """Full topic name; a ``deleteLedger`` call must name the topic of its path."""
+    ledger_type: Annotated[_Text, Field(examples=["LEDGER"])]
+    """``LEDGER`` or ``OFFLOAD_LEDGER``."""
+    ledger_component: Annotated[_Text, Field(examples=["MANAGED_LEDGER"])]
+    """``MANAGED_LEDGER``, ``MANAGED_CURSOR``, ``SCHEMA_STORAGE``, ``COMPACTED_LEDGER`` or ``DELAYED_INDEX_BUCKET``."""
+    schema_id: _Text | _Int64 | None = None
+    """Schema's id (``tenant/namespace/topic``), for ``SCHEMA_STORAGE``."""
+    cursor_name: _Text | None = None
+    """Subscription, for ``MANAGED_CURSOR`` and ``DELAYED_INDEX_BUCKET``."""
+    offload_context: OffloadContextPayload | None = None
+    """For ``OFFLOAD_LEDGER``."""
+
+
+class MarkPayload(Request):
+    """What the sender knew about the ledger; all optional, and checked before anything is deleted."""
+
+    marked_version: Annotated[int, Field(ge=0, le=_INT64_MAX)] | None = None
+    """Version of the managed ledger's node whose list is about to shrink."""
+    unreferenced: bool = False
+    """The sender had found no reference, so "in use" is final at once."""
+    instance_id: _Text | None = None
+    """BookKeeper's instance id of the cluster that is meant."""
+    created_ms: Annotated[int, Field(ge=0, le=_INT64_MAX)] | None = None
+    """Creation time of the ledger's node, milliseconds since the epoch."""
+    length_bytes: Annotated[int, Field(ge=0, le=_INT64_MAX)] | None = None
+    """Length of the ledger, for the estimate of waiting bytes."""
+
+
+class PendingDeleteLedgerPayload(DeleteLedgerPayload):
+    """PIP-186 ``PendingDeleteLedgerInfo``."""
+
+    sidecar: MarkPayload | None = None
+
+
+class AppendRequest(Request):
+    """Records for the first phase."""
+
+    ledgers: Annotated[list[PendingDeleteLedgerPayload], Field(min_length=1, max_length=MAX_RECORDS)]
+    """The records, in order."""
+    producer_name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[-.:/\w]+$")] | None = None
+    """A stable name of the caller's own, so that a repeated call is not a second record (PIP-6)."""
+    first_sequence_id: Annotated[int, Field(ge=0, le=_INT64_MAX - MAX_RECORDS)] | None = None
+    """Sequence id of the first record; the others count on."""
+
+    @model_validator(mode="after")
+    def _sequence_belongs_to_a_producer(self) -> "AppendRequest":
+        if (self.first_sequence_id is None) != (self.producer_name is None):
+            raise ValueError("producerName and firstSequenceId belong together: give both or neither")
+        return self
+
+
+class PauseRequest(Request):
+    """Why deletion is paused."""
+
+    reason: Annotated[str, Field(max_length=1000)] | None = None
+    """Shown to everybody who asks for the status."""
+
+
+class RateRequest(Request):
+    """A rate, or null for none."""
+
+    ledgers_per_second: Annotated[float, Field(gt=0, le=1e9, examples=[500])] | None
+    """Ledgers deleted a second on each sidecar at most; null lifts the limit."""
+
+
+class RedriveRequest(Request):
+    """Which dead letters go back; an empty object means the oldest up to the default limit."""
+
+    ledger_ids: Annotated[list[LedgerIdNumber], Field(min_length=1, max_length=MAX_DEAD_LETTERS)] | None = None
+    """Only these ledgers; all of them when absent."""
+    limit: int = Field(default=DEFAULT_REDRIVE, ge=1, le=1_000_000)
+    """How many at most."""
+
+
+class UndeleteRequest(Request):
+    """Which ledger comes back."""
+
+    ledger_id: LedgerIdNumber
+    force: bool = False
+    """Write the metadata back even if bookies no longer hold the entries."""
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+class NotSent(Answer):
+    """A record that did not certainly reach the topic."""
+
+    ledger_id: int
+    reason: str | None
+
+
+class AppendAnswer(Answer):
+    """PIP-186 ``sendPendingDeleteLedger``: a publish whose outcome is unknown counts as not sent."""
+
+    sent: list[int]
+    not_sent: list[NotSent]
+
+
+class TopicDeletionAnswer(Answer):
+    """A two-phase topic deletion."""
+
+    operation_id: str
+    topic: str
+    state: OperationState
+    recorded_ledgers: int
+    attempts: int
+    requested_ms: int
+    reason: str | None
+    """What it waits for."""
+
+
+class ShadowDeletionAnswer(Answer):
+    """The deletion of a shadow topic."""
+
+    operation_id: str
+    topic: str
+    source: str
+    stage: ShadowDeletionStage
+    """What comes next; ``done`` when nothing does."""
+    requested_ms: int
+    waits_for: str | None
+    """What keeps the stage from being completed; null when the next call can go on."""
+    source_ledgers: int
+    """Ledgers that the source's list names: at the end, once it is done; before the first change, until then."""
+    missing_ledgers: list[int]
+    """Those of them that BookKeeper does not have, and had before the first change."""
+    missing_before: list[int]
+    """Those of them that BookKeeper did not have before the first change either."""
+    missing_sources: list[str]
+    """Sources that do not exist, so that no ledger of theirs could be looked for."""
+
+
+class InflightAnswer(Answer):
+    """The work that waits; at most a second old."""
+
+    count: int
+    age_ms: int
+    """Age of this estimate in milliseconds."""
+    oldest_age_ms: int | None
+    """Age of the oldest record that waits in milliseconds."""
+    waiting_bytes: int
+
+
+class ControlAnswer(Answer):
+    """The switches that all sidecars share."""
+
+    paused: bool
+    paused_reason: str | None
+    rate_per_second: float | None
+
+
+class InstanceAnswer(Answer):
+    """One registered sidecar."""
+
+    name: str
+    advertised_url: str
+    broker_url: str | None
+    started_ms: int
+
+
+class AdaptiveLimitAnswer(Answer):
+    """How much this sidecar's deletions may burden the metadata store now, and what that follows from."""
+
+    level: float
+    """Deletions that may be in flight at a time, 1 to 50; the whole number counts."""
+    idle_p99_ms: float | None
+    """Milliseconds a probe of the store takes while this sidecar does nothing, 99th percentile; null if not known."""
+    recent_p99_ms: float | None
+    """The same of the last probes during which a deletion was in flight."""
+
+
+class ProtectedLedgerAnswer(Answer):
+    """A ledger that nothing deletes for a while, because it was brought back."""
+
+    ledger_id: int
+    until_ms: int
+
+
+class StatusAnswer(Answer):
+    """The state of the service."""
+
+    enabled: bool
+    control: ControlAnswer
+    inflight: InflightAnswer | None
+    instances: list[InstanceAnswer]
+    running_topic_deletions: int
+    last_error: str | None
+    adaptive_limit: AdaptiveLimitAnswer | None
+    """This sidecar's own; null when it is switched off."""
+    protected_ledgers: list[ProtectedLedgerAnswer]
+    """The ledgers that were brought back and are still protected, the first to end first, a hundred at most."""
+    bookkeeper_exclusive_to_cluster: bool
+    """This sidecar's setting: whether "nothing references it" is evidence enough to delete a ledger."""
+    warnings: list[str]
+    """What hinders retries, or endangers records or the sources of shadow topics, and what to do about it."""
+
+
+class DeadLetterAnswer(Answer):
+    """A record that was given up."""
+
+    message_id: str
+    record: dict[str, object] | None
+    """The record, or null when it cannot be read."""
+    raw: str
+    reason: str
+    tries: int
+    dead_since_ms: int
+
+
+class RedriveAnswer(Answer):
+    """What went back, and what stayed."""
+
+    redriven: int
+    left: int
+
+
+class UndeleteAnswer(Answer):
+    """A ledger that is back."""
+
+    ledger_id: int
+    readable: bool
+    """Whether bookies still held its first and last entry."""
+    protected_until_ms: int
+    """Nothing deletes it again before then, milliseconds since the epoch by the metadata store's clock."""
+
+
+class EndProtectionRequest(Request):
+    """The ledger that may be deleted from now on."""
+
+    ledger_id: LedgerIdNumber
+
+
+class EndProtectionAnswer(Answer):
+    """The ledger that may be deleted from now on."""
+
+    ledger_id: int
+
+
+class Healthy(Answer):
+    """The probe's good answer."""
+
+    ok: bool = True

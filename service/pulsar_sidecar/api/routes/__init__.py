@@ -1,1 +1,0 @@
-"""One module of routes per room."""

@@ -1,0 +1,1 @@
+"""Carrying a plan out, and removing what is no longer needed."""

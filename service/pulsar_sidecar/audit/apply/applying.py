@@ -1,0 +1,162 @@
+"""Applying a plan: its condemned ledgers become pending deletions, each exactly once, in the order of the plan.
+
+Invariant: nothing here deletes anything. What is sent are records, and the deletion service proves every one of them
+again. Nothing is sent before the whole plan was compared with the hash that was approved.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_sidecar.audit.apply.deletable import CondemnedLedger, CondemnedSender, Sent
+from pulsar_sidecar.audit.apply.progress import HeldProgress, advance
+from pulsar_sidecar.audit.policies import EXCLUSIVE
+from pulsar_sidecar.audit.results.plans import PlanDigest
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Plan
+from pulsar_sidecar.audit.results.tables import LedgerKind
+from pulsar_sidecar.audit.results.wording import said_age, said_time
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
+from pulsar_sidecar.model.metadata import MetadataStore
+
+_CHUNK_ROWS: Final = 4096
+_KINDS: Final = [kind.value for kind in LedgerKind if kind not in (LedgerKind.LOG_SEGMENT, LedgerKind.UNKNOWN)]
+
+Batches = Callable[[], Iterable[pa.RecordBatch]]
+"""The condemned rows in order, with `audit.plans.PLAN_COLUMNS`; each call begins again."""
+
+Tell = Callable[[int, int], None]
+"""Tells how many rows of how many are done."""
+
+
+def verified_plan(summary: AuditSummary, batches: Batches) -> Plan:
+    """The plan, after each of its rows was compared with its hash.
+
+    Raises:
+        ConflictError: the audit has no plan, since a guard said no.
+        InvalidInputError: the rows are not the plan's, or one of them cannot be recorded.
+    """
+    if summary.plan is None or not all(guard.passed for guard in summary.guards):
+        failed = "; ".join(f"{each.name}: {each.explanation}" for each in summary.guards if not each.passed)
+        raise ConflictError(f"this audit condemns nothing, because a guard said no ({failed or 'there is no plan'})")
+    if summary.policy.get(EXCLUSIVE) is not True:
+        raise ConflictError(
+            "this audit was made without --bookkeeper-exclusive-to-cluster, so another Pulsar cluster on the same "
+            "BookKeeper may own what it condemns; if this BookKeeper serves only this cluster, audit again with it"
+        )
+    digest = PlanDigest(summary.audit_id, summary.instance_id)
+    for batch in batches():
+        _demand_recordable(batch)
+        digest.add(batch)
+    if digest.plan() != summary.plan:
+        raise InvalidInputError("the condemned ledgers are not those of the plan in the summary; make a new audit")
+    return summary.plan
+
+
+def demand_approval(plan: Plan, approved: str | None) -> None:
+    """Refuse a plan whose hash nobody has approved.
+
+    Raises:
+        InvalidInputError: it is another plan, or none was named.
+    """
+    if approved is None:
+        raise InvalidInputError("--execute needs --plan with the plan's hash, which a run without --execute prints")
+    if approved.lower() != plan.sha256:
+        raise InvalidInputError(
+            f"the plan of this audit is {plan.sha256}, not the one that was approved; nothing was sent. "
+            "Look at it again without --execute"
+        )
+
+
+def demand_target(summary: AuditSummary, instance_id: str, now_ms: int, max_age_ms: int) -> None:
+    """Refuse another cluster than the one that has this id now, and an audit that is too old by the store's clock.
+
+    Raises:
+        ConflictError: it is one of these.
+    """
+    if instance_id != summary.instance_id:
+        raise ConflictError(
+            f"this audit is about the ledger storage {summary.instance_id}, "
+            f"and the metadata store belongs to {instance_id}; nothing was sent"
+        )
+    age_ms = now_ms - summary.store_time_ms
+    if age_ms > max_age_ms:
+        raise ConflictError(
+            f"this audit is {said_age(age_ms)} old ({said_time(summary.store_time_ms)}), older than "
+            f"{said_age(max_age_ms)}; make a new one, or say --max-age-hours"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What sending a plan takes.
+
+    Attributes:
+        pace: called with how many rows were sent, waits to keep a rate.
+        at_once: how many rows to send in one piece, at most.
+        tell: told of every piece.
+    """
+
+    store: MetadataStore
+    sender: CondemnedSender
+    clock: Clock
+    pace: Callable[[int], None]
+    at_once: int
+    tell: Tell
+
+    def send(self, plan: Plan, held: HeldProgress, batches: Batches) -> Sent:
+        """Send what is left of a plan that was verified.
+
+        Raises:
+            TemporaryError: not everything was sent; the same call again goes on.
+            ConflictError: somebody else is sending it.
+        """
+        first = held.progress.done_rows
+        done, total = first, Sent(earlier=first)
+        self.tell(done, plan.rows)
+        for piece in _pieces(_ledgers(batches(), first), min(self.at_once, _CHUNK_ROWS)):
+            total += self.sender.send(piece)
+            done = piece[-1].row + 1
+            held = advance(self.store, plan.sha256, held, done, self.clock.now_ms())
+            self.tell(done, plan.rows)
+            self.pace(len(piece))
+        return total
+
+
+def _demand_recordable(batch: pa.RecordBatch) -> None:
+    known = pc.is_in(batch.column("kind"), pa.array(_KINDS))
+    cursors = pc.is_in(batch.column("kind"), pa.array([LedgerKind.CURSOR.value, LedgerKind.DELAYED_INDEX_BUCKET.value]))
+    named = pc.or_(pc.invert(cursors), pc.is_valid(batch.column("cursor_name")))
+    for fine, why in (
+        (known, "is of a kind that is never deleted"),
+        (pc.is_valid(batch.column("topic")), "has no topic"),
+        (named, "has no cursor's name"),
+    ):
+        wrong = batch.filter(pc.invert(fine))
+        if wrong.num_rows:
+            raise InvalidInputError(f"ledger {wrong.column('ledger_id')[0].as_py()} {why}; it should not be condemned")
+
+
+def _ledgers(batches: Iterable[pa.RecordBatch], first: int) -> Iterator[CondemnedLedger]:
+    for batch in batches:
+        behind = batch.filter(pc.greater_equal(batch.column("row"), first))
+        for row in behind.to_pylist():
+            yield CondemnedLedger(
+                row=row["row"],
+                ledger_id=row["ledger_id"],
+                kind=row["kind"],
+                topic=row["topic"],
+                cursor_name=row["cursor_name"],
+                schema_id=row["schema_id"],
+                created_ms=row["ctime_ms"],
+                length_bytes=row["length_bytes"],
+            )
+
+
+def _pieces(ledgers: Iterator[CondemnedLedger], size: int) -> Iterator[list[CondemnedLedger]]:
+    while piece := list(islice(ledgers, size)):
+        yield piece

@@ -1,0 +1,58 @@
+"""Which audits, dumps and listings may go, and why the others stay.
+
+Invariant: the newest of each kind stays, and so does what an audit that stays was made from: its dump, its listing and
+the audit before it.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pulsar_sidecar.audit.results.wording import said_age
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """One complete directory of ours.
+
+    Attributes:
+        kind: ``audit``, or a `audit.manifests.Kind`.
+        cluster: the instance id, if it is known.
+        sha256: of its summary or manifest, by which an audit names it.
+        time_ms: as of when it is.
+        made_from: what an audit names: the digests of its inputs.
+    """
+
+    path: Path
+    kind: str
+    cluster: str
+    sha256: str
+    time_ms: int
+    made_from: frozenset[str] = field(default=frozenset())
+
+
+def reasons_to_keep(archived: Sequence[Archived], keep: int, older_than_ms: int, now_ms: int) -> dict[Path, str | None]:
+    """For each directory why it stays; None for one that may go."""
+    reasons: dict[Path, str | None] = {}
+    groups: defaultdict[tuple[str, str], list[Archived]] = defaultdict(list)
+    for each in archived:
+        groups[each.kind, each.cluster].append(each)
+    for group in groups.values():
+        newest_first = sorted(group, key=lambda each: (each.time_ms, str(each.path)), reverse=True)
+        for place, each in enumerate(newest_first):
+            reasons[each.path] = _reason(each, place, keep, older_than_ms, now_ms)
+    named = {digest: each for each in archived if reasons[each.path] is not None for digest in each.made_from}
+    for each in archived:
+        if reasons[each.path] is None and each.sha256 in named:
+            reasons[each.path] = f"{named[each.sha256].path.name} was made from it"
+    return reasons
+
+
+def _reason(each: Archived, place: int, keep: int, older_than_ms: int, now_ms: int) -> str | None:
+    if place == 0:
+        return f"the newest {each.kind}"
+    if place < keep:
+        return f"among the newest {keep} of its kind"
+    age_ms = now_ms - each.time_ms
+    return None if age_ms > older_than_ms else f"only {said_age(max(age_ms, 0))} old"

@@ -1,0 +1,360 @@
+"""Nodes decoded into references: which node names which ledger, for a batch of nodes at a time.
+
+Both engines call this, each on its own batches. Invariant: each reference of a batch comes out, or the node that holds
+it comes out as a `Damage`; a node that was not understood never counts as one without references.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_sidecar.audit.columnar.ledger_lists import LedgerLists, read_ledger_lists
+from pulsar_sidecar.audit.columnar.owner_columns import are_plain_managed_ledgers, are_schemas, owners_of_plain_cursors
+from pulsar_sidecar.audit.columnar.plain_cursors import NO_LEDGER, read_plain_cursors
+from pulsar_sidecar.audit.columnar.plain_schemas import read_plain_schemas
+from pulsar_sidecar.audit.columnar.varints import Mask, Numbers, sums_between
+from pulsar_sidecar.audit.engine.places import Located, Place, locate
+from pulsar_sidecar.audit.engine.protections import Damage, Reach, damage_of_undecodable, damage_of_unreadable
+from pulsar_sidecar.audit.results.tables import CursorLedgerState, LedgerKind
+from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR
+from pulsar_sidecar.ledger_ownership.references import (
+    CursorReferences,
+    ManagedLedgerReferences,
+    cursor_references,
+    managed_ledger_references,
+    position_entry_compacted_ledger,
+    schema_references,
+)
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.errors import UndecodableError
+
+_SCHEMA_SLASHES = 2
+
+NODE_COLUMNS = ("path", "value", "unreadable")
+"""What of `audit.tables.NODES` decoding looks at."""
+
+REFERENCES = pa.schema(
+    [
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("entries", pa.int64()),
+        pa.field("size_bytes", pa.int64()),
+    ]
+)
+"""Single references. ``size_bytes`` and ``entries`` are null where the node does not tell them."""
+
+LIST_USAGE = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("ledgers", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("unknown_size_ledgers", pa.int64(), nullable=False),
+    ]
+)
+"""How many ledgers each node references, by kind; there may be several rows for one kind."""
+
+
+SINGLES = pa.schema([REFERENCES.field(name) for name in ("ledger_id", "kind", "path")])
+"""References that are no elements of a managed ledger's list."""
+
+CURSORS = pa.schema([pa.field("managed_ledger", pa.string()), pa.field("in_ledger", pa.bool_())])
+"""Cursors by their managed ledgers' names, and whether the position is in a ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One reference that is no element of a managed ledger's list; ``path`` is the node's, whoever read it."""
+
+    ledger_id: int
+    kind: LedgerKind
+    path: str
+
+
+@dataclass(slots=True)
+class DecodedNodes:
+    """What a batch of nodes references.
+
+    Attributes:
+        paths: of all nodes of the batch.
+        lists: data ledgers of managed ledgers; ``node`` is the position in ``paths``.
+        shadows: positions of managed ledgers whose list is a copy of a source's, and how they spell the source.
+        singles: all other references (`SINGLES`).
+        damages: what was not read.
+        cursors: each cursor that was read (`CURSORS`).
+    """
+
+    paths: pa.Array
+    lists: LedgerLists
+    shadows: dict[int, str]
+    singles: pa.RecordBatch
+    damages: list[Damage]
+    cursors: pa.RecordBatch
+
+    def usage(self) -> pa.RecordBatch:
+        """`LIST_USAGE` of the managed ledgers' lists, without `unsized`."""
+        chosen = self._own() & self.lists.closed
+        nodes, sizes = self.lists.node[chosen], self.lists.size_bytes[chosen]
+        starts = np.flatnonzero(np.diff(nodes, prepend=-1))
+        named = pa.array(nodes[starts])
+        sums = (np.diff(starts, append=len(nodes)), sums_between(sizes, starts), np.zeros_like(starts))
+        kinds = pa.repeat(LedgerKind.DATA.value, len(named))
+        return pa.RecordBatch.from_arrays([self.paths.take(named), kinds, *map(pa.array, sums)], schema=LIST_USAGE)
+
+    def unsized(self) -> pa.RecordBatch:
+        """`SINGLES` of the lists' ledgers of which they tell no size: only BookKeeper knows whether they have one."""
+        chosen = self._own() & ~self.lists.closed
+        kinds = pa.repeat(LedgerKind.DATA.value, int(chosen.sum()))
+        paths = self.paths.take(pa.array(self.lists.node[chosen]))
+        return pa.RecordBatch.from_arrays([pa.array(self.lists.ledger_id[chosen]), kinds, paths], schema=SINGLES)
+
+    def _own(self) -> Mask:
+        """Which of the lists' ledgers are their managed ledger's own."""
+        if not self.shadows:
+            return np.ones(len(self.lists.node), np.bool_)
+        return ~np.isin(self.lists.node, list(self.shadows))
+
+    def lists_naming(self, ledger_ids: Numbers) -> pa.RecordBatch:
+        """`REFERENCES` of the managed ledgers' lists to these ledgers."""
+        lists = self.lists
+        chosen = np.flatnonzero(np.isin(lists.ledger_id, ledger_ids))
+        known = pa.array(lists.closed[chosen])
+        none = pa.scalar(None, pa.int64())
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(lists.ledger_id[chosen]),
+                pa.repeat(LedgerKind.DATA.value, len(chosen)),
+                self.paths.take(pa.array(lists.node[chosen])),
+                pc.if_else(known, pa.array(lists.entries[chosen]), none),
+                pc.if_else(known, pa.array(lists.size_bytes[chosen]), none),
+            ],
+            schema=REFERENCES,
+        )
+
+
+def singles_batch(references: Iterable[Reference]) -> pa.RecordBatch:
+    """`SINGLES`."""
+    rows = [{"ledger_id": each.ledger_id, "kind": each.kind.value, "path": each.path} for each in references]
+    return pa.RecordBatch.from_pylist(rows, schema=SINGLES)
+
+
+def single_references(singles: pa.Table) -> pa.RecordBatch:
+    """`REFERENCES` of `SINGLES`; nodes do not tell their sizes."""
+    none = pa.nulls(singles.num_rows, pa.int64())
+    columns = (column.combine_chunks() for column in singles.columns)
+    return pa.RecordBatch.from_arrays([*columns, none, none], schema=REFERENCES)
+
+
+def decode_nodes(nodes: pa.RecordBatch, *, with_entries: bool = True) -> DecodedNodes:
+    """Decode nodes of the subtrees ``managed-ledgers`` and ``schemas``; columns `NODE_COLUMNS` at least.
+
+    How many entries a ledger has is told by `DecodedNodes.lists_naming` alone, and only ``with_entries``.
+    """
+    values, paths = nodes.column("value"), nodes.column("path")
+    lists = read_ledger_lists(values, with_entries=with_entries)
+    plain, left = _plain_cursors(lists.left, paths, values)
+    schemas, left = _plain_schemas(left, paths, values)
+    reader = _Reader()
+    reader.read_unreadable(nodes)
+    reader.read_empty(nodes)
+    reader.read_left(left, paths, values)
+    reader.demand_lists_at_their_place(lists, paths)
+    singles = pa.concat_batches([plain.singles, schemas, singles_batch(_distinct(reader.others))])
+    cursors = pa.concat_batches([plain.cursors, _cursors_batch(reader.cursors)])
+    joined = _joined(lists, reader.list_rows)
+    return DecodedNodes(paths, joined, reader.shadows, singles, reader.damages, cursors)
+
+
+class _Plain(NamedTuple):
+    singles: pa.RecordBatch
+    cursors: pa.RecordBatch
+
+
+def _plain_cursors(left: Numbers, paths: pa.Array, values: pa.Array) -> tuple[_Plain, Numbers]:
+    """What cursors of the plain shape reference, and the positions of all other nodes among these."""
+    positions = pa.array(left)
+    there = paths.take(positions)
+    owners = owners_of_plain_cursors(there)
+    cursors = read_plain_cursors(values.take(positions))
+    read = cursors.read & owners.is_valid().to_numpy(zero_copy_only=False)
+    in_ledger = cursors.ledger_id != NO_LEDGER
+    named = read & in_ledger
+    kinds = pa.repeat(LedgerKind.CURSOR.value, int(named.sum()))
+    singles = [pa.array(cursors.ledger_id[named]), kinds, there.filter(pa.array(named))]
+    states = [owners.filter(pa.array(read)), pa.array(in_ledger[read])]
+    return _Plain(
+        pa.RecordBatch.from_arrays(singles, schema=SINGLES), pa.RecordBatch.from_arrays(states, schema=CURSORS)
+    ), left[~read]
+
+
+def _plain_schemas(left: Numbers, paths: pa.Array, values: pa.Array) -> tuple[pa.RecordBatch, Numbers]:
+    """`SINGLES` of schemas of the plain shape, and the positions of all other nodes among these."""
+    is_schema = are_schemas(paths.take(pa.array(left))).to_numpy(zero_copy_only=False)
+    there = left[is_schema]
+    schemas = read_plain_schemas(values.take(pa.array(there)))
+    kinds = pa.repeat(LedgerKind.SCHEMA.value, len(schemas.node))
+    singles = [pa.array(schemas.ledger_id), kinds, paths.take(pa.array(there[schemas.node]))]
+    rest = np.sort(np.concatenate([left[~is_schema], there[~schemas.read]]))
+    return pa.RecordBatch.from_arrays(singles, schema=SINGLES), rest
+
+
+class _Reader:
+    """Reads, node by node, what was not of a plain shape."""
+
+    def __init__(self) -> None:
+        self.list_rows: list[tuple[int, int, int, int, bool]] = []
+        self.shadows: dict[int, str] = {}
+        self.others: list[Reference] = []
+        self.damages: list[Damage] = []
+        self.cursors: list[tuple[str, bool]] = []
+
+    def read_unreadable(self, nodes: pa.RecordBatch) -> None:
+        unread = nodes.filter(pc.is_null(nodes.column("value")))
+        for row in unread.select(["path", "unreadable"]).to_pylist():
+            self.damages.append(damage_of_unreadable(row["path"], row["unreadable"] or "its value is not there"))
+
+    def read_empty(self, nodes: pa.RecordBatch) -> None:
+        """Nodes above others have no data; a cursor or a schema without data is one that was lost."""
+        empty = nodes.filter(pc.equal(pc.binary_length(nodes.column("value")), 0))
+        for path in empty.column("path").to_pylist():
+            located = locate(path)
+            is_schema = located.place is Place.SCHEMA and located.owner.count("/") >= _SCHEMA_SLASHES
+            if located.place is Place.CURSOR or is_schema:
+                self.damages.append(damage_of_undecodable(path, located.place, "it holds no data"))
+
+    def read_left(self, left: Numbers, paths: pa.Array, values: pa.Array) -> None:
+        positions = pa.array(left)
+        rows = zip(left.tolist(), paths.take(positions).to_pylist(), values.take(positions).to_pylist(), strict=True)
+        for number, path, value in rows:
+            if value is not None:
+                self._read(number, path, value)
+
+    def demand_lists_at_their_place(self, lists: LedgerLists, paths: pa.Array) -> None:
+        """A list where a cursor or a schema should be is not what Pulsar writes there; its references count anyhow."""
+        listing = paths.take(pa.array(lists.node[np.flatnonzero(np.diff(lists.node, prepend=-1))]))
+        for path in listing.filter(pc.invert(are_plain_managed_ledgers(listing))).to_pylist():
+            place = locate(path).place
+            if place in (Place.CURSOR, Place.SCHEMA):
+                self.damages.append(damage_of_undecodable(path, place, "it holds a managed ledger's list"))
+
+    def _read(self, number: int, path: str, value: bytes) -> None:
+        located = locate(path)
+        readers = {
+            Place.MANAGED_LEDGER: (self._read_managed_ledger,),
+            Place.CURSOR: (self._read_cursor,),
+            Place.SCHEMA: (self._read_schema,),
+        }.get(located.place, (self._read_managed_ledger, self._read_cursor))
+        reasons = []
+        for read in readers:
+            try:
+                read(number, path, located, value)
+            except UndecodableError as error:
+                reasons.append(str(error))
+            else:
+                return
+        self.damages.append(damage_of_undecodable(path, located.place, "; ".join(reasons)))
+
+    def _read_managed_ledger(self, number: int, path: str, located: Located, value: bytes) -> None:
+        listed: ManagedLedgerReferences = managed_ledger_references(value)
+        if SHADOW_SOURCE in listed.properties:
+            self.shadows[number] = listed.properties[SHADOW_SOURCE]
+        for ledger_id, entry in listed.ledgers.items():
+            # Once tiered storage's copy has replaced it, the list no longer means BookKeeper's copy.
+            if not (entry.offload and entry.offload.bookkeeper_deleted):
+                self.list_rows.append((number, ledger_id, entry.entries, entry.size_bytes, entry.closed_ms != 0))
+
+    def _read_cursor(self, number: int, path: str, located: Located, value: bytes) -> None:
+        cursor = cursor_references(value)
+        self.others += cursor_node_references(path, cursor)
+        if located.place in (Place.CURSOR, Place.EITHER):
+            self.cursors.append((located.owner, cursor.cursor_ledger is not None))
+
+    def _read_schema(self, number: int, path: str, located: Located, value: bytes) -> None:
+        self.others += [Reference(each, LedgerKind.SCHEMA, path) for each in schema_references(value)]
+
+
+def cursor_node_references(path: str, cursor: CursorReferences) -> list[Reference]:
+    """All that a cursor's node names; a compacted ledger too, though a newer one may stand in the cursor's ledger."""
+    named = [Reference(bucket, LedgerKind.DELAYED_INDEX_BUCKET, path) for bucket in cursor.buckets.values()]
+    if cursor.cursor_ledger is not None:
+        named.append(Reference(cursor.cursor_ledger, LedgerKind.CURSOR, path))
+    if cursor.compacted_ledger is not None:
+        named.append(Reference(cursor.compacted_ledger, LedgerKind.COMPACTED, path))
+    return named
+
+
+def decode_cursor_ledgers(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Reference], list[Damage]]:
+    """What compaction cursors' ledgers reference (rows of `audit.tables.CURSOR_LEDGERS`)."""
+    references: list[Reference] = []
+    damages: list[Damage] = []
+    for row in rows:
+        path = row["cursor_path"]
+        try:
+            references += _cursor_row_references(path, row)
+        except UndecodableError as error:
+            damages.append(Damage(path, Reach.COMPACTED, str(error)))
+    return _distinct(references), damages
+
+
+def _cursor_row_references(path: str, row: Mapping[str, Any]) -> Iterator[Reference]:
+    if row["cursor_value"] is not None:
+        yield from cursor_node_references(path, cursor_references(row["cursor_value"]))
+    match CursorLedgerState(row["state"]):
+        case CursorLedgerState.READ:
+            compacted = position_entry_compacted_ledger(row["entry"])
+            if compacted is not None:
+                yield Reference(compacted, LedgerKind.COMPACTED, path)
+        case CursorLedgerState.NO_LEDGER | CursorLedgerState.NO_CURSOR:
+            pass
+        case CursorLedgerState.LEDGER_GONE:
+            raise UndecodableError("the cursor's ledger does not exist; repair or delete the topic first")
+        case CursorLedgerState.UNREADABLE:
+            raise UndecodableError(row["unreadable"] or "it was not read")
+
+
+def unread_compaction_cursors(cursor_paths: Iterable[str], read: Iterable[str]) -> list[Damage]:
+    """Compaction cursors among the nodes of which the dump says nothing further."""
+    unread = set(cursor_paths) - set(read)
+    return [Damage(path, Reach.COMPACTED, "the dump holds no reading of its ledger") for path in unread]
+
+
+def is_compaction_cursor(located: Located) -> bool:
+    """Whether a node is a compaction cursor's."""
+    return located.place in (Place.CURSOR, Place.EITHER) and located.cursor == COMPACTION_CURSOR
+
+
+def decode_log_segments(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Reference], int]:
+    """What DistributedLog references, and how many records could not be read."""
+    references: list[Reference] = []
+    unread = 0
+    for row in rows:
+        if row["ledger_id"] is None:
+            unread += 1
+        else:
+            references.append(Reference(row["ledger_id"], LedgerKind.LOG_SEGMENT, row["path"]))
+    return _distinct(references), unread
+
+
+def _distinct(references: Sequence[Reference]) -> list[Reference]:
+    return list(dict.fromkeys(references))
+
+
+def _cursors_batch(cursors: Sequence[tuple[str, bool]]) -> pa.RecordBatch:
+    names, flags = [name for name, _ in cursors], [flag for _, flag in cursors]
+    return pa.RecordBatch.from_arrays([pa.array(names, pa.string()), pa.array(flags, pa.bool_())], schema=CURSORS)
+
+
+def _joined(lists: LedgerLists, rows: Sequence[tuple[int, int, int, int, bool]]) -> LedgerLists:
+    if not rows:
+        return lists
+    more = [np.array(column, np.int64) for column in zip(*rows, strict=True)]
+    old = (lists.node, lists.ledger_id, lists.entries, lists.size_bytes, lists.closed)
+    columns = [np.concatenate([column, added]) for column, added in zip(old, more, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    node, ledger_id, entries, size, closed = (column[order] for column in columns)
+    return LedgerLists(node, ledger_id, entries, size, closed != 0, lists.left)

@@ -1,0 +1,172 @@
+"""What is done with one batch of rows, maybe in another process: functions of the batch alone, answers that travel."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_sidecar.audit.columnar.decoding import DecodedNodes, decode_nodes, is_compaction_cursor
+from pulsar_sidecar.audit.columnar.ledger_ids import ledger_ids
+from pulsar_sidecar.audit.columnar.ledger_lengths import ledger_lengths
+from pulsar_sidecar.audit.columnar.ledger_lists import find_ledgers, read_ledger_lists
+from pulsar_sidecar.audit.columnar.owner_columns import are_plain_managed_ledgers, are_schemas, owners_of_plain_cursors
+from pulsar_sidecar.audit.columnar.varints import Ids, Numbers, narrowed
+from pulsar_sidecar.audit.engine.causes import OwnerNode, owner_node
+from pulsar_sidecar.audit.engine.findings import LISTED_LEDGER_COLUMNS, Cases, read_cases
+from pulsar_sidecar.audit.engine.places import locate
+from pulsar_sidecar.audit.engine.protections import Damage
+from pulsar_sidecar.audit.engine.usage import loaded_topics, named_usage
+from pulsar_sidecar.audit.results.tables import LEDGERS
+from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR
+from pulsar_sidecar.ledger_ownership.shadows import Shadow
+from pulsar_sidecar.model.names import topic_of_managed_ledger
+
+NO_LEDGER = -1
+OWNER_COLUMNS = ("path", "value", "version", "mzxid")
+"""What `owner_nodes` looks at."""
+
+LISTED = pa.schema([LEDGERS.field(name) for name in LISTED_LEDGER_COLUMNS])
+"""Ledgers as they are judged."""
+
+SIZES = pa.schema([pa.field(name, pa.int64()) for name in ("ledger_id", "czxid", "mzxid", "length")])
+"""Ledgers, their rows' order and their lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedPart:
+    """What is kept of decoded nodes, small enough to travel between processes.
+
+    Attributes:
+        rows: how many nodes there were.
+        ids: the ledgers of managed ledgers' lists, list by list.
+        list_nodes: which nodes these lists are, by their places among the rows.
+        list_lengths: how many ledgers each has.
+        usage: of the lists (`audit.usage.NAMED_USAGE`), as far as they tell their ledgers' sizes.
+        unsized: the lists' other ledgers (`audit.decoding.SINGLES`).
+        singles: all other references (`audit.decoding.SINGLES`).
+        loaded: of the cursors (`audit.usage.LOADED`).
+    """
+
+    rows: int
+    ids: Ids
+    list_nodes: Numbers
+    list_lengths: Numbers
+    usage: pa.RecordBatch
+    unsized: pa.RecordBatch
+    singles: pa.RecordBatch
+    damages: list[Damage]
+    loaded: pa.RecordBatch
+    compaction_cursors: list[str]
+    shadows: list[Shadow]
+
+    def naming(self, chosen: Numbers) -> Numbers:
+        """The places of the nodes whose lists have some of ``ids``, told by their places."""
+        ends = np.cumsum(self.list_lengths)
+        return self.list_nodes[np.unique(np.searchsorted(ends, chosen, side="right"))]
+
+
+def listed_ids(batch: pa.RecordBatch) -> Ids:
+    """The ids of a batch of a listing."""
+    return narrowed(batch.column("ledger_id").to_numpy())
+
+
+def dumped_ids(root: str, batch: pa.RecordBatch) -> tuple[Ids, list[str]]:
+    """The ids of a batch of the dump's ledgers, -1 for what is none, and directories that could not be read."""
+    ids = ledger_ids(batch.column("path"), root)
+    unread = batch.filter(pc.and_(pc.is_null(ids), pc.is_valid(batch.column("unreadable"))))
+    return narrowed(ids.fill_null(NO_LEDGER).to_numpy()), unread.column("path").to_pylist()
+
+
+def decode_part(batch: pa.RecordBatch) -> DecodedPart:
+    """Decode a batch of nodes."""
+    decoded = decode_nodes(batch, with_entries=False)
+    lists = decoded.lists
+    starts = np.flatnonzero(np.diff(lists.node, prepend=-1))
+    paths = decoded.paths.filter(pc.ends_with(decoded.paths, f"/{COMPACTION_CURSOR}")).to_pylist()
+    return DecodedPart(
+        batch.num_rows,
+        narrowed(lists.ledger_id),
+        lists.node[starts],
+        np.diff(starts, append=len(lists.node)),
+        named_usage(decoded.usage()),
+        decoded.unsized(),
+        decoded.singles,
+        decoded.damages,
+        loaded_topics(decoded.cursors),
+        [path for path in paths if is_compaction_cursor(locate(path))],
+        list(_shadows(decoded)),
+    )
+
+
+def _shadows(decoded: DecodedNodes) -> Iterator[Shadow]:
+    for number, source in decoded.shadows.items():
+        topic = topic_of_managed_ledger(locate(decoded.paths[number].as_py()).owner)
+        if topic is not None:
+            yield Shadow(topic, source)
+
+
+def lists_naming(wanted: Numbers, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """References to some ledgers from managed ledgers' lists (`audit.decoding.REFERENCES`)."""
+    found, left = find_ledgers(batch.column("value"), wanted)
+    # What stands at such a place is never read as a list unless it has a list's plain shape.
+    no_list = pc.or_(pc.is_valid(owners_of_plain_cursors(batch.column("path"))), are_schemas(batch.column("path")))
+    some = found | (left & ~no_list.to_numpy(zero_copy_only=False))
+    return decode_nodes(batch.filter(pa.array(some))).lists_naming(wanted)
+
+
+def read_ledgers(candidates: Numbers, rows: pa.RecordBatch, ids: Ids) -> tuple[pa.RecordBatch, Cases]:
+    """`SIZES` of the ledgers that are no candidates, and the candidates, from rows as `as_listed` takes."""
+    listed = as_listed(pa.array(ids, pa.int64()), rows)
+    is_candidate = np.isin(ids, candidates)
+    return sizes_of(listed.filter(pa.array(~is_candidate))), read_cases(listed.filter(pa.array(is_candidate)))
+
+
+def as_listed(ids: pa.Array, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with `NODE_METADATA_COLUMNS` or `LISTED_METADATA_COLUMNS`, with their ledgers' ids."""
+    return pa.RecordBatch.from_arrays([ids, *rows.columns], schema=LISTED)
+
+
+def sizes_of(ledgers: pa.RecordBatch) -> pa.RecordBatch:
+    """The size of each."""
+    order = (ledgers.column(name).fill_null(0) for name in ("czxid", "mzxid"))
+    lengths = ledger_lengths(ledgers.column("metadata"))
+    return pa.RecordBatch.from_arrays([ledgers.column("ledger_id"), *order, lengths], schema=SIZES)
+
+
+def newest_sizes(sizes: pa.Table) -> pa.Table:
+    """A ledger that was deleted and made again while the dump was made is in it twice: the newer one counts."""
+    ids, czxids, mzxids = (sizes.column(name).to_numpy() for name in ("ledger_id", "czxid", "mzxid"))
+    order = np.lexsort((mzxids, czxids, ids))
+    last = np.diff(ids[order], append=NO_LEDGER) != 0
+    return sizes.take(pa.array(order[last]))
+
+
+def age_order(row: Mapping[str, Any]) -> tuple[int, int]:
+    """Of two rows of one ledger, which was deleted and made again meanwhile, the larger is the newer."""
+    return row["czxid"] or 0, row["mzxid"] or 0
+
+
+def owner_nodes_at(paths: pa.Array, batch: pa.RecordBatch) -> list[OwnerNode]:
+    """What the nodes at some paths hold."""
+    return owner_nodes(batch.filter(pc.is_in(batch.column("path"), value_set=paths)))
+
+
+def owner_nodes(nodes: pa.RecordBatch) -> list[OwnerNode]:
+    """`audit.causes.owner_node` of each; plain lists are read together."""
+    lists = read_ledger_lists(nodes.column("value"), with_entries=False)
+    starts = np.flatnonzero(np.diff(lists.node, prepend=NO_LEDGER))
+    counts = np.diff(starts, append=len(lists.node))
+    ends = starts + counts - 1
+    plain = are_plain_managed_ledgers(nodes.column("path")).to_numpy(zero_copy_only=False)
+    summed = zip(lists.node[starts], counts, lists.ledger_id[starts], lists.ledger_id[ends], strict=True)
+    read = {int(node): (int(count), int(first), int(last)) for node, count, first, last in summed if plain[node]}
+    about = nodes.select(["path", "version", "mzxid"]).to_pylist()
+    return [
+        OwnerNode(row["path"], row["version"], row["mzxid"], *read[number])
+        if number in read
+        else owner_node({**row, "value": nodes.column("value")[number].as_py()})
+        for number, row in enumerate(about)
+    ]

@@ -1,0 +1,379 @@
+"""One audit's way from the inputs to the tables, on one machine.
+
+Ledger ids are arrays of numbers and the comparison is between arrays; only ledgers that nothing references are decoded
+and judged one at a time. Invariant: a ledger is a candidate only if it is in the listing and among the dump's own
+ledgers.
+"""
+
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_sidecar.audit.columnar.decoding import (
+    NODE_COLUMNS,
+    REFERENCES,
+    SINGLES,
+    Reference,
+    decode_cursor_ledgers,
+    decode_log_segments,
+    single_references,
+    singles_batch,
+    unread_compaction_cursors,
+)
+from pulsar_sidecar.audit.columnar.id_tables import IdTable
+from pulsar_sidecar.audit.columnar.varints import Ids, Numbers
+from pulsar_sidecar.audit.engine.batch_work import (
+    OWNER_COLUMNS,
+    SIZES,
+    DecodedPart,
+    age_order,
+    decode_part,
+    dumped_ids,
+    listed_ids,
+    lists_naming,
+    newest_sizes,
+    owner_nodes_at,
+    read_ledgers,
+)
+from pulsar_sidecar.audit.engine.causes import OwnerNode
+from pulsar_sidecar.audit.engine.findings import (
+    LISTED_METADATA_COLUMNS,
+    NODE_METADATA_COLUMNS,
+    Cases,
+    earlier_looks,
+    judge_cases,
+    numbered,
+    withheld,
+)
+from pulsar_sidecar.audit.engine.judging import EarlierLook, Judge
+from pulsar_sidecar.audit.engine.ledger_sets import LedgerSets
+from pulsar_sidecar.audit.engine.missing import made_before, missing_table, not_replaced
+from pulsar_sidecar.audit.engine.protections import Damage, Shields
+from pulsar_sidecar.audit.engine.shadow_topics import ShadowFacts, admin_facts, dangers
+from pulsar_sidecar.audit.engine.tenants import known_tenants
+from pulsar_sidecar.audit.engine.unknown_nodes import unknown_subtrees
+from pulsar_sidecar.audit.engine.usage import (
+    count_of_lengths,
+    counts_of_rows,
+    counts_of_usage,
+    named_usage,
+    single_usage,
+    usage_table,
+    usage_taken_off,
+)
+from pulsar_sidecar.audit.ports import AuditInputs, Say
+from pulsar_sidecar.audit.results.ages import age_label
+from pulsar_sidecar.audit.results.guards import demand_plausible, guards, trusted
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Danger, Guard, Input
+from pulsar_sidecar.audit.results.summing_up import About, Found, as_of_ms, failed
+from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Subtree, Table
+from pulsar_sidecar.audit.sources.dumping import LEDGERS_LEFT_OUT
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.shadows import Shadow
+from pulsar_sidecar.model.ids import LedgerId
+
+_NODES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
+_NONE: Numbers = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierAudit:
+    """The audit before: its summary, and what of its tables a later one looks at.
+
+    Attributes:
+        orphans: answers its orphans' rows of these ledgers.
+    """
+
+    summary: AuditSummary
+    references: Mapping[str, int]
+    named: Input
+    orphans: Callable[[pa.Array], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The tables, and what was counted."""
+
+    orphans: pa.Table
+    missing: pa.Table
+    unattributed: pa.Table
+    usage: pa.Table
+    found: Found
+    guards: tuple[Guard, ...]
+    shields: Shields
+    log_segments_unread: int
+    dangers: tuple[Danger, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the dump references.
+
+    Attributes:
+        decoded: the nodes, part by part, by subtree.
+        singles: every reference that is no element of a managed ledger's list, once (`SINGLES`).
+        unsized: the ledgers of which a managed ledger's list tells no size, once (`SINGLES`).
+        log_segments_unread: DistributedLog's records that name no ledger.
+    """
+
+    decoded: Mapping[Subtree, Sequence[DecodedPart]]
+    singles: pa.Table
+    unsized: pa.Table
+    shields: Shields
+    log_segments_unread: int
+
+    def parts(self) -> list[DecodedPart]:
+        return [part for parts in self.decoded.values() for part in parts]
+
+
+class Comparing:
+    """Compares what a dump references with what it and the listing have."""
+
+    def __init__(self, inputs: AuditInputs, about: About, earlier: EarlierAudit | None, say: Say) -> None:
+        self._inputs = inputs
+        self._about = about
+        self._earlier = earlier
+        self._say = say
+        self._root = inputs.dump.ledgers_root
+        self._own_ledgers = LEDGERS_LEFT_OUT not in inputs.dump.left_out
+
+    def find(self) -> Findings:
+        """Do it."""
+        # All of this work is handed out before the first answer is waited for; the longest comes first.
+        nodes = {subtree: self._inputs.nodes(subtree, NODE_COLUMNS, decode_part) for subtree in _NODES}
+        unknown = self._inputs.nodes(
+            Subtree.OTHER, NODE_COLUMNS, partial(unknown_subtrees, foreign=self._about.policy.foreign_subtrees)
+        )
+        tenants = self._inputs.nodes(Subtree.ADMIN, ["path"], known_tenants)
+        admin = self._inputs.nodes(Subtree.ADMIN, NODE_COLUMNS, admin_facts)
+        dumped_parts = self._dumped_parts()
+        listed = list(self._inputs.columns_of_ledgers(["ledger_id"], listed_ids))
+        dumped, unread_directories = _dumped(dumped_parts if self._own_ledgers else ((ids, []) for ids in listed))
+        self._say(f"{sum(map(len, listed)):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
+        sets = LedgerSets(listed, dumped)
+        decoded = {subtree: list(_told_to(sets, parts)) for subtree, parts in nodes.items()}
+        known_admin = list(admin)
+        unread_topics = (damage for facts in known_admin for damage in facts.damages)
+        seen = self._seen(decoded, chain(chain.from_iterable(unknown), unread_topics), chain.from_iterable(tenants))
+        sets.refer(seen.singles.column("ledger_id").to_numpy())
+        self._say(f"{sets.references:,} references")
+        gone = self._gone(sets, unread_directories)
+        alone = _without(gone, pa.concat_tables([seen.singles, seen.unsized]))
+        lists = self._lists_naming(gone, seen)
+        sizes, cases = self._read_wanted(sets, alone.column("ledger_id").to_numpy())
+        owners = self._owner_nodes(cases)
+        counted = [*(part.usage for part in seen.parts()), named_usage(single_usage(alone, sizes))]
+        named_in_vain = _named_in_vain(gone, seen, list(lists))
+        missing = made_before(named_in_vain, sets.newest())
+        shadows = _shadows(seen, known_admin)
+        usage = _usage(counted, named_in_vain, seen, shadows)
+        orphans, unattributed = self._judge(cases, seen.shields, {node.path: node for some in owners for node in some})
+        found = _found(sets, usage, orphans, unattributed, missing)
+        demand_plausible(found.measured(), self._inputs.dump)
+        passed = self._guards(found)
+        orphans = numbered(withheld(orphans, failed(passed)) if failed(passed) else orphans)
+        found = replace(found, orphans_by=_orphans_by(orphans))
+        return Findings(
+            orphans,
+            missing_table(missing),
+            unattributed,
+            usage,
+            found,
+            passed,
+            seen.shields,
+            seen.log_segments_unread,
+            dangers(shadows, ChainMap(*(dict(facts.retentions) for facts in known_admin))),
+        )
+
+    def _guards(self, found: Found) -> tuple[Guard, ...]:
+        manifests = (self._inputs.dump, self._inputs.listing)
+        return guards(*manifests, found.measured(), self._about.earlier, self._about.policy)
+
+    def _seen(
+        self, decoded: Mapping[Subtree, Sequence[DecodedPart]], unknown: Iterable[Damage], tenants: Iterable[str]
+    ) -> _Seen:
+        """Everything in the dump that references a ledger, or may."""
+        parts = [part for some in decoded.values() for part in some]
+        from_ledgers, damages = self._cursor_ledgers(parts)
+        segments, unread = decode_log_segments(self._inputs.table(Table.LOG_SEGMENTS).to_pylist())
+        more = singles_batch([*from_ledgers, *segments])
+        singles = pa.Table.from_batches([*(part.singles for part in parts), more], SINGLES)
+        shields = Shields([*(each for part in parts for each in part.damages), *damages, *unknown], tenants)
+        unsized = pa.Table.from_batches([part.unsized for part in parts], SINGLES)
+        return _Seen(decoded, _once(singles), _once(unsized), shields, unread)
+
+    def _dumped_parts(self) -> Iterable[tuple[Ids, list[str]]]:
+        if not self._own_ledgers:
+            return ()
+        work = partial(dumped_ids, self._root)
+        return self._inputs.columns_of_nodes(Subtree.LEDGERS, ["path", "unreadable"], work)
+
+    def _cursor_ledgers(self, parts: Sequence[DecodedPart]) -> tuple[list[Reference], list[Damage]]:
+        rows = self._inputs.table(Table.CURSOR_LEDGERS).to_pylist()
+        references, damages = decode_cursor_ledgers(rows)
+        compaction = [path for part in parts for path in part.compaction_cursors]
+        return references, [*damages, *unread_compaction_cursors(compaction, (row["cursor_path"] for row in rows))]
+
+    def _gone(self, sets: LedgerSets, unread: Sequence[str]) -> Numbers:
+        """Referenced ledgers that are nowhere, ascending."""
+        gone = sets.gone()
+        if not unread:
+            return gone
+        # A ledger below a directory that could not be read may be there.
+        below = tuple(f"{path}/" for path in unread)
+        seen = [not ledger_path(LedgerId(ledger_id), self._root).startswith(below) for ledger_id in gone.tolist()]
+        return gone[np.array(seen, np.bool_)]
+
+    def _lists_naming(self, gone: Numbers, seen: _Seen) -> Iterable[pa.RecordBatch]:
+        """Begin to read who names the missing ledgers."""
+        if not len(gone):
+            return ()
+        table, work = IdTable(gone), partial(lists_naming, gone)
+        parts = seen.decoded.items()
+        return chain.from_iterable(
+            [self._inputs.nodes_at(subtree, NODE_COLUMNS, _nodes_naming(table, some), work) for subtree, some in parts]
+        )
+
+    def _owner_nodes(self, cases: Sequence[Cases]) -> Iterable[list[OwnerNode]]:
+        """Begin to read what candidates' owners hold."""
+        paths = sorted(set().union(*(each.owner_paths() for each in cases)))
+        if not paths:
+            return ()
+        work = partial(owner_nodes_at, pa.array(paths, pa.string()))
+        return chain.from_iterable([self._inputs.nodes(subtree, OWNER_COLUMNS, work) for subtree in _NODES])
+
+    def _read_wanted(self, sets: LedgerSets, unsized: Numbers) -> tuple[pa.Table, list[Cases]]:
+        """The sizes of these ledgers, as BookKeeper has them, and the candidates."""
+        candidates = sets.candidates()
+        positions = sets.rows_of(np.concatenate([candidates, unsized]))
+        ids = sets.dumped[positions]
+        work = partial(read_ledgers, candidates)
+        if self._own_ledgers:
+            answers = self._inputs.ledger_nodes_at(NODE_METADATA_COLUMNS, positions, ids, work)
+        else:
+            answers = self._inputs.ledgers_at(LISTED_METADATA_COLUMNS, positions, ids, work)
+        sizes: list[pa.RecordBatch] = []
+        cases = []
+        for sized, some in answers:
+            sizes.append(sized)
+            if some.rows:
+                cases.append(some)
+        return newest_sizes(pa.Table.from_batches(sizes, SIZES)), _without_repetitions(cases)
+
+    def _judge(
+        self, cases: Sequence[Cases], shields: Shields, nodes: Mapping[str, OwnerNode]
+    ) -> tuple[pa.Table, pa.Table]:
+        judge = Judge(as_of_ms(self._inputs.dump), self._about.policy, shields)
+        answers = [judge_cases(judge, each, nodes, self._earlier_looks(each)) for each in cases]
+        self._say(f"{sum(len(each.rows) for each in cases):,} ledgers that nothing references were judged")
+        return (
+            pa.Table.from_batches([orphans for orphans, _ in answers], ORPHAN_LEDGERS),
+            pa.Table.from_batches([others for _, others in answers], UNATTRIBUTED_LEDGERS).sort_by("ledger_id"),
+        )
+
+    def _earlier_looks(self, cases: Cases) -> dict[int, EarlierLook]:
+        if self._earlier is None or not trusted(self._earlier.summary):
+            return {}
+        ids = pa.array([row["ledger_id"] for row in cases.rows], pa.int64())
+        return earlier_looks(self._earlier.orphans(ids))
+
+
+# --- small steps ---------------------------------------------------------------------------------------------------
+
+
+def _dumped(parts: Iterable[tuple[Ids, list[str]]]) -> tuple[Ids, list[str]]:
+    """The dump's own ledgers in the order of its rows, -1 for a row that is none, and directories not read."""
+    found = list(parts)
+    return np.concatenate([ids for ids, _ in found] or [_NONE]), [path for _, paths in found for path in paths]
+
+
+def _shadows(seen: _Seen, admin: Sequence[ShadowFacts]) -> list[Shadow]:
+    return [*(each for part in seen.parts() for each in part.shadows), *(each for a in admin for each in a.shadows)]
+
+
+def _told_to(sets: LedgerSets, parts: Iterable[DecodedPart]) -> Iterator[DecodedPart]:
+    """The same parts, their references added while others are still being decoded."""
+    for part in parts:
+        sets.refer(part.ids)
+        yield part
+
+
+def _once(singles: pa.Table) -> pa.Table:
+    """Each reference once; only a ledger that is named several times can have one that is repeated."""
+    ids = singles.column("ledger_id").to_numpy()
+    ordered = np.sort(ids)
+    several = IdTable(ordered[1:][ordered[1:] == ordered[:-1]]).holds(ids)
+    repeated = singles.filter(pa.array(several)).group_by(SINGLES.names).aggregate([])
+    return pa.concat_tables([singles.filter(pa.array(~several)), repeated]).combine_chunks()
+
+
+def _without(gone: Numbers, references: pa.Table) -> pa.Table:
+    return references.filter(pc.invert(pc.is_in(references.column("ledger_id"), value_set=pa.array(gone))))
+
+
+def _nodes_naming(gone: IdTable, parts: Sequence[DecodedPart]) -> Numbers:
+    """The places of nodes whose lists have some of these ledgers, counted through all parts."""
+    first, found = 0, [_NONE]
+    for part in parts:
+        found.append(part.naming(np.flatnonzero(gone.holds(part.ids))) + first)
+        first += part.rows
+    return np.concatenate(found)
+
+
+def _without_repetitions(cases: Sequence[Cases]) -> list[Cases]:
+    """The same for candidates."""
+    newest: dict[int, tuple[tuple[int, int], int, int]] = {}
+    for part, each in enumerate(cases):
+        for number, row in enumerate(each.rows):
+            key = (age_order(row), part, number)
+            newest[row["ledger_id"]] = max(newest.get(row["ledger_id"], key), key)
+    chosen = {key[1:] for key in newest.values()}
+    if len(chosen) == sum(len(each.rows) for each in cases):
+        return list(cases)
+    kept = []
+    for part, each in enumerate(cases):
+        numbers = [number for number in range(len(each.rows)) if (part, number) in chosen]
+        kept.append(Cases([each.rows[n] for n in numbers], [each.readings[n] for n in numbers]))
+    return kept
+
+
+def _named_in_vain(gone: Numbers, seen: _Seen, lists: Sequence[pa.RecordBatch]) -> pa.Table:
+    """`REFERENCES` to missing ledgers."""
+    if not len(gone):
+        return REFERENCES.empty_table()
+    named = seen.singles.filter(pc.is_in(seen.singles.column("ledger_id"), pa.array(gone)))
+    return pa.Table.from_batches([single_references(not_replaced(named, seen.singles)), *lists], REFERENCES)
+
+
+def _usage(
+    counted: Sequence[pa.RecordBatch], named_in_vain: pa.Table, seen: _Seen, shadows: Sequence[Shadow]
+) -> pa.Table:
+    taken_off = [named_usage(usage_taken_off(batch)) for batch in named_in_vain.to_batches()]
+    names = {str(shadow.topic) for shadow in shadows}
+    return usage_table([*counted, *taken_off], [part.loaded for part in seen.parts()], names)
+
+
+def _found(sets: LedgerSets, usage: pa.Table, orphans: pa.Table, unattributed: pa.Table, missing: pa.Table) -> Found:
+    return Found(
+        listed=sets.listed,
+        in_dump=sets.in_dump(),
+        referenced=sets.referenced_and_listed(),
+        usage_by_kind=counts_of_usage(usage, "kind"),
+        usage_by_tenant=counts_of_usage(usage, "tenant"),
+        orphans_by=_orphans_by(orphans),
+        unattributed=count_of_lengths(unattributed.column("length_bytes")),
+        missing=missing.num_rows,
+    )
+
+
+def _orphans_by(orphans: pa.Table) -> dict[str, dict[str, Count]]:
+    labels = pa.array([age_label(age_ms) for age_ms in orphans.column("age_ms").to_pylist()], pa.string())
+    aged = pa.table({"age": labels, "length_bytes": orphans.column("length_bytes")})
+    by_column = {name: counts_of_rows(orphans, name) for name in ("standing", "kind", "cause", "tenant")}
+    return {**by_column, "age": counts_of_rows(aged, "age")}

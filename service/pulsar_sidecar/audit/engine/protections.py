@@ -1,0 +1,156 @@
+"""What could not be read or understood, and which ledgers it protects: a failed look-up is not an absence.
+
+Invariant: whatever an unread node may reference is protected. Its kind and its path tell how far that goes; where they
+do not, everything is protected.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pulsar_sidecar.audit.engine.places import Place, locate
+from pulsar_sidecar.audit.engine.tenants import ALWAYS_KNOWN, tenant_of
+from pulsar_sidecar.audit.results.summaries import Unseen
+from pulsar_sidecar.audit.results.tables import LedgerKind
+from pulsar_sidecar.ledger_ownership.paths import SCHEMAS
+
+
+class Reach(StrEnum):
+    """Which ledgers an unread node may reference."""
+
+    EVERYTHING = "everything"
+    """An unknown kind of node."""
+    CLUSTER = "cluster"
+    """Another Pulsar cluster's metadata: it may keep its ledgers in the same BookKeeper."""
+    DATA = "data"
+    """A managed ledger's list: a shadow topic's may name ledgers of any other topic."""
+    BRANCH = "branch"
+    """A node whose children are unknown as well: all owners below it, and every data ledger."""
+    SCHEMA_BRANCH = "schema-branch"
+    """The same among schemas: all owners below it."""
+    OWNER = "owner"
+    """A cursor or a schema: what claims exactly this owner."""
+    COMPACTED = "compacted"
+    """A compaction cursor's ledger: compacted ledgers of this topic."""
+    NOTHING = "nothing"
+    """A partitioned topic's node: it names no ledger, but may make its topic a shadow."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Damage:
+    """One node, or one cursor's ledger, that was not read."""
+
+    path: str
+    reach: Reach
+    reason: str
+
+
+_CONSEQUENCES = {
+    Reach.EVERYTHING: ("nodes of an unknown kind", "they may reference any ledger, so none is condemned"),
+    Reach.CLUSTER: (
+        "nodes of other Pulsar clusters in the same metadata store",
+        "these clusters may keep their ledgers in the same BookKeeper, so none is condemned",
+    ),
+    Reach.DATA: (
+        "managed ledgers that cannot be understood",
+        "they may be shadow topics and list any topic's ledgers, so no data ledger is condemned",
+    ),
+    Reach.BRANCH: (
+        "nodes of managed ledgers that cannot be read, nor what is below them",
+        "nothing is condemned that an owner below them may reference, and no data ledger",
+    ),
+    Reach.SCHEMA_BRANCH: (
+        "nodes of schemas that cannot be read, nor what is below them",
+        "no ledger of the schemas below them is condemned",
+    ),
+    Reach.OWNER: (
+        "cursors and schemas that cannot be understood",
+        "no ledger that claims one of them is condemned",
+    ),
+    Reach.COMPACTED: (
+        "compaction cursors whose ledger was not read",
+        "no compacted ledger of their topics is condemned",
+    ),
+    Reach.NOTHING: (
+        "partitioned topics that cannot be understood",
+        "they may be shadow topics that endanger their sources' ledgers; they reference none themselves",
+    ),
+}
+
+
+def damage_of_unreadable(path: str, reason: str) -> Damage:
+    """A node that exists and was not read."""
+    if path == SCHEMAS or path.startswith(f"{SCHEMAS}/"):
+        return Damage(path, Reach.SCHEMA_BRANCH, reason)
+    is_cursor = locate(path).place is Place.CURSOR
+    return Damage(path, Reach.OWNER if is_cursor else Reach.BRANCH, reason)
+
+
+def damage_of_undecodable(path: str, place: Place, reason: str) -> Damage:
+    """A node that was read and not understood."""
+    match place:
+        case Place.MANAGED_LEDGER:
+            return Damage(path, Reach.DATA, reason)
+        case Place.CURSOR | Place.SCHEMA:
+            return Damage(path, Reach.OWNER, reason)
+        case Place.EITHER | Place.ODD:
+            return Damage(path, Reach.EVERYTHING, reason)
+
+
+class Shields:
+    """Tells which claims are protected.
+
+    ``tenants`` are those that the policies know; where there are none, they are kept elsewhere: nothing is concluded.
+    """
+
+    def __init__(self, damages: Iterable[Damage], tenants: Iterable[str] = ()) -> None:
+        self._tenants = frozenset(tenants)
+        self._by_reach: dict[Reach, dict[str, str]] = {reach: {} for reach in Reach}
+        for damage in sorted(damages):
+            self._by_reach[damage.reach].setdefault(damage.path, damage.reason)
+
+    def reason(self, kind: LedgerKind, owner_path: str) -> str | None:
+        """Why a ledger of this kind, which claims the owner at this path, is protected; None if it is not."""
+        found = self._anywhere(kind) or self._at(kind, owner_path)
+        if found is not None:
+            return f"{found[0]} was not read, and may reference it: {found[1]}"
+        tenant = tenant_of(owner_path)
+        if self.knows_tenant(tenant):
+            return None
+        return f"/admin/policies does not know its tenant {tenant}, so it may be another Pulsar cluster's"
+
+    @property
+    def knows_tenants(self) -> bool:
+        """Whether there are policies that tell tenants."""
+        return bool(self._tenants)
+
+    def knows_tenant(self, tenant: str) -> bool:
+        """Whether a tenant may be this cluster's."""
+        return not self._tenants or tenant in self._tenants or tenant in ALWAYS_KNOWN
+
+    def unseen(self) -> list[Unseen]:
+        """What was not read, in words."""
+        counted: Sequence[tuple[Reach, int]] = [(reach, len(paths)) for reach, paths in self._by_reach.items()]
+        return [Unseen(_CONSEQUENCES[reach][0], count, _CONSEQUENCES[reach][1]) for reach, count in counted if count]
+
+    def _anywhere(self, kind: LedgerKind) -> tuple[str, str] | None:
+        reaches: tuple[Reach, ...] = (Reach.CLUSTER, Reach.EVERYTHING)
+        if kind is LedgerKind.DATA:
+            reaches += (Reach.DATA, Reach.BRANCH)
+        return next((item for reach in reaches for item in self._by_reach[reach].items()), None)
+
+    def _at(self, kind: LedgerKind, owner_path: str) -> tuple[str, str] | None:
+        exact = (Reach.OWNER, Reach.COMPACTED) if kind is LedgerKind.COMPACTED else (Reach.OWNER,)
+        for reach in exact:
+            if owner_path in self._by_reach[reach]:
+                return owner_path, self._by_reach[reach][owner_path]
+        branches = self._by_reach[Reach.SCHEMA_BRANCH if kind is LedgerKind.SCHEMA else Reach.BRANCH]
+        return next(((path, branches[path]) for path in _upwards(owner_path) if path in branches), None)
+
+
+def _upwards(path: str) -> Iterable[str]:
+    """The path and every path above it."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+    yield "/"

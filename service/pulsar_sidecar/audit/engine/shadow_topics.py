@@ -1,0 +1,113 @@
+"""Shadow topics in a dump, and which of them endanger their sources' ledgers (PIP-180).
+
+A shadow's list holds its source's ledgers, and a 4.0.8 broker that has a shadow loaded trims them by the shadow's own
+retention and cursors: without infinite retention it deletes ledgers that the source still needs. Invariant: nothing is
+said of a retention that a dump does not hold. A namespace's is in its policies; a topic's own is an event on
+``__change_events``, and a broker's default is in its configuration.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_sidecar.audit.engine.protections import Damage, Reach
+from pulsar_sidecar.audit.results.summaries import Danger
+from pulsar_sidecar.ledger_ownership.paths import PARTITIONED_TOPICS
+from pulsar_sidecar.ledger_ownership.shadows import Shadow, shadow_at
+from pulsar_sidecar.model.errors import UndecodableError
+
+INFINITE: Final = "infinite"
+UNSET: Final = "not set, so the brokers' default counts"
+_POLICIES: Final = "/admin/policies/"
+_FOREVER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowFacts:
+    """What some nodes tell of shadows.
+
+    Attributes:
+        retentions: what namespaces' policies say of retention, by ``tenant/namespace``.
+        damages: partitioned topics' nodes that may be shadows' and cannot be read.
+    """
+
+    shadows: tuple[Shadow, ...]
+    retentions: Mapping[str, str]
+    damages: tuple[Damage, ...]
+
+
+def admin_facts(nodes: pa.RecordBatch) -> ShadowFacts:
+    """The partitioned shadows, and the namespaces' retentions, of nodes below ``/admin``."""
+    paths = nodes.column("path")
+    partitioned = nodes.filter(pc.starts_with(paths, f"{PARTITIONED_TOPICS}/"))
+    policies = nodes.filter(pc.starts_with(paths, _POLICIES)).select(["path", "value"]).to_pylist()
+    retentions = {
+        row["path"].removeprefix(_POLICIES): _retention(row["value"])
+        for row in policies
+        if row["path"].count("/") > _POLICIES.count("/") and row["value"]
+    }
+    found = list(_partitioned_shadows(partitioned.select(["path", "value"]).to_pylist()))
+    return ShadowFacts(
+        tuple(each for each in found if isinstance(each, Shadow)),
+        retentions,
+        tuple(each for each in found if isinstance(each, Damage)),
+    )
+
+
+def dangers(shadows: Iterable[Shadow], retentions: Mapping[str, str]) -> tuple[Danger, ...]:
+    """One for each shadow topic, partitions together, whose namespace does not retain everything."""
+    # A partitioned topic's own node comes before those of its partitions, and names the whole source.
+    ordered = sorted(shadows, key=lambda shadow: (str(shadow.topic), shadow.source), reverse=True)
+    topics = {str(shadow.topic.base): shadow for shadow in ordered}
+    return tuple(
+        Danger(topic, _why(shadow, retentions.get(shadow.topic.namespace)), _REMEDY)
+        for topic, shadow in sorted(topics.items())
+        if retentions.get(shadow.topic.namespace) != INFINITE
+    )
+
+
+def _partitioned_shadows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Shadow | Damage]:
+    for row in rows:
+        try:
+            shadow = shadow_at(row["path"], row["value"] or b"")
+        except UndecodableError as error:
+            yield Damage(row["path"], Reach.NOTHING, str(error))
+            continue
+        if shadow is not None:
+            yield shadow
+
+
+_REMEDY: Final = (
+    "set infinite retention on the shadow at once (pulsar-admin topicPolicies set-retention -t -1 -s -1 TOPIC), or "
+    "remove it with pulsar-sidecar topics delete-shadow TOPIC"
+)
+
+
+def _why(shadow: Shadow, retention: str | None) -> str:
+    of_namespace = retention or "unknown, because its policies are not in the dump or cannot be read"
+    return (
+        f"a shadow of {shadow.source}: its own trimming deletes the source's ledgers unless its retention is infinite; "
+        f"its namespace's retention is {of_namespace}; what is set on the topic itself is not in a dump, so it is "
+        "unknown"
+    )
+
+
+def _retention(value: bytes) -> str:
+    """What a namespace's policies say."""
+    try:
+        policies = json.loads(value)
+        retention = policies.get("retention_policies")
+        return UNSET if retention is None else _in_words(retention)
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
+        return "unknown, because its policies cannot be read"
+
+
+def _in_words(retention: Mapping[str, Any]) -> str:
+    minutes, megabytes = retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]
+    if minutes == megabytes == _FOREVER:
+        return INFINITE
+    return f"{minutes} minutes and {megabytes} MB"

@@ -1,0 +1,1 @@
+"""What an audit leaves behind: tables, summary, guards, plan and report."""

@@ -1,0 +1,271 @@
+"""The guards over a whole audit: reasons not to trust its inputs, and a brake on how much may be deleted.
+
+Invariant: inputs that contradict each other raise, and nothing is made of them; a guard that does not pass leaves the
+findings to be looked at and withholds the plan.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pulsar_sidecar.audit.policies import HOUR_MS, Policy
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard
+from pulsar_sidecar.audit.sources.dumping import LEDGERS_LEFT_OUT
+from pulsar_sidecar.audit.sources.manifests import Manifest
+from pulsar_sidecar.model.errors import InvalidInputError
+
+LEAST_MIN_AGE_MS = 24 * HOUR_MS
+"""A younger age floor needs an explicit word."""
+LEAST_OVERLAP = 0.9
+"""Of a listing's ledgers, so many must be in the dump: the others were deleted in between."""
+LEAST_REFERENCED = 0.5
+"""Of the ledgers that exist, so many must be referenced: else references are missing rather than ledgers left over."""
+MOST_MISSING = 1_000_000
+"""More references to ledgers that do not exist are no finding but wrong inputs."""
+_FEW = 20
+"""Numbers below this say nothing about a trend."""
+
+_DUMP_MAY_CONDEMN = "dump-may-condemn"
+"""The user chose inputs that only nominate: no plan, but no error either."""
+_EXCLUSIVE = "bookkeeper-exclusive-to-cluster"
+"""Whether the user has said so; it is no error either."""
+_CHOICES = (_DUMP_MAY_CONDEMN, _EXCLUSIVE)
+_BRAKES = ("share-of-ledgers", "share-of-bytes", _EXCLUSIVE)
+"""They say nothing against what was seen."""
+
+EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What an audit counted, for the guards to judge.
+
+    Attributes:
+        existing: ledgers of the listing; ``in_dump`` of them are among the dump's own ledgers, ``referenced`` of them
+            are referenced.
+        references: existing ledgers that are referenced by something, by kind.
+        missing: references to ledgers that do not exist.
+        condemned: as if every guard had passed.
+    """
+
+    existing: Count
+    in_dump: int
+    referenced: int
+    references: Mapping[str, int]
+    missing: int
+    condemned: Count
+
+    @property
+    def all_references(self) -> int:
+        """To existing and missing ledgers."""
+        return sum(self.references.values()) + self.missing
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """The earlier audit, as far as guards look at it."""
+
+    summary: AuditSummary
+    references: Mapping[str, int]
+
+
+def demand_fitting(dump: Manifest, listing: Manifest, earlier: AuditSummary | None, policy: Policy) -> None:
+    """Refuse inputs that no audit can be made of.
+
+    Raises:
+        InvalidInputError: they are of different clusters, in the wrong order, or the policy is not safe.
+    """
+    _demand_policy(policy)
+    _demand_same_cluster(dump, listing)
+    _demand_order(dump, listing)
+    if dump.as_of is None:
+        raise InvalidInputError("the dump does not tell the store's time, so no ledger has an age; make it again")
+    if earlier is not None:
+        _demand_earlier(dump, dump.as_of.store_time_ms, earlier)
+
+
+def demand_plausible(measured: Measured, dump: Manifest) -> None:
+    """Refuse a side that is empty: an empty answer is a failed answer.
+
+    Raises:
+        InvalidInputError: nothing exists, nothing is referenced, or the two sides know different ledgers.
+    """
+    existing = measured.existing.ledgers
+    if not existing:
+        raise InvalidInputError("the listing holds no ledger; make it again")
+    if not measured.all_references:
+        raise InvalidInputError("the dump references no ledger at all; make it again, and check its source")
+    if not measured.referenced:
+        raise InvalidInputError("no ledger of the listing is referenced in the dump; are they of one cluster?")
+    demand_few_missing(measured.missing)
+    if LEDGERS_LEFT_OUT not in dump.left_out and measured.in_dump < existing * LEAST_OVERLAP:
+        raise InvalidInputError(
+            f"only {measured.in_dump} of {existing} listed ledgers are in the dump; are they of one cluster, and "
+            "made one soon after the other?"
+        )
+
+
+def demand_few_missing(missing: int) -> None:
+    """Refuse inputs of which one cannot be about the other.
+
+    Raises:
+        InvalidInputError: too many references lead nowhere.
+    """
+    if missing > MOST_MISSING:
+        raise InvalidInputError(f"{missing} references lead to no ledger; are dump and listing of one cluster?")
+
+
+def guards(
+    dump: Manifest, listing: Manifest, measured: Measured, earlier: Earlier | None, policy: Policy
+) -> tuple[Guard, ...]:
+    """Every guard, passed or not."""
+    found = [_may_condemn(dump, listing), _exclusive(policy), _nothing_left_out(dump), _referenced(measured)]
+    if earlier is not None:
+        found += _against_earlier(measured, earlier, policy)
+    return (*found, *_shares(measured, policy))
+
+
+def trusted(summary: AuditSummary) -> bool:
+    """Whether an audit's findings count as a look: nothing was held against what it saw."""
+    return all(guard.passed or guard.name in _BRAKES for guard in summary.guards)
+
+
+def exit_code(summary: AuditSummary) -> int:
+    """0 clean, 2 findings, 1 a guard that did not pass, unless all that it says is what the user has chosen."""
+    if any(not guard.passed and guard.name not in _CHOICES for guard in summary.guards):
+        return EXIT_ERROR
+    return EXIT_FINDINGS if summary.findings else EXIT_CLEAN
+
+
+def _demand_policy(policy: Policy) -> None:
+    if policy.min_age_ms < LEAST_MIN_AGE_MS and not policy.allow_young:
+        raise InvalidInputError("an age floor below 24 hours needs --allow-young: a broker may link a ledger late")
+    for path in policy.foreign_subtrees:
+        if not path.startswith("/") or not path.strip("/"):
+            raise InvalidInputError(f"--foreign-subtree {path!r} names no subtree; write its path, as /hbase")
+    if min(policy.min_age_ms, policy.look_window_ms) < 0:
+        raise InvalidInputError("ages and windows are not below zero")
+    if not (0 <= policy.max_share <= 1 and 0 <= policy.max_shrink <= 1):
+        raise InvalidInputError("shares are between 0 and 1")
+
+
+def _demand_same_cluster(dump: Manifest, listing: Manifest) -> None:
+    if dump.instance_id is None:
+        raise InvalidInputError("the dump does not name its cluster's instance id; make it again")
+    if listing.instance_id is not None and listing.instance_id != dump.instance_id:
+        raise InvalidInputError(
+            f"the dump is of the BookKeeper instance {dump.instance_id}, the listing of {listing.instance_id}"
+        )
+    if listing.instance_id is not None and listing.ledgers_root != dump.ledgers_root:
+        raise InvalidInputError(f"the dump's ledgers are at {dump.ledgers_root}, the listing's {listing.ledgers_root}")
+
+
+def _demand_order(dump: Manifest, listing: Manifest) -> None:
+    first, last = dump.zxids.first, listing.zxids.last
+    if first is not None and last is not None:
+        if first < last:
+            raise InvalidInputError(
+                f"the dump (from zxid {first:#x}) is not later than the listing (to {last:#x}): list first, dump second"
+            )
+    elif dump.machine_times[0] < listing.machine_times[1]:
+        # Bookies tell no order of changes. The machine's clock is good enough here: what is too young for it to
+        # matter is protected by the age floor, by the store's clock.
+        raise InvalidInputError("the dump was begun before the listing was finished: list first, dump second")
+
+
+def _demand_earlier(dump: Manifest, as_of_ms: int, earlier: AuditSummary) -> None:
+    if earlier.instance_id != dump.instance_id or earlier.ledgers_root != dump.ledgers_root:
+        raise InvalidInputError(
+            f"--previous is of the BookKeeper instance {earlier.instance_id}, not of {dump.instance_id}"
+        )
+    if earlier.store_time_ms > as_of_ms:
+        raise InvalidInputError("--previous is of a later moment than this dump; name an earlier audit")
+
+
+def _may_condemn(dump: Manifest, listing: Manifest) -> Guard:
+    reservations = (*dump.reservations, *listing.reservations)
+    return Guard(
+        _DUMP_MAY_CONDEMN,
+        dump.may_condemn and listing.may_condemn,
+        "; ".join(reservations) or "no reservation",
+        "no reservation",
+        "a dump or a listing that is known to lack something nominates ledgers only",
+    )
+
+
+def _exclusive(policy: Policy) -> Guard:
+    return Guard(
+        _EXCLUSIVE,
+        policy.bookkeeper_exclusive,
+        "said" if policy.bookkeeper_exclusive else "not said",
+        "said",
+        "another Pulsar cluster on the same BookKeeper would keep references that cannot be seen from here; if this "
+        "BookKeeper serves only this cluster, audit again with --bookkeeper-exclusive-to-cluster",
+    )
+
+
+def _nothing_left_out(dump: Manifest) -> Guard:
+    return Guard(
+        "nothing-left-out",
+        not dump.left_out,
+        ", ".join(dump.left_out) or "nothing",
+        "nothing",
+        "a ledger is judged only if the dump holds its node too",
+    )
+
+
+def _referenced(measured: Measured) -> Guard:
+    share = _share(measured.referenced, measured.existing.ledgers)
+    return Guard(
+        "referenced-share",
+        share >= LEAST_REFERENCED,
+        f"{share:.1%}",
+        f"at least {LEAST_REFERENCED:.0%}",
+        "where most ledgers are unreferenced, references were not seen",
+    )
+
+
+def _against_earlier(measured: Measured, earlier: Earlier, policy: Policy) -> list[Guard]:
+    limit = f"at least {1 - policy.max_shrink:.0%}"
+    before = earlier.summary
+    gone = sorted(
+        kind for kind, count in earlier.references.items() if count >= _FEW and not measured.references.get(kind)
+    )
+    return [
+        _not_shrunken("listing-not-shrunken", measured.existing.ledgers, before.existing.ledgers, limit, policy),
+        _not_shrunken("references-not-shrunken", measured.all_references, before.references, limit, policy),
+        Guard(
+            "kinds-still-referenced",
+            not gone,
+            ", ".join(gone) or "none gone",
+            "none gone",
+            f"a kind of which {_FEW} ledgers and more were referenced does not vanish from one audit to the next",
+        ),
+    ]
+
+
+def _not_shrunken(name: str, now: int, before: int, limit: str, policy: Policy) -> Guard:
+    passed = before < _FEW or now >= before * (1 - policy.max_shrink)
+    what = "ledgers" if name.startswith("listing") else "references"
+    explanation = f"much fewer {what} than in the earlier audit may be an answer that was cut short"
+    return Guard(name, passed, f"{now} after {before}", limit, explanation)
+
+
+def _shares(measured: Measured, policy: Policy) -> list[Guard]:
+    pairs = (
+        ("share-of-ledgers", measured.condemned.ledgers, measured.existing.ledgers),
+        ("share-of-bytes", measured.condemned.known_bytes, measured.existing.known_bytes),
+    )
+    return [
+        Guard(
+            name,
+            _share(part, whole) <= policy.max_share,
+            f"{_share(part, whole):.1%}",
+            f"at most {policy.max_share:.1%}",
+            "more than this is never deleted at once; raise --max-share if it is right",
+        )
+        for name, part, whole in pairs
+    ]
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

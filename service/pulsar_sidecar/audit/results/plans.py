@@ -1,0 +1,146 @@
+"""The plan of an audit: the condemned ledgers in order, and the hash that a user approves.
+
+Invariant: the hash covers everything that becomes part of a deletion record, of every row, in order, together with the
+audit and the ledger storage it is about; two plans with one hash ask for the same deletions. Rows are hashed in blocks
+of `PLAN_BLOCK_ROWS`, so that Spark can hash blocks where they are, and the plan is the hash over the blocks' hashes.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_sidecar.audit.engine.usage import count_of_lengths
+from pulsar_sidecar.audit.results.summaries import Count, Plan
+from pulsar_sidecar.audit.results.tables import OrphanStanding
+from pulsar_sidecar.model.errors import InvalidInputError
+
+PLAN_BLOCK_ROWS: Final = 4096
+"""Row ``n`` is in block ``n // PLAN_BLOCK_ROWS``."""
+
+_VERSION: Final = "pulsar-sidecar plan 1"
+_NUMBERS: Final = ("ledger_id", "row", "length_bytes", "ctime_ms", "version", "czxid", "mzxid")
+_TEXTS: Final = ("kind", "topic", "managed_ledger", "cursor_name", "schema_id")
+PLAN_COLUMNS: Final = ("standing", *_NUMBERS, *_TEXTS)
+"""What of `audit.tables.ORPHAN_LEDGERS` a plan is made of; other columns are ignored here."""
+
+
+def block_digest(rows: pa.RecordBatch) -> bytes:
+    """The hash of one whole block: rows with `PLAN_COLUMNS`, ascending by ``row``.
+
+    Raises:
+        InvalidInputError: they are no block of a plan.
+    """
+    _demand_order(rows)
+    first = rows.column("row")[0].as_py()
+    if first % PLAN_BLOCK_ROWS or rows.num_rows > PLAN_BLOCK_ROWS:
+        raise InvalidInputError(f"{rows.num_rows} rows from row {first} on are no block of a plan")
+    digest = hashlib.sha256()
+    for name in _NUMBERS:
+        digest.update(_of_numbers(rows.column(name)))
+    for name in _TEXTS:
+        digest.update(_of_texts(rows.column(name)))
+    return digest.digest()
+
+
+def plan_digest(audit_id: str, instance_id: str, rows: int, blocks: Iterable[bytes]) -> str:
+    """The plan's hash from the hashes of all its blocks, in order; ``rows`` of them in all."""
+    digest = hashlib.sha256()
+    for text in (_VERSION, audit_id, instance_id, str(rows)):
+        digest.update(f"{len(text.encode())}:{text}\n".encode())
+    for block in blocks:
+        digest.update(block)
+    return digest.hexdigest()
+
+
+class PlanDigest:
+    """Takes condemned rows, batch by batch in the order of their ledger ids, however cut, and tells the plan."""
+
+    def __init__(self, audit_id: str, instance_id: str) -> None:
+        self._about = (audit_id, instance_id)
+        self._blocks: list[bytes] = []
+        self._waiting: list[pa.RecordBatch] = []
+        self._ledgers = Count()
+        self._last_ledger_id = -1
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add the next rows.
+
+        Raises:
+            InvalidInputError: not all of them are condemned, or they are not in order without a gap; the digest is
+                worthless then.
+        """
+        if not rows.num_rows:
+            return
+        _demand_order(rows)
+        first = self._ledgers.ledgers
+        if rows.column("row")[0].as_py() != first:
+            raise InvalidInputError(f"the plan's rows are not numbered without a gap from row {first} on")
+        if rows.column("ledger_id")[0].as_py() <= self._last_ledger_id:
+            raise InvalidInputError(f"the plan's rows are not in the order of ledger ids from row {first} on")
+        self._last_ledger_id = rows.column("ledger_id")[rows.num_rows - 1].as_py()
+        self._ledgers = Count.sum((self._ledgers, count_of_lengths(rows.column("length_bytes"))))
+        self._add_blocks(rows.select(list(PLAN_COLUMNS)))
+
+    def plan(self) -> Plan:
+        """What was added so far."""
+        blocks = [*self._blocks, *([_block_of(self._waiting)] if self._waiting else [])]
+        return Plan.of(self._ledgers, plan_digest(*self._about, self._ledgers.ledgers, blocks))
+
+    def _add_blocks(self, rows: pa.RecordBatch) -> None:
+        room = PLAN_BLOCK_ROWS - sum(batch.num_rows for batch in self._waiting)
+        while rows.num_rows >= room:
+            self._blocks.append(_block_of([*self._waiting, rows.slice(0, room)]))
+            self._waiting, rows, room = [], rows.slice(room), PLAN_BLOCK_ROWS
+        if rows.num_rows:
+            self._waiting.append(rows)
+
+
+def _block_of(batches: list[pa.RecordBatch]) -> bytes:
+    return block_digest(pa.Table.from_batches(batches).combine_chunks().to_batches()[0])
+
+
+def _demand_order(rows: pa.RecordBatch) -> None:
+    if not _all(pc.equal(rows.column("standing"), OrphanStanding.CONDEMNED.value)):
+        raise InvalidInputError("a ledger that is not condemned is among the plan's rows")
+    numbers, ledger_ids = rows.column("row"), rows.column("ledger_id")
+    if numbers.null_count or not _all(pc.equal(_steps(numbers), 1)):
+        raise InvalidInputError("the plan's rows are not numbered without a gap")
+    if not _all(pc.greater(_steps(ledger_ids), 0)):
+        raise InvalidInputError("the plan's rows are not in the order of ledger ids")
+
+
+def _of_numbers(values: pa.Array) -> bytes:
+    digest = hashlib.sha256(_fixed(values.is_valid().cast(pa.uint8()), 1))
+    digest.update(_fixed(values.fill_null(0).cast(pa.int64()), 8))
+    return digest.digest()
+
+
+def _of_texts(values: pa.Array) -> bytes:
+    content = values.cast(pa.large_binary())
+    digest = hashlib.sha256(_fixed(pc.binary_length(content).fill_null(-1), 8))
+    digest.update(_joined(content.fill_null(b"")))
+    return digest.digest()
+
+
+def _steps(values: pa.Array) -> pa.Array:
+    return pc.pairwise_diff(values).slice(1)
+
+
+def _all(truths: pa.Array) -> bool:
+    # All of nothing is true, as it should be for the steps of a single row.
+    return bool(pc.all(truths, skip_nulls=False, min_count=0).as_py())
+
+
+def _fixed(values: pa.Array, width: int) -> memoryview:
+    """The values as they lie in memory, little-endian on every machine that Arrow supports."""
+    return memoryview(values.buffers()[1])[values.offset * width : (values.offset + len(values)) * width]
+
+
+def _joined(values: pa.Array) -> memoryview:
+    """All values of a ``large_binary`` array without nulls, one behind the other."""
+    _, offsets, content = values.buffers()
+    ends = memoryview(offsets).cast("q")
+    return memoryview(content or b"")[ends[values.offset] : ends[values.offset + len(values)]]

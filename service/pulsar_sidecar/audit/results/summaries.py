@@ -1,0 +1,238 @@
+"""The summary of an audit, ``summary.json`` beside its tables: what was found, on which word, and what may be deleted.
+
+Invariant: a summary is written last and only of an audit that is complete, as a manifest is of a dump; the plan that
+may be applied is named by its hash, which covers every condemned ledger.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+from pulsar_sidecar.audit.sources.documents import from_document, to_document
+from pulsar_sidecar.model.errors import InvalidInputError
+
+KIND = "audit"
+FORMAT_VERSION = 2
+_WITHOUT_UNKNOWN_SIZES = 1
+"""The format before `Count.unknown_size_ledgers`."""
+SUMMARY_NAME = "summary.json"
+_ENVELOPE = {"kind", "formatVersion", "complete"}
+
+
+class Engine(StrEnum):
+    """Which of the two made an audit; their tables are the same."""
+
+    EMBEDDED = "embedded"
+    SPARK = "spark"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A dump, a listing or an earlier audit, as it was read.
+
+    Attributes:
+        sha256: digest of its manifest or summary.
+        source: kind and address, without credentials.
+        first_zxid: as of when, at the earliest; None where the source does not tell.
+        last_zxid: as of when, at the latest.
+        store_time_ms: the newest write seen in it, by the store's clock.
+    """
+
+    sha256: str
+    source: str
+    first_zxid: int | None = None
+    last_zxid: int | None = None
+    store_time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One guard over the whole audit: what was looked at, and whether it lets ledgers be condemned."""
+
+    name: str
+    passed: bool
+    value: str
+    limit: str
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Something that an audit could not see, and what that means."""
+
+    what: str
+    count: int
+    consequence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Danger:
+    """A topic that may destroy another topic's ledgers: why, and what helps."""
+
+    topic: str
+    why: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Ledgers, and the bytes of those whose size is known.
+
+    Attributes:
+        bytes: None if there are ledgers and the size of none is known.
+        unknown_size_ledgers: how many of them ``bytes`` leaves out.
+    """
+
+    ledgers: int = 0
+    bytes: int | None = 0
+    unknown_size_ledgers: int = 0
+
+    @classmethod
+    def of(cls, ledgers: int, known_bytes: int | None, unknown_size_ledgers: int) -> Self:
+        """A count whose ``bytes`` are None where no size is known."""
+        nothing_known = 0 < ledgers <= unknown_size_ledgers
+        return cls(ledgers, None if nothing_known else known_bytes or 0, unknown_size_ledgers)
+
+    @classmethod
+    def sum(cls, counts: "Iterable[Count]") -> Self:
+        """All of them together."""
+        some = list(counts)
+        return cls.of(
+            sum(count.ledgers for count in some),
+            sum(count.known_bytes for count in some),
+            sum(count.unknown_size_ledgers for count in some),
+        )
+
+    @property
+    def known_bytes(self) -> int:
+        """The bytes of the ledgers whose size is known, 0 if there are none."""
+        return self.bytes or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One audit as a later one remembers it, for trends."""
+
+    audit_id: str
+    store_time_ms: int
+    existing: Count
+    orphans: Count
+    condemned: Count
+    missing: int
+    unattributed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What may be deleted: ``rows`` condemned ledgers; ``sha256`` is what a user approves.
+
+    ``bytes`` and ``unknown_size_ledgers`` are those of their `Count`.
+    """
+
+    rows: int
+    bytes: int | None
+    unknown_size_ledgers: int
+    sha256: str
+
+    @classmethod
+    def of(cls, ledgers: Count, sha256: str) -> Self:
+        """The plan of so many condemned ledgers."""
+        return cls(ledgers.ledgers, ledgers.bytes, ledgers.unknown_size_ledgers, sha256)
+
+    @property
+    def ledgers(self) -> Count:
+        """What would be deleted."""
+        return Count(self.rows, self.bytes, self.unknown_size_ledgers)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSummary:
+    """Everything about one audit that is not a row of a table.
+
+    Attributes:
+        audit_id: also the partition of each table, ``audit_id=<id>``.
+        inputs: by role: ``dump``, ``listing``, and ``previous`` if there was one.
+        policy: every setting that the verdicts depend on, by its option's name.
+        existing: all ledgers of the listing, with the bytes of BookKeeper's closed ones; ``referenced`` of them are
+            referenced by something.
+        orphans: by `OrphanStanding`; ``orphans_by_kind`` by `LedgerKind`, ``orphans_by_cause`` by `OrphanCause`,
+            ``orphans_by_tenant`` by tenant, ``orphans_by_age`` by `audit.ages` label, each of all orphans;
+            the empty text stands for a ledger without a tenant.
+        existing_by_kind: all attributed ledgers of the listing by `LedgerKind`, ``existing_by_tenant`` by tenant.
+        dangers: topics that may destroy others' ledgers; audits of earlier builds looked for none.
+        guards: every guard, passed or not; one that did not pass withholds the plan.
+        plan: None if a guard did not pass.
+        history: earlier audits, oldest first, and this one at the end.
+        files: relative path to SHA-256.
+    """
+
+    audit_id: str
+    engine: Engine
+    tool_version: str
+    instance_id: str
+    cluster_name: str | None
+    ledgers_root: str
+    store_time_ms: int
+    inputs: Mapping[str, Input]
+    policy: Mapping[str, str | int | float | bool]
+    existing: Count
+    referenced: Count
+    references: int
+    orphans: Mapping[str, Count]
+    orphans_by_kind: Mapping[str, Count]
+    orphans_by_cause: Mapping[str, Count]
+    orphans_by_tenant: Mapping[str, Count]
+    orphans_by_age: Mapping[str, Count]
+    existing_by_kind: Mapping[str, Count]
+    existing_by_tenant: Mapping[str, Count]
+    missing: int
+    unattributed: Count
+    guards: tuple[Guard, ...]
+    unseen: tuple[Unseen, ...]
+    plan: Plan | None
+    history: tuple[Look, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    dangers: tuple[Danger, ...] = ()
+
+    @property
+    def findings(self) -> bool:
+        """Whether there is anything to look at: an orphan, a missing or an unattributed ledger, or a danger."""
+        counted = self.missing or self.unattributed.ledgers or any(count.ledgers for count in self.orphans.values())
+        return bool(counted or self.dangers)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"kind": KIND, "formatVersion": FORMAT_VERSION, "complete": True, **to_document(self)}
+
+
+def parse_summary(document: Any) -> AuditSummary:
+    """Read what `AuditSummary.document` wrote.
+
+    Raises:
+        InvalidInputError: not a summary, of another version, or of something that is not complete.
+    """
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        raise InvalidInputError("this is no summary of an audit")
+    version = document.get("formatVersion")
+    if version == _WITHOUT_UNKNOWN_SIZES:
+        document, version = _with_unknown_sizes(document), FORMAT_VERSION
+    if version != FORMAT_VERSION:
+        raise InvalidInputError(f"format {version!r:.40} is not known to this version; upgrade first")
+    if document.get("complete") is not True:
+        raise InvalidInputError("the audit is not complete; make it again")
+    try:
+        parts = {name: document[name] for name in document.keys() - _ENVELOPE}
+        return from_document(AuditSummary, {"dangers": [], **parts})
+    except InvalidInputError as error:
+        raise InvalidInputError(f"this is no summary of an audit: {error}") from error
+
+
+def _with_unknown_sizes(part: Any) -> Any:
+    """A part of a summary as the present format has it; how many sizes were unknown was not written then."""
+    if isinstance(part, list):
+        return [_with_unknown_sizes(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    converted = {name: _with_unknown_sizes(value) for name, value in part.items()}
+    return {**converted, "unknownSizeLedgers": 0} if "bytes" in part else converted

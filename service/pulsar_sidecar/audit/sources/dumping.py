@@ -1,0 +1,207 @@
+"""A dump of a metadata store: every node as it is, and what is referenced from outside of the nodes.
+
+Invariant: a dump is complete or there is none. The source must have been read to its end, must hold what every Pulsar
+cluster holds, and everything must be written before the directory appears.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_sidecar.audit.ports import Ending, NodeSource, OpenOutput, Say, TablesOutput
+from pulsar_sidecar.audit.results.tables import Subtree, Table
+from pulsar_sidecar.audit.sources.cursor_ledgers import CursorLedgers, cursor_ledger_rows
+from pulsar_sidecar.audit.sources.log_segments import log_segments
+from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest, Moment, OrderRange, Rows
+from pulsar_sidecar.audit.sources.moments import newest
+from pulsar_sidecar.audit.sources.subtrees import Subtrees
+from pulsar_sidecar.ledger_ownership.instances import instance_id_of
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, instance_id_path
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import NodeVersion
+from pulsar_sidecar.model.metadata import Node
+
+_COMPACTION_CURSOR = r"/persistent/[^/]+/__compaction$"
+_CLUSTERS = "/admin/clusters/"
+_GLOBAL = "global"
+_PROGRESS_NODES = 200_000
+_PROGRESS_CURSORS = 500
+LEDGERS_LEFT_OUT = "ledgers"
+
+
+@dataclass(frozen=True, slots=True)
+class DumpPlan:
+    """What to dump and how.
+
+    Attributes:
+        source: read once.
+        live: the living cluster, for what no node says; None marks all of it as unreadable.
+        ledgers_root: BookKeeper's root path.
+        without_ledgers: whether the source leaves out BookKeeper's ledgers.
+        tool_version: said in the manifest.
+    """
+
+    source: NodeSource
+    live: CursorLedgers | None
+    ledgers_root: str
+    without_ledgers: bool
+    tool_version: str
+
+
+def dump(plan: DumpPlan, open_output: OpenOutput, clock: Clock, say: Say) -> Manifest:
+    """Make a dump.
+
+    Raises:
+        InvalidInputError: there is something at the output's place.
+        TemporaryError: the source could not be read whole; nothing is left behind.
+    """
+    started_ms = clock.now_ms()
+    tally = _Tally(plan.ledgers_root)
+    with open_output((Table.NODES, Table.CURSOR_LEDGERS, Table.LOG_SEGMENTS)) as output:
+        _copy_nodes(plan, output, tally, say)
+        ending = plan.source.ending()
+        tally.demand_a_cluster(plan)
+        _read_cursor_ledgers(plan, output, tally, say)
+        files = output.close_tables()
+        manifest = Manifest(
+            kind=Kind.DUMP,
+            source=plan.source.source,
+            tool_version=plan.tool_version,
+            ledgers_root=plan.ledgers_root,
+            instance_id=tally.instance_id,
+            cluster_name=tally.cluster_name,
+            zxids=OrderRange(ending.zxids.first, tally.last_zxid(ending)),
+            as_of=tally.newest,
+            counts=tally.counts(),
+            left_out=(LEDGERS_LEFT_OUT,) if plan.without_ledgers else (),
+            may_condemn=not ending.reservations,
+            reservations=ending.reservations,
+            proof=ending.proof,
+            files=files,
+            machine_times=(started_ms, clock.now_ms()),
+        )
+        output.finish(MANIFEST_NAME, manifest.document())
+    return manifest
+
+
+def _copy_nodes(plan: DumpPlan, output: TablesOutput, tally: "_Tally", say: Say) -> None:
+    subtrees = Subtrees(plan.ledgers_root)
+    said = 0
+    for batch in plan.source.batches():
+        for subtree, nodes in subtrees.sort(batch):
+            tally.note(subtree, nodes)
+            output.write(Table.NODES, nodes, subtree)
+            if subtree not in (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS, Subtree.LEDGERS):
+                _copy_log_segments(nodes, output, tally)
+        if tally.nodes - said >= _PROGRESS_NODES:
+            said = tally.nodes
+            say(f"{said:,} nodes so far")
+    say(f"{tally.nodes:,} nodes, {tally.unreadable_nodes:,} of them unreadable")
+
+
+def _copy_log_segments(nodes: pa.RecordBatch, output: TablesOutput, tally: "_Tally") -> None:
+    segments = log_segments(nodes)
+    if segments is not None:
+        output.write(Table.LOG_SEGMENTS, segments)
+        tally.add_rows(Table.LOG_SEGMENTS, segments)
+
+
+def _read_cursor_ledgers(plan: DumpPlan, output: TablesOutput, tally: "_Tally", say: Say) -> None:
+    count = len(tally.compaction_cursors)
+    for number, rows in enumerate(cursor_ledger_rows(tally.compaction_cursors, plan.live), start=1):
+        output.write(Table.CURSOR_LEDGERS, rows)
+        tally.add_rows(Table.CURSOR_LEDGERS, rows)
+        if number % _PROGRESS_CURSORS == 0 or number == count:
+            say(f"{number:,} of {count:,} compaction cursors' ledgers read")
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What is noted while nodes pass by."""
+
+    ledgers_root: str
+    nodes: int = 0
+    unreadable_nodes: int = 0
+    instance_id: str | None = None
+    newest: Moment | None = None
+    compaction_cursors: list[str] = field(default_factory=list)
+    _clusters: list[str] = field(default_factory=list)
+    _rows: Counter[str] = field(default_factory=Counter)
+    _unreadable: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def cluster_name(self) -> str | None:
+        """The only cluster's name; None if the store knows several."""
+        return self._clusters[0] if len(self._clusters) == 1 else None
+
+    def note(self, subtree: Subtree, nodes: pa.RecordBatch) -> None:
+        """Take note of a part of a batch."""
+        self.nodes += nodes.num_rows
+        self.unreadable_nodes += self._count(subtree.value, nodes)
+        self.newest = newest(self.newest, nodes)
+        if subtree is Subtree.MANAGED_LEDGERS:
+            self.compaction_cursors += _paths(nodes, pc.match_substring_regex(nodes.column("path"), _COMPACTION_CURSOR))
+        elif subtree is Subtree.BOOKKEEPER:
+            self._note_instance(nodes)
+        elif subtree is Subtree.ADMIN:
+            self._note_clusters(nodes)
+
+    def add_rows(self, table: Table, rows: pa.RecordBatch) -> None:
+        """Count rows of another table than the nodes'."""
+        self._count(table.value, rows)
+
+    def counts(self) -> dict[str, Rows]:
+        names = {*(subtree.value for subtree in Subtree), Table.CURSOR_LEDGERS.value, Table.LOG_SEGMENTS.value}
+        return {name: Rows(self._rows[name], self._unreadable[name]) for name in names}
+
+    def last_zxid(self, ending: Ending) -> int | None:
+        """The source's own end, or what was seen in the nodes if that is later."""
+        seen = None if self.newest is None else self.newest.zxid
+        return max((zxid for zxid in (ending.zxids.last, seen) if zxid is not None), default=None)
+
+    def demand_a_cluster(self, plan: DumpPlan) -> None:
+        """Refuse what cannot be a whole Pulsar cluster: an empty answer is a failed answer."""
+        if self.instance_id is None:
+            # The same words as everywhere else.
+            instance_id_of(None, self.ledgers_root)
+        if not self._rows[Subtree.MANAGED_LEDGERS]:
+            raise TemporaryError(
+                f"there is nothing at {MANAGED_LEDGERS}: check the chroot, and that this is Pulsar's store"
+            )
+        if not plan.without_ledgers and not self._rows[Subtree.LEDGERS]:
+            raise TemporaryError(f"there is no ledger below {self.ledgers_root}: check ledgersRootPath")
+
+    def _count(self, name: str, rows: pa.RecordBatch) -> int:
+        unreadable = rows.num_rows - rows.column("unreadable").null_count
+        self._rows[name] += rows.num_rows
+        self._unreadable[name] += unreadable
+        return unreadable
+
+    def _note_instance(self, nodes: pa.RecordBatch) -> None:
+        for node in _rows_at(nodes, pc.equal(nodes.column("path"), instance_id_path(self.ledgers_root))):
+            if node["value"] is None:
+                raise TemporaryError(
+                    f"{node['path']} cannot be read ({node['unreadable']}); give a credential that may"
+                )
+            found = Node(node["path"], node["value"], NodeVersion(0), 0, 0, 0)
+            self.instance_id = instance_id_of(found, self.ledgers_root)
+
+    def _note_clusters(self, nodes: pa.RecordBatch) -> None:
+        names = (
+            path.removeprefix(_CLUSTERS) for path in _paths(nodes, pc.starts_with(nodes.column("path"), _CLUSTERS))
+        )
+        self._clusters += [name for name in names if "/" not in name and name != _GLOBAL]
+
+
+def _paths(nodes: pa.RecordBatch, mask: pa.Array) -> list[str]:
+    paths: list[str] = nodes.column("path").filter(mask).to_pylist()
+    return paths
+
+
+def _rows_at(nodes: pa.RecordBatch, mask: pa.Array) -> Iterator[dict[str, Any]]:
+    yield from nodes.filter(mask).to_pylist()

@@ -1,0 +1,102 @@
+"""A listing of every ledger that BookKeeper has.
+
+Invariant: a listing is complete or there is none; ids are compared as numbers, and no id is in it twice.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_sidecar.audit.columnar.ledger_ids import ledger_ids
+from pulsar_sidecar.audit.ports import LedgerSource, OpenOutput, Say
+from pulsar_sidecar.audit.results.tables import LEDGERS, Table
+from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest, Moment, Rows
+from pulsar_sidecar.audit.sources.moments import newest
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import TemporaryError
+
+_PROGRESS_LEDGERS = 200_000
+METADATA_LEFT_OUT = "metadata"
+
+
+def list_ledgers(
+    source: LedgerSource,
+    open_output: OpenOutput,
+    clock: Clock,
+    say: Say,
+    *,
+    ledgers_root: str,
+    with_metadata: bool,
+    tool_version: str,
+) -> Manifest:
+    """Make a listing.
+
+    Raises:
+        InvalidInputError: there is something at the output's place.
+        TemporaryError: the listing could not be finished; nothing is left behind.
+    """
+    started_ms = clock.now_ms()
+    rows = unreadable = 0
+    as_of: Moment | None = None
+    with open_output((Table.LEDGERS,)) as output:
+        instance_id = source.instance_id()
+        for batch in source.batches():
+            output.write(Table.LEDGERS, batch)
+            if (rows + batch.num_rows) // _PROGRESS_LEDGERS > rows // _PROGRESS_LEDGERS:
+                say(f"{rows + batch.num_rows:,} ledgers so far")
+            rows += batch.num_rows
+            unreadable += batch.num_rows - batch.column("unreadable").null_count
+            as_of = newest(as_of, batch)
+        if not rows:
+            raise TemporaryError("no ledger was found, and an empty listing is a failed listing: check the address")
+        say(f"{rows:,} ledgers, {unreadable:,} of them unreadable")
+        ending = source.ending()
+        files = output.close_tables()
+        manifest = Manifest(
+            kind=Kind.LISTING,
+            source=source.source,
+            tool_version=tool_version,
+            ledgers_root=ledgers_root,
+            instance_id=instance_id,
+            cluster_name=None,
+            zxids=ending.zxids,
+            as_of=as_of,
+            counts={Table.LEDGERS.value: Rows(rows, unreadable)},
+            left_out=() if with_metadata else (METADATA_LEFT_OUT,),
+            may_condemn=not ending.reservations,
+            reservations=ending.reservations,
+            proof=ending.proof,
+            files=files,
+            machine_times=(started_ms, clock.now_ms()),
+        )
+        output.finish(MANIFEST_NAME, manifest.document())
+    return manifest
+
+
+def ledgers_among(nodes: Iterator[pa.RecordBatch], ledgers_root: str) -> Iterator[pa.RecordBatch]:
+    """The ledgers among the nodes of BookKeeper's tree, as `LEDGERS`.
+
+    Raises:
+        TemporaryError: a directory of ledgers cannot be read, or holds something that is no ledger.
+    """
+    for batch in nodes:
+        ids = ledger_ids(batch.column("path"), ledgers_root)
+        _demand_readable_directories(batch.filter(pc.is_null(ids)))
+        ledgers = batch.filter(pc.is_valid(ids))
+        if ledgers.num_rows:
+            columns = {
+                "ledger_id": ids.drop_null(),
+                "metadata": ledgers.column("value"),
+                "metadata_json": pa.nulls(ledgers.num_rows, pa.string()),
+            }
+            shared = {name: ledgers.column(name) for name in LEDGERS.names if name in ledgers.schema.names}
+            everything = {**columns, **shared}
+            yield pa.RecordBatch.from_arrays([everything[name] for name in LEDGERS.names], schema=LEDGERS)
+
+
+def _demand_readable_directories(directories: pa.RecordBatch) -> None:
+    unreadable = directories.filter(pc.is_valid(directories.column("unreadable")))
+    if unreadable.num_rows:
+        first = unreadable.slice(0, 1).to_pylist()[0]
+        raise TemporaryError(f"{first['path']} cannot be listed ({first['unreadable']}); give a credential that may")

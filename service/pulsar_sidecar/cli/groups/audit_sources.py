@@ -1,0 +1,184 @@
+"""``pulsar-sidecar metadata`` and ``pulsar-sidecar ledgers``: what an audit works on, taken from a cluster."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pulsar_sidecar.audit.sources.requests import DEFAULT_NODES_PER_SECOND, DumpRequest, ListingRequest
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.connecting import GlobalOptions
+from pulsar_sidecar.cli.exits import EXIT_CODES, exiting
+from pulsar_sidecar.settings.sources import environment_layer
+
+if TYPE_CHECKING:
+    from pulsar_sidecar.audit.sources.manifests import Manifest
+
+MakeDump = Callable[[DumpRequest, Callable[[str], None]], "Manifest"]
+MakeListing = Callable[[ListingRequest, Callable[[str], None]], "Manifest"]
+
+_DUMP_HELP = """Copy the metadata store's nodes, as they are, into Parquet tables for an audit.
+
+Sources: zk://HOST:PORT[,HOST:PORT][/CHROOT] walks a living ZooKeeper with its own protocol. zk-admin:http://HOST:PORT
+has the AdminServer of ZooKeeper 3.9 or later take a snapshot and stream it: fastest, and easiest on the cluster.
+zk-snapshot:FILE reads a file of ZooKeeper's data directory; it lacks what happened since, so nothing is deleted on its
+word.
+
+Take the listing (ledgers list) first and the dump second: a ledger that is linked in between is then seen as linked.
+
+While a topic is loaded, its compacted ledger is named only by an entry on the bookies. With zk:// those entries are
+read too, without fencing; with the other sources name the living metadata store with --cursors-from, or they are marked
+unreadable and nothing that they may name is condemned.
+
+The directory appears when the dump is complete; a failure leaves nothing. Progress goes to standard error, a summary to
+standard output.
+
+Example: pulsar-sidecar metadata dump --source zk://zookeeper:2181 --output dumps/monday"""
+
+_LIST_HELP = """List every ledger that BookKeeper has into a Parquet table for an audit.
+
+Sources: metadata reads the ledgers' nodes in the metadata store; bookie-http://HOST:PORT[,HOST:PORT] asks the bookies'
+HTTP admin API, twice, and compares. The two are independent ways: take both when in doubt.
+
+An audit needs the ledgers' metadata (--with-metadata) from one of its inputs: a dump has it too, unless it was made
+--without-ledgers. Over HTTP that is one request for each ledger.
+
+Take the listing first and the dump (metadata dump) second.
+
+Example: pulsar-sidecar ledgers list --source bookie-http://bookie-1:8000,bookie-2:8000 --output listings/monday"""
+
+_Directory = Annotated[
+    Path, typer.Option("--output", metavar="DIR", help="The directory to make; there must be nothing there yet.")
+]
+_LedgersRoot = Annotated[
+    str, typer.Option("--ledgers-root-path", metavar="PATH", help="BookKeeper's zkLedgersRootPath.")
+]
+_Rate = Annotated[
+    float | None,
+    typer.Option(
+        "--rate",
+        metavar="NUMBER",
+        min=0,
+        help=f"At most so many a second, 0 for no limit. Default: {DEFAULT_NODES_PER_SECOND:,.0f} from a living "
+        "ZooKeeper, no limit from anything else.",
+    ),
+]
+_Auth = Annotated[
+    str | None,
+    typer.Option(
+        "--metadata-store-auth",
+        metavar="SCHEME:CREDENTIAL",
+        help="For ZooKeeper, such as digest:user:password. Others can see it; prefer "
+        "PULSAR_SIDECAR_METADATA_STORE_AUTH.",
+    ),
+]
+_Form = Annotated[output.Format | None, typer.Option("--format", help="json or table, for the summary.")]
+
+
+def metadata_app(make_dump: MakeDump) -> typer.Typer:
+    """The group ``metadata``."""
+    app = _group("Work with the metadata store's nodes.")
+
+    @app.command("dump", help=_DUMP_HELP, epilog=EXIT_CODES)
+    def _dump(
+        ctx: typer.Context,
+        source: Annotated[str, typer.Option(metavar="SOURCE", help="zk://..., zk-admin:http://... or zk-snapshot:...")],
+        directory: _Directory,
+        chroot: Annotated[
+            str,
+            typer.Option(metavar="PATH", help="Where in a snapshot the cluster is. With zk:// it is in the source."),
+        ] = "",
+        ledgers_root: _LedgersRoot = "/ledgers",
+        without_ledgers: Annotated[
+            bool, typer.Option("--without-ledgers", help="Leave out BookKeeper's ledgers, usually most of all nodes.")
+        ] = False,
+        cursors_from: Annotated[
+            str | None,
+            typer.Option(
+                metavar="zk:HOST:PORT", help="The living metadata store, to read compaction cursors' ledgers."
+            ),
+        ] = None,
+        rate: _Rate = None,
+        auth: _Auth = None,
+        form: _Form = None,
+    ) -> None:
+        options: GlobalOptions = ctx.obj
+        with exiting():
+            request = DumpRequest(
+                source=source,
+                output=directory,
+                chroot=chroot.rstrip("/"),
+                ledgers_root=ledgers_root,
+                without_ledgers=without_ledgers,
+                cursors_from=cursors_from,
+                nodes_per_second=rate,
+                metadata_store_auth=auth or _written(options, "metadata_store_auth"),
+                trusted_certificates=Path(options.tls_trust_cert_path) if options.tls_trust_cert_path else None,
+            )
+            output.document(_summary(make_dump(request, output.info), directory), options.format(form))
+
+    return app
+
+
+def ledgers_app(make_listing: MakeListing) -> typer.Typer:
+    """The group ``ledgers``."""
+    app = _group("Work with BookKeeper's ledgers.")
+
+    @app.command("list", help=_LIST_HELP, epilog=EXIT_CODES)
+    def _list(
+        ctx: typer.Context,
+        source: Annotated[str, typer.Option(metavar="SOURCE", help="metadata, or bookie-http://HOST:PORT[,...].")],
+        directory: _Directory,
+        metadata_store_url: Annotated[
+            str | None,
+            typer.Option(
+                metavar="zk:HOST:PORT",
+                help="As in broker.conf, for --source metadata. Also PULSAR_SIDECAR_METADATA_STORE_URL.",
+            ),
+        ] = None,
+        ledgers_root: _LedgersRoot = "/ledgers",
+        with_metadata: Annotated[
+            bool, typer.Option("--with-metadata", help="Each ledger's metadata too, not only its id.")
+        ] = False,
+        rate: _Rate = None,
+        auth: _Auth = None,
+        form: _Form = None,
+    ) -> None:
+        options: GlobalOptions = ctx.obj
+        with exiting():
+            request = ListingRequest(
+                source=source,
+                output=directory,
+                metadata_store_url=metadata_store_url or _written(options, "metadata_store_url"),
+                ledgers_root=ledgers_root,
+                with_metadata=with_metadata,
+                ledgers_per_second=rate,
+                metadata_store_auth=auth or _written(options, "metadata_store_auth"),
+            )
+            output.document(_summary(make_listing(request, output.info), directory), options.format(form))
+
+    return app
+
+
+def _group(what: str) -> typer.Typer:
+    app = typer.Typer(
+        help=what, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True
+    )
+
+    @app.callback(epilog=EXIT_CODES)
+    def _callback() -> None:
+        """Keep the command's name: a group of one command would lose it."""
+
+    _callback.__doc__ = what
+    return app
+
+
+def _written(options: GlobalOptions, field: str) -> str | None:
+    return environment_layer(options.environment).values.get(field)
+
+
+def _summary(manifest: "Manifest", directory: Path) -> dict[str, Any]:
+    document = manifest.document()
+    shared = ("kind", "source", "instanceId", "clusterName", "zxid", "mayCondemn", "reservations", "counts")
+    return {"directory": str(directory), **{name: document[name] for name in shared}}

@@ -1,0 +1,177 @@
+"""``pulsar-sidecar ledger-deletion``: the operator's verbs."""
+
+from typing import Annotated
+
+import typer
+
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.appending import append_all
+from pulsar_sidecar.cli.connecting import GlobalOptions, Output
+from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode, exiting
+from pulsar_sidecar.cli.groups import dead_letters
+from pulsar_sidecar.cli.records import Component, Kind, RecordOptions, read_records, record_document
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID
+from pulsar_sidecar.model.names import parse_topic_name
+
+_BASE = "/admin/v2/ledger-deletion"
+app = typer.Typer(name="ledger-deletion", help="Two-phase ledger deletion (PIP-186).", no_args_is_help=True)
+app.add_typer(dead_letters.app)
+
+
+@app.callback(epilog=EXIT_CODES)
+def _group() -> None:
+    """Two-phase ledger deletion (PIP-186)."""
+
+
+@app.command(epilog=EXIT_CODES)
+def append(
+    ctx: typer.Context,
+    ledger_ids: Annotated[
+        list[int] | None, typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID, help="The ledgers.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="The topic they belonged to.")] = None,
+    component: Annotated[Component, typer.Option(help="What the ledgers are used for.")] = Component.MANAGED_LEDGER,
+    kind: Annotated[Kind, typer.Option("--type", help="Where their data lives.")] = Kind.LEDGER,
+    cursor_name: Annotated[str | None, typer.Option(help="Subscription, for a cursor's or a bucket's ledger.")] = None,
+    schema_id: Annotated[str | None, typer.Option(help="tenant/namespace/topic, for a schema's ledger.")] = None,
+    offload_context: Annotated[
+        str | None, typer.Option(metavar="JSON", help='{"msb":..,"lsb":..,"driverName":..,"metadata":{..}}')
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", metavar="FILE", help="One JSON record per line instead; - for stdin.")
+    ] = None,
+    producer_name: Annotated[
+        str | None, typer.Option(help="A stable name, so that a repeated call is no second record.")
+    ] = None,
+    first_sequence_id: Annotated[int | None, typer.Option(min=0, help="Of the first record; others count on.")] = None,
+    form: Output = None,
+) -> None:
+    """Record ledgers that are to be deleted; they are judged before anything is deleted.
+
+    Exit code 4 if not every record was sent: send those again.
+
+    Example: pulsar-sidecar ledger-deletion append 4711 4712 --topic persistent://public/default/orders
+    """
+    options: GlobalOptions = ctx.obj
+    with exiting():
+        if (producer_name is None) != (first_sequence_id is None):
+            raise InvalidInputError("--producer-name and --first-sequence-id belong together")
+        if file is not None and not ledger_ids and topic is None:
+            records = read_records(file)
+        elif file is None and ledger_ids and topic is not None:
+            shared = RecordOptions(
+                str(parse_topic_name(topic)), component, kind, cursor_name, schema_id, offload_context
+            )
+            records = [record_document(ledger_id, shared) for ledger_id in ledger_ids]
+        else:
+            raise InvalidInputError("give ledger ids and --topic, or --file alone")
+        answer = append_all(options.client(), records, producer_name, first_sequence_id)
+        output.document({"sent": answer.sent, "notSent": answer.not_sent}, options.format(form))
+        if answer.not_sent:
+            raise typer.Exit(ExitCode.NOT_ALL)
+
+
+@app.command(epilog=EXIT_CODES)
+def status(ctx: typer.Context, form: Output = None) -> None:
+    """Print the state of the service: switches, work that waits, registered sidecars.
+
+    Example: pulsar-sidecar --output json ledger-deletion status
+    """
+    _show(ctx, form, "GET", "status")
+
+
+@app.command(epilog=EXIT_CODES)
+def pause(
+    ctx: typer.Context,
+    reason: Annotated[str | None, typer.Option(help="Shown to whoever asks for the status.")] = None,
+    form: Output = None,
+) -> None:
+    """Stop deleting on all sidecars; recording goes on.
+
+    Example: pulsar-sidecar ledger-deletion pause --reason "bookies are being replaced"
+    """
+    _show(ctx, form, "POST", "pause", {} if reason is None else {"reason": reason})
+
+
+@app.command(epilog=EXIT_CODES)
+def resume(ctx: typer.Context, form: Output = None) -> None:
+    """Go on deleting on all sidecars.
+
+    Example: pulsar-sidecar ledger-deletion resume
+    """
+    _show(ctx, form, "POST", "resume")
+
+
+@app.command(epilog=EXIT_CODES)
+def rate(
+    ctx: typer.Context,
+    ledgers_per_second: Annotated[str, typer.Argument(metavar="NUMBER|none", help="none lifts the limit.")],
+    form: Output = None,
+) -> None:
+    """Limit how many ledgers each sidecar deletes a second.
+
+    Example: pulsar-sidecar ledger-deletion rate 500
+    """
+    with exiting():
+        limit = _rate(ledgers_per_second)
+    _show(ctx, form, "PUT", "rate", {"ledgersPerSecond": limit})
+
+
+@app.command("topic-deletions", epilog=EXIT_CODES)
+def topic_deletions(ctx: typer.Context, form: Output = None) -> None:
+    """List the two-phase topic deletions that are running.
+
+    Example: pulsar-sidecar ledger-deletion topic-deletions
+    """
+    _show(ctx, form, "GET", "topic-deletions")
+
+
+@app.command(epilog=EXIT_CODES)
+def undelete(
+    ctx: typer.Context,
+    ledger_id: Annotated[int, typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID)],
+    force: Annotated[bool, typer.Option("--force", help="Even if bookies no longer hold the entries.")] = False,
+    form: Output = None,
+) -> None:
+    """Bring a deleted ledger back, as long as bookies hold its entries (gcWaitTime, 15 minutes by default).
+
+    Nothing deletes it again before protectedUntilMs (twoPhaseDeletionUndeleteProtectionInSeconds, 24 hours by default):
+    put it back into a list until then. Records about it wait; status lists what is protected.
+
+    Example: pulsar-sidecar ledger-deletion undelete 4711
+    """
+    _show(ctx, form, "POST", "undelete", {"ledgerId": ledger_id, "force": force})
+
+
+@app.command("end-protection", epilog=EXIT_CODES)
+def end_protection(
+    ctx: typer.Context,
+    ledger_id: Annotated[int, typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID)],
+    form: Output = None,
+) -> None:
+    """Let a ledger that undelete brought back be deleted before its protection ends.
+
+    A record that waits for that end goes on waiting; to have the ledger deleted at once, append it again.
+
+    Example: pulsar-sidecar ledger-deletion end-protection 4711
+    """
+    _show(ctx, form, "POST", "end-protection", {"ledgerId": ledger_id})
+
+
+def _show(ctx: typer.Context, form: output.Format | None, method: str, call: str, body: object = None) -> None:
+    options: GlobalOptions = ctx.obj
+    with exiting():
+        output.document(options.client().call(method, f"{_BASE}/{call}", body), options.format(form))
+
+
+def _rate(text: str) -> float | None:
+    if text == "none":
+        return None
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise InvalidInputError("write a number of ledgers a second above 0, or none")
+    return rate

@@ -1,0 +1,100 @@
+"""``pulsar-sidecar topics``: the calls that stand beside Pulsar's own ``topics`` commands."""
+
+from typing import Annotated
+
+import typer
+
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.connecting import GlobalOptions, Output
+from pulsar_sidecar.cli.exits import EXIT_CODES, exiting
+from pulsar_sidecar.cli.groups import delayed_messages
+from pulsar_sidecar.cli.records import Component, Kind, RecordOptions, record_document
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID
+from pulsar_sidecar.model.names import TopicDomain, TopicName, java_url_encode, parse_topic_name
+
+app = typer.Typer(
+    name="topics", help="Delete topics and ledgers in two phases; cancel delayed messages.", no_args_is_help=True
+)
+
+delayed_messages.add_to(app)
+_Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")]
+
+
+@app.callback(epilog=EXIT_CODES)
+def _group() -> None:
+    """Delete topics and ledgers in two phases; cancel delayed messages."""
+
+
+@app.command(epilog=EXIT_CODES)
+def delete(
+    ctx: typer.Context,
+    topic: _Topic,
+    partitioned: Annotated[bool, typer.Option("--partitioned", help="The topic with all its partitions.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Even if clients are connected.")] = False,
+    confirm_source_data_loss: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC", help="The full name again: delete the source of shadow topics, which lose its data too."
+        ),
+    ] = None,
+    form: Output = None,
+) -> None:
+    """Delete a topic: every ledger it references is recorded first, then the broker deletes it.
+
+    If the broker cannot finish in time the deletion goes on by itself, and its state is printed.
+    A shadow topic is refused, because brokers delete its source's ledgers with it; so is the source of a shadow topic
+    unless --confirm-source-data-loss names it.
+
+    Example: pulsar-sidecar topics delete persistent://public/default/orders
+    """
+    options: GlobalOptions = ctx.obj
+    with exiting():
+        path = topic_path(parse_topic_name(topic)) + ("/partitions" if partitioned else "")
+        parameters = {"force": "true"} if force else {}
+        if confirm_source_data_loss is not None:
+            parameters["confirmSourceDataLoss"] = confirm_source_data_loss
+        running = options.client().call("DELETE", path, parameters=parameters)
+        if running is None:
+            output.info(f"deleted {output.printable(topic)}")
+        else:
+            output.document(running, options.format(form))
+
+
+@app.command("delete-ledger", epilog=EXIT_CODES)
+def delete_ledger(
+    ctx: typer.Context,
+    topic: _Topic,
+    ledger_id: Annotated[int, typer.Option("--ledger-id", "-l", min=0, max=MAX_LEDGER_ID, help="The ledger.")],
+    component: Annotated[Component, typer.Option(help="What the ledger is used for.")] = Component.MANAGED_LEDGER,
+    kind: Annotated[Kind, typer.Option("--type", help="Where its data lives.")] = Kind.LEDGER,
+    cursor_name: Annotated[str | None, typer.Option(help="Subscription, for a cursor's or a bucket's ledger.")] = None,
+    schema_id: Annotated[str | None, typer.Option(help="tenant/namespace/topic, for a schema's ledger.")] = None,
+    offload_context: Annotated[
+        str | None, typer.Option(metavar="JSON", help='{"msb":..,"lsb":..,"driverName":..,"metadata":{..}}')
+    ] = None,
+    authoritative: Annotated[
+        bool, typer.Option("--authoritative", help="Judge on this sidecar, not on the one beside the owner.")
+    ] = False,
+) -> None:
+    """Judge one ledger now, and delete it if nothing references it (PIP-186 deleteLedger).
+
+    Example: pulsar-sidecar topics delete-ledger persistent://public/default/orders -l 4711
+    """
+    options: GlobalOptions = ctx.obj
+    with exiting():
+        name = parse_topic_name(topic)
+        record = record_document(
+            ledger_id, RecordOptions(str(name), component, kind, cursor_name, schema_id, offload_context)
+        )
+        parameters = {"authoritative": "true"} if authoritative else None
+        options.client().call("POST", f"{topic_path(name)}/deleteLedger", record, parameters)
+        output.info(f"ledger {ledger_id} is deleted")
+
+
+def topic_path(topic: TopicName) -> str:
+    """The REST path of a persistent topic."""
+    if topic.domain is not TopicDomain.PERSISTENT:
+        raise InvalidInputError(f"{topic} has no ledgers; write persistent://tenant/namespace/topic")
+    version = "/admin" if topic.cluster else "/admin/v2"
+    return f"{version}/persistent/{topic.namespace}/{java_url_encode(topic.local_name)}"

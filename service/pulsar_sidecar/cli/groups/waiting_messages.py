@@ -1,0 +1,167 @@
+"""``pulsar-sidecar topics delayed-messages``: what waits, as a table and a small plot."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.connecting import GlobalOptions, Output
+from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode, exiting
+from pulsar_sidecar.cli.groups.topics import app, topic_path
+from pulsar_sidecar.cli.plots import bar
+from pulsar_sidecar.cli.progress_bar import ProgressBar
+from pulsar_sidecar.model.names import parse_topic_name
+
+if TYPE_CHECKING:  # requests takes longer to load than --help to answer
+    from pulsar_sidecar.cli.client import SidecarClient
+
+_PAGE_ENTRIES = 50_000
+_BAR_WIDTH = 40
+_STEPS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200, 86_400)
+
+
+@dataclass(slots=True)
+class Total:
+    """One subscription's counts over all pages."""
+
+    type: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
+    by_due_second: Counter[int] = field(default_factory=Counter)
+    next: dict[str, Any] | None = None
+    last: dict[str, Any] | None = None
+
+    def add(self, part: Mapping[str, Any]) -> None:
+        """Take a page's part."""
+        self.type = part["type"]
+        self.counts.update({name: part[name] for name in ("delayed", "due", "undelayed", "unreadable")})
+        self.by_due_second.update({int(second): count for second, count in part["byDueSecond"].items()})
+        self.next = _chosen(min, self.next, part["next"])
+        self.last = _chosen(max, self.last, part["last"])
+
+
+@app.command("delayed-messages", epilog=EXIT_CODES)
+def delayed_messages(
+    ctx: typer.Context,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")],
+    subscription: Annotated[
+        str | None, typer.Option("--subscription", "-s", help="Only this one; all durable ones without it.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, help="How many entries of the backlog to read at most, from the oldest on.")
+    ] = 10_000_000,
+    rows: Annotated[int, typer.Option(min=1, max=1000, help="How many rows the table has at most.")] = 20,
+    form: Output = None,
+) -> None:
+    """Show which delayed messages wait: counts by due time, the next and the last, for each subscription.
+
+    The backlog is read from the bookies, without a consumer and without moving any cursor. Messages acknowledged
+    already (cancelled ones, too) are not counted. Exit code 4: the limit came before the end of the backlog.
+
+    Example: pulsar-sidecar topics delayed-messages persistent://public/default/orders -s billing
+    """
+    options: GlobalOptions = ctx.obj
+    with exiting():
+        path = f"{topic_path(parse_topic_name(topic))}/delayedMessages"
+        totals, now_ms, complete = _read(options.client(), path, subscription, limit)
+        if options.format(form) is output.Format.TABLE:
+            output.result("\n\n".join("\n".join(_lines(name, total, now_ms, rows)) for name, total in totals.items()))
+        else:
+            output.document(_document(totals, now_ms, complete), output.Format.JSON)
+    if not complete:
+        output.info(f"the backlog goes on after {limit:,} entries; read more with --limit")
+        raise typer.Exit(ExitCode.NOT_ALL)
+
+
+def _read(
+    client: "SidecarClient", path: str, subscription: str | None, limit: int
+) -> tuple[dict[str, Total], int, bool]:
+    totals: dict[str, Total] = {}
+    parameters: dict[str, str | int] = {} if subscription is None else {"subscription": subscription}
+    done = 0
+    with ProgressBar("entries", output.info) as progress:
+        while True:
+            parameters["limit"] = min(_PAGE_ENTRIES, limit - done)
+            page = cast("dict[str, Any]", client.call("GET", path, parameters=parameters))
+            for part in page["subscriptions"]:
+                totals.setdefault(part["subscription"], Total()).add(part)
+            done += page["entriesRead"]
+            if page["after"] is None or done >= limit:
+                return totals, page["now"], page["after"] is None
+            progress.tell(done, min(limit, done + page["entriesLeft"]))
+            parameters["after"] = page["after"]
+
+
+def _chosen(choose: Any, one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
+    found = [message for message in (one, other) if message is not None]
+    return choose(found, key=lambda message: message["deliverAt"]) if found else None
+
+
+def _document(totals: Mapping[str, Total], now_ms: int, complete: bool) -> dict[str, object]:
+    return {
+        "now": now_ms,
+        "complete": complete,
+        "subscriptions": [
+            {
+                "subscription": name,
+                "type": total.type,
+                **total.counts,
+                "next": total.next,
+                "last": total.last,
+                "byDueSecond": {str(second): total.by_due_second[second] for second in sorted(total.by_due_second)},
+            }
+            for name, total in totals.items()
+        ],
+    }
+
+
+def _lines(name: str, total: Total, now_ms: int, rows: int) -> Iterator[str]:
+    counts = total.counts
+    yield output.printable(f"{name} ({total.type}): {counts['delayed']:,} delayed messages wait")
+    others = {"due": "due and not acknowledged", "undelayed": "without a due time", "unreadable": "unreadable entries"}
+    yield from (f"  {counts[kind]:,} {text}" for kind, text in others.items() if counts[kind])
+    if total.next is None or total.last is None:
+        return
+    for word, message in (("next", total.next), ("last", total.last)):
+        when = _time(message["deliverAt"] // 1000)
+        away = _span((message["deliverAt"] - now_ms) // 1000)
+        yield output.printable(f"  {word}  {when}  in {away}  {message['messageId']} of {message['topic']}")
+    yield from _table(total.by_due_second, rows)
+
+
+def _table(by_due_second: Mapping[int, int], rows: int) -> Iterator[str]:
+    step = _step(max(by_due_second) - min(by_due_second) + 1, rows)
+    counted: Counter[int] = Counter()
+    for second, count in by_due_second.items():
+        counted[second // step * step] += count
+    largest = max(counted.values())
+    yield f"  due from (UTC)        messages in {_span(step)}"
+    for start in range(min(counted), max(counted) + 1, step):
+        yield f"  {_time(start)}  {counted[start]:>10,}  {bar(counted[start], largest, _BAR_WIDTH)}".rstrip()
+
+
+def _step(seconds: int, rows: int) -> int:
+    """A round length of time of which at most so many cover the span, wherever it begins."""
+    for step in _STEPS_SECONDS:
+        if seconds <= step * max(1, rows - 1):
+            return step
+    days = -(-seconds // (86_400 * max(1, rows - 1)))
+    return days * 86_400
+
+
+def _time(second: int) -> str:
+    try:
+        return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"second {second}"
+
+
+def _span(seconds: int) -> str:
+    for length, word in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            whole, rest = divmod(seconds, length)
+            return f"{whole} {word}" if not rest or length == 60 else f"{whole}.{rest * 10 // length} {word}"
+    return f"{max(0, seconds)} s"

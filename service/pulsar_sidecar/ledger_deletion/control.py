@@ -1,0 +1,151 @@
+"""What the sidecars of a cluster share in the metadata store: the switches, and who is there."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+from pulsar_sidecar.ledger_deletion.service import Control, SidecarInstance
+from pulsar_sidecar.model.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    TemporaryError,
+)
+from pulsar_sidecar.model.metadata import MetadataStore
+
+CONTROL = "/pulsar-sidecar/ledger-deletion/control"
+INSTANCES = "/pulsar-sidecar/instances"
+_CHANGE_TRIES = 10
+_SLOWEST, _FASTEST = 0.001, 1e9
+_UNREADABLE = Control(
+    paused=True, paused_reason=f"the switches at {CONTROL} cannot be read: pause or resume again, and set the rate"
+)
+
+
+class ControlPanel:
+    """The switches, kept in one node that every sidecar reads."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def read(self) -> Control:
+        """The switches as they stand; what cannot be read means paused: it was meant to say something."""
+        node = self._store.read(CONTROL)
+        return Control() if node is None else _decode_control(node.data)
+
+    def change(self, change: Callable[[Control], Control]) -> Control:
+        """Change the switches by compare-and-set; the new ones."""
+        for _ in range(_CHANGE_TRIES):
+            node = self._store.read(CONTROL)
+            changed = change(Control() if node is None else _decode_control(node.data))
+            try:
+                if node is None:
+                    self._store.create(CONTROL, _encode_control(changed))
+                else:
+                    self._store.write(CONTROL, _encode_control(changed), node.version)
+            except (ConflictError, NotFoundError):
+                continue
+            return changed
+        raise TemporaryError("others keep changing the switches; try again")
+
+    def pause(self, reason: str | None) -> Control:
+        """Stop deleting on all sidecars."""
+        return self.change(lambda control: replace(control, paused=True, paused_reason=reason))
+
+    def resume(self) -> Control:
+        """Go on deleting."""
+        return self.change(lambda control: replace(control, paused=False, paused_reason=None))
+
+    def limit_rate(self, ledgers_per_second: float | None) -> Control:
+        """Set or lift the limit of each sidecar.
+
+        Raises:
+            InvalidInputError: the limit is no number, or beyond reason.
+        """
+        if not _is_rate(ledgers_per_second):
+            raise InvalidInputError(
+                f"a rate is a number of ledgers a second from {_SLOWEST} to {_FASTEST:.0f}, or none to lift the limit"
+            )
+        return self.change(lambda control: replace(control, rate_per_second=ledgers_per_second))
+
+
+class Register:
+    """The sidecars that are alive: ephemeral nodes that die with their sessions."""
+
+    def __init__(self, store: MetadataStore, own: SidecarInstance) -> None:
+        self._store = store
+        self._own = own
+
+    def keep(self) -> None:
+        """Be registered; repeat it, because a lost session takes the node away.
+
+        Raises:
+            ConflictError: another sidecar lives under the same name.
+        """
+        path = f"{INSTANCES}/{self._own.name}"
+        node = self._store.read(path)
+        if node is not None:
+            if _decode_instance(node.data) != self._own:
+                raise ConflictError(
+                    f"another sidecar is registered as {self._own.name!r}; give each its own instanceName, "
+                    "or wait until the old one's session has ended"
+                )
+            return
+        try:
+            self._store.create(path, _encode_instance(self._own), ephemeral=True)
+        except AlreadyExistsError:
+            return
+
+    def withdraw(self) -> None:
+        """Leave; a redirect no longer comes here."""
+        self._store.delete(f"{INSTANCES}/{self._own.name}")
+
+    def instances(self) -> tuple[SidecarInstance, ...]:
+        """Every sidecar that is alive, by name."""
+        names = self._store.children(INSTANCES) or []
+        nodes = self._store.read_many([f"{INSTANCES}/{name}" for name in names])
+        return tuple(_decode_instance(node.data) for node in nodes if node is not None)
+
+
+def _encode_control(control: Control) -> bytes:
+    return json.dumps(
+        {"paused": control.paused, "pausedReason": control.paused_reason, "ratePerSecond": control.rate_per_second}
+    ).encode()
+
+
+def _decode_control(data: bytes) -> Control:
+    try:
+        document = json.loads(data)
+        paused, reason, rate = document["paused"], document["pausedReason"], document["ratePerSecond"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return _UNREADABLE
+    well_formed = isinstance(paused, bool) and isinstance(reason, str | None) and _is_rate(rate)
+    return Control(paused, reason, rate) if well_formed else _UNREADABLE
+
+
+def _is_rate(value: object) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, int | float) and not isinstance(value, bool) and _SLOWEST <= value <= _FASTEST
+
+
+def _encode_instance(instance: SidecarInstance) -> bytes:
+    return json.dumps(
+        {
+            "name": instance.name,
+            "advertisedUrl": instance.advertised_url,
+            "brokerUrl": instance.broker_url,
+            "startedMs": instance.started_ms,
+        }
+    ).encode()
+
+
+def _decode_instance(data: bytes) -> SidecarInstance:
+    try:
+        document = json.loads(data)
+        return SidecarInstance(
+            document["name"], document["advertisedUrl"], document["brokerUrl"], document["startedMs"]
+        )
+    except (ValueError, KeyError, TypeError):
+        return SidecarInstance("unreadable", "", None, 0)

@@ -1,0 +1,344 @@
+"""The judgement: pure, total, and the only place that says "delete".
+
+Invariant: `Delete` and `DeleteOffloaded` are returned only when the ledger is what the record says it is, everything
+that could reference it was read and does not, the live owner does not use it, and it is old enough that nobody can be
+about to link it. Anything unknown waits.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from pulsar_sidecar.ledger_deletion.protect import UNKNOWN_END, spoken
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.second_phase.facts import (
+    Facts,
+    Referenced,
+    ReferencesUnknown,
+    StoredLedger,
+    UndecodableLedger,
+    Unreferenced,
+)
+from pulsar_sidecar.ledger_ownership.claims import (
+    BucketClaim,
+    Claim,
+    CompactedClaim,
+    CursorClaim,
+    DataClaim,
+    NotPulsars,
+    SchemaClaim,
+    Unrecognised,
+)
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType, OffloadContext
+from pulsar_sidecar.model.metadata import Guard
+from pulsar_sidecar.model.names import encode_cursor
+
+
+class Reason(Enum):
+    """Why a record was decided as it was; the values are what outcomes and metrics carry."""
+
+    UNREFERENCED = "unreferenced"
+    ALREADY_GONE = "already-gone"
+    IN_USE = "ledger-still-in-use"
+    MALFORMED = "malformed"
+    OTHER_CLUSTER = "other-cluster"
+    OTHER_LEDGER = "id-belongs-to-another-ledger"
+    MISMATCH = "metadata-mismatch"
+    NOT_PULSARS = "not-pulsars"
+    UNKNOWN_COMPONENT = "unknown-component"
+    REFUSED_BY_STORAGE = "refused-by-storage"
+    BOOKKEEPER_MAY_BE_SHARED = "bookkeeper-may-be-shared"
+    MAY_STILL_SHRINK = "in-use-before-list-shrinks"
+    OPERATION_RUNNING = "topic-deletion-running"
+    OWNER_STILL_USES = "owner-still-uses"
+    BROUGHT_BACK = "brought-back"
+    STILL_BEING_READ = "still-being-read"
+    TOO_YOUNG = "too-young"
+    REPLICATION_RUNNING = "replication-running"
+    METADATA_UNREADABLE = "metadata-unreadable"
+    REFERENCES_UNKNOWN = "references-unknown"
+    CHANGED_MEANWHILE = "changed-meanwhile"
+    OUTCOME_UNKNOWN = "outcome-unknown"
+    TEMPORARY_FAILURE = "temporary-failure"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The waiting times of the judgement, in milliseconds on the store's clock.
+
+    Attributes:
+        open_min_age_ms: an OPEN or IN_RECOVERY ledger younger than this is never deleted.
+        unlinked_min_age_ms: the same for kinds that Pulsar writes and closes before it links them.
+        in_use_settle_ms: how long "in use" may be an early look at a list that is about to shrink, for a record
+            that does not say more.
+        bookkeeper_exclusive: no other Pulsar cluster keeps ledgers in this BookKeeper, says the operator. Only then
+            "nothing references it" is evidence: another cluster's references cannot be seen from here.
+    """
+
+    open_min_age_ms: int
+    unlinked_min_age_ms: int
+    in_use_settle_ms: int
+    bookkeeper_exclusive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete exactly this version of the ledger's node while every guard holds."""
+
+    ledger: StoredLedger
+    guards: tuple[Guard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOffloaded:
+    """Delete the copy in tiered storage that this offload attempt made."""
+
+    context: OffloadContext
+    read: tuple[Guard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Final without deletion: acknowledge and record the reason."""
+
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLater:
+    """Reconsume later and count a try; ``delay_ms`` None means the configured delay."""
+
+    reason: Reason
+    detail: str
+    delay_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Postpone:
+    """Look again soon without counting a try: nothing failed, something is still running."""
+
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """To the dead-letter topic at once: only an operator can change what is in the way, and redrive it then."""
+
+    reason: Reason
+    detail: str
+
+
+Verdict = Delete | DeleteOffloaded | Finish | RetryLater | Postpone | SetAside
+
+LINKED_AFTER_CLOSING = (SchemaClaim, CompactedClaim, BucketClaim)
+"""Kinds that exist, closed, for a moment before any node references them (their writers link them last)."""
+
+
+def decide(facts: Facts, policy: Policy) -> Verdict:
+    """Judge one record (PIP-186 "The second phase")."""
+    own_instance = facts.record.mark.instance_id
+    if own_instance is not None and own_instance != facts.instance_id:
+        return Finish(Reason.OTHER_CLUSTER, f"the record is about {own_instance}, this is {facts.instance_id}")
+    match facts.record.ledger_type:
+        case LedgerType.LEDGER:
+            return _decide_ledger(facts, policy)
+        case LedgerType.OFFLOAD_LEDGER:
+            return _decide_offloaded(facts, policy)
+        case never:
+            assert_never(never)
+
+
+def _decide_ledger(facts: Facts, policy: Policy) -> Verdict:
+    if facts.ledger is None:
+        return Finish(Reason.ALREADY_GONE, "there is no such ledger")
+    if isinstance(facts.ledger, UndecodableLedger):
+        return RetryLater(Reason.METADATA_UNREADABLE, facts.ledger.reason)
+    stranger = _stranger(facts.record, facts.ledger)
+    if stranger is not None:
+        return stranger
+    match facts.references:
+        case ReferencesUnknown(reason):
+            return RetryLater(Reason.REFERENCES_UNKNOWN, reason)
+        case Referenced(by):
+            return _decide_in_use(facts, by, policy)
+        case Unreferenced(read):
+            return (
+                _may_be_another_clusters(facts, policy)
+                or _reason_to_wait(facts, facts.ledger, facts.references, policy)
+                or Delete(facts.ledger, read)
+            )
+        case never:
+            assert_never(never)
+
+
+def _decide_offloaded(facts: Facts, policy: Policy) -> Verdict:
+    context = facts.record.offload_context
+    if context is None:
+        return Finish(Reason.MALFORMED, "the record has no offloadContext")
+    match facts.references:
+        case ReferencesUnknown(reason):
+            return RetryLater(Reason.REFERENCES_UNKNOWN, reason)
+        case Referenced(by):
+            return _decide_in_use(facts, by, policy)
+        case Unreferenced(read):
+            return (
+                _may_be_another_clusters(facts, policy)
+                or _owner_objects(facts, facts.references)
+                or DeleteOffloaded(context, read)
+            )
+        case never:
+            assert_never(never)
+
+
+# --- is it what the record says? -----------------------------------------------------------------------------------
+
+
+def _stranger(record: PendingDeleteLedgerInfo, ledger: StoredLedger) -> Finish | None:
+    marked_ms = record.mark.created_ms
+    if marked_ms is not None and marked_ms != ledger.created_ms:
+        return Finish(Reason.OTHER_LEDGER, f"it was created at {ledger.created_ms} ms, the record means {marked_ms}")
+    claim = ledger.claim
+    if isinstance(claim, NotPulsars):
+        return Finish(Reason.NOT_PULSARS, "its metadata does not say that Pulsar made it")
+    if isinstance(claim, Unrecognised):
+        return Finish(Reason.UNKNOWN_COMPONENT, claim.reason)
+    if not matches(record, claim):
+        return Finish(Reason.MISMATCH, f"its metadata says {claim}")
+    return None
+
+
+def matches(record: PendingDeleteLedgerInfo, claim: Claim) -> bool:
+    """PIP-186 ``checkIsMatch``: whether the ledger's own metadata says what the record says."""
+    match claim:
+        case DataClaim(managed_ledger):
+            expected = LedgerComponent.MANAGED_LEDGER
+            same_owner = managed_ledger == record.topic.managed_ledger_name
+        case CursorClaim(managed_ledger, cursor):
+            expected = LedgerComponent.MANAGED_CURSOR
+            same_owner = managed_ledger == record.topic.managed_ledger_name and _same_cursor(record, cursor)
+        case SchemaClaim(schema_id):
+            expected = LedgerComponent.SCHEMA_STORAGE
+            named = record.schema_id if isinstance(record.schema_id, str) else schema_id
+            same_owner = schema_id == record.topic.schema_id == named
+        case CompactedClaim(topic):
+            expected = LedgerComponent.COMPACTED_LEDGER
+            same_owner = topic == record.topic
+        case BucketClaim(topic, subscription, _):
+            expected = LedgerComponent.DELAYED_INDEX_BUCKET
+            unnamed = record.cursor_name is None
+            same_owner = topic == record.topic and (unnamed or _same_cursor(record, encode_cursor(subscription)))
+        case never:
+            assert_never(never)
+    return record.component is expected and same_owner
+
+
+def _same_cursor(record: PendingDeleteLedgerInfo, encoded: str) -> bool:
+    return record.cursor_name is not None and encoded in (record.cursor_name, encode_cursor(record.cursor_name))
+
+
+# --- it is referenced: final, or an early look? --------------------------------------------------------------------
+
+
+def _decide_in_use(facts: Facts, by: Guard, policy: Policy) -> Verdict:
+    """The rule that neither loses nor spins (docs/decisions/0002-in-use-is-final.md)."""
+    detail = f"{by.path} at version {by.version} references it"
+    mark = facts.record.mark
+    if facts.operation_running:
+        return Postpone(Reason.OPERATION_RUNNING, detail)
+    if mark.unreferenced:
+        return Finish(Reason.IN_USE, detail)
+    if mark.marked_version is not None:
+        if by.version <= mark.marked_version:
+            return RetryLater(Reason.MAY_STILL_SHRINK, f"{detail}, it was marked at version {mark.marked_version}")
+        return Finish(Reason.IN_USE, f"{detail}, it was marked at version {mark.marked_version}")
+    # A broker that was asked before the operation's end, without an answer, may still be at work.
+    return _settle(facts, detail, policy)
+
+
+def _settle(facts: Facts, detail: str, policy: Policy) -> Verdict:
+    since = facts.now_ms if facts.in_use_since_ms is None else facts.in_use_since_ms
+    left_ms = since + policy.in_use_settle_ms - facts.now_ms
+    if left_ms <= 0:
+        return Finish(Reason.IN_USE, f"{detail}, and did so all the time it was given to change")
+    return RetryLater(Reason.MAY_STILL_SHRINK, detail, min(left_ms, policy.in_use_settle_ms))
+
+
+# --- it is not referenced: is that evidence? ------------------------------------------------------------------------
+
+
+def _may_be_another_clusters(facts: Facts, policy: Policy) -> SetAside | None:
+    if policy.bookkeeper_exclusive or facts.from_own_list:
+        return None
+    return SetAside(
+        Reason.BOOKKEEPER_MAY_BE_SHARED,
+        "nothing in this Pulsar cluster references it, but another cluster on the same BookKeeper may; if this "
+        "BookKeeper serves only this cluster, set bookkeeperExclusiveToCluster=true and redrive the record",
+    )
+
+
+# --- it is not referenced: may it go now? --------------------------------------------------------------------------
+
+
+def _reason_to_wait(facts: Facts, ledger: StoredLedger, references: Unreferenced, policy: Policy) -> Verdict | None:
+    return (
+        _brought_back(facts)
+        or _owner_objects(facts, references)
+        or _owner_may_hold_bucket(facts, ledger)
+        or _too_young(facts, ledger, policy)
+        or _replication(ledger)
+    )
+
+
+def _brought_back(facts: Facts) -> RetryLater | None:
+    until_ms = facts.protected_until_ms
+    if until_ms is None or until_ms <= facts.now_ms:
+        return None
+    detail = f"undelete brought it back; it is protected until {spoken(until_ms)}"
+    return RetryLater(Reason.BROUGHT_BACK, detail, None if until_ms >= UNKNOWN_END else until_ms - facts.now_ms)
+
+
+def _owner_objects(facts: Facts, references: Unreferenced) -> Verdict | None:
+    owner, ledger_id = facts.owner, facts.record.ledger_id
+    # The owner lists ids, not copies: what it lists then is the copy that the list entry means.
+    if owner is None or references.other_copy_listed:
+        return None
+    listed = (owner.ledgers, owner.cursor_ledgers, owner.schema_ledgers)
+    if any(ledger_id in ledgers for ledgers in listed) or ledger_id == owner.compacted_ledger:
+        return _wait(facts, Reason.OWNER_STILL_USES, f"{owner.broker} has the topic loaded and lists the ledger")
+    if ledger_id in owner.reading:
+        return _wait(facts, Reason.STILL_BEING_READ, f"a cursor on {owner.broker} stands on the ledger")
+    return None
+
+
+def _owner_may_hold_bucket(facts: Facts, ledger: StoredLedger) -> Verdict | None:
+    # A tracker keeps using a bucket whose pointer it failed to store, and no call shows what it keeps in memory.
+    if not isinstance(ledger.claim, BucketClaim) or facts.owner is None:
+        return None
+    if encode_cursor(ledger.claim.subscription) not in facts.owner.cursors:
+        return None
+    return _wait(facts, Reason.OWNER_STILL_USES, f"{facts.owner.broker} has the subscription's delayed index loaded")
+
+
+def _wait(facts: Facts, reason: Reason, detail: str) -> Verdict:
+    return Postpone(reason, detail) if facts.operation_running else RetryLater(reason, detail)
+
+
+def _too_young(facts: Facts, ledger: StoredLedger, policy: Policy) -> RetryLater | None:
+    min_age_ms = 0
+    if ledger.metadata.state is not LedgerState.CLOSED:
+        min_age_ms = policy.open_min_age_ms
+    if isinstance(ledger.claim, LINKED_AFTER_CLOSING):
+        min_age_ms = max(min_age_ms, policy.unlinked_min_age_ms)
+    age_ms = max(0, facts.now_ms - ledger.created_ms)
+    if age_ms >= min_age_ms:
+        return None
+    detail = f"{ledger.metadata.state.name} and {age_ms} ms old, it must be {min_age_ms} ms old"
+    return RetryLater(Reason.TOO_YOUNG, detail, min_age_ms - age_ms)
+
+
+def _replication(ledger: StoredLedger) -> RetryLater | None:
+    if not ledger.replication_locked:
+        return None
+    return RetryLater(Reason.REPLICATION_RUNNING, "its copies are being repaired")

@@ -1,0 +1,354 @@
+"""Two-phase topic deletion: record every referenced ledger, then have the broker delete the topic, until it is done.
+
+The operation's node is the promise: while it exists some sidecar goes on, and consumers hold records of ledgers that
+are still referenced. It ends in one of two ways only: the marked incarnations are gone from the metadata store, or a
+broker refused.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
+from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
+from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.ledger_deletion.topic_deletion.broker_deletion import BrokerDeletion
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+    MAX_NODE_BYTES,
+    OPERATIONS,
+    HeldOperation,
+    Operation,
+    OperationEndedError,
+    decode_operation,
+    driver_path,
+    encode_operation,
+    operation_path,
+    write_operation,
+)
+from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
+from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_protection import ShadowProtection
+from pulsar_sidecar.ledger_ownership.partitions import partition_count
+from pulsar_sidecar.ledger_ownership.paths import partitioned_topic_path
+from pulsar_sidecar.model.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    DataLossError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PermanentError,
+    TemporaryError,
+    UndecodableError,
+)
+from pulsar_sidecar.model.ids import OperationId
+from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore, Node
+from pulsar_sidecar.model.names import TopicName
+
+_FIRST_BACKOFF_MS = 1_000
+_LONGEST_BACKOFF_MS = 60_000
+_MOST_DOUBLINGS = 6
+_HEAD_START_MS = 10_000
+"""For so long a new operation is left to the sidecar that began it."""
+_END_TRIES = 3
+
+
+class TopicDeleter:
+    """Begins, drives and ends topic deletions."""
+
+    def __init__(
+        self,
+        sidecar: str,
+        store: MetadataStore,
+        recorder: Recorder,
+        admin: TopicAdmin,
+        steps: Steps,
+        max_node_bytes: int = MAX_NODE_BYTES,
+    ) -> None:
+        self._sidecar = sidecar
+        self._store = store
+        self._recorder = recorder
+        self._admin = admin
+        self._broker = BrokerDeletion(store, admin)
+        self._shadows = ShadowProtection(store, admin)
+        self._steps = steps
+        self._max_node_bytes = max_node_bytes
+        self._driving: set[OperationId] = set()
+
+    def begin(
+        self,
+        operation_id: OperationId,
+        topic: TopicName,
+        *,
+        partitioned: bool,
+        force: bool,
+        requested_by: str | None,
+        source_data_loss_confirmed: bool = False,
+    ) -> HeldOperation:
+        """Make the promise: create the operation's node, held by this sidecar.
+
+        Raises:
+            NotFoundError: there is no such partitioned topic.
+            DataLossError: the topic is a shadow, or the source of one and the caller did not confirm the loss.
+        """
+        partitions = self._partitions(topic) if partitioned else None
+        now_ms = self._store.now_ms()
+        unborn = Operation(
+            operation_id=operation_id,
+            topic=topic,
+            partitions=partitions,
+            force=force,
+            requested_by=requested_by,
+            requested_ms=now_ms,
+            incarnations={},
+            not_before_ms=now_ms + _HEAD_START_MS,
+            source_data_loss_confirmed=source_data_loss_confirmed,
+        )
+        objection = self._objection(unborn)
+        operation = replace(unborn, last_reason=objection, incarnations=self._recorder.incarnations(unborn.node_paths))
+        with self._steps.taking(Step.OPERATION_CREATED):
+            node = self._store.create(operation_path(operation_id), encode_operation(operation, self._max_node_bytes))
+        if self._hold(node) is None:
+            raise TemporaryError(f"another sidecar goes on with the topic deletion {operation_id} already")
+        self._driving.add(operation_id)
+        return HeldOperation(operation, node.version)
+
+    def _objection(self, unborn: Operation) -> str | None:
+        """Why brokers cannot be asked now. The promise is made all the same: each attempt looks again and waits."""
+        try:
+            self._shadows.check(unborn)
+        except UndecodableError:
+            raise
+        except (TemporaryError, OutcomeUnknownError) as error:
+            return str(error)
+        return None
+
+    def attempt(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
+        """Record what is referenced, ask the broker once, look at what is left.
+
+        Answers DONE (and the node is gone) or RUNNING. Raises `BrokerRefusedError`, `NotFoundError` or another
+        permanent error when the broker refused: then the operation has ended too. After any error the operation is
+        free for whoever comes next.
+        """
+        try:
+            return self._attempt(held)
+        except BaseException:
+            self._driving.discard(held.operation.operation_id)
+            raise
+
+    def _attempt(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
+        try:
+            if self._over(held.operation):
+                return self._done(held)
+            held = self._with_new_partitions(held)
+            # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
+            self._shadows.refuse_shadow(held.operation)
+            held = self._about_to_ask(self._recorder.record(held, partial(self._load, held.operation)))
+            self._shadows.check(held.operation)
+            # After the look for shadows, which may take long: until then an earlier request may have done its work.
+            if self._vanished(held.operation):
+                return self._done(held)
+            with self._steps.taking(Step.BROKER_ASKED):
+                self._broker.ask(held.operation)
+            left = self._left(held.operation)
+        except OperationEndedError:
+            return self._ended_elsewhere(held)
+        except DataLossError:
+            self.end(held.operation)
+            raise
+        except (TemporaryError, OutcomeUnknownError, ConflictError) as error:
+            return self._left_running(held, str(error)), OperationState.RUNNING
+        except PermanentError:
+            self.end(held.operation)
+            raise
+        if left:
+            return self._left_running(held, f"{left[0]} is still there"), OperationState.RUNNING
+        return self._done(held)
+
+    def _done(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
+        self.end(held.operation)
+        return held, OperationState.DONE
+
+    def _ended_elsewhere(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
+        self._driving.discard(held.operation.operation_id)
+        if self._left(held.operation):
+            raise ConflictError("another sidecar took this topic deletion over, and its broker refused it")
+        return held, OperationState.DONE
+
+    def end(self, operation: Operation) -> None:
+        """Withdraw the promise: from now on "in use" becomes final for its records.
+
+        Raises:
+            TemporaryError: the node could not be removed, so the operation goes on.
+        """
+        for _ in range(_END_TRIES):
+            self._let_go(operation.operation_id)
+            with self._steps.taking(Step.OPERATION_ENDED):
+                result = self._store.delete(operation_path(operation.operation_id))
+            if result in (DeletionResult.DELETED, DeletionResult.GONE):
+                self._driving.discard(operation.operation_id)
+                return
+        raise TemporaryError(f"the end of the topic deletion {operation.operation_id} could not be noted; it goes on")
+
+    def release(self, operation: Operation) -> None:
+        """Let any sidecar go on with it."""
+        self._driving.discard(operation.operation_id)
+        self._let_go(operation.operation_id)
+
+    def _let_go(self, operation_id: OperationId) -> None:
+        with self._steps.taking(Step.OPERATION_RELEASED):
+            self._store.delete(driver_path(operation_id))
+
+    def take_due(self) -> HeldOperation | None:
+        """Take over one deletion that nobody works on and whose next attempt is due; None when there is none."""
+        now_ms = self._store.now_ms()
+        for operation_id in self._store.children(OPERATIONS) or []:
+            held = self._take(OperationId(operation_id), now_ms)
+            if held is not None:
+                return held
+        return None
+
+    def running(self) -> list[TopicDeletionStatus]:
+        """The deletions that have not ended, as far as this version can read them."""
+        names = self._store.children(OPERATIONS) or []
+        nodes = self._store.read_many([operation_path(OperationId(name)) for name in names])
+        operations = [_decoded(node.data) for node in nodes if node is not None]
+        return [
+            operation.status(OperationState.RUNNING, operation.last_reason)
+            for operation in operations
+            if operation is not None
+        ]
+
+    # --- taking over ------------------------------------------------------------------------------------------------
+
+    def _take(self, operation_id: OperationId, now_ms: int) -> HeldOperation | None:
+        node = self._store.read(operation_path(operation_id))
+        if node is None:
+            return None
+        if not node.data:
+            with self._steps.taking(Step.OPERATION_ENDED):
+                self._store.delete(operation_path(operation_id), node.version)
+            return None
+        operation = _decoded(node.data)
+        current = self._hold(node) if operation is not None and operation.not_before_ms <= now_ms else None
+        if current is None:
+            return None
+        held = HeldOperation(decode_operation(current.data), current.version)
+        if not held.operation.incarnations:
+            # Nothing was marked and nobody waits for the broker's answer: a topic of that name now is another one.
+            self.end(held.operation)
+            return None
+        self._driving.add(operation_id)
+        return held
+
+    def _hold(self, node: Node) -> Node | None:
+        """Become its driver; its node as it is then, or None where somebody else drives it or has ended it."""
+        operation_id = OperationId(node.path.rpartition("/")[2])
+        if not self._is_free(operation_id):
+            return None
+        current = self._store.read(node.path)
+        if current is None or current.created_order != node.created_order:
+            self._withdraw_leftover(operation_id)
+            return None
+        return current
+
+    def _is_free(self, operation_id: OperationId) -> bool:
+        """Whether nobody drove it; then this sidecar does."""
+        path = driver_path(operation_id)
+        driver = self._store.read(path)
+        if driver is not None:
+            if driver.data != self._sidecar.encode() or operation_id in self._driving:
+                return False
+            # This sidecar's own, but nobody drives: an answer was lost, or an earlier process of that name died.
+            self._let_go(operation_id)
+        try:
+            with self._steps.taking(Step.OPERATION_HELD):
+                self._store.create(path, self._sidecar.encode(), ephemeral=True)
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def _withdraw_leftover(self, operation_id: OperationId) -> None:
+        # Creating the driver's node re-created a parent that had just ended.
+        self._let_go(operation_id)
+        with self._steps.taking(Step.OPERATION_ENDED):
+            self._store.delete(operation_path(operation_id))
+
+    # --- asking the broker ------------------------------------------------------------------------------------------
+
+    def _about_to_ask(self, held: HeldOperation) -> HeldOperation:
+        operation = replace(held.operation, attempts=held.operation.attempts + 1)
+        with self._steps.taking(Step.ATTEMPT_COUNTED):
+            return write_operation(self._store, operation, held.version, self._max_node_bytes)
+
+    def _load(self, operation: Operation) -> None:
+        """Have the topic loaded when the broker is asked to delete it, as well as that can be done.
+
+        A broker that becomes the owner of a bundle loads its topics by itself (``PulsarService.loadNamespaceTopics``).
+        If a deletion makes it the owner, it opens the managed ledger and deletes it at the same time, and the ledger
+        that opening creates is then linked to nothing. A loaded topic is fenced first, and what loading has created is
+        recorded with the rest.
+        """
+        for topic in operation.topics if operation.incarnations else ():
+            try:
+                with self._steps.taking(Step.TOPIC_LOADED):
+                    self._admin.load_topic(topic)
+            except PermanentError:
+                continue
+            except (TemporaryError, OutcomeUnknownError):
+                return
+
+    def _over(self, operation: Operation) -> bool:
+        # Asking again could hit a topic that was created again under the same name.
+        return self._vanished(operation) or (not operation.incarnations and operation.attempts > 0)
+
+    def _vanished(self, operation: Operation) -> bool:
+        return bool(operation.incarnations) and not self._left(operation)
+
+    def _left(self, operation: Operation) -> list[str]:
+        now = self._recorder.incarnations(operation.node_paths)
+        return [path for path, order in operation.incarnations.items() if now.get(path) == order]
+
+    def _with_new_partitions(self, held: HeldOperation) -> HeldOperation:
+        """Mark partitions that came into being since: they belong to the same partitioned topic while its node stays.
+
+        The node is read before and after, so that partitions of a topic that was created again are never taken along.
+        """
+        operation = held.operation
+        path = partitioned_topic_path(operation.topic)
+        node = self._store.read(path) if operation.partitioned else None
+        if node is None or node.created_order != operation.incarnations.get(path):
+            return held
+        grown = replace(operation, partitions=max(operation.partitions or 0, partition_count(node.data)))
+        incarnations = self._recorder.incarnations(grown.node_paths)
+        if incarnations.get(path) != node.created_order:
+            return held
+        after = self._store.read(path)
+        if after is None or after.created_order != node.created_order:
+            return held
+        return replace(held, operation=replace(grown, incarnations={**operation.incarnations, **incarnations}))
+
+    def _left_running(self, held: HeldOperation, reason: str) -> HeldOperation:
+        """Note why it goes on and when, as well as that can be done; whoever holds the newest version decides."""
+        path = operation_path(held.operation.operation_id)
+        try:
+            node = self._store.read(path)
+            if node is None:
+                return held
+            current = decode_operation(node.data)
+            backoff_ms = min(_FIRST_BACKOFF_MS * 2 ** min(current.attempts, _MOST_DOUBLINGS), _LONGEST_BACKOFF_MS)
+            later = replace(current, last_reason=reason, not_before_ms=self._store.now_ms() + backoff_ms)
+            with self._steps.taking(Step.ATTEMPT_PUT_OFF):
+                return write_operation(self._store, later, node.version, self._max_node_bytes)
+        except (TemporaryError, OutcomeUnknownError, ConflictError):
+            return held
+
+    def _partitions(self, topic: TopicName) -> int:
+        node = self._store.read(partitioned_topic_path(topic))
+        if node is None:
+            raise NotFoundError("Partitioned Topic Metadata not found")
+        return partition_count(node.data)
+
+
+def _decoded(data: bytes) -> Operation | None:
+    try:
+        return decode_operation(data)
+    except UndecodableError:
+        return None

@@ -1,0 +1,152 @@
+"""The first phase's list: every ledger that a topic references, as records (PIP-186 "The first phase").
+
+Pure: what was read goes in, records come out. Each record has a key that stays the same from one attempt to the next,
+so that a resumed first phase knows what it has recorded already.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_ownership.references import CursorReferences, LedgerReference, ManagedLedgerReferences
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, TopicName, encode_cursor, java_url_decode
+
+
+@dataclass(frozen=True, slots=True)
+class TopicReferences:
+    """Every ledger that one topic's metadata references.
+
+    Its schema's are apart (`schema_records`), because partitions share them.
+    """
+
+    topic: TopicName
+    managed_ledger: ManagedLedgerReferences
+    cursors: Mapping[CursorName, CursorReferences] = field(default_factory=dict)
+    compacted_ledgers: frozenset[LedgerId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerBirth:
+    """What a ledger's own node says of it.
+
+    Attributes:
+        created_ms: tells it from a later ledger with the same id.
+        length_bytes: how much waits to be freed.
+        entries_of: the managed ledger whose entries it holds; None where it says nothing of that or another thing.
+    """
+
+    created_ms: int
+    length_bytes: int
+    entries_of: ManagedLedgerName | None = None
+
+
+def records_of(
+    references: TopicReferences, births: Mapping[LedgerId, LedgerBirth], mark: Mark
+) -> list[PendingDeleteLedgerInfo]:
+    """One record per ledger and storage, in ascending order of ledger id.
+
+    A ledger that lives both in BookKeeper and in tiered storage gets two (PIP-186 "ledgerType").
+    """
+    records = [
+        *_data_records(references),
+        *_cursor_records(references),
+        *(
+            _record(references.topic, LedgerComponent.COMPACTED_LEDGER, ledger_id)
+            for ledger_id in references.compacted_ledgers
+        ),
+    ]
+    return [_born(record, births, mark) for record in sorted(records, key=lambda record: record.ledger_id)]
+
+
+def schema_records(
+    topic: TopicName, ledger_ids: Iterable[LedgerId], births: Mapping[LedgerId, LedgerBirth], mark: Mark
+) -> list[PendingDeleteLedgerInfo]:
+    """One record per version of the topic's schema."""
+    records = (
+        PendingDeleteLedgerInfo(
+            topic, LedgerComponent.SCHEMA_STORAGE, LedgerType.LEDGER, ledger_id, schema_id=topic.schema_id
+        )
+        for ledger_id in sorted(ledger_ids)
+    )
+    return [_born(record, births, mark) for record in records]
+
+
+def ledger_ids_of(references: TopicReferences) -> set[LedgerId]:
+    """Every ledger id the topic references."""
+    cursors = references.cursors.values()
+    return (
+        set(references.managed_ledger.ledgers)
+        | {cursor.cursor_ledger for cursor in cursors if cursor.cursor_ledger is not None}
+        | {ledger_id for cursor in cursors for ledger_id in cursor.buckets.values()}
+        | references.compacted_ledgers
+    )
+
+
+def record_key(record: PendingDeleteLedgerInfo) -> str:
+    """What makes two records of one first phase the same record."""
+    offload = record.offload_context
+    if record.ledger_type is LedgerType.LEDGER or offload is None:
+        return str(record.ledger_id)
+    # A failed offload is tried again under another id, and leaves a copy of its own.
+    return f"{record.ledger_id}o{offload.uid_msb:x}.{offload.uid_lsb:x}"
+
+
+def _data_records(references: TopicReferences) -> Iterable[PendingDeleteLedgerInfo]:
+    for ledger_id, entry in references.managed_ledger.ledgers.items():
+        if _in_bookkeeper(entry):
+            yield _record(references.topic, LedgerComponent.MANAGED_LEDGER, ledger_id)
+        if entry.offload is not None:
+            yield PendingDeleteLedgerInfo(
+                references.topic,
+                LedgerComponent.MANAGED_LEDGER,
+                LedgerType.OFFLOAD_LEDGER,
+                ledger_id,
+                offload_context=entry.offload,
+            )
+
+
+def _in_bookkeeper(entry: LedgerReference) -> bool:
+    return entry.offload is None or not entry.offload.bookkeeper_deleted
+
+
+def _cursor_records(references: TopicReferences) -> Iterable[PendingDeleteLedgerInfo]:
+    for encoded, cursor in references.cursors.items():
+        subscription = _subscription(encoded)
+        if cursor.cursor_ledger is not None:
+            yield _record(references.topic, LedgerComponent.MANAGED_CURSOR, cursor.cursor_ledger, subscription)
+        for ledger_id in cursor.buckets.values():
+            yield _record(references.topic, LedgerComponent.DELAYED_INDEX_BUCKET, ledger_id, subscription)
+
+
+def _subscription(cursor: CursorName) -> str:
+    """The decoded name, or the cursor's own where that would not lead back to it."""
+    try:
+        decoded = java_url_decode(cursor)
+    except UnicodeError:
+        return cursor
+    return decoded if encode_cursor(decoded) == cursor else cursor
+
+
+def _record(
+    topic: TopicName, component: LedgerComponent, ledger_id: LedgerId, cursor_name: str | None = None
+) -> PendingDeleteLedgerInfo:
+    return PendingDeleteLedgerInfo(topic, component, LedgerType.LEDGER, ledger_id, cursor_name=cursor_name)
+
+
+def _born(
+    record: PendingDeleteLedgerInfo, births: Mapping[LedgerId, LedgerBirth], mark: Mark
+) -> PendingDeleteLedgerInfo:
+    birth = births.get(record.ledger_id)
+    if birth is None or record.ledger_type is LedgerType.OFFLOAD_LEDGER:
+        return record.marked(mark)
+    return record.marked(
+        Mark(
+            operation_id=mark.operation_id,
+            instance_id=mark.instance_id,
+            requested_by=mark.requested_by,
+            created_ms=birth.created_ms,
+            length_bytes=birth.length_bytes,
+        )
+    )

@@ -1,0 +1,210 @@
+"""The report: whole in itself, truthful, and safe with whatever names a cluster has."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pulsar_sidecar.audit.results.ages import AGE_LABELS, age_label
+from pulsar_sidecar.audit.results.charts import Bar, Point, bars, columns, line
+from pulsar_sidecar.audit.results.extracts import extract_of
+from pulsar_sidecar.audit.results.metrics_text import metrics_text
+from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract, report_html
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard, Look, Unseen
+from pulsar_sidecar.audit.results.verdicts import Verdict, conclude
+from pulsar_sidecar.audit.results.wording import said_age, said_bytes, said_count, said_time
+
+from tests.unit.audit.findings import (
+    DAY_MS,
+    STORE_TIME_MS,
+    missing,
+    missing_table,
+    orphan,
+    orphan_table,
+    summary,
+    unattributed,
+    unattributed_table,
+    usage,
+    usage_table,
+)
+
+_HOSTILE = '<script>alert("1")</script>&'
+_ORPHANS = [orphan(number, tenant=_HOSTILE if number == 3 else "public") for number in range(1, 80)]
+_FAILED = Guard("share", False, "40 %", "5 %", "too many ledgers at once")
+
+
+def _page(written: AuditSummary) -> str:
+    extract = extract_of(
+        orphan_table([orphan(3, topic=f"persistent://public/default/{_HOSTILE}"), *_ORPHANS[4:]]),
+        missing_table([missing(number) for number in range(60)]),
+        unattributed_table([unattributed(7)]),
+        usage_table([usage(_HOSTILE), usage("b", bytes=5)]),
+    )
+    return report_html(written, extract, "audits/monday")
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_loads_nothing_and_runs_nothing() -> None:
+    page = _page(replace(summary(_ORPHANS), missing=60, unattributed=Count(1, 77)))
+    tags = _Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert tags.seen & {"script", "link", "img", "iframe", "object"} == set()
+    addresses = [
+        value for name, value in tags.attributes if name in {"src", "href", "data", "style"} or "http" in value
+    ]
+    assert set(addresses) == {"http://www.w3.org/2000/svg"}
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_every_plot_is_well_formed_and_says_in_words_what_it_shows() -> None:
+    history = [
+        Look(f"a{day}", STORE_TIME_MS + day * DAY_MS, Count(9, 9), Count(day, 5), Count(), day, 0) for day in (0, 1)
+    ]
+    page = _page(replace(summary(_ORPHANS), history=tuple(history)))
+    plots = [ElementTree.fromstring(svg) for svg in re.findall("<svg.*?</svg>", page, re.DOTALL)]
+    assert len(plots) == 11
+    for plot in plots:
+        texts = {part.tag.rpartition("}")[2]: part.text for part in list(plot)[:2]}
+        assert plot.get("role") == "img"
+        assert texts["title"]
+        assert texts["desc"]
+
+
+def test_what_could_not_be_seen_stands_before_everything_but_the_verdict() -> None:
+    unseen = (Unseen("offloaded objects", 12, "they are not judged"),)
+    page = _page(replace(summary(_ORPHANS), unseen=unseen))
+    heads = re.findall("<h2>(.*?)</h2>", page)
+    assert heads[0] == "What could not be seen"
+    assert "they are not judged" in page
+    assert "Nothing that this version knows of was left out" in _page(replace(summary(), unseen=()))
+
+
+def test_the_plans_hash_and_the_next_command_are_there_only_if_there_is_a_plan() -> None:
+    written = summary(_ORPHANS)
+    assert written.plan is not None
+    assert written.plan.sha256 in _page(written)
+    assert "audit apply audits/monday" in _page(written)
+    stopped = replace(written, plan=None, guards=(_FAILED,))
+    assert written.plan.sha256 not in _page(stopped)
+    assert "too many ledgers at once" in _page(stopped)
+    assert "FAILED" in _page(stopped)
+    empty = replace(written, plan=replace(written.plan, rows=0, bytes=0))
+    assert written.plan.sha256 not in _page(empty)
+
+
+def test_long_tables_are_cut_and_say_so() -> None:
+    page = _page(replace(summary(_ORPHANS), missing=60))
+    assert f"{EXTRACT_ROWS} of 60" in page
+    assert f"{EXTRACT_ROWS} of {len(_ORPHANS)}" in page
+
+
+def test_many_tenants_become_others() -> None:
+    tenants = {f"tenant-{number:02}": Count(1, 100 - number) for number in range(40)}
+    page = _page(replace(summary(_ORPHANS), existing_by_tenant=tenants))
+    assert "25 others" in page
+    assert "tenant-14:" in page
+    assert "tenant-15:" not in page
+
+
+def test_a_clean_audit_has_no_tables_of_findings() -> None:
+    page = report_html(summary(), Extract())
+    assert "There are none." in page
+    assert "do not exist" not in page
+
+
+def test_an_extract_holds_the_longest_first_and_no_metadata() -> None:
+    rows = [orphan(number, length_bytes=None if number % 5 == 0 else number) for number in range(1, 90)]
+    extract = extract_of(orphan_table(rows), missing_table([]), unattributed_table([]), usage_table([]))
+    ids = [row["ledger_id"] for row in extract.orphans]
+    assert ids == [number for number in range(89, 0, -1) if number % 5][:EXTRACT_ROWS]
+    assert "metadata" not in extract.orphans[0]
+
+
+@pytest.mark.parametrize("plot", [bars("t", [Bar("a", 0, "0")]), columns("t", []), line("t", [Point("d", 0, "0")])])
+def test_plots_of_nothing_are_plots(plot: str) -> None:
+    assert "nan" not in ElementTree.tostring(ElementTree.fromstring(plot), "unicode")
+
+
+@pytest.mark.parametrize(
+    ("written", "verdict", "next_step"),
+    [
+        (summary(), Verdict.CLEAN, "nothing to do"),
+        (summary(_ORPHANS), Verdict.PLAN, "audit apply DIR"),
+        (summary([orphan(1, standing="first-look")]), Verdict.FINDINGS, "--previous DIR"),
+        (summary([orphan(1, standing="unproven")]), Verdict.FINDINGS, "audit show DIR"),
+        (replace(summary(), missing=1), Verdict.FINDINGS, "audit show DIR"),
+        (replace(summary(_ORPHANS), plan=None, guards=(_FAILED,)), Verdict.STOPPED, "nothing of this one"),
+        (replace(summary(_ORPHANS), guards=(_FAILED,)), Verdict.STOPPED, "nothing of this one"),
+    ],
+)
+def test_a_verdict_and_what_to_do_next(written: AuditSummary, verdict: Verdict, next_step: str) -> None:
+    conclusion = conclude(written, "DIR")
+    assert conclusion.verdict is verdict
+    assert next_step in conclusion.next_step
+
+
+def test_metrics_are_read_by_prometheus_own_parser() -> None:
+    written = replace(summary(_ORPHANS), cluster_name='a"b\\c', missing=2, guards=(_FAILED,))
+    families = {family.name: family for family in text_string_to_metric_families(metrics_text(written))}
+    samples = {name: [(s.labels, s.value) for s in family.samples] for name, family in families.items()}
+    cluster = {"cluster": 'a"b\\c'}
+    assert samples["pulsar_sidecar_audit_timestamp_seconds"] == [(cluster, STORE_TIME_MS / 1000)]
+    assert samples["pulsar_sidecar_audit_missing_ledger_references"] == [(cluster, 2)]
+    assert samples["pulsar_sidecar_audit_orphan_ledgers"] == [({**cluster, "standing": "condemned"}, len(_ORPHANS))]
+    assert samples["pulsar_sidecar_audit_guard_passed"] == [({**cluster, "guard": "share"}, 0)]
+    assert samples["pulsar_sidecar_audit_plan_ledgers"] == [(cluster, len(_ORPHANS))]
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (None, "unknown"),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (2**40, "1.0 TiB"),
+        (2**75, "32768.0 EiB"),
+    ],
+)
+def test_sizes_in_words(size: int | None, said: str) -> None:
+    assert said_bytes(size) == said
+
+
+def test_ages_counts_and_times_in_words() -> None:
+    assert [said_age(age) for age in (None, 5, 59_999, 3_600_000, 2 * DAY_MS)] == [
+        "unknown", "less than a second", "59 seconds", "1 hour", "2 days",
+    ]  # fmt: skip
+    assert [said_count(count, "ledger") for count in (0, 1, 1234)] == ["0 ledgers", "1 ledger", "1,234 ledgers"]
+    assert said_time(0) == "1970-01-01 00:00:00 UTC"
+    assert said_time(None) == "unknown"
+
+
+def test_every_age_has_one_of_the_labels() -> None:
+    labels = [age_label(age) for age in (None, 0, DAY_MS - 1, DAY_MS, 10**13)]
+    assert labels == ["unknown", "under 1 hour", "1 to 24 hours", "1 to 3 days", "over 365 days"]
+    assert set(labels) <= set(AGE_LABELS)

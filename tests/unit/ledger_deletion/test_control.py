@@ -1,0 +1,171 @@
+"""The switches that all sidecars share, and the register of who is there."""
+
+import json
+
+import pytest
+from pulsar_sidecar.ledger_deletion.control import CONTROL, INSTANCES, ControlPanel, Register
+from pulsar_sidecar.ledger_deletion.service import Control, SidecarInstance
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, OutcomeUnknownError, TemporaryError
+
+from tests.fakes.metadata import FakeMetadataStore
+
+OWN = SidecarInstance("sidecar-1", "http://127.0.0.1:8750", "http://127.0.0.1:8080", 5)
+
+
+@pytest.fixture
+def store() -> FakeMetadataStore:
+    return FakeMetadataStore()
+
+
+# --- switches ----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_node_everything_runs(store: FakeMetadataStore) -> None:
+    assert ControlPanel(store).read() == Control()
+
+
+def test_every_sidecar_sees_the_same_switches(store: FakeMetadataStore) -> None:
+    one, two = ControlPanel(store), ControlPanel(store.other_session())
+    assert one.pause("maintenance") == Control(paused=True, paused_reason="maintenance")
+    assert two.limit_rate(2.5) == Control(paused=True, paused_reason="maintenance", rate_per_second=2.5)
+    assert one.read() == two.read()
+    assert two.resume() == Control(rate_per_second=2.5)
+    assert one.limit_rate(None) == Control() == two.read()
+
+
+def test_a_change_in_between_is_not_overwritten(store: FakeMetadataStore) -> None:
+    other = ControlPanel(store.other_session())
+    store.before("create", lambda: other.limit_rate(7.0) and None)
+    assert ControlPanel(store).pause("now") == Control(True, "now", 7.0)
+    store.before("write", lambda: other.limit_rate(8.0) and None)
+    assert ControlPanel(store).resume() == Control(rate_per_second=8.0)
+
+
+def test_a_node_that_vanishes_in_between_is_made_again(store: FakeMetadataStore) -> None:
+    panel = ControlPanel(store)
+    panel.pause("x")
+    store.before("write", lambda: store.remove(CONTROL))
+    assert panel.limit_rate(3) == Control(rate_per_second=3)
+
+
+def test_others_that_never_stop_are_a_temporary_failure(store: FakeMetadataStore) -> None:
+    other = ControlPanel(store.other_session())
+    other.pause("x")
+    store.before("write", lambda: other.limit_rate(7.0) and None, times=-1)
+    with pytest.raises(TemporaryError, match="again"):
+        ControlPanel(store).resume()
+
+
+def test_a_lost_answer_is_passed_on(store: FakeMetadataStore) -> None:
+    store.lose_answer_next("create", applied=True)
+    with pytest.raises(OutcomeUnknownError):
+        ControlPanel(store).pause("x")
+    assert ControlPanel(store).read().paused
+
+
+@pytest.mark.parametrize(
+    "rate", [0, -1, float("nan"), float("inf"), -0.0, 1e-300, 10**400, True, "5"], ids=lambda rate: repr(rate)[:8]
+)
+def test_a_rate_that_is_none_is_refused_and_changes_nothing(store: FakeMetadataStore, rate: float) -> None:
+    with pytest.raises(InvalidInputError):
+        ControlPanel(store).limit_rate(rate)
+    assert store.peek(CONTROL) is None
+
+
+GOOD = {"paused": False, "pausedReason": None, "ratePerSecond": None}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        GOOD | {"paused": "no"},
+        GOOD | {"paused": 0},
+        GOOD | {"pausedReason": 5},
+        GOOD | {"ratePerSecond": "5"},
+        GOOD | {"ratePerSecond": 0},
+        GOOD | {"ratePerSecond": -1},
+        GOOD | {"ratePerSecond": True},
+        GOOD | {"ratePerSecond": float("nan")},
+        GOOD | {"ratePerSecond": 10**400},
+        {},
+        [],
+        7,
+        None,
+    ],
+    ids=lambda document: repr(document)[-60:],
+)
+def test_switches_that_cannot_be_read_mean_paused(store: FakeMetadataStore, document: object) -> None:
+    store.put(CONTROL, json.dumps(document).encode())
+    control = ControlPanel(store).read()
+    assert control.paused
+    assert CONTROL in (control.paused_reason or "")
+    assert control.rate_per_second is None
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"[" * 100_000])
+def test_bytes_that_are_no_switches_mean_paused_until_resumed(store: FakeMetadataStore, data: bytes) -> None:
+    store.put(CONTROL, data)
+    panel = ControlPanel(store)
+    assert panel.read().paused
+    assert panel.resume() == Control() == panel.read()
+
+
+# --- register ----------------------------------------------------------------------------------------------------
+
+
+def test_who_is_there_is_seen_by_all(store: FakeMetadataStore) -> None:
+    second = SidecarInstance("sidecar-2", "http://127.0.0.1:8751", None, 6)
+    Register(store, OWN).keep()
+    other = Register(store.other_session(), second)
+    other.keep()
+    assert other.instances() == (OWN, second)
+
+
+def test_a_session_that_ends_takes_the_registration_along_and_it_is_renewed(store: FakeMetadataStore) -> None:
+    register = Register(store, OWN)
+    register.keep()
+    register.keep()
+    store.end_session()
+    assert register.instances() == ()
+    register.keep()
+    assert register.instances() == (OWN,)
+
+
+def test_another_sidecar_of_the_same_name_is_a_conflict(store: FakeMetadataStore) -> None:
+    Register(store, OWN).keep()
+    twin = SidecarInstance(OWN.name, OWN.advertised_url, OWN.broker_url, OWN.started_ms + 1)
+    with pytest.raises(ConflictError, match="instanceName"):
+        Register(store.other_session(), twin).keep()
+
+
+def test_a_registration_made_in_between_is_looked_at_next_time(store: FakeMetadataStore) -> None:
+    other = store.other_session()
+    twin = SidecarInstance(OWN.name, "http://10.0.0.1:8750", None, 9)
+    store.before("create", lambda: Register(other, twin).keep())
+    register = Register(store, OWN)
+    register.keep()
+    with pytest.raises(ConflictError):
+        register.keep()
+
+
+def test_leaving(store: FakeMetadataStore) -> None:
+    register = Register(store, OWN)
+    register.keep()
+    register.withdraw()
+    register.withdraw()
+    assert register.instances() == ()
+
+
+def test_one_that_leaves_while_the_list_is_read_is_left_out(store: FakeMetadataStore) -> None:
+    Register(store, OWN).keep()
+    store.before("read_many", lambda: store.remove(f"{INSTANCES}/{OWN.name}"))
+    assert Register(store, OWN).instances() == ()
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"7", b"\xff"])
+def test_a_registration_of_another_version_harms_nobody(store: FakeMetadataStore, data: bytes) -> None:
+    store.put(f"{INSTANCES}/strange", data)
+    Register(store, OWN).keep()
+    found = Register(store, OWN).instances()
+    assert OWN in found
+    assert [instance.broker_url for instance in found if instance != OWN] == [None]

@@ -1,0 +1,527 @@
+"""The judgement: a table of every kind against everything that may be true of it, and what holds in all of them."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+    LINKED_AFTER_CLOSING,
+    Delete,
+    DeleteOffloaded,
+    Finish,
+    Policy,
+    Postpone,
+    Reason,
+    RetryLater,
+    Verdict,
+    decide,
+    matches,
+)
+from pulsar_sidecar.ledger_deletion.second_phase.facts import (
+    Facts,
+    Referenced,
+    ReferencesUnknown,
+    StoredLedger,
+    UndecodableLedger,
+    Unreferenced,
+)
+from pulsar_sidecar.ledger_ownership.claims import (
+    BucketClaim,
+    Claim,
+    CompactedClaim,
+    CursorClaim,
+    DataClaim,
+    NotPulsars,
+    SchemaClaim,
+    Unrecognised,
+)
+from pulsar_sidecar.model.ids import LedgerId, NodeVersion
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
+from pulsar_sidecar.model.metadata import Guard
+from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, SchemaId, encode_cursor
+
+from tests.unit.ledger_deletion.cases import (
+    BUCKET_KEY,
+    CLAIMS,
+    CONTEXT,
+    CREATED_MS,
+    GUARD,
+    LEDGER_ID,
+    NOT_REFERENCED,
+    NOW_MS,
+    OTHER,
+    SUBSCRIPTION,
+    TOPIC,
+    facts,
+    offload_record,
+    record,
+    stored,
+    view,
+)
+
+POLICY = Policy(
+    open_min_age_ms=3_600_000, unlinked_min_age_ms=1_800_000, in_use_settle_ms=600_000, bookkeeper_exclusive=True
+)
+COMPONENTS = list(LedgerComponent)
+IN_USE = Referenced(GUARD)
+
+
+def reason_of(verdict: Verdict) -> Reason | None:
+    return getattr(verdict, "reason", None)
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_an_old_closed_unreferenced_ledger_goes(component: LedgerComponent) -> None:
+    verdict = decide(facts(record(component)), POLICY)
+    assert verdict == Delete(stored(CLAIMS[component]), (GUARD,))
+
+
+@pytest.mark.parametrize("claimed", COMPONENTS)
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_ledger_of_another_kind_stays(component: LedgerComponent, claimed: LedgerComponent) -> None:
+    verdict = decide(facts(record(component), ledger=stored(CLAIMS[claimed])), POLICY)
+    assert isinstance(verdict, Delete) == (component is claimed)
+    assert component is claimed or reason_of(verdict) is Reason.MISMATCH
+
+
+@pytest.mark.parametrize(
+    ("component", "claim"),
+    [
+        (LedgerComponent.MANAGED_LEDGER, DataClaim(OTHER.managed_ledger_name)),
+        (LedgerComponent.MANAGED_CURSOR, CursorClaim(OTHER.managed_ledger_name, encode_cursor(SUBSCRIPTION))),
+        (LedgerComponent.MANAGED_CURSOR, CursorClaim(TOPIC.managed_ledger_name, CursorName("other"))),
+        (LedgerComponent.SCHEMA_STORAGE, SchemaClaim(OTHER.schema_id)),
+        (LedgerComponent.COMPACTED_LEDGER, CompactedClaim(OTHER)),
+        (LedgerComponent.DELAYED_INDEX_BUCKET, BucketClaim(OTHER, SUBSCRIPTION, BUCKET_KEY)),
+        (LedgerComponent.DELAYED_INDEX_BUCKET, BucketClaim(TOPIC, "other", BUCKET_KEY)),
+    ],
+)
+def test_a_ledger_of_somebody_else_stays(component: LedgerComponent, claim: Claim) -> None:
+    assert not matches(record(component), claim)
+    assert reason_of(decide(facts(record(component), ledger=stored(claim)), POLICY)) is Reason.MISMATCH
+
+
+def test_a_cursor_may_be_named_as_the_store_or_as_people_spell_it() -> None:
+    claim = CLAIMS[LedgerComponent.MANAGED_CURSOR]
+    about = record(LedgerComponent.MANAGED_CURSOR)
+    assert matches(about, claim)
+    assert matches(replace(about, cursor_name=encode_cursor(SUBSCRIPTION)), claim)
+    assert not matches(replace(about, cursor_name=None), claim)
+    bucket = record(LedgerComponent.DELAYED_INDEX_BUCKET)
+    assert matches(replace(bucket, cursor_name=None), CLAIMS[LedgerComponent.DELAYED_INDEX_BUCKET])
+
+
+def test_a_schemas_number_is_not_compared_but_its_text_is() -> None:
+    about, claim = record(LedgerComponent.SCHEMA_STORAGE), CLAIMS[LedgerComponent.SCHEMA_STORAGE]
+    assert matches(replace(about, schema_id=5), claim)
+    assert matches(replace(about, schema_id=str(TOPIC.schema_id)), claim)
+    assert not matches(replace(about, schema_id="public/default/others"), claim)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize(
+    ("claim", "reason"),
+    [(NotPulsars(), Reason.NOT_PULSARS), (Unrecognised("new kind"), Reason.UNKNOWN_COMPONENT)],
+)
+def test_a_ledger_of_nobody_we_know_stays(component: LedgerComponent, claim: object, reason: Reason) -> None:
+    verdict = decide(facts(record(component), ledger=stored(claim)), POLICY)  # type: ignore[arg-type]
+    assert isinstance(verdict, Finish)
+    assert verdict.reason is reason
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
+def test_what_somebody_may_still_write_must_be_old(component: LedgerComponent, state: LedgerState) -> None:
+    for age_ms, goes in ((0, False), (3_599_999, False), (3_600_000, True)):
+        ledger = stored(CLAIMS[component], state=state, age_ms=age_ms)
+        verdict = decide(facts(record(component), ledger=ledger), POLICY)
+        assert isinstance(verdict, Delete) == goes
+        if not goes:
+            assert verdict == RetryLater(Reason.TOO_YOUNG, verdict.detail, 3_600_000 - age_ms)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_what_is_linked_after_it_was_closed_must_be_old(component: LedgerComponent) -> None:
+    linked_last = isinstance(CLAIMS[component], LINKED_AFTER_CLOSING)
+    for age_ms, old_enough in ((0, False), (1_799_999, False), (1_800_000, True)):
+        ledger = stored(CLAIMS[component], age_ms=age_ms)
+        verdict = decide(facts(record(component), ledger=ledger), POLICY)
+        assert isinstance(verdict, Delete) == (old_enough or not linked_last)
+
+
+def test_a_clock_that_went_back_makes_young_not_old() -> None:
+    ledger = stored(state=LedgerState.OPEN, age_ms=-5_000)
+    verdict = decide(facts(ledger=ledger), POLICY)
+    assert verdict == RetryLater(Reason.TOO_YOUNG, verdict.detail, 3_600_000)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize(
+    ("used", "reason"),
+    [
+        ({"ledgers": frozenset({LEDGER_ID})}, Reason.OWNER_STILL_USES),
+        ({"cursor_ledgers": frozenset({LEDGER_ID})}, Reason.OWNER_STILL_USES),
+        ({"schema_ledgers": frozenset({LEDGER_ID})}, Reason.OWNER_STILL_USES),
+        ({"compacted_ledger": LEDGER_ID}, Reason.OWNER_STILL_USES),
+        ({"reading": frozenset({LEDGER_ID})}, Reason.STILL_BEING_READ),
+    ],
+)
+def test_what_the_live_owner_uses_waits(
+    component: LedgerComponent, running: bool, used: dict[str, object], reason: Reason
+) -> None:
+    verdict = decide(facts(record(component), owner=view(**used), operation_running=running), POLICY)
+    assert isinstance(verdict, Postpone if running else RetryLater)
+    assert verdict.reason is reason
+
+
+def test_an_owner_that_uses_other_ledgers_is_no_obstacle() -> None:
+    others = frozenset({LedgerId(8), LedgerId(9)})
+    owner = view(ledgers=others, cursor_ledgers=others, schema_ledgers=others, compacted_ledger=LedgerId(8))
+    assert isinstance(decide(facts(owner=owner), POLICY), Delete)
+
+
+def test_a_bucket_waits_for_the_tracker_that_may_hold_it() -> None:
+    about = record(LedgerComponent.DELAYED_INDEX_BUCKET)
+    loaded = view(cursors=frozenset({encode_cursor(SUBSCRIPTION)}))
+    assert reason_of(decide(facts(about, owner=loaded), POLICY)) is Reason.OWNER_STILL_USES
+    assert isinstance(decide(facts(about, owner=view(cursors=frozenset({CursorName("x")}))), POLICY), Delete)
+
+
+def test_a_ledger_under_repair_waits() -> None:
+    verdict = decide(facts(ledger=stored(replication_locked=True)), POLICY)
+    assert isinstance(verdict, RetryLater)
+    assert verdict.reason is Reason.REPLICATION_RUNNING
+
+
+def test_what_is_gone_is_gone() -> None:
+    verdict = decide(facts(ledger=None, references=ReferencesUnknown("nobody to ask")), POLICY)
+    assert verdict == Finish(Reason.ALREADY_GONE, "there is no such ledger")
+
+
+def test_what_cannot_be_read_waits() -> None:
+    undecodable = UndecodableLedger("/ledgers/00/0000/L0007", NodeVersion(0), "format 4")
+    assert decide(facts(ledger=undecodable), POLICY) == RetryLater(Reason.METADATA_UNREADABLE, "format 4")
+    unknown = facts(references=ReferencesUnknown("no bookie answers"))
+    assert decide(unknown, POLICY) == RetryLater(Reason.REFERENCES_UNKNOWN, "no bookie answers")
+
+
+@pytest.mark.parametrize("about", [record(instance_id="there"), offload_record(instance_id="there")])
+def test_a_record_of_another_cluster_is_final(about: object) -> None:
+    verdict = decide(facts(about), POLICY)  # type: ignore[arg-type]
+    assert isinstance(verdict, Finish)
+    assert verdict.reason is Reason.OTHER_CLUSTER
+
+
+def test_another_ledger_with_the_same_id_stays() -> None:
+    assert reason_of(decide(facts(record(created_ms=CREATED_MS - 1)), POLICY)) is Reason.OTHER_LEDGER
+    assert isinstance(decide(facts(record(created_ms=CREATED_MS)), POLICY), Delete)
+
+
+# --- offloaded copies ------------------------------------------------------------------------------------------------
+
+
+def test_an_unreferenced_copy_goes_whatever_bookkeeper_has() -> None:
+    for ledger in (None, stored(), stored(NotPulsars())):
+        assert decide(facts(offload_record(), ledger=ledger), POLICY) == DeleteOffloaded(CONTEXT, (GUARD,))
+
+
+def test_a_copy_without_its_place_is_malformed() -> None:
+    about = replace(offload_record(), offload_context=None)
+    assert reason_of(decide(facts(about), POLICY)) is Reason.MALFORMED
+
+
+def test_a_copy_that_is_used_stays() -> None:
+    assert reason_of(decide(facts(offload_record(), references=IN_USE), POLICY)) is Reason.MAY_STILL_SHRINK
+    owner = view(ledgers=frozenset({LEDGER_ID}))
+    assert reason_of(decide(facts(offload_record(), owner=owner), POLICY)) is Reason.OWNER_STILL_USES
+
+
+@pytest.mark.parametrize("about", [record(), offload_record()])
+def test_an_owner_that_lists_the_ledger_for_its_other_copy_is_no_obstacle(about: object) -> None:
+    owner = view(ledgers=frozenset({LEDGER_ID}), reading=frozenset({LEDGER_ID}))
+    other_copy = Unreferenced((GUARD,), other_copy_listed=True)
+    verdict = decide(facts(about, references=other_copy, owner=owner), POLICY)  # type: ignore[arg-type]
+    assert isinstance(verdict, (Delete, DeleteOffloaded))
+
+
+# --- in use: final, or an early look? --------------------------------------------------------------------------------
+
+BOTH = pytest.mark.parametrize("make", [record, offload_record])
+
+
+@BOTH
+def test_in_use_waits_while_the_operation_runs(make: object) -> None:
+    about = make(operation_id="op", unreferenced=True, marked_version=1)  # type: ignore[operator]
+    verdict = decide(facts(about, references=IN_USE, operation_running=True), POLICY)
+    assert isinstance(verdict, Postpone)
+    assert verdict.reason is Reason.OPERATION_RUNNING
+
+
+@BOTH
+def test_in_use_settles_after_the_operation(make: object) -> None:
+    about = make(operation_id="op")  # type: ignore[operator]
+    first = decide(facts(about, references=IN_USE), POLICY)
+    assert first == RetryLater(Reason.MAY_STILL_SHRINK, "/owner at version 5 references it", 600_000)
+    last = decide(facts(about, references=IN_USE, in_use_since_ms=NOW_MS - 600_000), POLICY)
+    assert isinstance(last, Finish)
+    assert last.reason is Reason.IN_USE
+
+
+@BOTH
+def test_in_use_is_final_where_nobody_shrinks(make: object) -> None:
+    verdict = decide(facts(make(unreferenced=True), references=IN_USE), POLICY)  # type: ignore[operator]
+    assert isinstance(verdict, Finish)
+    assert verdict.reason is Reason.IN_USE
+
+
+@pytest.mark.parametrize("age_ms", [0, 10**12])
+@pytest.mark.parametrize(("marked", "final"), [(4, True), (5, False), (6, False)])
+def test_a_marked_version_is_a_fence_and_time_is_not(marked: int, final: bool, age_ms: int) -> None:
+    about = record(marked_version=NodeVersion(marked))
+    verdict = decide(facts(about, references=IN_USE, in_use_since_ms=NOW_MS - age_ms), POLICY)
+    assert isinstance(verdict, Finish) == final
+    assert reason_of(verdict) is (Reason.IN_USE if final else Reason.MAY_STILL_SHRINK)
+
+
+@pytest.mark.parametrize(
+    ("since_ms", "delay_ms"),
+    [
+        (None, 600_000),
+        (0, 600_000),
+        (1, 599_999),
+        (599_999, 1),
+        (600_000, None),
+        (-5_000, 600_000),
+        (-(10**15), 600_000),
+    ],
+)
+def test_a_plain_record_is_believed_after_the_settle_window(since_ms: int | None, delay_ms: int | None) -> None:
+    since = None if since_ms is None else NOW_MS - since_ms
+    verdict = decide(facts(references=IN_USE, in_use_since_ms=since), POLICY)
+    if delay_ms is None:
+        assert isinstance(verdict, Finish)
+    else:
+        assert isinstance(verdict, RetryLater)
+        assert verdict.delay_ms == delay_ms
+
+
+# --- what holds always -----------------------------------------------------------------------------------------------
+
+ledger_ids = st.sampled_from([LEDGER_ID, LedgerId(8), LedgerId(9)])
+claims = st.sampled_from(
+    [
+        *CLAIMS.values(),
+        NotPulsars(),
+        Unrecognised("?"),
+        DataClaim(ManagedLedgerName("x/y/persistent/z")),
+        SchemaClaim(SchemaId("x/y/z")),
+    ]
+)
+states = st.sampled_from(LedgerState)
+ages = st.sampled_from([-1, 0, 1_799_999, 1_800_000, 3_599_999, 3_600_000, 10**10])
+ledgers = st.builds(
+    lambda claim, state, age_ms, locked: stored(claim, state=state, age_ms=age_ms, replication_locked=locked),
+    claims,
+    states,
+    ages,
+    st.booleans(),
+)
+undecodable = st.just(UndecodableLedger("/ledgers/00/0000/L0007", NodeVersion(0), "?"))
+versions = st.integers(0, 9).map(NodeVersion)
+guards = st.builds(Guard, st.just("/owner"), versions)
+references = st.one_of(
+    st.builds(Referenced, guards),
+    st.builds(Unreferenced, st.just(()) | st.tuples(guards), st.booleans()),
+    st.just(ReferencesUnknown("?")),
+)
+owners = st.none() | st.builds(
+    view,
+    cursors=st.frozensets(st.sampled_from([encode_cursor(SUBSCRIPTION), CursorName("x")])),
+    ledgers=st.frozensets(ledger_ids),
+    cursor_ledgers=st.frozensets(ledger_ids),
+    schema_ledgers=st.frozensets(ledger_ids),
+    compacted_ledger=st.none() | ledger_ids,
+    reading=st.frozensets(ledger_ids),
+)
+marks = st.fixed_dictionaries(
+    {},
+    optional={
+        "operation_id": st.just("op"),
+        "marked_version": versions,
+        "unreferenced": st.booleans(),
+        "instance_id": st.sampled_from(["here", "there"]),
+        "created_ms": st.sampled_from([CREATED_MS, NOW_MS]),
+    },
+)
+abouts = st.builds(lambda component, mark: record(component, **mark), st.sampled_from(COMPONENTS), marks) | st.builds(
+    lambda mark: offload_record(**mark), marks
+)
+
+
+@st.composite
+def any_facts(draw: st.DrawFn) -> Facts:
+    about = draw(abouts)
+    return facts(
+        about,
+        ledger=draw(st.none() | ledgers | undecodable | st.just("matching")),
+        references=draw(references),
+        owner=draw(owners),
+        operation_running=about.mark.operation_id is not None and draw(st.booleans()),
+        in_use_since_ms=draw(st.none() | st.sampled_from([0, NOW_MS - 600_000, NOW_MS - 1, NOW_MS, NOW_MS + 10**9])),
+    )
+
+
+@given(any_facts())
+def test_delete_means_everything_that_the_invariant_says(case: Facts) -> None:
+    verdict = decide(case, POLICY)
+    if not isinstance(verdict, Delete):
+        return
+    ledger, mark = case.ledger, case.record.mark
+    assert isinstance(ledger, StoredLedger)
+    assert verdict.ledger is ledger
+    assert case.record.ledger_type is LedgerType.LEDGER
+    assert matches(case.record, ledger.claim)  # type: ignore[arg-type]
+    assert mark.instance_id in (None, case.instance_id)
+    assert mark.created_ms in (None, ledger.created_ms)
+    assert isinstance(case.references, Unreferenced)
+    assert verdict.guards == case.references.read
+    assert not ledger.replication_locked
+    age_ms = case.now_ms - ledger.created_ms
+    assert ledger.metadata.state is LedgerState.CLOSED or age_ms >= POLICY.open_min_age_ms
+    assert not isinstance(ledger.claim, LINKED_AFTER_CLOSING) or age_ms >= POLICY.unlinked_min_age_ms
+    if case.owner is not None and not case.references.other_copy_listed:
+        owner = case.owner
+        assert LEDGER_ID not in owner.ledgers | owner.cursor_ledgers | owner.schema_ledgers | owner.reading
+        assert owner.compacted_ledger != LEDGER_ID
+
+
+@given(any_facts())
+def test_an_offloaded_copy_goes_only_unreferenced_and_by_its_record(case: Facts) -> None:
+    verdict = decide(case, POLICY)
+    if isinstance(verdict, DeleteOffloaded):
+        assert case.record.ledger_type is LedgerType.OFFLOAD_LEDGER
+        assert verdict.context == case.record.offload_context
+        assert isinstance(case.references, Unreferenced)
+        assert case.record.mark.instance_id in (None, case.instance_id)
+
+
+@given(any_facts(), st.builds(Referenced, guards), owners)
+def test_one_more_reference_never_condemns(case: Facts, referenced: Referenced, owner: object) -> None:
+    for worse in (
+        replace(case, references=referenced),
+        replace(case, references=ReferencesUnknown("?")),
+        replace(case, owner=view(ledgers=frozenset({LEDGER_ID})), references=without_other_copy(case)),
+    ):
+        verdict = decide(worse, POLICY)
+        assert not isinstance(verdict, (Delete, DeleteOffloaded))
+
+
+def without_other_copy(case: Facts) -> object:
+    found = case.references
+    return replace(found, other_copy_listed=False) if isinstance(found, Unreferenced) else found
+
+
+@given(any_facts(), owners)
+def test_a_live_owner_never_condemns(case: Facts, owner: object) -> None:
+    unowned = decide(replace(case, owner=None), POLICY)
+    owned = decide(replace(case, owner=owner), POLICY)
+    assert isinstance(unowned, (Delete, DeleteOffloaded)) or not isinstance(owned, (Delete, DeleteOffloaded))
+
+
+@given(any_facts())
+def test_in_use_is_final_only_where_no_marker_can_still_shrink(case: Facts) -> None:
+    verdict = decide(case, POLICY)
+    if not isinstance(verdict, Finish) or verdict.reason is not Reason.IN_USE:
+        return
+    mark = case.record.mark
+    assert isinstance(case.references, Referenced)
+    assert not case.operation_running
+    settled = case.in_use_since_ms is not None and case.now_ms - case.in_use_since_ms >= POLICY.in_use_settle_ms
+    fenced = mark.marked_version is not None and case.references.by.version > mark.marked_version
+    assert mark.unreferenced or fenced or (mark.marked_version is None and settled)
+
+
+@given(any_facts())
+def test_every_wait_is_bounded(case: Facts) -> None:
+    verdict = decide(case, POLICY)
+    if isinstance(verdict, RetryLater) and verdict.delay_ms is not None:
+        assert 0 < verdict.delay_ms <= 3_600_000
+    if isinstance(verdict, Postpone):
+        assert case.operation_running
+
+
+def test_the_plain_case_is_deleted() -> None:
+    assert decide(facts(), POLICY) == Delete(stored(), NOT_REFERENCED.read)
+
+
+# --- what is said ----------------------------------------------------------------------------------------------------
+
+YOUNG = stored(state=LedgerState.OPEN, age_ms=1)
+BUCKET = stored(CLAIMS[LedgerComponent.DELAYED_INDEX_BUCKET])
+TRACKER = view(cursors=frozenset({encode_cursor(SUBSCRIPTION)}))
+
+
+@pytest.mark.parametrize(
+    ("case", "detail"),
+    [
+        (facts(record(instance_id="there")), "the record is about there, this is here"),
+        (facts(ledger=None), "there is no such ledger"),
+        (facts(ledger=UndecodableLedger("/ledgers/00/0000/L0007", NodeVersion(3), "odd")), "odd"),
+        (
+            facts(record(created_ms=5)),
+            f"it was created at {CREATED_MS} ms, the record means 5",
+        ),
+        (facts(ledger=stored(NotPulsars())), "its metadata does not say that Pulsar made it"),
+        (facts(ledger=stored(Unrecognised("odd"))), "odd"),
+        (facts(ledger=stored(SchemaClaim(SchemaId("a/b/c")))), "its metadata says SchemaClaim(schema_id='a/b/c')"),
+        (facts(references=ReferencesUnknown("odd")), "odd"),
+        (facts(offload_record(), references=ReferencesUnknown("odd")), "odd"),
+        (facts(replace(offload_record(), offload_context=None)), "the record has no offloadContext"),
+        (facts(references=Referenced(GUARD), operation_running=True), "/owner at version 5 references it"),
+        (facts(record(unreferenced=True), references=Referenced(GUARD)), "/owner at version 5 references it"),
+        (
+            facts(record(marked_version=5), references=Referenced(GUARD)),
+            "/owner at version 5 references it, it was marked at version 5",
+        ),
+        (
+            facts(record(marked_version=4), references=Referenced(GUARD)),
+            "/owner at version 5 references it, it was marked at version 4",
+        ),
+        (facts(references=Referenced(GUARD)), "/owner at version 5 references it"),
+        (
+            facts(references=Referenced(GUARD), in_use_since_ms=0),
+            "/owner at version 5 references it, and did so all the time it was given to change",
+        ),
+        (
+            facts(owner=view(ledgers=frozenset({LEDGER_ID}))),
+            "broker-1:8080 has the topic loaded and lists the ledger",
+        ),
+        (facts(owner=view(reading=frozenset({LEDGER_ID}))), "a cursor on broker-1:8080 stands on the ledger"),
+        (
+            facts(record(LedgerComponent.DELAYED_INDEX_BUCKET), ledger=BUCKET, owner=TRACKER),
+            "broker-1:8080 has the subscription's delayed index loaded",
+        ),
+        (
+            facts(record(LedgerComponent.DELAYED_INDEX_BUCKET), ledger=BUCKET, owner=TRACKER, operation_running=True),
+            "broker-1:8080 has the subscription's delayed index loaded",
+        ),
+        (facts(ledger=YOUNG), f"OPEN and 1 ms old, it must be {POLICY.open_min_age_ms} ms old"),
+        (facts(ledger=stored(replication_locked=True)), "its copies are being repaired"),
+    ],
+)
+def test_the_detail_says_what_was_found(case: Facts, detail: str) -> None:
+    verdict = decide(case, POLICY)
+    assert isinstance(verdict, Finish | RetryLater | Postpone)
+    assert verdict.detail == detail
+
+
+@pytest.mark.parametrize("about", [record(), offload_record()])
+def test_unknown_references_are_the_reason_to_wait(about: PendingDeleteLedgerInfo) -> None:
+    case = facts(about, references=ReferencesUnknown("odd"))
+    assert decide(case, POLICY) == RetryLater(Reason.REFERENCES_UNKNOWN, "odd")

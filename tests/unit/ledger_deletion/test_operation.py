@@ -1,0 +1,203 @@
+"""The node of a running topic deletion: written, read back, refused, and too large."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+    HeldOperation,
+    Operation,
+    OperationEndedError,
+    decode_operation,
+    driver_path,
+    encode_operation,
+    operation_path,
+    write_operation,
+)
+from pulsar_sidecar.model.errors import ConflictError, UndecodableError
+from pulsar_sidecar.model.ids import NodeVersion, OperationId
+from pulsar_sidecar.model.names import parse_topic_name
+
+from tests.fakes.metadata import FakeMetadataStore
+
+OPERATION_ID = OperationId("op-1")
+TOPIC = parse_topic_name("persistent://public/default/or ders")
+OPERATION = Operation(
+    operation_id=OPERATION_ID,
+    topic=TOPIC,
+    partitions=2,
+    force=True,
+    requested_by="admin",
+    requested_ms=11,
+    incarnations={"/a": 1, "/b": 2},
+    recorded=("1", "2"),
+    generation=3,
+    attempts=4,
+    last_reason="the broker does not answer",
+    not_before_ms=12,
+)
+DOCUMENT = {
+    "operationId": "op-1",
+    "topicName": "persistent://public/default/or ders",
+    "partitions": 2,
+    "force": True,
+    "requestedBy": "admin",
+    "requestedMs": 11,
+    "incarnations": {"/a": 1, "/b": 2},
+    "recorded": ["1", "2"],
+    "generation": 3,
+    "attempts": 4,
+    "lastReason": "the broker does not answer",
+    "notBeforeMs": 12,
+}
+
+
+def encoded(**changes: object) -> bytes:
+    return json.dumps(DOCUMENT | changes).encode()
+
+
+def test_the_node_is_what_other_versions_read() -> None:
+    """The form is fixed: a sidecar of another version goes on with it."""
+    assert encode_operation(OPERATION) == json.dumps(DOCUMENT, separators=(",", ":")).encode()
+    assert decode_operation(encoded()) == OPERATION
+
+
+def test_where_it_is() -> None:
+    path = "/pulsar-sidecar/ledger-deletion/topic-deletions/op-1"
+    assert operation_path(OPERATION_ID) == path
+    assert driver_path(OPERATION_ID) == f"{path}/driver"
+
+
+operations = st.builds(
+    Operation,
+    operation_id=st.text("abc-_019", min_size=1).map(OperationId),
+    topic=st.just(TOPIC),
+    partitions=st.none() | st.integers(0, 9),
+    force=st.booleans(),
+    requested_by=st.none() | st.text(),
+    requested_ms=st.integers(0, 2**63),
+    incarnations=st.dictionaries(st.text(), st.integers()),
+    recorded=st.lists(st.text()).map(tuple),
+    generation=st.integers(0),
+    attempts=st.integers(0),
+    last_reason=st.none() | st.text(),
+    not_before_ms=st.integers(0),
+)
+
+
+@given(operations)
+def test_what_is_written_is_read(operation: Operation) -> None:
+    assert decode_operation(encode_operation(operation)) == operation
+
+
+def test_what_no_longer_fits_is_forgotten_under_another_producers_name() -> None:
+    size = len(encode_operation(OPERATION))
+    assert decode_operation(encode_operation(OPERATION, size)) == OPERATION
+    forgotten = decode_operation(encode_operation(OPERATION, size - 1))
+    assert forgotten == replace(OPERATION, recorded=(), generation=4)
+    assert forgotten.producer_name == "pulsar-sidecar-topic-deletion-op-1-4"
+    large = replace(OPERATION, recorded=("x" * 899_000,))
+    assert decode_operation(encode_operation(large)) == large
+    too_large = replace(OPERATION, recorded=("x" * 900_000,))
+    assert decode_operation(encode_operation(too_large)).recorded == ()
+
+
+UNREADABLE = {
+    "empty": b"",
+    "cut short": b"{",
+    "a list": b"[]",
+    "a number": b"7",
+    "no text": b"\xff",
+    "nested": b"[" * 100_000,
+    **{f"without {left}": json.dumps({k: v for k, v in DOCUMENT.items() if k != left}).encode() for left in DOCUMENT},
+    **{
+        f"{name}={value!r}": encoded(**{name: value})
+        for name, value in [
+            ("operationId", 7),
+            ("topicName", 7),
+            ("topicName", "persistent://a"),
+            ("topicName", None),
+            ("partitions", "2"),
+            ("partitions", True),
+            ("partitions", 1.0),
+            ("force", 1),
+            ("force", None),
+            ("requestedMs", "1"),
+            ("requestedMs", True),
+            ("generation", None),
+            ("attempts", 1.5),
+            ("notBeforeMs", []),
+            ("recorded", "12"),
+            ("recorded", None),
+            ("recorded", ["1", 2]),
+            ("recorded", {"1": 2}),
+            ("incarnations", [1]),
+            ("incarnations", {"/a": "1"}),
+            ("incarnations", {"/a": True}),
+            ("incarnations", {"/a": 1, "/b": None}),
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_what_another_version_wrote_is_left_alone(case: str) -> None:
+    with pytest.raises(UndecodableError, match=r"^the topic deletion's node cannot be read: [A-Z][A-Za-z]+Error$"):
+        decode_operation(UNREADABLE[case])
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [(encoded(force=1), "TypeError"), (encoded(topicName="persistent://a"), "InvalidInputError"), (b"{}", "KeyError")],
+)
+def test_why_it_cannot_be_read(data: bytes, kind: str) -> None:
+    with pytest.raises(UndecodableError, match=f": {kind}$"):
+        decode_operation(data)
+
+
+def test_writing_replaces_the_version_that_was_held() -> None:
+    store = FakeMetadataStore()
+    node = store.put(operation_path(OPERATION_ID), encode_operation(OPERATION))
+    later = replace(OPERATION, attempts=5)
+    held = write_operation(store, later, node.version)
+    after = store.peek(operation_path(OPERATION_ID))
+    assert after is not None
+    assert held == HeldOperation(later, after.version)
+    assert decode_operation(after.data) == later
+    with pytest.raises(ConflictError):
+        write_operation(store, OPERATION, node.version)
+    write_operation(store, later, after.version, 10)
+    small = store.peek(operation_path(OPERATION_ID))
+    assert small is not None
+    assert decode_operation(small.data).recorded == ()
+
+
+def test_an_operation_that_has_ended_cannot_be_written() -> None:
+    with pytest.raises(OperationEndedError, match=r"^the topic deletion op-1 has ended already$"):
+        write_operation(FakeMetadataStore(), OPERATION, NodeVersion(0))
+
+
+def test_what_it_is_made_of() -> None:
+    ledgers = tuple(f"/managed-ledgers/public/default/persistent/or+ders-partition-{index}" for index in range(2))
+    assert OPERATION.partitioned
+    assert OPERATION.node_paths == (*ledgers, "/admin/partitioned-topics/public/default/persistent/or+ders")
+    plain = replace(OPERATION, partitions=None)
+    assert not plain.partitioned
+    assert plain.topics == (TOPIC,)
+    assert plain.node_paths == ("/managed-ledgers/public/default/persistent/or+ders",)
+    assert plain.recording(("3",)).recorded == ("1", "2", "3")
+
+
+def test_its_state_as_an_operator_sees_it() -> None:
+    status = OPERATION.status(OperationState.RUNNING, "it waits")
+    assert status == TopicDeletionStatus(OPERATION_ID, TOPIC, OperationState.RUNNING, 2, 4, 11, "it waits")
+    assert OPERATION.status(OperationState.DONE).reason is None
+
+
+def test_which_check_refused_a_field() -> None:
+    with pytest.raises(UndecodableError) as refusal:
+        decode_operation(encoded(force=1))
+    assert str(refusal.value.__cause__) == "a field has another type"

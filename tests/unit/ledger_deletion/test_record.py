@@ -1,0 +1,313 @@
+"""The record of PIP-186 as it travels: what is written is read back, and nothing else is understood."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pulsar_sidecar.ledger_deletion.record import (
+    MAX_RECORD_BYTES,
+    Mark,
+    PendingDeleteLedgerInfo,
+    encode_record,
+    parse_record,
+    parse_record_document,
+    record_document,
+)
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId, NodeVersion, OperationId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
+from pulsar_sidecar.model.names import parse_topic_name
+
+PLAIN = {
+    "topicName": "persistent://public/default/orders",
+    "ledgerComponent": "MANAGED_LEDGER",
+    "ledgerType": "LEDGER",
+    "ledgerId": 7,
+}
+CURSOR = PLAIN | {"ledgerComponent": "MANAGED_CURSOR", "cursorName": "sub"}
+OFFLOADED = PLAIN | {
+    "ledgerType": "OFFLOAD_LEDGER",
+    "offloadContext": {"msb": 1, "lsb": -2, "driverName": "aws-s3", "metadata": {"bucket": "b"}},
+}
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+topics = st.builds(
+    lambda tenant, namespace, local: parse_topic_name(f"persistent://{tenant}/{namespace}/{local}"),
+    st.from_regex(r"[-=:.\w]{0,5}[a-z]", fullmatch=True).filter(str.isascii),
+    st.from_regex(r"[-=:.\w]{0,5}[a-z]", fullmatch=True).filter(str.isascii),
+    texts.filter(lambda text: text not in ("", ".", "..") and "/" not in text),
+)
+int64 = st.integers(-(2**63), 2**63 - 1)
+contexts = st.builds(OffloadContext, int64, int64, texts, st.dictionaries(texts, texts, max_size=3))
+marks = st.builds(
+    Mark,
+    operation_id=st.none() | st.from_regex(r"[0-9a-z_-]{1,32}", fullmatch=True).filter(str.isascii).map(OperationId),
+    marked_version=st.none() | st.integers(0, 2**31 - 1).map(NodeVersion),
+    unreferenced=st.booleans(),
+    instance_id=st.none() | texts,
+    created_ms=st.none() | st.integers(0, 2**63 - 1),
+    length_bytes=st.none() | st.integers(0, 2**63 - 1),
+    requested_by=st.none() | texts,
+)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> PendingDeleteLedgerInfo:
+    component = draw(st.sampled_from(LedgerComponent))
+    offloaded = component is LedgerComponent.MANAGED_LEDGER and draw(st.booleans())
+    cursor = texts.filter(bool) if component is LedgerComponent.MANAGED_CURSOR else st.none() | texts
+    return PendingDeleteLedgerInfo(
+        topic=draw(topics),
+        component=component,
+        ledger_type=LedgerType.OFFLOAD_LEDGER if offloaded else LedgerType.LEDGER,
+        ledger_id=LedgerId(draw(st.integers(0, MAX_LEDGER_ID))),
+        cursor_name=draw(cursor),
+        schema_id=draw(st.none() | texts | int64),
+        offload_context=draw(contexts if offloaded else st.none() | contexts),
+        mark=draw(marks),
+    )
+
+
+# --- what is written is read back ------------------------------------------------------------------------------------
+
+
+@given(records())
+def test_a_record_survives_its_journey(record: PendingDeleteLedgerInfo) -> None:
+    assert parse_record(encode_record(record)) == record
+    assert parse_record_document(record_document(record)) == record
+
+
+@given(records())
+def test_what_is_cut_short_is_malformed(record: PendingDeleteLedgerInfo) -> None:
+    payload = encode_record(record)
+    for end in range(0, len(payload), max(1, len(payload) // 40)):
+        with pytest.raises(InvalidInputError):
+            parse_record(payload[:end])
+
+
+@pytest.mark.parametrize("document", [PLAIN, CURSOR, OFFLOADED])
+def test_what_is_cut_short_at_any_byte_is_malformed(document: dict[str, object]) -> None:
+    payload = json.dumps(document).encode()
+    parse_record(payload)
+    for end in range(len(payload)):
+        with pytest.raises(InvalidInputError):
+            parse_record(payload[:end])
+
+
+def test_a_record_of_the_pip_alone_is_enough() -> None:
+    record = parse_record(json.dumps(PLAIN).encode())
+    assert record == PendingDeleteLedgerInfo(
+        parse_topic_name("persistent://public/default/orders"),
+        LedgerComponent.MANAGED_LEDGER,
+        LedgerType.LEDGER,
+        LedgerId(7),
+    )
+    assert record.mark == Mark()
+
+
+def test_a_null_is_an_absent_field() -> None:
+    nulls = dict.fromkeys(("cursorName", "schemaId", "offloadContext", "sidecar"))
+    assert parse_record_document(PLAIN | nulls) == parse_record_document(PLAIN)
+    empty_mark = dict.fromkeys(
+        ("operationId", "markedVersion", "unreferenced", "instanceId", "createdMs", "lengthBytes", "requestedBy")
+    )
+    assert parse_record_document(PLAIN | {"sidecar": empty_mark}) == parse_record_document(PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("component", "expected"),
+    [
+        ("Managed-Ledger", LedgerComponent.MANAGED_LEDGER),
+        ("Managed-Cursor", LedgerComponent.MANAGED_CURSOR),
+        ("Managed-Corsor", LedgerComponent.MANAGED_CURSOR),
+        ("Schema-Storage", LedgerComponent.SCHEMA_STORAGE),
+        *((component.value, component) for component in LedgerComponent),
+    ],
+)
+def test_the_pips_spellings_of_a_component(component: str, expected: LedgerComponent) -> None:
+    assert parse_record_document(CURSOR | {"ledgerComponent": component}).component is expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("Ledger", LedgerType.LEDGER), ("Offload-Ledger", LedgerType.OFFLOAD_LEDGER)]
+)
+def test_the_pips_spellings_of_a_type(kind: str, expected: LedgerType) -> None:
+    assert parse_record_document(OFFLOADED | {"ledgerType": kind}).ledger_type is expected
+
+
+def test_a_managed_ledgers_name_stands_for_its_topic() -> None:
+    record = parse_record_document(PLAIN | {"topicName": "public/default/persistent/a%2Fb+c"})
+    assert record.topic.local_name == "a/b c"
+
+
+def test_a_driver_may_be_the_namespaces_own() -> None:
+    context = {"msb": 1, "lsb": 2}
+    record = parse_record_document(OFFLOADED | {"offloadContext": context})
+    assert record.offload_context == OffloadContext(1, 2, "", {})
+    assert parse_record(encode_record(record)) == record
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+WRONG_FIELDS: list[tuple[str, object]] = [
+    ("topicName", 7),
+    ("topicName", ""),
+    ("topicName", None),
+    ("topicName", []),
+    ("topicName", "persistent://a/b"),
+    ("topicName", "http://a/b/c"),
+    ("topicName", "persistent://a/../c"),
+    ("topicName", "persistent://a/b/.."),
+    ("topicName", "non-persistent://public/default/orders"),
+    ("topicName", "persistent://public/default/" + "x" * 1_000_000),
+    ("topicName", "persistent://public/default/\ud800"),
+    ("ledgerComponent", "managed_ledger"),
+    ("ledgerComponent", 1),
+    ("ledgerComponent", "x" * 10_000),
+    ("ledgerType", "BOOKKEEPER"),
+    ("ledgerType", True),
+    ("ledgerId", -1),
+    ("ledgerId", 2**63),
+    ("ledgerId", 2**80),
+    ("ledgerId", 7.0),
+    ("ledgerId", "7"),
+    ("ledgerId", True),
+    ("ledgerId", None),
+    ("ledgerId", [7]),
+    ("cursorName", 7),
+    ("cursorName", "\udfff"),
+    ("cursorName", "x" * 10_000),
+    ("schemaId", 2**63),
+    ("schemaId", 1.5),
+    ("schemaId", False),
+    ("schemaId", {}),
+    ("offloadContext", []),
+    ("offloadContext", "x"),
+    ("offloadContext", {"msb": 1}),
+    ("offloadContext", {"msb": 1, "lsb": 2**63, "driverName": "aws-s3"}),
+    ("offloadContext", {"msb": True, "lsb": 2, "driverName": "aws-s3"}),
+    ("offloadContext", {"msb": 1, "lsb": 2, "driverName": 3}),
+    ("offloadContext", {"msb": 1, "lsb": 2, "driverName": "aws-s3", "metadata": {"bucket": 3}}),
+    ("offloadContext", {"msb": 1, "lsb": 2, "driverName": "aws-s3", "metadata": {"bucket": None}}),
+    ("offloadContext", {"msb": 1, "lsb": 2, "driverName": "aws-s3", "metadata": []}),
+    ("offloadContext", {"msb": 1, "lsb": 2, "driverName": "aws-s3", "extra": 1}),
+    ("sidecar", []),
+    ("sidecar", {"extra": 1}),
+    ("sidecar", {"operationId": ""}),
+    ("sidecar", {"operationId": "."}),
+    ("sidecar", {"operationId": ".."}),
+    ("sidecar", {"operationId": "a/b"}),
+    ("sidecar", {"operationId": "a\u0000"}),
+    ("sidecar", {"operationId": "\U0001f600"}),
+    ("sidecar", {"operationId": "x" * 200}),
+    ("sidecar", {"operationId": 1}),
+    ("sidecar", {"markedVersion": -1}),
+    ("sidecar", {"markedVersion": "3"}),
+    ("sidecar", {"unreferenced": 1}),
+    ("sidecar", {"unreferenced": "true"}),
+    ("sidecar", {"instanceId": 1}),
+    ("sidecar", {"createdMs": -1}),
+    ("sidecar", {"lengthBytes": 2**63}),
+    ("extra", 1),
+    ("ledgerid", 7),
+    ("\ud800", 1),
+]
+
+
+@pytest.mark.parametrize("number", range(len(WRONG_FIELDS)))
+def test_a_wrong_field_makes_the_record_malformed(number: int) -> None:
+    field, value = WRONG_FIELDS[number]
+    with pytest.raises(InvalidInputError) as caught:
+        parse_record(json.dumps(PLAIN | {field: value}).encode())
+    assert str(caught.value).encode()
+    assert len(str(caught.value)) < 1_000
+
+
+@pytest.mark.parametrize("field", ["topicName", "ledgerComponent", "ledgerType", "ledgerId"])
+def test_a_missing_field_is_named(field: str) -> None:
+    document = {name: value for name, value in PLAIN.items() if name != field}
+    with pytest.raises(InvalidInputError, match=field):
+        parse_record_document(document)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        PLAIN | {"ledgerComponent": "MANAGED_CURSOR"},
+        CURSOR | {"cursorName": ""},
+        PLAIN | {"ledgerType": "OFFLOAD_LEDGER"},
+        OFFLOADED | {"ledgerComponent": "SCHEMA_STORAGE"},
+        OFFLOADED | {"ledgerComponent": "MANAGED_CURSOR", "cursorName": "sub"},
+    ],
+)
+def test_what_a_kind_needs_must_be_there(document: dict[str, object]) -> None:
+    with pytest.raises(InvalidInputError):
+        parse_record_document(document)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"null",
+        b"7",
+        b'"text"',
+        b"[]",
+        b"[" * 100_000,
+        b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+        b"\xff\xfe{}",
+        b"\x00",
+        b"\xef\xbb\xbf" + json.dumps(PLAIN).encode(),
+        json.dumps(PLAIN).encode("utf-16"),
+        json.dumps(PLAIN).encode() + b"{}",
+        json.dumps(PLAIN).replace("7", "NaN").encode(),
+        json.dumps(PLAIN).replace("7", "Infinity").encode(),
+        json.dumps(PLAIN).replace("7", "-Infinity").encode(),
+        json.dumps(PLAIN).replace("7", "1e3").encode(),
+        json.dumps(PLAIN).replace("7", "1" * 5_000).encode(),
+        json.dumps(PLAIN).replace("7", "07").encode(),
+        json.dumps(PLAIN).encode() + b" " * MAX_RECORD_BYTES,
+    ],
+    ids=lambda payload: f"{len(payload)} bytes, {repr(payload)[:12]} to {repr(payload)[-24:]}",
+)
+def test_no_bytes_break_the_reader(payload: bytes) -> None:
+    with pytest.raises(InvalidInputError):
+        parse_record(payload)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        json.dumps(PLAIN).encode()[:-1] + b',"ledgerId":8}',
+        json.dumps(PLAIN).encode()[:-1] + b',"ledgerId":7}',
+        json.dumps(OFFLOADED).encode().replace(b'"msb": 1', b'"msb": 1, "msb": 2'),
+        json.dumps(PLAIN).encode()[:-1] + b',"sidecar":{"operationId":"a","operationId":"b"}}',
+        json.dumps(PLAIN).encode()[:-1] + b',"ledgerI\\u0064":8}',
+    ],
+)
+def test_a_name_that_occurs_twice_says_two_things(payload: bytes) -> None:
+    with pytest.raises(InvalidInputError):
+        parse_record(payload)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(payload: bytes) -> None:
+    with pytest.raises(InvalidInputError):
+        parse_record(payload)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from([*CURSOR, "schemaId", "offloadContext", "sidecar", "other"]), json_values)
+def test_any_value_in_any_field_is_read_or_refused(field: str, value: object) -> None:
+    try:
+        record = parse_record_document(OFFLOADED | {field: value})
+    except InvalidInputError:
+        return
+    assert parse_record(encode_record(record)) == record
