@@ -9,10 +9,15 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import Book
+from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import CancellationIndex
 from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy
-from pulsar_sidecar.delayed_delivery.cancel.reconcile import duties, last_due_of_interest_ms, next_look_ms, over_by_ms
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Proof
+from pulsar_sidecar.delayed_delivery.cancel.reconcile import (
+    decide_actions,
+    expired_before_ms,
+    last_due_of_interest_ms,
+    next_look_ms,
+)
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
@@ -45,22 +50,31 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
     now = before.with_positions([Position(_LEDGER, EntryId(0))])
     positions = [Position(_LEDGER, EntryId(entry)) for found in ranges for entry in range(found.first, found.last + 1)]
     step_ms = _HORIZON_MS / len(positions)
-    book = Book()
-    book.learn_all(
-        Cancellation(_TOPIC, "workers", position, _NOW_MS + _EVERY_MS + int(index * step_ms), _NOW_MS, Proof.PERSISTED)
+    index = CancellationIndex()
+    index.learn_all(
+        Cancellation(
+            _TOPIC,
+            "workers",
+            position,
+            _NOW_MS + _EVERY_MS + int(index * step_ms),
+            _NOW_MS,
+            CancellationStatus.PERSISTED,
+        )
         for index, position in enumerate(positions)
     )
-    book.changed_at(_PLACE)
+    index.changed_at(_PLACE)
 
     def everything() -> None:
-        duties(book.at(_PLACE), now, _POLICY, _NOW_MS)
+        decide_actions(index.at(_PLACE), now, _POLICY, _NOW_MS)
 
     def news() -> None:
         assert now.holds_all_of(before)
-        changed = book.changed_at(_PLACE)
+        changed = index.changed_at(_PLACE)
         assert changed is not None
-        duties([*changed, *book.over_at(_PLACE, over_by_ms(_POLICY, _NOW_MS))], now, _POLICY, _NOW_MS)
-        dues_ms = book.dues_at(_PLACE, last_due_of_interest_ms(_POLICY, _NOW_MS, _EVERY_MS))
+        decide_actions(
+            [*changed, *index.expired_at(_PLACE, expired_before_ms(_POLICY, _NOW_MS))], now, _POLICY, _NOW_MS
+        )
+        dues_ms = index.dues_at(_PLACE, last_due_of_interest_ms(_POLICY, _NOW_MS, _EVERY_MS))
         next_look_ms(dues_ms, _POLICY, _NOW_MS, _EVERY_MS)
 
     rows = [

@@ -22,9 +22,15 @@ from pulsar_sidecar.delayed_delivery.cancel.facts import (
     TopicState,
 )
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Outcome, Target
-from pulsar_sidecar.delayed_delivery.ports import Acknowledged, AckStateRoom, LogRecords, WholeMessage
+from pulsar_sidecar.delayed_delivery.ports import (
+    Acknowledged,
+    AckStateRoom,
+    Configuration,
+    LogRecords,
+    Ports,
+    WholeMessage,
+)
 from pulsar_sidecar.delayed_delivery.workflow.serving import DelayedDelivery
-from pulsar_sidecar.delayed_delivery.workflow.world import Configuration, World
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -322,14 +328,14 @@ class FakeCancelMetrics:
     def requested(self, count: int = 1) -> None:
         self.counts["requested"] += count
 
-    def reached(self, proof: str, seconds: float, count: int = 1) -> None:
-        self.counts[proof] += count
+    def reached(self, status: str, seconds: float, count: int = 1) -> None:
+        self.counts[status] += count
 
     def refused(self, cause: str, count: int = 1) -> None:
         self.counts[cause] += count
 
-    def reasserted(self, count: int = 1) -> None:
-        self.counts["reasserted"] += count
+    def acknowledged_again(self, count: int = 1) -> None:
+        self.counts["acknowledged_again"] += count
 
 
 class _AtOnce(Executor):
@@ -350,9 +356,9 @@ class FakeSidecar:
     def __init__(self, cluster: FakeCluster, configuration: Configuration | None = None) -> None:
         self.cluster = cluster
         self.metrics = FakeCancelMetrics()
-        world = World(
+        ports = Ports(
             clock=cluster.clock,
-            store=cluster.store,
+            metadata=cluster.store,
             topics=cluster,
             entries=cluster,
             budget=cluster,
@@ -361,20 +367,20 @@ class FakeSidecar:
             log=cluster,
             republisher=cluster,
         )
-        self.room = DelayedDelivery(configuration or Configuration(), world, "sidecar", self.metrics)
+        self.room = DelayedDelivery(configuration or Configuration(), ports, "sidecar", self.metrics)
         self.room._canceller._looks = _AtOnce()  # type: ignore[assignment]
         self.follow()
 
     def follow(self) -> None:
         """Read the log from its beginning, and stay connected."""
-        memory = self.room._memory
-        memory.begin_following()
-        self.cluster.follow(memory.apply, memory.note_caught_up, lambda: False)
+        store = self.room._store
+        store.begin_following()
+        self.cluster.follow(store.apply, store.note_caught_up, lambda: False)
 
     def disconnect(self) -> None:
         """Lose the connection to the log."""
-        self.cluster.unfollow(self.room._memory.apply)
-        self.room._memory.stop_following()
+        self.cluster.unfollow(self.room._store.apply)
+        self.room._store.stop_following()
 
     def cancel(self, *entries: int, due: bool = True, **options: bool) -> list[Outcome]:
         return self.cancel_at([at(entry) for entry in entries], due=due, **options)
@@ -389,7 +395,7 @@ class FakeSidecar:
 
     def round(self) -> None:
         """One look at every place that is due."""
-        self.room._asserter.round()
+        self.room._reconciler.round()
         self.room._reissuer.round()
 
     def live(self, milliseconds: int, step_ms: int = 250) -> None:

@@ -3,7 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancelOptions, Outcome, Proof, Target, Verdict
+from pulsar_sidecar.delayed_delivery.cancel.requests import (
+    Cancellation,
+    CancellationStatus,
+    CancelOptions,
+    Outcome,
+    Target,
+    Verdict,
+)
 from pulsar_sidecar.delayed_delivery.cancel.select import Preview, Selected, Selection, preview
 from pulsar_sidecar.delayed_delivery.service import CancelStatus, Reissued
 from pulsar_sidecar.model.errors import ConflictError, SidecarError
@@ -16,7 +23,7 @@ from pulsar_sidecar.model.positions import Position
 class FakeDelayedDelivery:
     """``verdicts`` are what every target gets; ``fails`` is raised instead; ``asked`` is what came."""
 
-    verdicts: tuple[Verdict, ...] = (Verdict("s", Proof.ACKED),)
+    verdicts: tuple[Verdict, ...] = (Verdict("s", CancellationStatus.ACKED),)
     warnings: tuple[str, ...] = ("a warning",)
     fails: SidecarError | None = None
     asked: list[tuple[TopicName, Target, CancelOptions]] = field(default_factory=list)
@@ -31,7 +38,7 @@ class FakeDelayedDelivery:
     def cancellations(self, topic: TopicName, position: Position) -> list[Cancellation]:
         if self.fails is not None:
             raise self.fails
-        return [Cancellation(topic, "s", position, 1_800_000_000_000, 1_700_000_000_000, Proof.PERSISTED)]
+        return [Cancellation(topic, "s", position, 1_800_000_000_000, 1_700_000_000_000, CancellationStatus.PERSISTED)]
 
     def preview(self, topic: TopicName, selection: Selection) -> Preview:
         selection.check()

@@ -1,7 +1,7 @@
 """A message that is to be published again, and two sidecars that may be asked to."""
 
 from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Cause, Proof, Target
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Cause, Target
 from pulsar_sidecar.delayed_delivery.service import Reissued
 from pulsar_sidecar.model.positions import Position
 
@@ -45,7 +45,7 @@ class Reissuing:
         )
 
 
-def only(done: Reissued) -> tuple[Proof, Cause | None]:
+def only(done: Reissued) -> tuple[CancellationStatus, Cause | None]:
     """The only verdict."""
     (verdict,) = done.outcome.verdicts
-    return verdict.proof, verdict.cause
+    return verdict.status, verdict.cause

@@ -1,7 +1,7 @@
 """`WaitingMessages` in memory, for tests of its door: every topic waits for the same."""
 
 from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts, SubscriptionType
-from pulsar_sidecar.delayed_delivery.waiting import Place, Waiting, WaitingPage
+from pulsar_sidecar.delayed_delivery.waiting import BacklogPosition, Waiting, WaitingPage
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName
@@ -13,11 +13,13 @@ NOW_MS = 1_700_000_000_000
 class FakeWaitingMessages:
     """Two messages for the subscription ``billing``, on two pages; no other one exists."""
 
-    def waiting(self, topic: TopicName, subscription: str | None, after: Place | None, limit: int) -> WaitingPage:
+    def waiting(
+        self, topic: TopicName, subscription: str | None, after: BacklogPosition | None, limit: int
+    ) -> WaitingPage:
         if subscription not in (None, "billing"):
             raise NotFoundError(f"{topic} has no durable subscription {subscription}")
         part = Waiting("billing", SubscriptionType.SHARED)
         position = Position(LedgerId(7), EntryId(0 if after is None else 1))
         part.count(str(topic), position, EntryFacts(NOW_MS + 60_000, NOW_MS), NOW_MS)
-        end = Place(0, position) if after is None else None
+        end = BacklogPosition(0, position) if after is None else None
         return WaitingPage(NOW_MS, (part,), end, 1, 0 if end is None else 1)

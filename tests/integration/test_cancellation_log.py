@@ -12,9 +12,9 @@ from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.cancellation_topic import PulsarCancellationTopic
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections
 from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Proof
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
 from pulsar_sidecar.delayed_delivery.ports import LogRecords
-from pulsar_sidecar.delayed_delivery.workflow.world import Memory
+from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -29,16 +29,16 @@ PLACE = (TOPIC, "s")
 CLOCK = SystemClock()
 
 
-def cancellation(entry: int, proof: Proof = Proof.ACCEPTED) -> Cancellation:
-    return Cancellation(TOPIC, "s", at(entry), CLOCK.now_ms() + 3_600_000, CLOCK.now_ms(), proof)
+def cancellation(entry: int, status: CancellationStatus = CancellationStatus.ACCEPTED) -> Cancellation:
+    return Cancellation(TOPIC, "s", at(entry), CLOCK.now_ms() + 3_600_000, CLOCK.now_ms(), status)
 
 
 class Follower:
-    """A sidecar's memory of the log; it follows while a test wants it to, and can be made to lag behind."""
+    """A sidecar's store of the log; it follows while a test wants it to, and can be made to lag behind."""
 
     def __init__(self, log: PulsarCancellationTopic) -> None:
         self.log = log
-        self.memory = Memory(log)
+        self.store = CancellationStore(log)
         self.going = threading.Event()
         self.going.set()
         self.broke_off: list[str] = []
@@ -48,7 +48,7 @@ class Follower:
         stop = threading.Event()
         thread = threading.Thread(target=self._follow, args=(stop,))
         thread.start()
-        until(lambda: self.memory.follows, "the log is read")
+        until(lambda: self.store.follows, "the log is read")
         try:
             yield
         finally:
@@ -58,19 +58,19 @@ class Follower:
 
     def _follow(self, stop: threading.Event) -> None:
         while not stop.is_set():
-            self.memory.begin_following()
+            self.store.begin_following()
             try:
-                self.log.follow(self._apply, self.memory.note_caught_up, stop.is_set)
+                self.log.follow(self._apply, self.store.note_caught_up, stop.is_set)
             except TemporaryError as error:
                 self.broke_off.append(str(error))
-            self.memory.stop_following()
+            self.store.stop_following()
 
     def _apply(self, records: LogRecords) -> None:
         self.going.wait(60)
-        self.memory.apply(records)
+        self.store.apply(records)
 
     def open(self) -> set[Position]:
-        return {one.position for one in self.memory.at(PLACE)}
+        return {one.position for one in self.store.at(PLACE)}
 
 
 @pytest.fixture
@@ -100,18 +100,18 @@ def log(cluster: ClusterUnderTest, topic: TopicName) -> Iterator[PulsarCancellat
 def test_a_follower_that_was_away_forgets_what_ended_and_was_compacted(
     log: PulsarCancellationTopic, topic: TopicName, workload: Workload
 ) -> None:
-    writer, away = Memory(log), Follower(log)
+    writer, away = CancellationStore(log), Follower(log)
     kept, ended, persisted = cancellation(1), cancellation(2), cancellation(3)
     writer.record([kept, ended, persisted])
     with away.following():
         until(lambda: away.open() == {at(1), at(2), at(3)}, "the follower knows all")
-    writer.finish([ended.at(Proof.NOT_FOUND)])
-    writer.record([persisted.at(Proof.PERSISTED)])
+    writer.finish([ended.at(CancellationStatus.NOT_FOUND)])
+    writer.record([persisted.at(CancellationStatus.PERSISTED)])
     workload.compact(topic)
     with away.following():
         assert away.open() == {at(1), at(3)}
-        assert {one.position: one.proof for one in away.memory.at(PLACE)}[at(3)] is Proof.PERSISTED
-    writer.finish([one.at(Proof.NOT_FOUND) for one in (kept, persisted)])
+        assert {one.position: one.status for one in away.store.at(PLACE)}[at(3)] is CancellationStatus.PERSISTED
+    writer.finish([one.at(CancellationStatus.NOT_FOUND) for one in (kept, persisted)])
     workload.compact(topic)
     with away.following():
         assert away.open() == set(), "nothing is left of the log"
@@ -120,14 +120,14 @@ def test_a_follower_that_was_away_forgets_what_ended_and_was_compacted(
 def test_a_follower_that_compaction_overtakes_reads_the_log_again(
     log: PulsarCancellationTopic, topic: TopicName, workload: Workload
 ) -> None:
-    writer, slow = Memory(log), Follower(log)
+    writer, slow = CancellationStore(log), Follower(log)
     ended, others = cancellation(1), [cancellation(entry) for entry in range(10, 30_010)]
     writer.record([ended])
     with slow.following():
         until(lambda: slow.open() == {at(1)}, "the follower knows it")
         slow.going.clear()
         writer.record(others)
-        writer.finish([ended.at(Proof.NOT_FOUND)])
+        writer.finish([ended.at(CancellationStatus.NOT_FOUND)])
         workload.compact(topic)
         slow.going.set()
         until(lambda: slow.open() == {one.position for one in others}, "the follower knows what the log holds", 45)

@@ -34,9 +34,9 @@ from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntri
 from pulsar_sidecar.adapters.pulsar.wire.republisher import BrokerRepublisher
 from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
 from pulsar_sidecar.bootstrap.closing import close_at_the_end
+from pulsar_sidecar.delayed_delivery.ports import Configuration, Ports
 from pulsar_sidecar.delayed_delivery.workflow.serving import DelayedDelivery
 from pulsar_sidecar.delayed_delivery.workflow.waiting import WaitingReader
-from pulsar_sidecar.delayed_delivery.workflow.world import Configuration, World
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
@@ -127,9 +127,9 @@ def open_delayed_delivery(
     close_at_the_end(stack, log)
     subscriptions = BrokerSubscriptions(access.rest, access.store, access.clock)
     policies = BrokerPausePolicies(access.rest, access.store, subscriptions)
-    world = World(
+    ports = Ports(
         clock=access.clock,
-        store=access.store,
+        metadata=access.store,
         topics=BrokerTopics(access.rest, access.store, access.clock),
         entries=BulkDelayedEntries(access.store, bulk, access.rest, access.ledgers_root, access.clock),
         budget=BrokerAckStateBudget(subscriptions, policies, access.clock),
@@ -139,6 +139,6 @@ def open_delayed_delivery(
         republisher=BrokerRepublisher(access.store, bulk, owners, connections, access.clock, access.ledgers_root),
     )
     metrics = CancellationMetrics(access.registry, cluster=access.cluster_name)
-    service = DelayedDelivery(configuration, world, access.instance_name, metrics)
+    service = DelayedDelivery(configuration, ports, access.instance_name, metrics)
     metrics.bind(service.open_cancellations)
     return service

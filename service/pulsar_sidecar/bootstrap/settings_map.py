@@ -20,7 +20,7 @@ from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings
 from pulsar_sidecar.api.authentication import Authenticator, NoAuthentication, TokenAuthentication, TokenClaims
 from pulsar_sidecar.api.server import Endpoint
 from pulsar_sidecar.api.token_keys import public_key, secret_key
-from pulsar_sidecar.delayed_delivery.workflow.world import Configuration as CancellingConfiguration
+from pulsar_sidecar.delayed_delivery.ports import Configuration as CancellingConfiguration
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
@@ -58,7 +58,7 @@ def configuration_of(settings: Settings) -> Configuration:
 def cancelling_configuration_of(settings: Settings) -> CancellingConfiguration:
     return CancellingConfiguration(
         enabled=settings.delayed_message_cancelling_enabled,
-        reassert_ms=settings.delayed_message_reassert_in_seconds * 1000,
+        reconcile_interval_ms=settings.delayed_message_reassert_in_seconds * 1000,
         persist_patience_ms=settings.delayed_message_persist_wait_in_seconds * 1000,
     )
 

@@ -1,9 +1,9 @@
-"""One sidecar of several sees to the cancellations: an ephemeral node says which, and dies with its session."""
+"""One sidecar of several reconciles the cancellations: an ephemeral node names it, and dies with its session."""
 
 from pulsar_sidecar.model.errors import AlreadyExistsError
 from pulsar_sidecar.model.metadata import MetadataStore
 
-ASSERTER = "/pulsar-sidecar/delayed-delivery/asserter"
+LEADER_NODE = "/pulsar-sidecar/delayed-delivery/asserter"
 
 
 class Leadership:
@@ -18,17 +18,17 @@ class Leadership:
 
         Two may hold themselves for it for a moment, when a session ends; acknowledging twice is harmless.
         """
-        node = self._store.read(ASSERTER)
+        node = self._store.read(LEADER_NODE)
         if node is not None:
             return node.data == self._name
         try:
-            self._store.create(ASSERTER, self._name, ephemeral=True)
+            self._store.create(LEADER_NODE, self._name, ephemeral=True)
         except AlreadyExistsError:
             return False
         return True
 
     def resign(self) -> None:
         """Let another one take over at once."""
-        node = self._store.read(ASSERTER)
+        node = self._store.read(LEADER_NODE)
         if node is not None and node.data == self._name:
-            self._store.delete(ASSERTER, node.version)
+            self._store.delete(LEADER_NODE, node.version)

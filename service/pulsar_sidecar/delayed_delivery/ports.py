@@ -1,4 +1,4 @@
-"""What cancelling needs from the world, as small protocols that fakes and adapters satisfy alike.
+"""What cancelling needs from brokers, bookies and its log, as small protocols that fakes and adapters satisfy alike.
 
 Every method raises `TemporaryError` when the other side could not be asked and `OutcomeUnknownError` when an answer to
 a change was lost. No method creates a topic or a subscription, and none reports an absence that it did not read.
@@ -6,13 +6,18 @@ a change was lost. No method creates a topic or a subscription, and none reports
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy, EntryAnswer, SubscriptionFacts, TopicState
+from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.positions import Position
+
+TYPES_SECONDS: Final = 2.0
+"""How old the subscriptions' types may be, far from the due time; whether they exist is asked each time."""
 
 
 class DelayedEntries(Protocol):
@@ -200,3 +205,59 @@ class Republisher(Protocol):
             OutcomeUnknownError: the copy may have been stored, or be stored yet.
         """
         ...
+
+
+class CancelMetrics(Protocol):
+    """What cancelling counts (`observability.metrics`)."""
+
+    def requested(self, count: int = 1) -> None:
+        """Targets came in."""
+        ...
+
+    def reached(self, status: str, seconds: float, count: int = 1) -> None:
+        """Cancellations reached a level, so long after they were asked for."""
+        ...
+
+    def refused(self, cause: str, count: int = 1) -> None:
+        """Targets were not cancelled, for a cause of a closed list."""
+        ...
+
+    def acknowledged_again(self, count: int = 1) -> None:
+        """Acknowledgements that a cursor had lost were made again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The settings of the room, in its own words.
+
+    Attributes:
+        enabled: whether anything is cancelled at all.
+        reconcile_interval_ms: how often a place's acknowledgements are looked at while nothing urges.
+        persist_patience_ms: how long ``wait=persisted`` waits.
+        log_patience_ms: how long a request waits for the log to be read at the start.
+    """
+
+    enabled: bool = True
+    reconcile_interval_ms: int = 10_000
+    persist_patience_ms: int = 15_000
+    log_patience_ms: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The adapters the room works with."""
+
+    clock: Clock
+    metadata: MetadataStore
+    topics: Topics
+    entries: DelayedEntries
+    budget: AckStateBudget
+    acknowledger: Acknowledger
+    stored: StoredAckState
+    log: CancellationTopic
+    republisher: Republisher
+
+    def brokers_now_ms(self) -> int:
+        """The brokers' time, as far as it is known to be ahead."""
+        return self.clock.now_ms() + self.topics.broker_ahead_ms()

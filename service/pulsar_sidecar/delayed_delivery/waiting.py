@@ -75,7 +75,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BacklogPosition:
     """Where a page ends: a partition (0 for a topic without) and the last entry looked at there."""
 
     partition: int
@@ -97,7 +97,7 @@ class WaitingPage:
 
     now_ms: int
     subscriptions: tuple[Waiting, ...]
-    after: Place | None
+    after: BacklogPosition | None
     entries_read: int
     entries_left: int
 
@@ -105,7 +105,9 @@ class WaitingPage:
 class WaitingMessages(Protocol):
     """The service as its doors see it."""
 
-    def waiting(self, topic: TopicName, subscription: str | None, after: Place | None, limit: int) -> WaitingPage:
+    def waiting(
+        self, topic: TopicName, subscription: str | None, after: BacklogPosition | None, limit: int
+    ) -> WaitingPage:
         """Look at up to ``limit`` entries of the backlog of one subscription, or of all durable ones.
 
         Raises:
@@ -115,8 +117,8 @@ class WaitingMessages(Protocol):
         ...
 
 
-def parse_place(text: str) -> Place:
-    """The inverse of `Place.__str__`.
+def parse_backlog_position(text: str) -> BacklogPosition:
+    """The inverse of `BacklogPosition.__str__`.
 
     Raises:
         InvalidInputError: it is no place.
@@ -125,7 +127,7 @@ def parse_place(text: str) -> Place:
     if match is None:
         raise InvalidInputError("after must be what an earlier answer said there, such as 0:4711:99")
     partition, ledger_id, entry_id = map(int, match.groups())
-    return Place(partition, Position(LedgerId(ledger_id), EntryId(entry_id)))
+    return BacklogPosition(partition, Position(LedgerId(ledger_id), EntryId(entry_id)))
 
 
 def entries_beyond(state: TopicState, position: Position) -> int:

@@ -202,7 +202,7 @@ class CancellationMetrics:
         )
         self._reasserted = Counter(
             f"{prefix}_reasserted_total",
-            "Acknowledgements put back after a cursor had lost them.",
+            "Acknowledgements made again after a cursor had lost them.",
             ("cluster",),
             registry=registry,
         )
@@ -220,8 +220,8 @@ class CancellationMetrics:
         """Cancellations did not come about; the text must come from a closed list."""
         self._refused.labels(self._cluster, cause.replace(" ", "_").lower()).inc(count)
 
-    def reasserted(self, count: int = 1) -> None:
-        """Acknowledgements were put back."""
+    def acknowledged_again(self, count: int = 1) -> None:
+        """Acknowledgements were made again."""
         self._reasserted.labels(self._cluster).inc(count)
 
     def bind(self, open_cancellations: Callable[[], int]) -> None:

@@ -243,11 +243,11 @@ class DelayedMessages(_Group):
     """Cancelling delayed messages (PIP-423)."""
 
     delayed_message_cancelling_enabled: bool = False
-    """Whether delayed messages can be cancelled; while false there is no log of cancellations, and none is seen to."""
+    """Whether delayed messages can be cancelled; without it there is no log of cancellations and no loop for them."""
 
     delayed_message_reassert_in_seconds: Seconds = 10
     """Seconds between two looks at a subscription with cancelled messages: acknowledgements that its cursor has lost
-    are put back. What is not stored yet is looked at every second."""
+    are made again. What is not stored yet is looked at every second."""
 
     delayed_message_persist_wait_in_seconds: Seconds = 15
     """Seconds a request with ``wait=persisted`` waits before it answers with what is proven by then."""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.cancel.facts import SubscriptionType
-from pulsar_sidecar.delayed_delivery.cancel.requests import Outcome, Proof
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Outcome
 from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, SidecarError, TemporaryError
 from pulsar_sidecar.model.positions import Position
 
@@ -111,9 +111,9 @@ class Story:
     def _note(self) -> None:
         for sidecar in (self.sidecar, *self.others):
             for entry in WANTED:
-                known = sidecar.room._memory.find(TOPIC, at(entry))
-                self.seen_persisted |= {one.position for one in known if one.proof is Proof.PERSISTED}
-                self.seen_expired |= {one.position for one in known if one.proof is Proof.EXPIRED}
+                known = sidecar.room._store.find(TOPIC, at(entry))
+                self.seen_persisted |= {one.position for one in known if one.status is CancellationStatus.PERSISTED}
+                self.seen_expired |= {one.position for one in known if one.status is CancellationStatus.EXPIRED}
 
     def check(self) -> None:
         delivered = self.subscription.deliveries
@@ -126,11 +126,15 @@ class Story:
         for outcome in self.told:
             for verdict in outcome.verdicts:
                 times = delivered.get(outcome.target.position, 0)
-                if verdict.proof is Proof.PERSISTED:
+                if verdict.status is CancellationStatus.PERSISTED:
                     assert times == 0 or self.cursor_lost
-                if verdict.proof is Proof.ACKED and not self.broker_died:
+                if verdict.status is CancellationStatus.ACKED and not self.broker_died:
                     assert times == 0 or self.cursor_lost
-                if verdict.proof in (Proof.REFUSED, Proof.NOT_FOUND, Proof.TOO_LATE):
+                if verdict.status in (
+                    CancellationStatus.REFUSED,
+                    CancellationStatus.NOT_FOUND,
+                    CancellationStatus.TOO_LATE,
+                ):
                     assert times >= 1
         assert self.cursor_lost or all(delivered.get(at(entry), 0) <= 1 for entry in WANTED)
         assert self.cluster.compacted() == {}, "the log is not empty after the due time"
@@ -174,7 +178,7 @@ def test_a_fault_at_any_call(kind: str, before: bool) -> None:
     assert calls > 12
     for number in range(min(calls, 40)):
         story = run({(number, before): FAULTS[kind]})
-        if story.told and all(one.verdicts[0].proof.cancelled for one in story.told):
+        if story.told and all(one.verdicts[0].status.cancelled for one in story.told):
             assert not story.subscription.deliveries.keys() & {at(entry) for entry in WANTED}
 
 
@@ -190,7 +194,7 @@ def test_a_cursor_that_lost_everything_gets_its_acknowledgements_back() -> None:
     story.live(3_000)
     story.cluster.lose_cursor("s")
     story.live(15_000)
-    assert story.sidecar.metrics.counts["reasserted"] == len(WANTED)
+    assert story.sidecar.metrics.counts["acknowledged_again"] == len(WANTED)
     story.live(DUE_MS)
     story.check()
 

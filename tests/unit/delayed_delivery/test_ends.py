@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from pulsar_sidecar.delayed_delivery.cancel.facts import LedgerSpan, SubscriptionFacts, SubscriptionType, TopicState
 from pulsar_sidecar.delayed_delivery.cancel.reconcile import watched
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Cause, Proof
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, FakeSubscription, at
@@ -28,7 +28,7 @@ class Ending:
         self.due_ms = self.cluster.clock.now_ms() + _DUE_MS
         self.sidecar = FakeSidecar(self.cluster)
         ((verdict,),) = [outcome.verdicts for outcome in self.sidecar.cancel(0)]
-        assert verdict.proof is Proof.ACKED
+        assert verdict.status is CancellationStatus.ACKED
 
     def live_until(self, before_due_ms: int) -> None:
         self.sidecar.live(self.due_ms - before_due_ms - self.cluster.clock.now_ms())
@@ -52,11 +52,13 @@ def test_expired_is_never_said_of_a_message_that_was_delivered(loss: str, before
     ending.live_until(-10_000)
     delivered = bool(ending.subscription.deliveries)
     if delivered:
-        assert ending.known.proof in (Proof.UNKNOWN, Proof.RACED)
-    if ending.known.proof is Proof.EXPIRED:
+        assert ending.known.status in (CancellationStatus.UNKNOWN, CancellationStatus.RACED)
+    if ending.known.status is CancellationStatus.EXPIRED:
         assert not delivered
     if before_due_ms >= 9_000:
-        assert ending.known.proof is Proof.EXPIRED, "what was lost long before is acknowledged again in time"
+        assert ending.known.status is CancellationStatus.EXPIRED, (
+            "what was lost long before is acknowledged again in time"
+        )
 
 
 def test_a_lost_cursor_just_before_the_due_time_is_told_as_unknown() -> None:
@@ -65,7 +67,7 @@ def test_a_lost_cursor_just_before_the_due_time_is_told_as_unknown() -> None:
     ending.cluster.lose_cursor("s")
     ending.live_until(-10_000)
     assert ending.subscription.deliveries == {at(0): 1}
-    assert (ending.known.proof, ending.known.cause) == (Proof.UNKNOWN, Cause.UNWATCHED)
+    assert (ending.known.status, ending.known.cause) == (CancellationStatus.UNKNOWN, Cause.UNWATCHED)
     assert (ending.sidecar.metrics.counts["UNKNOWN"], ending.sidecar.metrics.counts["EXPIRED"]) == (1, 0)
     assert ending.cluster.compacted() == {}
 
@@ -76,14 +78,14 @@ def test_other_sidecars_are_told_that_it_is_unknown() -> None:
     ending.live_until(1_500)
     ending.cluster.lose_cursor("s")
     ending.live_until(-10_000)
-    assert [one.proof for one in other.room.cancellations(TOPIC, at(0))] == [Proof.UNKNOWN]
+    assert [one.status for one in other.room.cancellations(TOPIC, at(0))] == [CancellationStatus.UNKNOWN]
 
 
 @pytest.mark.parametrize("consumers", [0, 1])
 def test_an_undisturbed_cancellation_expires_whether_anybody_consumes_or_not(consumers: int) -> None:
     ending = Ending(consumers)
     ending.live_until(-10_000)
-    assert ending.known.proof is Proof.EXPIRED
+    assert ending.known.status is CancellationStatus.EXPIRED
     assert ending.subscription.deliveries == {}
 
 
@@ -93,7 +95,7 @@ def test_deliveries_of_other_messages_do_not_matter_to_a_consumer_that_stays() -
         ending.cluster.publish(1, _DUE_MS - lead_ms)
     ending.live_until(-10_000)
     assert len(ending.subscription.deliveries) == 12
-    assert ending.known.proof is Proof.EXPIRED
+    assert ending.known.status is CancellationStatus.EXPIRED
 
 
 def test_nobody_knows_what_happened_while_no_sidecar_ran() -> None:
@@ -105,7 +107,7 @@ def test_nobody_knows_what_happened_while_no_sidecar_ran() -> None:
     assert ending.subscription.deliveries == {at(0): 1}
     ending.sidecar = FakeSidecar(ending.cluster)
     ending.sidecar.live(5_000)
-    assert ending.known.proof is Proof.UNKNOWN
+    assert ending.known.status is CancellationStatus.UNKNOWN
 
 
 def test_what_was_acknowledged_again_in_time_expires() -> None:
@@ -113,18 +115,18 @@ def test_what_was_acknowledged_again_in_time_expires() -> None:
     ending.live_until(8_000)
     ending.cluster.lose_cursor("s")
     ending.live_until(-10_000)
-    assert ending.sidecar.metrics.counts["reasserted"] == 1
-    assert ending.known.proof is Proof.EXPIRED
+    assert ending.sidecar.metrics.counts["acknowledged_again"] == 1
+    assert ending.known.status is CancellationStatus.EXPIRED
     assert ending.subscription.deliveries == {}
 
 
 def test_a_new_leader_does_not_go_by_what_it_watched_before_others_led() -> None:
     ending = Ending()
     ending.live_until(10_000)
-    ending.sidecar.room._asserter.begin_leading()
+    ending.sidecar.room._reconciler.begin_leading()
     ending.cluster.pass_ms(9_000)
     ending.live_until(-10_000)
-    assert ending.known.proof is Proof.UNKNOWN
+    assert ending.known.status is CancellationStatus.UNKNOWN
 
 
 # --- whether a cursor was watched ----------------------------------------------------------------------------------

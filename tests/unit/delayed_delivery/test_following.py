@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.cancel.log_records import decode
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Proof
-from pulsar_sidecar.delayed_delivery.workflow.world import Memory
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
+from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, FakeSubscription, at
@@ -15,13 +15,15 @@ PLACE = (TOPIC, "s")
 THOROUGH = settings.get_current_profile_name() == "thorough"
 
 
-def cancellation(entry: int, proof: Proof = Proof.ACCEPTED, requested_ms: int = 0) -> Cancellation:
-    return Cancellation(TOPIC, "s", at(entry), NOW, NOW + requested_ms, proof)
+def cancellation(
+    entry: int, status: CancellationStatus = CancellationStatus.ACCEPTED, requested_ms: int = 0
+) -> Cancellation:
+    return Cancellation(TOPIC, "s", at(entry), NOW, NOW + requested_ms, status)
 
 
-def follow(memory: Memory, cluster: FakeCluster) -> None:
-    memory.begin_following()
-    cluster.follow(memory.apply, memory.note_caught_up, lambda: False)
+def follow(store: CancellationStore, cluster: FakeCluster) -> None:
+    store.begin_following()
+    cluster.follow(store.apply, store.note_caught_up, lambda: False)
 
 
 class Pair:
@@ -33,12 +35,12 @@ class Pair:
         self.cluster.publish(1, due_in_ms=120_000)
         self.first, self.second = FakeSidecar(self.cluster), FakeSidecar(self.cluster)
         due_ms = self.cluster.clock.now_ms() + 120_000
-        self.asked = Cancellation(TOPIC, "s", at(0), due_ms, self.cluster.clock.now_ms(), Proof.ACCEPTED)
-        self.first.room._memory.record([self.asked])
+        self.asked = Cancellation(TOPIC, "s", at(0), due_ms, self.cluster.clock.now_ms(), CancellationStatus.ACCEPTED)
+        self.first.room._store.record([self.asked])
         self.second.disconnect()
 
     def end_and_compact(self) -> None:
-        self.first.room._memory.finish([self.asked.at(Proof.NOT_FOUND)])
+        self.first.room._store.finish([self.asked.at(CancellationStatus.NOT_FOUND)])
         self.cluster.compact()
 
 
@@ -94,7 +96,10 @@ def test_who_does_not_follow_the_log_does_not_tell_that_somebody_else_acknowledg
         second.cancel(0, 1)
     assert subscription.acked == {at(0)}, "nothing was done"
     second.follow()
-    assert [one.proof for outcome in second.cancel(0, 1) for one in outcome.verdicts] == [Proof.ACKED, Proof.ACKED]
+    assert [one.status for outcome in second.cancel(0, 1) for one in outcome.verdicts] == [
+        CancellationStatus.ACKED,
+        CancellationStatus.ACKED,
+    ]
     second.disconnect()
     assert second.cancel(2)[0].cancelled, "what is not acknowledged needs no explanation"
 
@@ -109,49 +114,49 @@ def test_who_waits_for_storage_ends_nothing_that_the_leading_sidecar_watches() -
     leading.live(59_000, 1000)
     cluster.pass_ms(10_000, 1000)
     (outcome,) = asked.cancel(1, wait_persisted=True)
-    assert [one.proof for one in outcome.verdicts] == [Proof.PERSISTED]
-    assert asked.room._memory.open_count == 2
+    assert [one.status for one in outcome.verdicts] == [CancellationStatus.PERSISTED]
+    assert asked.room._store.open_count == 2
     leading.live(5_000, 1000)
-    assert [one.proof for one in leading.room.cancellations(TOPIC, at(0))] == [Proof.EXPIRED]
+    assert [one.status for one in leading.room.cancellations(TOPIC, at(0))] == [CancellationStatus.EXPIRED]
 
 
 def test_a_log_that_could_not_be_read_as_a_whole_makes_nobody_forget() -> None:
-    memory = Memory(FakeCluster())
-    memory.apply([])
-    memory.record([cancellation(1)])
-    memory.begin_following()
-    memory.note_caught_up(unreadable=1)
-    assert memory.open_count == 1
-    memory.begin_following()
-    memory.note_caught_up()
-    assert memory.open_count == 0
+    store = CancellationStore(FakeCluster())
+    store.apply([])
+    store.record([cancellation(1)])
+    store.begin_following()
+    store.note_caught_up(unreadable=1)
+    assert store.open_count == 1
+    store.begin_following()
+    store.note_caught_up()
+    assert store.open_count == 0
 
 
 def test_what_is_recorded_while_the_log_is_read_is_kept_although_the_reader_has_not_come_to_it() -> None:
     cluster = FakeCluster()
-    memory = Memory(cluster)
-    memory.record([cancellation(1)])
-    memory.begin_following()
-    memory.record([cancellation(1, Proof.PERSISTED), cancellation(2)])
-    memory.note_caught_up()
-    assert {one.position for one in memory.at(PLACE)} == {at(1), at(2)}
+    store = CancellationStore(cluster)
+    store.record([cancellation(1)])
+    store.begin_following()
+    store.record([cancellation(1, CancellationStatus.PERSISTED), cancellation(2)])
+    store.note_caught_up()
+    assert {one.position for one in store.at(PLACE)} == {at(1), at(2)}
 
 
 def test_a_record_that_comes_back_before_its_receipt_outlives_the_end_of_the_reading() -> None:
     cluster = FakeCluster()
-    memory = Memory(cluster)
-    memory.record([cancellation(1)])
-    memory.begin_following()
+    store = CancellationStore(cluster)
+    store.record([cancellation(1)])
+    store.begin_following()
 
     def come_back(call: str) -> None:
-        memory.apply(cluster.records)
-        memory.note_caught_up()
+        store.apply(cluster.records)
+        store.note_caught_up()
         raise TemporaryError("the receipt is lost")
 
     cluster.after = come_back
     with pytest.raises(TemporaryError):
-        memory.record([cancellation(1, Proof.PERSISTED)])
-    assert [one.proof for one in memory.at(PLACE)] == [Proof.PERSISTED]
+        store.record([cancellation(1, CancellationStatus.PERSISTED)])
+    assert [one.status for one in store.at(PLACE)] == [CancellationStatus.PERSISTED]
 
 
 _ENTRIES = st.integers(0, 3)
@@ -168,46 +173,46 @@ _STEPS = st.one_of(
 @given(st.lists(_STEPS, max_size=40))
 def test_whoever_has_read_the_log_knows_what_it_holds(steps: list[tuple[str, int, int]]) -> None:
     cluster = FakeCluster()
-    memories = Memory(cluster), Memory(cluster)
-    for memory in memories:
-        follow(memory, cluster)
+    stores = CancellationStore(cluster), CancellationStore(cluster)
+    for store in stores:
+        follow(store, cluster)
     for number, (step, which, entry) in enumerate(steps):
-        _take(cluster, memories[which], step, cancellation(entry, requested_ms=number))
+        _take(cluster, stores[which], step, cancellation(entry, requested_ms=number))
     held = [decode(*record) for record in cluster.compacted().items()]
-    for memory in memories:
-        if memory.follows:
-            cluster.unfollow(memory.apply)
-        follow(memory, cluster)
+    for store in stores:
+        if store.follows:
+            cluster.unfollow(store.apply)
+        follow(store, cluster)
         # Whoever was left behind may write of what has ended; whoever saw the end does not believe it.
-        expected = {(one.position, one.proof) for one in held if not _has_ended(memory, one)}
-        assert {(one.position, one.proof) for one in memory.at(PLACE)} == expected
+        expected = {(one.position, one.status) for one in held if not _has_ended(store, one)}
+        assert {(one.position, one.status) for one in store.at(PLACE)} == expected
 
 
-def _has_ended(memory: Memory, cancellation: Cancellation) -> bool:
-    known = memory.known(TOPIC, cancellation.position, "s")
-    return known is not None and not known.proof.open
+def _has_ended(store: CancellationStore, cancellation: Cancellation) -> bool:
+    known = store.known(TOPIC, cancellation.position, "s")
+    return known is not None and not known.status.open
 
 
-def _take(cluster: FakeCluster, memory: Memory, step: str, one: Cancellation) -> None:
-    known = {found.position: found for found in memory.at(PLACE)}.get(one.position)
+def _take(cluster: FakeCluster, store: CancellationStore, step: str, one: Cancellation) -> None:
+    known = {found.position: found for found in store.at(PLACE)}.get(one.position)
     match step, known:
         case "record", None:
-            memory.record([one])
+            store.record([one])
         case "persist", Cancellation():
-            memory.record([known.at(Proof.PERSISTED)])
+            store.record([known.at(CancellationStatus.PERSISTED)])
         case "finish", Cancellation():
-            memory.finish([known.at(Proof.EXPIRED)])
+            store.finish([known.at(CancellationStatus.EXPIRED)])
         case "drop", Cancellation():
-            memory.finish([known.at(Proof.NOT_FOUND)])
+            store.finish([known.at(CancellationStatus.NOT_FOUND)])
         case "compact", _:
             cluster.compact()
         case "disconnect" | "follow", _:
-            _connect(cluster, memory, connected=step == "follow")
+            _connect(cluster, store, connected=step == "follow")
 
 
-def _connect(cluster: FakeCluster, memory: Memory, *, connected: bool) -> None:
-    if connected and not memory.follows:
-        follow(memory, cluster)
-    if not connected and memory.follows:
-        cluster.unfollow(memory.apply)
-        memory.stop_following()
+def _connect(cluster: FakeCluster, store: CancellationStore, *, connected: bool) -> None:
+    if connected and not store.follows:
+        follow(store, cluster)
+    if not connected and store.follows:
+        cluster.unfollow(store.apply)
+        store.stop_following()

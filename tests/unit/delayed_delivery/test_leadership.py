@@ -1,6 +1,6 @@
 """One sidecar of several sees to the cancellations."""
 
-from pulsar_sidecar.delayed_delivery.leadership import ASSERTER, Leadership
+from pulsar_sidecar.delayed_delivery.leadership import LEADER_NODE, Leadership
 
 from tests.fakes.metadata import FakeMetadataStore
 
@@ -13,7 +13,7 @@ def test_one_leads_and_another_takes_over() -> None:
     assert not other.held()
     other.resign()
     assert one.held(), "who does not lead cannot resign for another"
-    node = store.read(ASSERTER)
+    node = store.read(LEADER_NODE)
     assert node is not None
     assert node.ephemeral
     one.resign()

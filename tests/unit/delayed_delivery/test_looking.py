@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cause, Proof, Verdict
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, Verdict
 from pulsar_sidecar.model.errors import NotFoundError
 
 from tests.fakes.delayed_messages import FakeCluster, FakeSidecar, at
@@ -21,7 +21,7 @@ class Looking:
         self.calls: Counter[str] = Counter()
         self.cluster.before = lambda call: self.calls.update([call])
         self.sidecar = FakeSidecar(self.cluster)
-        assert self.cancel(0).proof is Proof.ACKED
+        assert self.cancel(0).status is CancellationStatus.ACKED
         self.calls.clear()
 
     def cancel(self, entry: int) -> Verdict:
@@ -35,7 +35,7 @@ def looking() -> Looking:
 
 
 def test_a_cursor_is_read_for_each_cancellation(looking: Looking) -> None:
-    assert [looking.cancel(entry).proof for entry in (5, 7)] == [Proof.ACKED, Proof.ACKED]
+    assert [looking.cancel(entry).status for entry in (5, 7)] == [CancellationStatus.ACKED, CancellationStatus.ACKED]
     assert looking.calls["state"] == 2
     assert looking.subscription.acked == {at(0), at(5), at(7)}
 
@@ -43,7 +43,7 @@ def test_a_cursor_is_read_for_each_cancellation(looking: Looking) -> None:
 def test_what_a_consumer_acknowledged_a_moment_ago_is_too_late(looking: Looking) -> None:
     looking.subscription.acked.add(at(3))
     verdict = looking.cancel(3)
-    assert (verdict.proof, verdict.cause) == (Proof.TOO_LATE, Cause.ACKED_BEFORE)
+    assert (verdict.status, verdict.cause) == (CancellationStatus.TOO_LATE, Cause.ACKED_BEFORE)
     assert looking.calls["acknowledge"] == 0
 
 
@@ -51,7 +51,7 @@ def test_a_subscription_that_was_deleted_meanwhile_is_not_found_and_not_created(
     del looking.cluster.subscriptions_["s"]
     looking.cluster.subscribe("other")
     ((verdict,),) = [outcome.verdicts for outcome in looking.sidecar.cancel_at([at(1)], ("s",))]
-    assert (verdict.proof, verdict.cause) == (Proof.NOT_FOUND, Cause.NO_SUBSCRIPTION)
+    assert (verdict.status, verdict.cause) == (CancellationStatus.NOT_FOUND, Cause.NO_SUBSCRIPTION)
     assert looking.calls["acknowledge"] == 0
 
 
@@ -70,7 +70,12 @@ def test_a_topic_that_is_gone_is_told(looking: Looking) -> None:
 
 def test_the_limit_of_ranges_is_kept(looking: Looking) -> None:
     looking.cluster.max_ranges = 3
-    proofs = [looking.cancel(entry).proof for entry in (2, 4, 6, 8)]
-    assert proofs == [Proof.ACKED, Proof.ACKED, Proof.REFUSED, Proof.REFUSED]
-    assert looking.cancel(1).proof is Proof.ACKED, "it joins two ranges and needs no room"
+    statuses = [looking.cancel(entry).status for entry in (2, 4, 6, 8)]
+    assert statuses == [
+        CancellationStatus.ACKED,
+        CancellationStatus.ACKED,
+        CancellationStatus.REFUSED,
+        CancellationStatus.REFUSED,
+    ]
+    assert looking.cancel(1).status is CancellationStatus.ACKED, "it joins two ranges and needs no room"
     assert looking.subscription.acked == {at(0), at(1), at(2), at(4)}

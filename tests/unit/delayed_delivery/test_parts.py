@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.cancel.ack_ranges import fitting, runs
-from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import Book
+from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import CancellationIndex
 from pulsar_sidecar.delayed_delivery.cancel.chunks import chunk_candidates, chunks_of
 from pulsar_sidecar.delayed_delivery.cancel.facts import (
     Chunk,
@@ -17,7 +17,7 @@ from pulsar_sidecar.delayed_delivery.cancel.facts import (
     Unreadable,
 )
 from pulsar_sidecar.delayed_delivery.cancel.log_records import decode, encode_all, key_of, parse_key
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Cause, Proof
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
 from pulsar_sidecar.delayed_delivery.cancel.select import Selection, preview, select, waiting_positions
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
@@ -70,7 +70,7 @@ cancellations = st.builds(
     position=st.builds(at, st.integers(0, 2**62), st.integers(0, 2**62)),
     deliver_at_ms=st.integers(1, 2**62),
     requested_ms=st.integers(1, 2**62),
-    proof=st.sampled_from(Proof),
+    status=st.sampled_from(CancellationStatus),
     positions=st.lists(st.builds(at, st.integers(0, 99)), max_size=3).map(tuple),
     cause=st.none() | st.sampled_from(Cause),
     reason=st.none() | st.text(max_size=40),
@@ -100,36 +100,40 @@ def test_a_damaged_value_is_undecodable(value: bytes) -> None:
 
 
 def test_levels_rise_and_what_is_over_may_be_asked_for_again() -> None:
-    book = Book()
-    first = Cancellation(TOPIC, "s", at(1), NOW + 5, NOW, Proof.ACCEPTED)
-    assert book.learn(first)
-    assert book.learn(first.at(Proof.PERSISTED))
-    assert not book.learn(first.at(Proof.ACKED))
-    book.forget(TOPIC, at(1), "s")
-    assert book.open_count == 0
-    assert [one.proof for one in book.find(TOPIC, at(1))] == [Proof.EXPIRED]
+    index = CancellationIndex()
+    first = Cancellation(TOPIC, "s", at(1), NOW + 5, NOW, CancellationStatus.ACCEPTED)
+    assert index.learn(first)
+    assert index.learn(first.at(CancellationStatus.PERSISTED))
+    assert not index.learn(first.at(CancellationStatus.ACKED))
+    index.forget(TOPIC, at(1), "s")
+    assert index.open_count == 0
+    assert [one.status for one in index.find(TOPIC, at(1))] == [CancellationStatus.EXPIRED]
     again = first._replace(requested_ms=NOW + 1)
-    assert book.learn(again)
-    assert [one.proof for one in book.find(TOPIC, at(1))] == [Proof.ACCEPTED]
+    assert index.learn(again)
+    assert [one.status for one in index.find(TOPIC, at(1))] == [CancellationStatus.ACCEPTED]
 
 
-@given(steps=st.lists(st.tuples(st.sampled_from(list(Proof)), st.integers(0, 4), st.booleans()), max_size=40))
-def test_what_is_not_proven_yet_is_counted_right(steps: list[tuple[Proof, int, bool]]) -> None:
-    book, place = Book(), (TOPIC, "s")
-    for requested_ms, (proof, entry, lower) in enumerate(steps):
-        one = Cancellation(TOPIC, "s", at(entry), NOW, requested_ms, proof)
-        if lower and proof.open:
-            book.lower(one)
+@given(
+    steps=st.lists(st.tuples(st.sampled_from(list(CancellationStatus)), st.integers(0, 4), st.booleans()), max_size=40)
+)
+def test_what_is_not_proven_yet_is_counted_right(steps: list[tuple[CancellationStatus, int, bool]]) -> None:
+    index, place = CancellationIndex(), (TOPIC, "s")
+    for requested_ms, (status, entry, lower) in enumerate(steps):
+        one = Cancellation(TOPIC, "s", at(entry), NOW, requested_ms, status)
+        if lower and status.open:
+            index.lower(one)
         elif lower:
-            book.forget(TOPIC, at(entry), "s")
+            index.forget(TOPIC, at(entry), "s")
         else:
-            book.learn_all([one])
-        assert book.unproven_count(place) == sum(known.proof is not Proof.PERSISTED for known in book.at(place))
-        assert {one.position for one in book.unproven_at(place)} == {
-            known.position for known in book.at(place) if known.proof is not Proof.PERSISTED
+            index.learn_all([one])
+        assert index.unpersisted_count(place) == sum(
+            known.status is not CancellationStatus.PERSISTED for known in index.at(place)
+        )
+        assert {one.position for one in index.unpersisted_at(place)} == {
+            known.position for known in index.at(place) if known.status is not CancellationStatus.PERSISTED
         }
-        assert [book.known_at(place)(at(known)) for known in range(5)] == [
-            book.known(TOPIC, at(known), "s") for known in range(5)
+        assert [index.known_at(place)(at(known)) for known in range(5)] == [
+            index.known(TOPIC, at(known), "s") for known in range(5)
         ]
 
 

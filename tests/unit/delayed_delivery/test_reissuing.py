@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, SubscriptionType
 from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import ReissueIntent, ReissueIntents
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Cause, Proof, Target
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Cause, Target
 from pulsar_sidecar.delayed_delivery.service import Reissued
-from pulsar_sidecar.delayed_delivery.workflow.world import Memory
+from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError, UndecodableError
 
 from tests.fakes.delayed_messages import TOPIC, CrashError, FakeCluster, FakeSidecar, at
@@ -56,7 +56,7 @@ def test_asking_again_finds_the_copy_on_any_sidecar(world: Reissuing, verb: str)
 @pytest.mark.parametrize("verb", _VERBS)
 def test_a_cancelled_message_is_not_brought_back(world: Reissuing, verb: str) -> None:
     world.sidecar.cancel(0)
-    assert only(_VERBS[verb](world)) == (Proof.REFUSED, Cause.CANCELLED)
+    assert only(_VERBS[verb](world)) == (CancellationStatus.REFUSED, Cause.CANCELLED)
     world.live()
     assert world.subscription.deliveries == {at(1): 1}
     assert world.copies == []
@@ -68,14 +68,14 @@ def test_what_waits_in_the_log_to_be_cancelled_is_not_published(world: Reissuing
     world.sidecar.cancel(1, defer=True)
     world.cluster.max_ranges = 10
     done = world.expedite(1) if verb == "expedite" else world.reschedule(1)
-    assert only(done) == (Proof.REFUSED, Cause.CANCELLED)
+    assert only(done) == (CancellationStatus.REFUSED, Cause.CANCELLED)
     assert world.copies == []
 
 
 @pytest.mark.parametrize("verb", _VERBS)
 def test_what_a_consumer_acknowledged_is_not_published(world: Reissuing, verb: str) -> None:
     world.subscription.acked.add(at(0))
-    assert only(_VERBS[verb](world)) == (Proof.TOO_LATE, Cause.ACKED_BEFORE)
+    assert only(_VERBS[verb](world)) == (CancellationStatus.TOO_LATE, Cause.ACKED_BEFORE)
     assert world.copies == []
     assert world.cluster.records == []
 
@@ -85,7 +85,7 @@ def test_a_full_acknowledgement_state_is_told_before_anything_is_published(world
     world.cluster.max_ranges = 0
     world.cluster.publish(1, DUE_MS)
     done = world.expedite(1) if verb == "expedite" else world.reschedule(1)
-    assert only(done) == (Proof.REFUSED, Cause.ACK_STATE_FULL)
+    assert only(done) == (CancellationStatus.REFUSED, Cause.ACK_STATE_FULL)
     world.live()
     assert world.subscription.deliveries == {at(0): 1, at(1): 1, at(2): 1}
 
@@ -93,24 +93,24 @@ def test_a_full_acknowledgement_state_is_told_before_anything_is_published(world
 def test_another_time_or_another_message_than_the_first_request_is_refused(world: Reissuing) -> None:
     done = world.reschedule()
     other = world.reschedule(in_ms=NEW_MS + 1)
-    assert only(other) == (Proof.REFUSED, Cause.REISSUED)
+    assert only(other) == (CancellationStatus.REFUSED, Cause.REISSUED)
     assert str(done.message_id) in (other.outcome.verdicts[0].reason or "")
-    assert only(world.expedite()) == (Proof.REFUSED, Cause.REISSUED)
+    assert only(world.expedite()) == (CancellationStatus.REFUSED, Cause.REISSUED)
     wrong = world.sidecar.room.reissue(TOPIC, Target(at(0), 5), done.deliver_at_ms, CancelOptions())
-    assert only(wrong) == (Proof.REFUSED, Cause.OTHER_DELIVER_AT)
+    assert only(wrong) == (CancellationStatus.REFUSED, Cause.OTHER_DELIVER_AT)
     some = Target(at(0), None, None, ("s",))
     for target in (some, some._replace(position=at(1))):
         refused = world.sidecar.room.reissue(TOPIC, target, done.deliver_at_ms, CancelOptions())
-        assert only(refused) == (Proof.REFUSED, Cause.INVALID)
+        assert only(refused) == (CancellationStatus.REFUSED, Cause.INVALID)
     assert world.copies == [at(2)]
 
 
 @pytest.mark.parametrize("kind", [SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER])
 def test_where_a_copy_would_be_a_second_delivery_nothing_is_published(world: Reissuing, kind: SubscriptionType) -> None:
     world.cluster.subscribe("once", type=kind)
-    assert only(world.reschedule()) == (Proof.REFUSED, Cause.SUBSCRIPTION_TYPE)
+    assert only(world.reschedule()) == (CancellationStatus.REFUSED, Cause.SUBSCRIPTION_TYPE)
     world.live(DUE_MS - 3_500)
-    assert only(world.expedite(1)) != (Proof.ACKED, None), "it comes by itself"
+    assert only(world.expedite(1)) != (CancellationStatus.ACKED, None), "it comes by itself"
     assert world.copies == []
 
 
@@ -140,7 +140,7 @@ def test_a_lost_receipt_is_answered_by_looking_for_the_copy_and_never_by_a_secon
         assert world.expedite().message_id == "7:2:-1"
     else:
         world.cluster.before = lose
-        assert only(world.expedite()) == (Proof.UNKNOWN, Cause.UNCONFIRMED)
+        assert only(world.expedite()) == (CancellationStatus.UNKNOWN, Cause.UNCONFIRMED)
     world.cluster.before = world.cluster.after = lambda call: None
     again = world.expedite()
     assert (again.message_id is not None) is stored
@@ -170,7 +170,7 @@ def test_what_was_broken_off_and_is_found_only_after_the_due_time_is_not_lost(
     world.sidecar, world.other = FakeSidecar(world.cluster), FakeSidecar(world.cluster)
     for _ in range(3):  # the cancellation of the old message ends first
         world.cluster.clock.advance_ms(250)
-        world.sidecar.room._asserter.round()
+        world.sidecar.room._reconciler.round()
     world.live()
     delivered = world.subscription.deliveries
     assert delivered.get(at(0), 0) + delivered.get(at(2), 0) >= 1
@@ -330,22 +330,22 @@ def test_the_first_intent_counts_until_one_has_a_copy() -> None:
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"version": 9}', b'{"version": 1, "after": "x"}', b"\xff"])
 def test_what_another_version_wrote_is_left_alone(value: bytes) -> None:
     cluster = FakeCluster()
-    memory = Memory(cluster)
-    memory.apply([(_intent("a").key, value)])
-    assert memory.intents.all() == []
+    store = CancellationStore(cluster)
+    store.apply([(_intent("a").key, value)])
+    assert store.intents.all() == []
     if value:
         with pytest.raises(UndecodableError):
             ReissueIntents().apply(_intent("a").key, value)
 
 
 def test_what_the_log_no_longer_holds_is_forgotten_when_all_of_it_was_read() -> None:
-    memory = Memory(FakeCluster())
-    memory.apply([_intent("a").encoded(), _intent("b").encoded()])
-    memory.begin_following()
-    memory.apply([_intent("b").encoded()])
-    memory.note_caught_up(unreadable=1)
-    assert len(memory.intents.all()) == 2
-    memory.begin_following()
-    memory.apply([_intent("b").encoded()])
-    memory.note_caught_up()
-    assert memory.intents.all() == [_intent("b")]
+    store = CancellationStore(FakeCluster())
+    store.apply([_intent("a").encoded(), _intent("b").encoded()])
+    store.begin_following()
+    store.apply([_intent("b").encoded()])
+    store.note_caught_up(unreadable=1)
+    assert len(store.intents.all()) == 2
+    store.begin_following()
+    store.apply([_intent("b").encoded()])
+    store.note_caught_up()
+    assert store.intents.all() == [_intent("b")]

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts, Unreadable
 from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import REISSUE_PROPERTY
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cause, Proof
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause
 from pulsar_sidecar.delayed_delivery.workflow import reissuing
 from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
@@ -32,7 +32,7 @@ def test_a_copy_that_is_stored_late_is_found_when_asked_again_or_by_the_leading_
             raise OutcomeUnknownError("no receipt")
 
     world.cluster.after = hold_back
-    assert only(world.reschedule()) == (Proof.UNKNOWN, Cause.UNCONFIRMED)
+    assert only(world.reschedule()) == (CancellationStatus.UNKNOWN, Cause.UNCONFIRMED)
     world.cluster.after = lambda call: None
     world.live(8_000)
     world.cluster.entries[at(2)] = late[0]
@@ -71,7 +71,7 @@ def test_what_could_not_be_read_is_looked_at_again(world: Reissuing) -> None:
     lose_receipt(world, stored=False)
     world.reschedule()
     world.cluster.before = lambda call: None
-    intent = world.sidecar.room._memory.intents.all()[0]
+    intent = world.sidecar.room._store.intents.all()[0]
     (copied,) = world.cluster.publish(1, NEW_MS, properties={REISSUE_PROPERTY: intent.token})
     world.cluster.publish(1, DUE_MS)
     facts, world.cluster.entries[copied] = world.cluster.entries[copied], Unreadable("no bookie")
@@ -134,12 +134,18 @@ def test_a_message_that_is_dispatched_meanwhile_keeps_its_copy(world: Reissuing)
 
     world.cluster.after = dispatch
     done = world.reschedule(in_ms=DUE_MS + 60_000)
-    assert {one.subscription: one.proof for one in done.outcome.verdicts} == {"s": Proof.TOO_LATE, "idle": Proof.ACKED}
+    assert {one.subscription: one.status for one in done.outcome.verdicts} == {
+        "s": CancellationStatus.TOO_LATE,
+        "idle": CancellationStatus.ACKED,
+    }
     assert done.message_id == "7:2:-1"
     assert at(2) not in world.subscription.acked
     again = world.reschedule(in_ms=DUE_MS + 60_000)
     assert again.message_id == "7:2:-1"
-    assert {one.subscription: one.proof for one in again.outcome.verdicts} == {"s": Proof.UNKNOWN, "idle": Proof.ACKED}
+    assert {one.subscription: one.status for one in again.outcome.verdicts} == {
+        "s": CancellationStatus.UNKNOWN,
+        "idle": CancellationStatus.ACKED,
+    }
 
 
 def test_nothing_known_of_the_old_message_is_not_told_as_cancelled(world: Reissuing) -> None:
@@ -150,9 +156,9 @@ def test_nothing_known_of_the_old_message_is_not_told_as_cancelled(world: Reissu
     world.cluster.after = dispatch
     world.reschedule()
     again = world.reschedule()
-    assert only(again) == (Proof.UNKNOWN, Cause.UNWATCHED)
+    assert only(again) == (CancellationStatus.UNKNOWN, Cause.UNWATCHED)
     del world.cluster.subscriptions_["s"]
-    assert only(world.reschedule()) == (Proof.UNKNOWN, Cause.UNWATCHED)
+    assert only(world.reschedule()) == (CancellationStatus.UNKNOWN, Cause.UNWATCHED)
 
 
 def test_who_resumes_after_another_sidecar_went_on_loses_nothing(world: Reissuing) -> None:
@@ -175,7 +181,7 @@ def test_a_cancellation_that_came_before_the_intent_counts(world: Reissuing) -> 
             world.other.cancel(0)
 
     world.cluster.before = cancel_elsewhere
-    assert only(world.reschedule()) == (Proof.REFUSED, Cause.CANCELLED)
+    assert only(world.reschedule()) == (CancellationStatus.REFUSED, Cause.CANCELLED)
     world.live()
     assert world.subscription.deliveries == {at(1): 1}
     assert world.cluster.compacted() == {}
@@ -188,7 +194,7 @@ def test_what_is_nearly_due_when_the_log_comes_back_is_left_alone(world: Reissui
             world.cluster.pass_ms(DUE_MS - 3_500, 500)
 
     world.cluster.after = be_slow
-    assert only(world.reschedule(in_ms=DUE_MS + 60_000)) == (Proof.TOO_LATE, Cause.DUE)
+    assert only(world.reschedule(in_ms=DUE_MS + 60_000)) == (CancellationStatus.TOO_LATE, Cause.DUE)
     assert world.copies == []
     assert world.cluster.compacted() == {}
 
@@ -210,7 +216,7 @@ def test_who_stops_following_the_log_publishes_nothing(world: Reissuing) -> None
     def stop(call: str) -> None:
         if call == "append":
             world.cluster.after = lambda call: None
-            world.sidecar.room._memory.stop_following()
+            world.sidecar.room._store.stop_following()
 
     world.cluster.after = stop
     with pytest.raises(TemporaryError, match="does not keep up"):

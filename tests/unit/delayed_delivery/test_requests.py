@@ -2,8 +2,15 @@
 
 import pytest
 from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, DelayPolicy, SubscriptionType, Unreadable
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Cause, Outcome, Proof, Target, Verdict
-from pulsar_sidecar.delayed_delivery.workflow.world import Configuration
+from pulsar_sidecar.delayed_delivery.cancel.requests import (
+    CancellationStatus,
+    CancelOptions,
+    Cause,
+    Outcome,
+    Target,
+    Verdict,
+)
+from pulsar_sidecar.delayed_delivery.ports import Configuration
 from pulsar_sidecar.model.errors import (
     ConflictError,
     DisabledError,
@@ -21,8 +28,8 @@ def cluster() -> FakeCluster:
     return FakeCluster()
 
 
-def proofs(outcomes: list[Outcome]) -> list[Proof]:
-    return [verdict.proof for outcome in outcomes for verdict in outcome.verdicts]
+def statuses(outcomes: list[Outcome]) -> list[CancellationStatus]:
+    return [verdict.status for outcome in outcomes for verdict in outcome.verdicts]
 
 
 def refuse_joining(cluster: FakeCluster, error: Exception) -> None:
@@ -42,10 +49,10 @@ def test_a_cancelled_message_is_never_delivered_and_the_others_are_once(cluster:
     subscription = cluster.subscribe()
     cluster.publish(10)
     sidecar = FakeSidecar(cluster)
-    assert set(proofs(sidecar.cancel(1, 4, 5))) == {Proof.ACKED}
+    assert set(statuses(sidecar.cancel(1, 4, 5))) == {CancellationStatus.ACKED}
     sidecar.live(70_000)
     assert subscription.deliveries == {at(entry): 1 for entry in (0, 2, 3, 6, 7, 8, 9)}
-    assert [one.proof for one in sidecar.room.cancellations(TOPIC, at(1))] == [Proof.EXPIRED]
+    assert [one.status for one in sidecar.room.cancellations(TOPIC, at(1))] == [CancellationStatus.EXPIRED]
     assert cluster.compacted() == {}
 
 
@@ -53,8 +60,8 @@ def test_every_shared_subscription_without_names_and_only_the_named_ones_with(cl
     one, other = cluster.subscribe("one"), cluster.subscribe("other", type=SubscriptionType.KEY_SHARED)
     cluster.publish(2)
     sidecar = FakeSidecar(cluster)
-    assert proofs(sidecar.cancel(0)) == [Proof.ACKED, Proof.ACKED]
-    assert proofs(sidecar.cancel_at([at(1)], ("one",))) == [Proof.ACKED]
+    assert statuses(sidecar.cancel(0)) == [CancellationStatus.ACKED, CancellationStatus.ACKED]
+    assert statuses(sidecar.cancel_at([at(1)], ("one",))) == [CancellationStatus.ACKED]
     sidecar.live(65_000)
     assert one.deliveries == {}
     assert other.deliveries == {at(1): 1}
@@ -69,7 +76,7 @@ def test_a_subscription_that_delivers_at_once_is_refused_by_name_and_told_withou
     cluster.publish(1)
     sidecar = FakeSidecar(cluster)
     refused = only(sidecar.cancel_at([at(0)], ("once",)))
-    assert (refused.proof, refused.cause) == (Proof.REFUSED, Cause.SUBSCRIPTION_TYPE)
+    assert (refused.status, refused.cause) == (CancellationStatus.REFUSED, Cause.SUBSCRIPTION_TYPE)
     (outcome,) = sidecar.cancel(0)
     assert [verdict.subscription for verdict in outcome.verdicts] == ["shared"]
     assert any("once" in warning for warning in outcome.warnings)
@@ -84,28 +91,28 @@ def test_without_a_subscription_that_holds_messages_back_nothing_is_cancelled(cl
 def test_a_subscription_nobody_consumes_is_joined_as_shared(cluster: FakeCluster) -> None:
     subscription = cluster.subscribe(type=SubscriptionType.NONE, consumers=0)
     cluster.publish(1)
-    assert proofs(FakeSidecar(cluster).cancel(0)) == [Proof.ACKED]
+    assert statuses(FakeSidecar(cluster).cancel(0)) == [CancellationStatus.ACKED]
     assert at(0) in subscription.acked
 
 
 @pytest.mark.parametrize(
-    ("facts", "proof", "cause"),
+    ("facts", "status", "cause"),
     [
-        ({"deliver_at_ms": None}, Proof.REFUSED, Cause.NOT_DELAYED),
-        ({"messages_in_batch": 3}, Proof.REFUSED, Cause.BATCH),
-        ({"marker": True}, Proof.REFUSED, Cause.MARKER),
-        ({"transaction": True}, Proof.REFUSED, Cause.MARKER),
-        ({"chunk": Chunk("u", 1, 3)}, Proof.REFUSED, Cause.CHUNKS),
+        ({"deliver_at_ms": None}, CancellationStatus.REFUSED, Cause.NOT_DELAYED),
+        ({"messages_in_batch": 3}, CancellationStatus.REFUSED, Cause.BATCH),
+        ({"marker": True}, CancellationStatus.REFUSED, Cause.MARKER),
+        ({"transaction": True}, CancellationStatus.REFUSED, Cause.MARKER),
+        ({"chunk": Chunk("u", 1, 3)}, CancellationStatus.REFUSED, Cause.CHUNKS),
     ],
 )
 def test_what_may_not_be_cancelled_is_refused_and_still_delivered(
-    cluster: FakeCluster, facts: dict[str, object], proof: Proof, cause: Cause
+    cluster: FakeCluster, facts: dict[str, object], status: CancellationStatus, cause: Cause
 ) -> None:
     subscription = cluster.subscribe()
     cluster.publish(1, **facts)
     sidecar = FakeSidecar(cluster)
     verdict = only(sidecar.cancel(0, due=False))
-    assert (verdict.proof, verdict.cause) == (proof, cause)
+    assert (verdict.status, verdict.cause) == (status, cause)
     assert verdict.reason
     sidecar.live(65_000)
     assert subscription.deliveries == {at(0): 1}
@@ -116,10 +123,10 @@ def test_an_absent_entry_another_due_time_and_an_unknown_subscription(cluster: F
     cluster.subscribe()
     cluster.publish(1)
     sidecar = FakeSidecar(cluster)
-    assert only(sidecar.cancel(5)).proof is Proof.NOT_FOUND
+    assert only(sidecar.cancel(5)).status is CancellationStatus.NOT_FOUND
     other = Target(at(0), cluster.clock.now_ms() + 1)
     assert only(sidecar.room.cancel(TOPIC, [other], CancelOptions())).cause is Cause.OTHER_DELIVER_AT
-    assert only(sidecar.cancel_at([at(0)], ("nobody",))).proof is Proof.NOT_FOUND
+    assert only(sidecar.cancel_at([at(0)], ("nobody",))).status is CancellationStatus.NOT_FOUND
     assert set(cluster.subscriptions_) == {"s"}
 
 
@@ -127,17 +134,17 @@ def test_an_unreadable_entry_is_not_an_absent_one(cluster: FakeCluster) -> None:
     cluster.subscribe()
     cluster.entries[at(0)] = Unreadable("no bookie answers")
     verdict = only(FakeSidecar(cluster).cancel(0, due=False))
-    assert (verdict.proof, verdict.cause) == (Proof.REFUSED, Cause.UNREADABLE)
+    assert (verdict.status, verdict.cause) == (CancellationStatus.REFUSED, Cause.UNREADABLE)
 
 
 def test_an_entry_that_is_remembered_of_a_dropped_ledger_is_looked_for_again(cluster: FakeCluster) -> None:
     cluster.subscribe()
     cluster.publish(1)
     sidecar = FakeSidecar(cluster)
-    assert only(sidecar.cancel(0)).proof is Proof.ACKED
+    assert only(sidecar.cancel(0)).status is CancellationStatus.ACKED
     cluster.dropped = True
     outcomes = sidecar.cancel(0)
-    assert (only(outcomes).proof, only(outcomes).cause) == (Proof.NOT_FOUND, Cause.NO_ENTRY)
+    assert (only(outcomes).status, only(outcomes).cause) == (CancellationStatus.NOT_FOUND, Cause.NO_ENTRY)
 
 
 def test_all_chunks_of_a_message_go_together(cluster: FakeCluster) -> None:
@@ -146,7 +153,7 @@ def test_all_chunks_of_a_message_go_together(cluster: FakeCluster) -> None:
         cluster.publish(1, chunk=Chunk("u", index, 3))
         cluster.publish(1, chunk=Chunk("other", index, 9))
     cluster.publish(1, chunk=Chunk("u", 2, 3))
-    assert proofs(FakeSidecar(cluster).cancel(4)) == [Proof.ACKED]
+    assert statuses(FakeSidecar(cluster).cancel(4)) == [CancellationStatus.ACKED]
     assert subscription.acked == {at(0), at(2), at(4)}
 
 
@@ -154,19 +161,19 @@ def test_a_message_acknowledged_by_somebody_else_was_not_cancelled_by_us(cluster
     cluster.subscribe(acked={at(0)})
     cluster.publish(1)
     verdict = only(FakeSidecar(cluster).cancel(0))
-    assert (verdict.proof, verdict.cause) == (Proof.TOO_LATE, Cause.ACKED_BEFORE)
+    assert (verdict.status, verdict.cause) == (CancellationStatus.TOO_LATE, Cause.ACKED_BEFORE)
 
 
 def test_asking_again_gives_the_same_answer(cluster: FakeCluster) -> None:
     cluster.subscribe()
     cluster.publish(1)
     sidecar = FakeSidecar(cluster)
-    assert proofs(sidecar.cancel(0)) == [Proof.ACKED]
-    assert proofs(sidecar.cancel(0)) == [Proof.ACKED]
+    assert statuses(sidecar.cancel(0)) == [CancellationStatus.ACKED]
+    assert statuses(sidecar.cancel(0)) == [CancellationStatus.ACKED]
     sidecar.live(3_000)
-    assert proofs(sidecar.cancel(0)) == [Proof.PERSISTED]
+    assert statuses(sidecar.cancel(0)) == [CancellationStatus.PERSISTED]
     another = FakeSidecar(cluster)
-    assert proofs(another.cancel(0)) == [Proof.PERSISTED]
+    assert statuses(another.cancel(0)) == [CancellationStatus.PERSISTED]
 
 
 def test_too_late_changes_nothing(cluster: FakeCluster) -> None:
@@ -174,7 +181,7 @@ def test_too_late_changes_nothing(cluster: FakeCluster) -> None:
     cluster.publish(1, due_in_ms=5_000)
     sidecar = FakeSidecar(cluster)
     cluster.pass_ms(6_000)
-    assert only(sidecar.cancel(0)).proof is Proof.TOO_LATE
+    assert only(sidecar.cancel(0)).status is CancellationStatus.TOO_LATE
     assert subscription.by_sidecar == set()
     assert subscription.deliveries == {at(0): 1}
 
@@ -190,14 +197,14 @@ def test_near_the_due_time_acked_means_not_delivered_and_raced_that_it_may_have_
     verdict = only(sidecar.cancel(0))
     sidecar.live(5_000)
     delivered = subscription.deliveries.get(at(0), 0)
-    if verdict.proof is Proof.ACKED:
+    if verdict.status is CancellationStatus.ACKED:
         assert delivered == 0
         assert before_due_ms > 2000
-    elif verdict.proof is Proof.RACED:
+    elif verdict.status is CancellationStatus.RACED:
         assert before_due_ms <= 2000, "two ticks before the due time a broker may begin to read what it will send"
         assert at(0) in subscription.acked
     else:
-        assert verdict.proof is Proof.TOO_LATE
+        assert verdict.status is CancellationStatus.TOO_LATE
         assert before_due_ms == 0
 
 
@@ -208,7 +215,7 @@ def test_near_the_due_time_others_messages_make_it_raced(cluster: FakeCluster) -
     sidecar = FakeSidecar(cluster)
     cluster.pass_ms(8_600, step_ms=100)
     verdict = only(sidecar.cancel(0))
-    assert verdict.proof is Proof.RACED
+    assert verdict.status is CancellationStatus.RACED
     assert "may have" in (verdict.reason or "")
     assert subscription.deliveries == {at(1): 1}
 
@@ -217,14 +224,14 @@ def test_a_broker_whose_clock_is_ahead_is_believed(cluster: FakeCluster) -> None
     cluster.subscribe()
     cluster.publish(1, due_in_ms=5_000)
     cluster.ahead_ms = 6_000
-    assert only(FakeSidecar(cluster).cancel(0)).proof is Proof.TOO_LATE
+    assert only(FakeSidecar(cluster).cancel(0)).status is CancellationStatus.TOO_LATE
 
 
 def test_delayed_delivery_that_is_off_delivers_at_once(cluster: FakeCluster) -> None:
     cluster.policy = DelayPolicy(enabled=False)
     cluster.subscribe()
     cluster.publish(1)
-    assert only(FakeSidecar(cluster).cancel(0)).proof is Proof.TOO_LATE
+    assert only(FakeSidecar(cluster).cancel(0)).status is CancellationStatus.TOO_LATE
 
 
 def test_a_time_to_live_that_ends_before_is_warned_of(cluster: FakeCluster) -> None:
@@ -245,8 +252,8 @@ def test_a_full_acknowledgement_state_refuses_or_defers(cluster: FakeCluster) ->
     assert [outcome.cancelled for outcome in outcomes] == [True, False, True, True, True]
     assert outcomes[1].verdicts[0].cause is Cause.ACK_STATE_FULL
     deferred = sidecar.cancel(4, 14, defer=True)
-    assert proofs(deferred) == [Proof.ACCEPTED, Proof.ACCEPTED]
-    assert proofs(sidecar.cancel(1, defer=True)) == [Proof.ACKED], "beside another it needs no room"
+    assert statuses(deferred) == [CancellationStatus.ACCEPTED, CancellationStatus.ACCEPTED]
+    assert statuses(sidecar.cancel(1, defer=True)) == [CancellationStatus.ACKED], "beside another it needs no room"
     cluster.max_ranges = 100
     sidecar.live(5_000)
     assert {at(4), at(14)} <= subscription.acked
@@ -281,9 +288,9 @@ def test_a_lost_answer_is_accepted_and_settled_by_the_loop(cluster: FakeCluster,
             raise lost("no answer")
 
     cluster.after = lose
-    assert only(sidecar.cancel(0)).proof is Proof.ACCEPTED
+    assert only(sidecar.cancel(0)).status is CancellationStatus.ACCEPTED
     sidecar.live(4_000)
-    assert [one.proof for one in sidecar.room.cancellations(TOPIC, at(0))] == [Proof.PERSISTED]
+    assert [one.status for one in sidecar.room.cancellations(TOPIC, at(0))] == [CancellationStatus.PERSISTED]
     sidecar.live(65_000)
     assert subscription.deliveries == {}
 
@@ -299,7 +306,7 @@ def test_a_type_that_changed_meanwhile_is_refused_and_never_logged(cluster: Fake
 
     cluster.before = change
     verdict = only(sidecar.cancel(0))
-    assert (verdict.proof, verdict.cause) == (Proof.REFUSED, Cause.SUBSCRIPTION_TYPE)
+    assert (verdict.status, verdict.cause) == (CancellationStatus.REFUSED, Cause.SUBSCRIPTION_TYPE)
     assert cluster.records == []
     cluster.before = lambda call: None
     sidecar.live(65_000)
@@ -313,13 +320,13 @@ def test_a_subscription_that_is_busy_is_tried_again(cluster: FakeCluster, kind: 
     sidecar = FakeSidecar(cluster)
     refuse_joining(cluster, ConflictError("ConsumerBusy: Subscription reached max consumers limit"))
     verdict = only(sidecar.cancel(0))
-    assert (verdict.proof, verdict.cause) == (Proof.ACCEPTED, Cause.BROKER)
+    assert (verdict.status, verdict.cause) == (CancellationStatus.ACCEPTED, Cause.BROKER)
     assert "max consumers" in (verdict.reason or "")
     sidecar.live(3_000)
     cluster.before = lambda call: None
     sidecar.live(65_000)
     assert subscription.deliveries == {}
-    assert [one.proof for one in sidecar.room.cancellations(TOPIC, at(0))] == [Proof.EXPIRED]
+    assert [one.status for one in sidecar.room.cancellations(TOPIC, at(0))] == [CancellationStatus.EXPIRED]
 
 
 @pytest.mark.parametrize("error", [ConflictError("ConsumerBusy"), NotAuthorizedError("no"), NotFoundError("none")])
@@ -340,28 +347,28 @@ def test_what_another_sidecar_acknowledged_while_the_broker_refused_is_not_calle
             raise error
 
     cluster.before = refuse
-    assert only(sidecar.cancel(0)).proof is Proof.ACCEPTED
+    assert only(sidecar.cancel(0)).status is CancellationStatus.ACCEPTED
     other.live(65_000)
     assert subscription.deliveries == {}
-    assert [one.proof for one in other.room.cancellations(TOPIC, at(0))] == [Proof.EXPIRED]
+    assert [one.status for one in other.room.cancellations(TOPIC, at(0))] == [CancellationStatus.EXPIRED]
 
 
 @pytest.mark.parametrize(
-    ("error", "proof", "cause"),
+    ("error", "status", "cause"),
     [
-        (NotAuthorizedError("not authorized"), Proof.REFUSED, Cause.BROKER),
-        (NotFoundError("no such subscription"), Proof.NOT_FOUND, Cause.NO_SUBSCRIPTION),
+        (NotAuthorizedError("not authorized"), CancellationStatus.REFUSED, Cause.BROKER),
+        (NotFoundError("no such subscription"), CancellationStatus.NOT_FOUND, Cause.NO_SUBSCRIPTION),
     ],
 )
 def test_what_the_broker_refuses_for_good_before_it_is_logged_is_still_delivered(
-    cluster: FakeCluster, error: Exception, proof: Proof, cause: Cause
+    cluster: FakeCluster, error: Exception, status: CancellationStatus, cause: Cause
 ) -> None:
     subscription = cluster.subscribe()
     cluster.publish(1)
     sidecar, other = FakeSidecar(cluster), FakeSidecar(cluster)
     refuse_joining(cluster, error)
     verdict = only(sidecar.cancel(0))
-    assert (verdict.proof, verdict.cause) == (proof, cause)
+    assert (verdict.status, verdict.cause) == (status, cause)
     cluster.before = lambda call: None
     other.live(65_000)
     assert cluster.records == []
@@ -373,11 +380,13 @@ def test_what_is_in_the_log_already_is_not_called_refused_when_it_is_asked_for_a
     cluster.subscribe()
     cluster.publish(2)
     sidecar = FakeSidecar(cluster)
-    assert only(sidecar.cancel(1, defer=True)).proof is Proof.ACCEPTED
-    assert only(sidecar.cancel(1)).proof is Proof.ACCEPTED, "it is acknowledged when there is room, asked again or not"
+    assert only(sidecar.cancel(1, defer=True)).status is CancellationStatus.ACCEPTED
+    assert only(sidecar.cancel(1)).status is CancellationStatus.ACCEPTED, (
+        "it is acknowledged when there is room, asked again or not"
+    )
     cluster.max_ranges = 10
     refuse_joining(cluster, NotAuthorizedError("not authorized"))
-    assert only(sidecar.cancel(1)).proof is Proof.ACCEPTED
+    assert only(sidecar.cancel(1)).status is CancellationStatus.ACCEPTED
 
 
 def test_waiting_for_storage_answers_persisted(cluster: FakeCluster) -> None:
@@ -385,7 +394,10 @@ def test_waiting_for_storage_answers_persisted(cluster: FakeCluster) -> None:
     subscription.stored_at_ms = cluster.clock.now_ms()
     cluster.publish(3)
     sidecar = FakeSidecar(cluster)
-    assert proofs(sidecar.cancel(0, 1, wait_persisted=True)) == [Proof.PERSISTED, Proof.PERSISTED]
+    assert statuses(sidecar.cancel(0, 1, wait_persisted=True)) == [
+        CancellationStatus.PERSISTED,
+        CancellationStatus.PERSISTED,
+    ]
     cluster.crash_broker()
     cluster.pass_ms(65_000)
     assert subscription.deliveries == {at(2): 1}
@@ -401,7 +413,7 @@ def test_waiting_for_storage_gives_up_with_what_is_known(cluster: FakeCluster) -
             raise TemporaryError("no bookie")
 
     cluster.before = fail
-    assert proofs(sidecar.cancel(0, wait_persisted=True)) == [Proof.ACKED]
+    assert statuses(sidecar.cancel(0, wait_persisted=True)) == [CancellationStatus.ACKED]
 
 
 def test_no_topic_and_a_room_that_is_off(cluster: FakeCluster) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, SubscriptionType, Unreadable
-from pulsar_sidecar.delayed_delivery.waiting import Place, Waiting, parse_place
+from pulsar_sidecar.delayed_delivery.waiting import BacklogPosition, Waiting, parse_backlog_position
 from pulsar_sidecar.delayed_delivery.workflow.waiting import WaitingReader
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
 from pulsar_sidecar.model.names import parse_topic_name
@@ -33,7 +33,7 @@ def all_pages(cluster: FakeCluster, limit: int, subscription: str | None = None)
         if page.after is None:
             assert page.entries_left == 0
             return totals
-        after = parse_place(str(page.after))
+        after = parse_backlog_position(str(page.after))
         assert after == page.after
 
 
@@ -121,10 +121,10 @@ def test_a_topic_without_messages_waits_for_nothing() -> None:
 )
 def test_another_text_is_no_place(text: str) -> None:
     with pytest.raises(InvalidInputError):
-        parse_place(text)
+        parse_backlog_position(text)
 
 
 @pytest.mark.parametrize("text", ["0:4711:99", "12:0:-1"])
 def test_a_place_reads_back(text: str) -> None:
-    assert str(parse_place(text)) == text
-    assert isinstance(parse_place(text), Place)
+    assert str(parse_backlog_position(text)) == text
+    assert isinstance(parse_backlog_position(text), BacklogPosition)

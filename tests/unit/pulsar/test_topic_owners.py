@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts, BrokerPlace
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts, BrokerAddress
 from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import NotAuthenticatedError, SidecarError, TemporaryError
@@ -51,7 +51,7 @@ def test_every_topic_gets_its_own_owner_whatever_comes_before_the_answer(broker:
     noise = iter([[closed_consumer(9)], [refusal(77, api.ServiceNotReady)], [KINDS(type=KINDS.ACTIVE_CONSUMER_CHANGE)]])
     broker.answer = lambda of, came: [*next(noise), found(came)] if came.type == KINDS.LOOKUP else usual(of, came)
     with owners_at(broker) as owners:
-        assert [owners.of(topic) for topic in TOPICS] == [BrokerPlace(owner(str(topic))) for topic in TOPICS]
+        assert [owners.of(topic) for topic in TOPICS] == [BrokerAddress(owner(str(topic))) for topic in TOPICS]
     assert broker.connections == 1
 
 
@@ -68,7 +68,7 @@ def test_an_answer_that_came_late_is_not_given_to_the_next_topic(broker: BinaryB
     with owners_at(broker) as owners:
         with pytest.raises(TemporaryError, match="did not answer"):
             owners.of(TOPICS[0])
-        assert owners.of(TOPICS[1]) == BrokerPlace(owner(str(TOPICS[1])))
+        assert owners.of(TOPICS[1]) == BrokerAddress(owner(str(TOPICS[1])))
     assert broker.connections == 2, "a connection with an unanswered request is not used again"
 
 
@@ -86,7 +86,7 @@ def test_a_refusal_is_raised(broker: BinaryBroker, request_id: int, error: int, 
 def test_a_conversation_that_leaves_a_request_open_ends_the_connection(broker: BinaryBroker) -> None:
     connections = BinaryConnections(ClientCredentials(), TlsOptions(), SystemClock(), BinaryTimeouts(2, 0.5))
     for _ in range(2):
-        with connections.using(BrokerPlace(broker.url)) as connection:
+        with connections.using(BrokerAddress(broker.url)) as connection:
             lookup = api.CommandLookupTopic(topic=str(TOPICS[0]), request_id=connection.next_request_id())
             connection.send(KINDS(type=KINDS.LOOKUP, lookupTopic=lookup))
     connections.close()

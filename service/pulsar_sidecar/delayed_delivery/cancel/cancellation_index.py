@@ -1,4 +1,4 @@
-"""Every cancellation that somebody still has to see to, as the log tells it, and the ends that were remembered.
+"""Every open cancellation that the log holds, and the ends that this sidecar remembers.
 
 Invariant: a level only ever rises or ends; a record that is older than what is known changes nothing.
 """
@@ -8,37 +8,37 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Proof
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.positions import Position
 
-Place = tuple[TopicName, str]
+SubscriptionKey = tuple[TopicName, str]
 """A topic without partitions (or one partition), and a subscription of it."""
 
 REMEMBERED_ENDS: Final = 100_000
 _FEW_FORGOTTEN: Final = 1000
 _MOST_CHANGED: Final = 100_000
 """Beyond that it takes less to look at everything."""
-_OPEN: Final = frozenset(proof.value for proof in Proof if proof.open)
-_RANKS: Final[Mapping[Proof, int]] = {
-    Proof.ACCEPTED: 0,
-    Proof.ACKED: 1,
-    Proof.PERSISTED: 2,
-    Proof.EXPIRED: 3,
-    Proof.RACED: 3,
-    Proof.UNKNOWN: 3,
-    Proof.TOO_LATE: 3,
-    Proof.NOT_FOUND: 3,
-    Proof.REFUSED: 3,
+_OPEN: Final = frozenset(status.value for status in CancellationStatus if status.open)
+_RANKS: Final[Mapping[CancellationStatus, int]] = {
+    CancellationStatus.ACCEPTED: 0,
+    CancellationStatus.ACKED: 1,
+    CancellationStatus.PERSISTED: 2,
+    CancellationStatus.EXPIRED: 3,
+    CancellationStatus.RACED: 3,
+    CancellationStatus.UNKNOWN: 3,
+    CancellationStatus.TOO_LATE: 3,
+    CancellationStatus.NOT_FOUND: 3,
+    CancellationStatus.REFUSED: 3,
 }
 
 
 @dataclass(slots=True)
-class _Sheet:
-    """What there is to see to at one place, and what of it is worth a look.
+class _Tracked:
+    """The open cancellations of one subscription, and which of them have news.
 
     Attributes:
-        unproven: what is not PERSISTED yet.
+        unpersisted: what is not PERSISTED yet.
         due: by the second of the due time, what was put there; some of it may have been forgotten since, at most about
             as much as is open.
         noted: how many there are in ``due``.
@@ -47,7 +47,7 @@ class _Sheet:
     """
 
     open: dict[Position, Cancellation] = field(default_factory=dict)
-    unproven: set[Position] = field(default_factory=set)
+    unpersisted: set[Position] = field(default_factory=set)
     due: dict[int, list[Position]] = field(default_factory=dict)
     noted: int = 0
     changed: set[Position] | None = None
@@ -55,10 +55,10 @@ class _Sheet:
 
     def put(self, cancellation: Cancellation) -> None:
         position = cancellation.position
-        if cancellation.proof is Proof.PERSISTED:
-            self.unproven.discard(position)
+        if cancellation.status is CancellationStatus.PERSISTED:
+            self.unpersisted.discard(position)
         else:
-            self.unproven.add(position)
+            self.unpersisted.add(position)
         if position not in self.open:
             if self.noted > 2 * len(self.open) + _FEW_FORGOTTEN:
                 self._note_dues_anew()
@@ -72,18 +72,18 @@ class _Sheet:
 
     def take_changed(self) -> list[Cancellation] | None:
         changed, self.changed = self.changed, set()
-        return None if changed is None else self._open_of(changed | self.unproven)
+        return None if changed is None else self._open_of(changed | self.unpersisted)
 
-    def take_over(self, over_ms: int) -> list[Cancellation]:
+    def take_expired(self, expired_ms: int) -> list[Cancellation]:
         """What was due by then."""
         over: list[Cancellation] = []
-        for second in [second for second in self.due if second * 1000 <= over_ms]:
+        for second in [second for second in self.due if second * 1000 <= expired_ms]:
             noted = self.due.pop(second)
             left = self._open_of(dict.fromkeys(noted))  # twice where it was forgotten and asked for again
             self.noted -= len(noted)
             for one in left:
                 self._note_due(one)
-            over += (one for one in left if one.deliver_at_ms <= over_ms)
+            over += (one for one in left if one.deliver_at_ms <= expired_ms)
         return over
 
     def dues(self, until_ms: int) -> set[int]:
@@ -107,10 +107,10 @@ class _Sheet:
 
 
 @dataclass(slots=True)
-class Book:
+class CancellationIndex:
     """The cancellations by place and position; not thread-safe by itself."""
 
-    _sheets: dict[Place, _Sheet] = field(default_factory=dict)
+    _tracked: dict[SubscriptionKey, _Tracked] = field(default_factory=dict)
     _ended: OrderedDict[tuple[TopicName, Position], dict[str, Cancellation]] = field(default_factory=OrderedDict)
 
     def learn(self, cancellation: Cancellation) -> bool:
@@ -120,13 +120,13 @@ class Book:
         """
         place = (cancellation.topic, cancellation.subscription)
         known = self._known(place, cancellation.position)
-        may_have_ended = known is not None and (not known.proof.open or self._see(place, cancellation.position))
+        may_have_ended = known is not None and (not known.status.open or self._see(place, cancellation.position))
         renewed = known is not None and may_have_ended and cancellation.requested_ms > known.requested_ms
-        if known is not None and not renewed and _RANKS[cancellation.proof] < _RANKS[known.proof]:
+        if known is not None and not renewed and _RANKS[cancellation.status] < _RANKS[known.status]:
             return False
-        if cancellation.proof.open:
+        if cancellation.status.open:
             self._ended.get((cancellation.topic, cancellation.position), {}).pop(cancellation.subscription, None)
-            self._sheets.setdefault(place, _Sheet()).put(cancellation)
+            self._tracked.setdefault(place, _Tracked()).put(cancellation)
         else:
             self._forget_open(place, cancellation.position)
             self._remember(cancellation)
@@ -134,27 +134,27 @@ class Book:
 
     def lower(self, cancellation: Cancellation) -> None:
         """Take over a level that fell: what had been stored was lost and acknowledged again."""
-        sheet = self._sheets.get((cancellation.topic, cancellation.subscription))
-        if sheet is not None and cancellation.position in sheet.open:
-            sheet.put(cancellation)
+        tracked = self._tracked.get((cancellation.topic, cancellation.subscription))
+        if tracked is not None and cancellation.position in tracked.open:
+            tracked.put(cancellation)
 
     def forget(self, topic: TopicName, position: Position, subscription: str) -> None:
-        """The log has dropped it: nobody needs to see to it any more; how it ended is remembered for a while."""
+        """The log has dropped it, so it is over; how it ended is remembered for a while."""
         place = (topic, subscription)
         known = self._forget_open(place, position)
-        if known is not None and known.proof.cancelled:
-            self._remember(known.at(Proof.EXPIRED))
+        if known is not None and known.status.cancelled:
+            self._remember(known.at(CancellationStatus.EXPIRED))
 
     def mark_unseen(self) -> None:
         """The log is read from its beginning now: what it holds is learned again."""
-        for sheet in self._sheets.values():
-            sheet.unseen = set(sheet.open)
+        for tracked in self._tracked.values():
+            tracked.unseen = set(tracked.open)
 
     def sweep_unseen(self) -> int:
         """Drop what was not learned since `mark_unseen`, and remember no end of it, because none is known; how many."""
         dropped = 0
-        for place, sheet in list(self._sheets.items()):
-            unseen, sheet.unseen = sheet.unseen, set()
+        for place, tracked in list(self._tracked.items()):
+            unseen, tracked.unseen = tracked.unseen, set()
             dropped += sum(self._forget_open(place, position) is not None for position in unseen)
         return dropped
 
@@ -164,13 +164,15 @@ class Book:
 
     def keep_unseen(self) -> None:
         """Drop nothing: the log could not be read as a whole."""
-        for sheet in self._sheets.values():
-            sheet.unseen = set()
+        for tracked in self._tracked.values():
+            tracked.unseen = set()
 
     def find(self, topic: TopicName, position: Position) -> list[Cancellation]:
         """What is known of one message, by subscription."""
         found = [
-            sheet.open[position] for (of, _), sheet in self._sheets.items() if of == topic and position in sheet.open
+            tracked.open[position]
+            for (of, _), tracked in self._tracked.items()
+            if of == topic and position in tracked.open
         ]
         found += self._ended.get((topic, position), {}).values()
         return sorted(found, key=lambda cancellation: cancellation.subscription)
@@ -179,7 +181,7 @@ class Book:
         """What is known of one message on one subscription."""
         return self._known((topic, subscription), position)
 
-    def known_at(self, place: Place) -> Callable[[Position], Cancellation | None]:
+    def known_at(self, place: SubscriptionKey) -> Callable[[Position], Cancellation | None]:
         """`known` for many messages of one place; it shows what is known at the time of this call, or newer."""
         at_place, ended = self._open_at(place), self._ended
         topic, subscription = place
@@ -192,95 +194,95 @@ class Book:
 
         return known
 
-    def places(self) -> list[Place]:
-        """Where there is something to see to."""
-        return list(self._sheets)
+    def places(self) -> list[SubscriptionKey]:
+        """The subscriptions with open cancellations."""
+        return list(self._tracked)
 
-    def at(self, place: Place) -> list[Cancellation]:
-        """What there is to see to at a place."""
+    def at(self, place: SubscriptionKey) -> list[Cancellation]:
+        """The open cancellations of a subscription."""
         return list(self._open_at(place).values())
 
-    def changed_at(self, place: Place) -> list[Cancellation] | None:
+    def changed_at(self, place: SubscriptionKey) -> list[Cancellation] | None:
         """What is news at a place since the last call, and what is not PERSISTED yet.
 
         None where that is not known, as at the first call: then everything may be (`at`).
         """
-        sheet = self._sheets.get(place)
-        return [] if sheet is None else sheet.take_changed()
+        tracked = self._tracked.get(place)
+        return [] if tracked is None else tracked.take_changed()
 
-    def over_at(self, place: Place, over_ms: int) -> list[Cancellation]:
+    def expired_at(self, place: SubscriptionKey, expired_ms: int) -> list[Cancellation]:
         """What was due by then at a place."""
-        sheet = self._sheets.get(place)
-        return [] if sheet is None else sheet.take_over(over_ms)
+        tracked = self._tracked.get(place)
+        return [] if tracked is None else tracked.take_expired(expired_ms)
 
-    def dues_at(self, place: Place, until_ms: int) -> set[int]:
+    def dues_at(self, place: SubscriptionKey, until_ms: int) -> set[int]:
         """The due times, up to then, of what is open at a place."""
-        sheet = self._sheets.get(place)
-        return set() if sheet is None else sheet.dues(until_ms)
+        tracked = self._tracked.get(place)
+        return set() if tracked is None else tracked.dues(until_ms)
 
-    def unproven_count(self, place: Place) -> int:
+    def unpersisted_count(self, place: SubscriptionKey) -> int:
         """How many there are not PERSISTED yet."""
-        sheet = self._sheets.get(place)
-        return 0 if sheet is None else len(sheet.unproven)
+        tracked = self._tracked.get(place)
+        return 0 if tracked is None else len(tracked.unpersisted)
 
-    def unproven_at(self, place: Place) -> list[Cancellation]:
+    def unpersisted_at(self, place: SubscriptionKey) -> list[Cancellation]:
         """What there is not PERSISTED yet."""
-        sheet = self._sheets.get(place)
-        return [] if sheet is None else [sheet.open[position] for position in sheet.unproven]
+        tracked = self._tracked.get(place)
+        return [] if tracked is None else [tracked.open[position] for position in tracked.unpersisted]
 
     @property
     def open_count(self) -> int:
-        """How many somebody has to see to: the size of the log once it is compacted."""
-        return sum(len(sheet.open) for sheet in self._sheets.values())
+        """How many are open: the size of the log once it is compacted."""
+        return sum(len(tracked.open) for tracked in self._tracked.values())
 
     def learn_all(self, cancellations: Iterable[Cancellation]) -> None:
         """`learn` each; what is new at a place, or rises there, without looking anywhere else."""
-        place: Place | None = None
-        sheet = _Sheet()
+        place: SubscriptionKey | None = None
+        tracked = _Tracked()
         for cancellation in cancellations:
             if place is None or cancellation.subscription != place[1] or cancellation.topic is not place[0]:
                 place = (cancellation.topic, cancellation.subscription)
-                sheet = self._sheets.get(place) or _Sheet()
-            if not self._rises(sheet.open.get(cancellation.position), cancellation):
+                tracked = self._tracked.get(place) or _Tracked()
+            if not self._rises(tracked.open.get(cancellation.position), cancellation):
                 self.learn(cancellation)
-                sheet = self._sheets.get(place) or _Sheet()
+                tracked = self._tracked.get(place) or _Tracked()
                 continue
-            if not sheet.open:
-                self._sheets[place] = sheet
-            sheet.put(cancellation)
+            if not tracked.open:
+                self._tracked[place] = tracked
+            tracked.put(cancellation)
 
     def _rises(self, known: Cancellation | None, cancellation: Cancellation) -> bool:
         """Whether it certainly is news of something open that has not ended before."""
-        if cancellation.proof.value not in _OPEN:
+        if cancellation.status.value not in _OPEN:
             return False
         if known is None:
             return (cancellation.topic, cancellation.position) not in self._ended
-        return _RANKS[cancellation.proof] >= _RANKS[known.proof]
+        return _RANKS[cancellation.status] >= _RANKS[known.status]
 
-    def _see(self, place: Place, position: Position) -> bool:
+    def _see(self, place: SubscriptionKey, position: Position) -> bool:
         """The log holds it; whether that was not known yet since `mark_unseen`."""
-        sheet = self._sheets.get(place)
-        if sheet is None or position not in sheet.unseen:
+        tracked = self._tracked.get(place)
+        if tracked is None or position not in tracked.unseen:
             return False
-        sheet.unseen.discard(position)
+        tracked.unseen.discard(position)
         return True
 
-    def _known(self, place: Place, position: Position) -> Cancellation | None:
+    def _known(self, place: SubscriptionKey, position: Position) -> Cancellation | None:
         found = self._open_at(place).get(position)
         return found if found is not None else self._ended.get((place[0], position), {}).get(place[1])
 
-    def _open_at(self, place: Place) -> Mapping[Position, Cancellation]:
-        sheet = self._sheets.get(place)
-        return {} if sheet is None else sheet.open
+    def _open_at(self, place: SubscriptionKey) -> Mapping[Position, Cancellation]:
+        tracked = self._tracked.get(place)
+        return {} if tracked is None else tracked.open
 
-    def _forget_open(self, place: Place, position: Position) -> Cancellation | None:
-        sheet = self._sheets.get(place)
-        if sheet is None:
+    def _forget_open(self, place: SubscriptionKey, position: Position) -> Cancellation | None:
+        tracked = self._tracked.get(place)
+        if tracked is None:
             return None
-        known = sheet.open.pop(position, None)
-        sheet.unproven.discard(position)
-        if not sheet.open:
-            del self._sheets[place]
+        known = tracked.open.pop(position, None)
+        tracked.unpersisted.discard(position)
+        if not tracked.open:
+            del self._tracked[place]
         return known
 
     def _remember(self, cancellation: Cancellation) -> None:

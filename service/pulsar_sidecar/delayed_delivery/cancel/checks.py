@@ -14,7 +14,7 @@ from pulsar_sidecar.delayed_delivery.cancel.facts import (
     SubscriptionType,
     Unreadable,
 )
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cause, Proof, Target, Verdict
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, Target, Verdict
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.positions import Position
 
@@ -73,9 +73,11 @@ def check_entry(target: Target, answer: EntryAnswer, policy: DelayPolicy, now_ms
     """
     match answer:
         case Absent():
-            return _not(Proof.NOT_FOUND, Cause.NO_ENTRY, f"the topic has no entry {target.position}")
+            return _not(CancellationStatus.NOT_FOUND, Cause.NO_ENTRY, f"the topic has no entry {target.position}")
         case Unreadable(reason):
-            return _not(Proof.REFUSED, Cause.UNREADABLE, f"the entry could not be read: {reason}; try again")
+            return _not(
+                CancellationStatus.REFUSED, Cause.UNREADABLE, f"the entry could not be read: {reason}; try again"
+            )
         case EntryFacts():
             return _check_message(target, answer) or _check_time(answer, policy, now_ms) or answer
         case _:
@@ -85,22 +87,24 @@ def check_entry(target: Target, answer: EntryAnswer, policy: DelayPolicy, now_ms
 def _check_message(target: Target, facts: EntryFacts) -> Verdict | None:
     if facts.marker or facts.transaction:
         what = "one of Pulsar's own markers" if facts.marker else "part of a transaction"
-        return _not(Proof.REFUSED, Cause.MARKER, f"the entry is {what}, which is not cancelled one by one")
+        return _not(CancellationStatus.REFUSED, Cause.MARKER, f"the entry is {what}, which is not cancelled one by one")
     if not facts.deliver_at_ms:
-        return _not(Proof.REFUSED, Cause.NOT_DELAYED, "the message is not delayed: it has no deliverAt")
+        return _not(CancellationStatus.REFUSED, Cause.NOT_DELAYED, "the message is not delayed: it has no deliverAt")
     if target.deliver_at_ms is not None and target.deliver_at_ms != facts.deliver_at_ms:
         shown = _shown(facts.deliver_at_ms)
         return _not(
-            Proof.REFUSED, Cause.OTHER_DELIVER_AT, f"the message's deliverAt is {facts.deliver_at_ms} ({shown})"
+            CancellationStatus.REFUSED,
+            Cause.OTHER_DELIVER_AT,
+            f"the message's deliverAt is {facts.deliver_at_ms} ({shown})",
         )
     if (facts.messages_in_batch or 1) > 1:
         return _not(
-            Proof.REFUSED,
+            CancellationStatus.REFUSED,
             Cause.BATCH,
             f"the entry is a batch of {facts.messages_in_batch} messages: acknowledging it would drop all of them",
         )
     if target.batch_index not in (None, 0, -1):
-        return _not(Proof.NOT_FOUND, Cause.NO_ENTRY, "the entry is no batch, so it has no such batchIndex")
+        return _not(CancellationStatus.NOT_FOUND, Cause.NO_ENTRY, "the entry is no batch, so it has no such batchIndex")
     return None
 
 
@@ -108,10 +112,12 @@ def _check_time(facts: EntryFacts, policy: DelayPolicy, now_ms: int) -> Verdict 
     assert facts.deliver_at_ms is not None
     if not policy.enabled:
         return _not(
-            Proof.TOO_LATE, Cause.DUE, "delayed delivery is off for this topic, so the message was delivered at once"
+            CancellationStatus.TOO_LATE,
+            Cause.DUE,
+            "delayed delivery is off for this topic, so the message was delivered at once",
         )
     if facts.deliver_at_ms <= now_ms:
-        return _not(Proof.TOO_LATE, Cause.DUE, f"its due time has passed ({_shown(facts.deliver_at_ms)})")
+        return _not(CancellationStatus.TOO_LATE, Cause.DUE, f"its due time has passed ({_shown(facts.deliver_at_ms)})")
     return None
 
 
@@ -156,7 +162,9 @@ def _named(names: Iterable[str], existing: Mapping[str, SubscriptionFacts]) -> C
     for name in names:
         found = existing.get(name)
         if found is None:
-            others.append(Verdict(name, Proof.NOT_FOUND, Cause.NO_SUBSCRIPTION, f"there is no subscription {name!r}"))
+            others.append(
+                Verdict(name, CancellationStatus.NOT_FOUND, Cause.NO_SUBSCRIPTION, f"there is no subscription {name!r}")
+            )
             continue
         refusal = check_subscription(found)
         if refusal is None:
@@ -172,13 +180,13 @@ def check_subscription(found: SubscriptionFacts) -> Verdict | None:
         reason = (
             f"{found.name!r} is {found.type.value}: it delivers delayed messages at once and admits no second consumer"
         )
-        return Verdict(found.name, Proof.REFUSED, Cause.SUBSCRIPTION_TYPE, reason)
+        return Verdict(found.name, CancellationStatus.REFUSED, Cause.SUBSCRIPTION_TYPE, reason)
     if not found.durable:
         reason = f"{found.name!r} is a reader's: it is not durable"
-        return Verdict(found.name, Proof.REFUSED, Cause.SUBSCRIPTION_TYPE, reason)
+        return Verdict(found.name, CancellationStatus.REFUSED, Cause.SUBSCRIPTION_TYPE, reason)
     if found.sticky:
         reason = f"the consumers of {found.name!r} chose their hash ranges (STICKY), which leave no room for another"
-        return Verdict(found.name, Proof.REFUSED, Cause.STICKY_RANGES, reason)
+        return Verdict(found.name, CancellationStatus.REFUSED, Cause.STICKY_RANGES, reason)
     return None
 
 
@@ -216,7 +224,7 @@ def missing_chunks(facts: EntryFacts, found: Mapping[int, Position]) -> Verdict 
     if missing <= 0:
         return None
     return _not(
-        Proof.REFUSED,
+        CancellationStatus.REFUSED,
         Cause.CHUNKS,
         f"the message has {facts.chunk.total} chunks and {missing} of them were not found near the entry",
     )
@@ -229,11 +237,11 @@ def _delivers_at_once(found: SubscriptionFacts) -> bool:
 def _no_subscription(skipped: Collection[str]) -> Verdict:
     more = f" ({', '.join(skipped)} deliver delayed messages at once)" if skipped else ""
     reason = f"the topic has no Shared or Key_Shared subscription{more}"
-    return Verdict(None, Proof.REFUSED, Cause.NO_SUBSCRIPTION, reason)
+    return Verdict(None, CancellationStatus.REFUSED, Cause.NO_SUBSCRIPTION, reason)
 
 
-def _not(proof: Proof, cause: Cause, reason: str) -> Verdict:
-    return Verdict(None, proof, cause, reason)
+def _not(status: CancellationStatus, cause: Cause, reason: str) -> Verdict:
+    return Verdict(None, status, cause, reason)
 
 
 def _shown(time_ms: int) -> str:

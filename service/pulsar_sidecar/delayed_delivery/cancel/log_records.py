@@ -9,7 +9,7 @@ from typing import Final
 
 import orjson
 
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Cause, Proof
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName, java_url_decode, java_url_encode, parse_topic_name
@@ -18,7 +18,7 @@ from pulsar_sidecar.model.positions import Position
 _VERSION: Final = 1
 _PARTS: Final = 3
 _REMEMBERED: Final = 4096
-_PROOFS: Final[Mapping[str, Proof]] = {proof.value: proof for proof in Proof}
+_PROOFS: Final[Mapping[str, CancellationStatus]] = {status.value: status for status in CancellationStatus}
 
 
 def key_of(topic: TopicName, position: Position, subscription: str) -> str:
@@ -80,7 +80,7 @@ def _value(cancellation: Cancellation) -> bytes:
         "version": _VERSION,
         "deliverAt": cancellation.deliver_at_ms,
         "requestedMs": cancellation.requested_ms,
-        "proof": cancellation.proof.value,
+        "proof": cancellation.status.value,
     }
     if cancellation.positions:
         document["positions"] = [[found.ledger_id, found.entry_id] for found in cancellation.positions]

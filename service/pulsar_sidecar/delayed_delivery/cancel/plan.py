@@ -20,10 +20,10 @@ from pulsar_sidecar.delayed_delivery.cancel.facts import (
 )
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
+    CancellationStatus,
     CancelOptions,
     Cause,
     Outcome,
-    Proof,
     Target,
     Verdict,
 )
@@ -35,7 +35,7 @@ KnownCancellation = Callable[[Position], Cancellation | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class TopicSnapshot:
     """Everything that was read of one topic before deciding.
 
     Attributes:
@@ -89,15 +89,20 @@ class Plan:
 
 
 def plan(
-    targets: Sequence[Target], looked: Looked, known: Callable[[str], KnownCancellation], options: CancelOptions
+    targets: Sequence[Target],
+    snapshot: TopicSnapshot,
+    known: Callable[[str], KnownCancellation],
+    options: CancelOptions,
 ) -> Plan:
     """Decide each target on each subscription; ``known`` tells what is known on a subscription."""
-    return _Planner(looked, known, options).plan(targets)
+    return _Planner(snapshot, known, options).plan(targets)
 
 
 class _Planner:
-    def __init__(self, looked: Looked, known: Callable[[str], KnownCancellation], options: CancelOptions) -> None:
-        self._looked = looked
+    def __init__(
+        self, snapshot: TopicSnapshot, known: Callable[[str], KnownCancellation], options: CancelOptions
+    ) -> None:
+        self._snapshot = snapshot
         self._known_on = known
         self._known: dict[str, KnownCancellation] = {}
         self._options = options
@@ -111,8 +116,8 @@ class _Planner:
 
     def _draft(self, target: Target) -> Draft:
         draft = Draft(target)
-        answer = self._looked.entries[target.position]
-        facts = check_entry(target, answer, self._looked.policy, self._looked.now_ms)
+        answer = self._snapshot.entries[target.position]
+        facts = check_entry(target, answer, self._snapshot.policy, self._snapshot.now_ms)
         if isinstance(facts, Verdict):
             draft.verdicts[None] = facts
             return draft
@@ -121,7 +126,7 @@ class _Planner:
             draft.verdicts[None] = positions
             return draft
         draft.facts = facts
-        warning = time_to_live_warning(facts, self._looked.policy)
+        warning = time_to_live_warning(facts, self._snapshot.policy)
         draft.warnings.extend([warning] if warning else [])
         self._choose(draft, facts, positions)
         return draft
@@ -129,14 +134,14 @@ class _Planner:
     def _positions(self, target: Target, facts: EntryFacts) -> tuple[Position, ...] | Verdict:
         if facts.chunk is None or facts.chunk.total <= 1:
             return ()
-        found = self._looked.chunks.get(target.position, {})
+        found = self._snapshot.chunks.get(target.position, {})
         refusal = missing_chunks(facts, found)
         return tuple(found[index] for index in sorted(found)) if refusal is None else refusal
 
     def _choose(self, draft: Draft, facts: EntryFacts, positions: tuple[Position, ...]) -> None:
         names = draft.target.subscriptions
         if names not in self._chosen:
-            self._chosen[names] = choose_subscriptions(names, self._looked.subscriptions)
+            self._chosen[names] = choose_subscriptions(names, self._snapshot.subscriptions)
         chosen = self._chosen[names]
         draft.warnings.extend(chosen.warnings)
         draft.verdicts.update({verdict.subscription: verdict for verdict in chosen.others})
@@ -144,10 +149,13 @@ class _Planner:
             self._on(subscription.name, draft, facts, positions)
 
     def _on(self, name: str, draft: Draft, facts: EntryFacts, positions: tuple[Position, ...]) -> None:
-        cursor = self._looked.state.cursors.get(name)
+        cursor = self._snapshot.state.cursors.get(name)
         if cursor is None:
             draft.verdicts[name] = Verdict(
-                name, Proof.NOT_FOUND, Cause.NO_SUBSCRIPTION, f"the subscription {name!r} has just been deleted"
+                name,
+                CancellationStatus.NOT_FOUND,
+                Cause.NO_SUBSCRIPTION,
+                f"the subscription {name!r} has just been deleted",
             )
             return
         cancellation = self._cancellation(name, draft.target.position, facts, positions)
@@ -160,12 +168,12 @@ class _Planner:
         self._wanted.setdefault(name, []).append(Wanted(draft, facts, cancellation))
 
     def _acked_before(self, name: str, known: Cancellation | None) -> Verdict:
-        if known is not None and known.proof.cancelled:
+        if known is not None and known.status.cancelled:
             return known.verdict()
         self._unexplained = self._unexplained or known is None
         return Verdict(
             name,
-            Proof.TOO_LATE,
+            CancellationStatus.TOO_LATE,
             Cause.ACKED_BEFORE,
             "the message was acknowledged before, by somebody else: delivered, expired or skipped",
         )
@@ -175,12 +183,12 @@ class _Planner:
     ) -> Cancellation:
         assert facts.deliver_at_ms is not None
         return Cancellation(
-            self._looked.topic,
+            self._snapshot.topic,
             name,
             position,
             facts.deliver_at_ms,
-            self._looked.now_ms,
-            Proof.ACCEPTED,
+            self._snapshot.now_ms,
+            CancellationStatus.ACCEPTED,
             positions,
             requested_by=self._options.requested_by,
         )
@@ -188,4 +196,4 @@ class _Planner:
 
 def _is_accepted(known: Cancellation | None) -> bool:
     # It may be our own acknowledgement, whose confirmation was lost: acknowledging again settles it.
-    return known is not None and known.proof is Proof.ACCEPTED
+    return known is not None and known.status is CancellationStatus.ACCEPTED

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy, SubscriptionFacts, TopicState
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Cause, Proof
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.positions import Position
@@ -22,20 +22,20 @@ _BEFORE_DUE_MS: Final = 3000
 
 
 @dataclass(frozen=True, slots=True)
-class Duties:
+class ReconcileActions:
     """What is to be done.
 
     Attributes:
         missing: cancellations with entries that the cursor does not hold, to be acknowledged (again).
         lost: those of them that had been acknowledged before.
-        unproven: acknowledged, and not yet seen in the stored state.
+        unpersisted: acknowledged, and not yet seen in the stored state.
         nudge: a position to acknowledge once more so that the broker stores the cursor; None when not needed.
         ended: those whose time is over, with their last level.
     """
 
     missing: tuple[Cancellation, ...]
     lost: tuple[Cancellation, ...]
-    unproven: tuple[Cancellation, ...]
+    unpersisted: tuple[Cancellation, ...]
     nudge: Position | None
     ended: tuple[Cancellation, ...]
 
@@ -74,18 +74,18 @@ def _goes_on(before: Watch, now: Watch) -> bool:
     return same_load and before.messages_out == now.messages_out
 
 
-def over_by_ms(policy: DelayPolicy, now_ms: int) -> int:
-    """What was due by then nobody needs to see to any more: two ticks after its due time (PIP-423)."""
+def expired_before_ms(policy: DelayPolicy, now_ms: int) -> int:
+    """What was due by then is over: two ticks after its due time (PIP-423)."""
     return now_ms - 2 * policy.tick_ms
 
 
-def duties(
+def decide_actions(
     cancellations: Sequence[Cancellation],
     acked: PositionRanges,
     policy: DelayPolicy,
     now_ms: int,
     watched_since_ms: int | None = None,
-) -> Duties:
+) -> ReconcileActions:
     """Decide for all cancellations of one subscription.
 
     Args:
@@ -95,36 +95,36 @@ def duties(
         now_ms: the brokers' time, as far as it is known.
         watched_since_ms: since when the cursor certainly kept its acknowledgements; None where that is not known.
     """
-    over_ms = over_by_ms(policy, now_ms)
-    over = [one for one in cancellations if one.deliver_at_ms <= over_ms]
-    live = [one for one in cancellations if one.deliver_at_ms > over_ms] if over else cancellations
+    expired_ms = expired_before_ms(policy, now_ms)
+    over = [one for one in cancellations if one.deliver_at_ms <= expired_ms]
+    live = [one for one in cancellations if one.deliver_at_ms > expired_ms] if over else cancellations
     absent = {id(one) for one in live if not one.held_by(acked)}
     missing = tuple(one for one in live if id(one) in absent and one.deliver_at_ms > now_ms) if absent else ()
-    unproven = tuple(one for one in live if one.proof is not Proof.PERSISTED and id(one) not in absent)
-    return Duties(
+    unpersisted = tuple(one for one in live if one.status is not CancellationStatus.PERSISTED and id(one) not in absent)
+    return ReconcileActions(
         missing=missing,
-        lost=tuple(one for one in missing if one.proof is not Proof.ACCEPTED),
-        unproven=unproven,
-        nudge=unproven[0].entries[0] if unproven else None,
+        lost=tuple(one for one in missing if one.status is not CancellationStatus.ACCEPTED),
+        unpersisted=unpersisted,
+        nudge=unpersisted[0].entries[0] if unpersisted else None,
         ended=tuple(_end(one, one.held_by(acked), policy, watched_since_ms) for one in over),
     )
 
 
-def settled_late(cancellation: Cancellation, policy: DelayPolicy, now_ms: int) -> bool:
+def confirmed_too_late(cancellation: Cancellation, policy: DelayPolicy, now_ms: int) -> bool:
     """Whether an acknowledgement confirmed now can no longer be told from one after the dispatch."""
     return now_ms >= cancellation.deliver_at_ms - policy.earliest_lead_ms
 
 
-def next_look_ms(dues_ms: Iterable[int], policy: DelayPolicy, now_ms: int, reassert_ms: int) -> int:
+def next_look_ms(dues_ms: Iterable[int], policy: DelayPolicy, now_ms: int, reconcile_interval_ms: int) -> int:
     """When to look again at all of them; what is not PERSISTED yet is looked at in between.
 
     Args:
         dues_ms: the due times of what is open, at least up to `last_due_of_interest_ms`.
         policy: how the topic's delayed messages come due.
         now_ms: the clock's time.
-        reassert_ms: how long it may be at most.
+        reconcile_interval_ms: how long it may be at most.
     """
-    regular = now_ms + reassert_ms
+    regular = now_ms + reconcile_interval_ms
     urgent = [
         moment
         for due_ms in dues_ms
@@ -134,28 +134,34 @@ def next_look_ms(dues_ms: Iterable[int], policy: DelayPolicy, now_ms: int, reass
     return min([regular, *urgent])
 
 
-def last_due_of_interest_ms(policy: DelayPolicy, now_ms: int, reassert_ms: int) -> int:
+def last_due_of_interest_ms(policy: DelayPolicy, now_ms: int, reconcile_interval_ms: int) -> int:
     """What is due later does not matter to `next_look_ms`."""
-    return now_ms + reassert_ms + policy.earliest_lead_ms + _BEFORE_DUE_MS
+    return now_ms + reconcile_interval_ms + policy.earliest_lead_ms + _BEFORE_DUE_MS
 
 
 def _end(cancellation: Cancellation, is_held: bool, policy: DelayPolicy, watched_since_ms: int | None) -> Cancellation:
-    if cancellation.proof is Proof.ACCEPTED:
+    if cancellation.status is CancellationStatus.ACCEPTED:
         if is_held:
             return cancellation.at(
-                Proof.RACED, Cause.DISPATCHED, "acknowledged by its due time, but not known to be before the dispatch"
+                CancellationStatus.RACED,
+                Cause.DISPATCHED,
+                "acknowledged by its due time, but not known to be before the dispatch",
             )
-        return cancellation.at(Proof.TOO_LATE, Cause.DUE, "its due time came before it could be acknowledged")
+        return cancellation.at(
+            CancellationStatus.TOO_LATE, Cause.DUE, "its due time came before it could be acknowledged"
+        )
     if not is_held:
         return cancellation.at(
-            Proof.RACED, Cause.LOST, "the cursor lost the acknowledgement, and the due time came before it was put back"
+            CancellationStatus.RACED,
+            Cause.LOST,
+            "the cursor lost the acknowledgement, and the due time came before it was acknowledged again",
         )
-    if watched_since_ms is None or settled_late(cancellation, policy, watched_since_ms):
+    if watched_since_ms is None or confirmed_too_late(cancellation, policy, watched_since_ms):
         # Whoever was given the message may have acknowledged it since.
         return cancellation.at(
-            Proof.UNKNOWN,
+            CancellationStatus.UNKNOWN,
             Cause.UNWATCHED,
             "it is acknowledged, but it may have been delivered: between the last look before its due time and the "
             "first one after it the topic was loaded anew, the cursor was moved, or no sidecar looked",
         )
-    return cancellation.at(Proof.EXPIRED)
+    return cancellation.at(CancellationStatus.EXPIRED)

@@ -35,7 +35,7 @@ class ReissueIntent:
         new_deliver_at_ms: the copy's, None for "now".
         after: the copy is stored beyond this position.
         copy: the copy's message id, once it is known to be stored.
-        done: whether the old message was seen to as well.
+        done: whether the old message was cancelled as well.
     """
 
     topic: TopicName

@@ -15,7 +15,7 @@ from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.positions import Position
 
 
-class Proof(Enum):
+class CancellationStatus(Enum):
     """How much is proven of one cancellation on one subscription."""
 
     ACCEPTED = "ACCEPTED"
@@ -40,12 +40,12 @@ class Proof(Enum):
     @property
     def cancelled(self) -> bool:
         """Whether the message will not be delivered on this subscription (204)."""
-        return self in (Proof.ACKED, Proof.PERSISTED, Proof.EXPIRED)
+        return self in (CancellationStatus.ACKED, CancellationStatus.PERSISTED, CancellationStatus.EXPIRED)
 
     @property
     def open(self) -> bool:
-        """Whether somebody still has to see to it."""
-        return self in (Proof.ACCEPTED, Proof.ACKED, Proof.PERSISTED)
+        """Whether the sidecars still reconcile it with the cursor."""
+        return self in (CancellationStatus.ACCEPTED, CancellationStatus.ACKED, CancellationStatus.PERSISTED)
 
 
 class Cause(Enum):
@@ -96,7 +96,7 @@ class Verdict(NamedTuple):
     """What became of one target on one subscription; ``subscription`` None when it never came to any."""
 
     subscription: str | None
-    proof: Proof
+    status: CancellationStatus
     cause: Cause | None = None
     reason: str | None = None
 
@@ -118,12 +118,14 @@ class Outcome(NamedTuple):
     @property
     def cancelled(self) -> bool:
         """Whether it is cancelled wherever it was to be."""
-        return all(verdict.proof.cancelled for verdict in self.verdicts)
+        return all(verdict.status.cancelled for verdict in self.verdicts)
 
     @property
     def accepted(self) -> bool:
         """Whether it is at least in the log wherever it was to be."""
-        return all(verdict.proof.cancelled or verdict.proof is Proof.ACCEPTED for verdict in self.verdicts)
+        return all(
+            verdict.status.cancelled or verdict.status is CancellationStatus.ACCEPTED for verdict in self.verdicts
+        )
 
 
 class Cancellation(NamedTuple):
@@ -140,7 +142,7 @@ class Cancellation(NamedTuple):
     position: Position
     deliver_at_ms: int
     requested_ms: int
-    proof: Proof
+    status: CancellationStatus
     positions: tuple[Position, ...] = ()
     cause: Cause | None = None
     reason: str | None = None
@@ -157,7 +159,7 @@ class Cancellation(NamedTuple):
             return self.position in acked
         return all(entry in acked for entry in self.positions)
 
-    def at(self, proof: Proof, cause: Cause | None = None, reason: str | None = None) -> "Cancellation":
+    def at(self, status: CancellationStatus, cause: Cause | None = None, reason: str | None = None) -> "Cancellation":
         """The same with another level."""
         return Cancellation(
             self.topic,
@@ -165,7 +167,7 @@ class Cancellation(NamedTuple):
             self.position,
             self.deliver_at_ms,
             self.requested_ms,
-            proof,
+            status,
             self.positions,
             cause,
             reason,
@@ -174,7 +176,7 @@ class Cancellation(NamedTuple):
 
     def verdict(self) -> Verdict:
         """What a caller is told."""
-        return Verdict(self.subscription, self.proof, self.cause, self.reason)
+        return Verdict(self.subscription, self.status, self.cause, self.reason)
 
 
 @dataclass(frozen=True, slots=True)

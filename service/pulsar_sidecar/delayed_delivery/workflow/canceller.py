@@ -25,17 +25,18 @@ from pulsar_sidecar.delayed_delivery.cancel.facts import (
     SubscriptionType,
     TopicState,
 )
-from pulsar_sidecar.delayed_delivery.cancel.plan import KnownCancellation, Looked, Plan, Wanted, plan
+from pulsar_sidecar.delayed_delivery.cancel.plan import KnownCancellation, Plan, TopicSnapshot, Wanted, plan
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
+    CancellationStatus,
     CancelOptions,
     Cause,
     Outcome,
-    Proof,
     Target,
     Verdict,
 )
-from pulsar_sidecar.delayed_delivery.workflow.world import TYPES_SECONDS, CancelMetrics, Configuration, Memory, World
+from pulsar_sidecar.delayed_delivery.ports import TYPES_SECONDS, CancelMetrics, Configuration, Ports
+from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.model.errors import (
     ConflictError,
     NotFoundError,
@@ -67,14 +68,14 @@ class Canceller:
 
     def __init__(
         self,
-        world: World,
-        memory: Memory,
+        ports: Ports,
+        store: CancellationStore,
         configuration: Configuration,
         metrics: CancelMetrics,
         stop: threading.Event,
     ) -> None:
-        self._world = world
-        self._memory = memory
+        self._ports = ports
+        self._store = store
         self._configuration = configuration
         self._metrics = metrics
         self._stop = stop
@@ -92,55 +93,55 @@ class Canceller:
             TemporaryError: brokers or bookies could not be asked, or the log could not be written; what was not
                 answered was not acknowledged.
         """
-        self._memory.await_log(self._configuration.log_patience_ms)
-        began_ms = self._world.clock.now_ms()
-        looked = self._look(topic, targets)
-        planned = self._explained(targets, looked, options)
+        self._store.await_log(self._configuration.log_patience_ms)
+        began_ms = self._ports.clock.now_ms()
+        snapshot = self._look(topic, targets)
+        planned = self._explained(targets, snapshot, options)
         for subscription, wanted in planned.wanted.items():
-            self._carry_out(looked, subscription, wanted, options)
+            self._carry_out(snapshot, subscription, wanted, options)
         self._count(planned, began_ms)
         return [draft.outcome(topic) for draft in planned.drafts]
 
-    def examine(self, topic: TopicName, target: Target) -> tuple[Looked, Cancellation | Verdict]:
+    def examine(self, topic: TopicName, target: Target) -> tuple[TopicSnapshot, Cancellation | Verdict]:
         """Whether a message could be cancelled now on all of its subscriptions; nothing is changed.
 
         Raises:
             NotFoundError: there is no such topic.
             TemporaryError: brokers or bookies could not be asked.
         """
-        looked = self._look(topic, [target])
-        planned = self._explained([target], looked, CancelOptions())
+        snapshot = self._look(topic, [target])
+        planned = self._explained([target], snapshot, CancelOptions())
         objection = next(iter(planned.drafts[0].verdicts.values()), None)
         if objection is not None:
-            return looked, not_again(objection) if objection.proof.cancelled else objection
+            return snapshot, not_again(objection) if objection.status.cancelled else objection
         for name, wanted in planned.wanted.items():
             in_log, _ = self._by_log(topic, name, wanted)
             if in_log:
-                return looked, not_again(in_log[0].cancellation.verdict())
-            if self._by_room(looked, name, wanted)[1]:
-                return looked, Verdict(name, Proof.REFUSED, Cause.ACK_STATE_FULL, _NO_ROOM)
-        return looked, next(iter(planned.wanted.values()))[0].cancellation
+                return snapshot, not_again(in_log[0].cancellation.verdict())
+            if self._by_room(snapshot, name, wanted)[1]:
+                return snapshot, Verdict(name, CancellationStatus.REFUSED, Cause.ACK_STATE_FULL, _NO_ROOM)
+        return snapshot, next(iter(planned.wanted.values()))[0].cancellation
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
-    def _look(self, topic: TopicName, targets: Sequence[Target]) -> Looked:
+    def _look(self, topic: TopicName, targets: Sequence[Target]) -> TopicSnapshot:
         """Everything a decision needs; each cursor is read for this request."""
-        topics = self._world.topics
-        age_seconds = 0.0 if _may_be_near(targets, self._world.brokers_now_ms()) else TYPES_SECONDS
+        topics = self._ports.topics
+        age_seconds = 0.0 if _may_be_near(targets, self._ports.brokers_now_ms()) else TYPES_SECONDS
         subscriptions = topics.subscriptions(topic, max_age_seconds=age_seconds)
         states = self._looks.submit(topics.state, topic)
         policy = topics.delay_policy(topic)
         where_seconds = _WHERE_SECONDS if age_seconds else 0.0
-        found = self._world.entries.read(topic, {target.position for target in targets}, max_age_seconds=where_seconds)
+        found = self._ports.entries.read(topic, {target.position for target in targets}, max_age_seconds=where_seconds)
         state = states.result()
         if age_seconds and not _names_the_same(subscriptions, state):
             subscriptions, state = topics.subscriptions(topic), topics.state(topic)
         dropped = {position.ledger_id for position in found} - {span.ledger_id for span in state.ledgers}
         if where_seconds and dropped:
             again = {position for position in found if position.ledger_id in dropped}
-            found = {**found, **self._world.entries.read(topic, again)}
+            found = {**found, **self._ports.entries.read(topic, again)}
         chunks = self._chunks(topic, found)
-        return Looked(topic, subscriptions, state, policy, found, chunks, self._world.brokers_now_ms())
+        return TopicSnapshot(topic, subscriptions, state, policy, found, chunks, self._ports.brokers_now_ms())
 
     def _chunks(
         self, topic: TopicName, entries: Mapping[Position, EntryAnswer]
@@ -149,23 +150,23 @@ class Canceller:
         found: dict[Position, Mapping[int, Position]] = {}
         for position, facts in entries.items():
             if isinstance(facts, EntryFacts) and facts.chunk is not None and facts.chunk.total > 1:
-                near = self._world.entries.read(topic, chunk_candidates(position, facts.chunk))
+                near = self._ports.entries.read(topic, chunk_candidates(position, facts.chunk))
                 found[position] = chunks_of(facts, {**near, position: facts})
         return found
 
-    def _explained(self, targets: Sequence[Target], looked: Looked, options: CancelOptions) -> Plan:
+    def _explained(self, targets: Sequence[Target], snapshot: TopicSnapshot, options: CancelOptions) -> Plan:
         """The plan; while something acknowledged is unexplained, wait a moment for another sidecar's record of it."""
 
         def known(subscription: str) -> KnownCancellation:
-            return self._memory.known_at((looked.topic, subscription))
+            return self._store.known_at((snapshot.topic, subscription))
 
-        planned = plan(targets, looked, known, options)
+        planned = plan(targets, snapshot, known, options)
         for _ in range(_EXPLAIN_TRIES):
             if not planned.unexplained:
                 break
-            self._world.clock.wait_seconds(_EXPLAIN_WAIT_SECONDS, self._stop)
-            planned = plan(targets, looked, known, options)
-        if planned.unexplained and not self._memory.follows:
+            self._ports.clock.wait_seconds(_EXPLAIN_WAIT_SECONDS, self._stop)
+            planned = plan(targets, snapshot, known, options)
+        if planned.unexplained and not self._store.follows:
             raise TemporaryError(
                 "a message is acknowledged, and the sidecar is not connected to its cancellation log, which tells "
                 "whether another sidecar cancelled it; nothing was done, try again"
@@ -174,32 +175,35 @@ class Canceller:
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, looked: Looked, name: str, wanted: Sequence[Wanted], options: CancelOptions) -> None:
-        now, later = self._by_room(looked, name, wanted)
+    def _carry_out(self, snapshot: TopicSnapshot, name: str, wanted: Sequence[Wanted], options: CancelOptions) -> None:
+        now, later = self._by_room(snapshot, name, wanted)
         if later and not options.defer:
-            later, others = self._by_log(looked.topic, name, later)
+            later, others = self._by_log(snapshot.topic, name, later)
             _refuse_for_room(others)
         accepted = [one.cancellation for one in (*now, *later)]
         if not accepted:
             return
-        recording = _Recording(self._memory, accepted)
-        if len(accepted) > _FEW or with_known_type(looked.subscriptions[name]) is not SubscriptionType.SHARED:
+        recording = _Recording(self._store, accepted)
+        if len(accepted) > _FEW or with_known_type(snapshot.subscriptions[name]) is not SubscriptionType.SHARED:
             recording()
         for one in later:
             one.draft.verdicts[name] = Verdict(
-                name, Proof.ACCEPTED, Cause.ACK_STATE_FULL, "in the log; acknowledged as soon as there is room"
+                name,
+                CancellationStatus.ACCEPTED,
+                Cause.ACK_STATE_FULL,
+                "in the log; acknowledged as soon as there is room",
             )
         if now:
-            self._acknowledge(looked, name, now, recording)
+            self._acknowledge(snapshot, name, now, recording)
         recording.ensure()
 
     def _by_room(
-        self, looked: Looked, name: str, wanted: Sequence[Wanted]
+        self, snapshot: TopicSnapshot, name: str, wanted: Sequence[Wanted]
     ) -> tuple[Sequence[Wanted], Sequence[Wanted]]:
-        acked = looked.state.cursors[name].acked
+        acked = snapshot.state.cursors[name].acked
         entries = [entry for one in wanted for entry in one.cancellation.entries]
         all_runs = runs(acked, entries)
-        room = self._world.budget.room(looked.topic, name, ranges=acked.range_count)
+        room = self._ports.budget.room(snapshot.topic, name, ranges=acked.range_count)
         if sum(max(0, run.added_ranges) for run in all_runs) <= room.free:
             return wanted, []
         _, left = fitting(all_runs, room.free)
@@ -207,22 +211,24 @@ class Canceller:
         now = [one for one in wanted if outside.isdisjoint(one.cancellation.entries)]
         return now, [one for one in wanted if not outside.isdisjoint(one.cancellation.entries)]
 
-    def _acknowledge(self, looked: Looked, name: str, wanted: Sequence[Wanted], recording: "_Recording") -> None:
-        found = looked.subscriptions[name]
+    def _acknowledge(
+        self, snapshot: TopicSnapshot, name: str, wanted: Sequence[Wanted], recording: "_Recording"
+    ) -> None:
+        found = snapshot.subscriptions[name]
         joining = replace(found, type=with_known_type(found))
         entries = {entry for one in wanted for entry in one.cancellation.entries}
         positions = sorted(entries)
         try:
             once_joined = None if recording.done else recording
-            confirmed = self._world.acknowledger.acknowledge(looked.topic, joining, positions, once_joined)
+            confirmed = self._ports.acknowledger.acknowledge(snapshot.topic, joining, positions, once_joined)
         except (OutcomeUnknownError, TemporaryError) as error:
             if recording.failed:
                 raise
-            _tell(name, wanted, Proof.ACCEPTED, Cause.BROKER, f"{_TRIED_AGAIN}: {error}")
+            _set_verdicts(name, wanted, CancellationStatus.ACCEPTED, Cause.BROKER, f"{_TRIED_AGAIN}: {error}")
         except PermanentError as error:
-            self._answer_refused(looked.topic, name, wanted, recording, error)
+            self._answer_refused(snapshot.topic, name, wanted, recording, error)
         else:
-            self._prove(looked, name, wanted, confirmed.confirmed_ms + self._world.topics.broker_ahead_ms())
+            self._prove(snapshot, name, wanted, confirmed.confirmed_ms + self._ports.topics.broker_ahead_ms())
 
     def _answer_refused(
         self, topic: TopicName, name: str, wanted: Sequence[Wanted], recording: "_Recording", error: PermanentError
@@ -234,61 +240,63 @@ class Canceller:
         """
         verdict = None if recording.done else self._refusal(topic, name, error)
         accepted, others = (wanted, ()) if verdict is None else self._by_log(topic, name, wanted)
-        _tell(name, accepted, Proof.ACCEPTED, Cause.BROKER, f"{_TRIED_AGAIN}: {error}")
+        _set_verdicts(name, accepted, CancellationStatus.ACCEPTED, Cause.BROKER, f"{_TRIED_AGAIN}: {error}")
         if verdict is not None:
             recording.leave_out([one.cancellation for one in others])
-            _tell(name, others, verdict.proof, verdict.cause, verdict.reason)
+            _set_verdicts(name, others, verdict.status, verdict.cause, verdict.reason)
 
     def _by_log(
         self, topic: TopicName, name: str, wanted: Sequence[Wanted]
     ) -> tuple[Sequence[Wanted], Sequence[Wanted]]:
         """What is in the log from an earlier request, and the rest."""
-        known = self._memory.known_at((topic, name))
+        known = self._store.known_at((topic, name))
         in_log: list[Wanted] = []
         others: list[Wanted] = []
         for one in wanted:
             found = known(one.cancellation.position)
-            (in_log if found is not None and found.proof.open else others).append(one)
+            (in_log if found is not None and found.status.open else others).append(one)
         return in_log, others
 
     def _refusal(self, topic: TopicName, name: str, error: PermanentError) -> Verdict | None:
         """Why the broker will not let the consumer in later either; None where it may."""
         if isinstance(error, NotFoundError):
-            return Verdict(name, Proof.NOT_FOUND, Cause.NO_SUBSCRIPTION, str(error))
+            return Verdict(name, CancellationStatus.NOT_FOUND, Cause.NO_SUBSCRIPTION, str(error))
         if not isinstance(error, ConflictError):
-            return Verdict(name, Proof.REFUSED, Cause.BROKER, str(error))
+            return Verdict(name, CancellationStatus.REFUSED, Cause.BROKER, str(error))
         # ConsumerBusy says that another type is in use, or that the subscription has as many consumers as it may have.
-        found = self._world.topics.subscriptions(topic).get(name)
+        found = self._ports.topics.subscriptions(topic).get(name)
         if found is None:
-            return Verdict(name, Proof.NOT_FOUND, Cause.NO_SUBSCRIPTION, f"there is no subscription {name!r} any more")
+            return Verdict(
+                name, CancellationStatus.NOT_FOUND, Cause.NO_SUBSCRIPTION, f"there is no subscription {name!r} any more"
+            )
         return check_subscription(found)
 
-    def _prove(self, looked: Looked, name: str, wanted: Sequence[Wanted], confirmed_ms: int) -> None:
+    def _prove(self, snapshot: TopicSnapshot, name: str, wanted: Sequence[Wanted], confirmed_ms: int) -> None:
         # Counters that stand still prove nothing here: a broker may have read a message that it has yet to send.
-        raced = [one for one in wanted if not_before_dispatch(one.facts, looked.policy, confirmed_ms)]
+        raced = [one for one in wanted if not_before_dispatch(one.facts, snapshot.policy, confirmed_ms)]
         beaten = {id(one) for one in raced}
         in_time = [one for one in wanted if id(one) not in beaten] if raced else wanted
-        self._memory.finish([one.cancellation.at(Proof.RACED, Cause.DISPATCHED, _RACED) for one in raced])
-        self._memory.learn(one.cancellation.at(Proof.ACKED) for one in in_time)
-        _tell(name, raced, Proof.RACED, Cause.DISPATCHED, _RACED)
-        _tell(name, in_time, Proof.ACKED)
+        self._store.finish([one.cancellation.at(CancellationStatus.RACED, Cause.DISPATCHED, _RACED) for one in raced])
+        self._store.learn(one.cancellation.at(CancellationStatus.ACKED) for one in in_time)
+        _set_verdicts(name, raced, CancellationStatus.RACED, Cause.DISPATCHED, _RACED)
+        _set_verdicts(name, in_time, CancellationStatus.ACKED)
 
     def _count(self, planned: Plan, began_ms: int) -> None:
         self._metrics.requested(len(planned.drafts))
-        seconds = max(0, self._world.clock.now_ms() - began_ms) / 1000
-        counts = Counter((one.proof, one.cause) for draft in planned.drafts for one in draft.verdicts.values())
-        for (proof, cause), count in counts.items():
-            if proof.open:
-                self._metrics.reached(proof.value, seconds, count)
-            elif proof is not Proof.EXPIRED:
+        seconds = max(0, self._ports.clock.now_ms() - began_ms) / 1000
+        counts = Counter((one.status, one.cause) for draft in planned.drafts for one in draft.verdicts.values())
+        for (status, cause), count in counts.items():
+            if status.open:
+                self._metrics.reached(status.value, seconds, count)
+            elif status is not CancellationStatus.EXPIRED:
                 self._metrics.refused((cause or Cause.INVALID).value, count)
 
 
 class _Recording:
     """Makes cancellations durable, once, before any of them is acknowledged."""
 
-    def __init__(self, memory: Memory, cancellations: Sequence[Cancellation]) -> None:
-        self._memory = memory
+    def __init__(self, store: CancellationStore, cancellations: Sequence[Cancellation]) -> None:
+        self._store = store
         self._left = list(cancellations)
         self.done = False
         self.failed = False
@@ -296,7 +304,7 @@ class _Recording:
     def __call__(self) -> None:
         """Raises TemporaryError: the log cannot be written."""
         self.failed = True
-        self._memory.record(self._left)
+        self._store.record(self._left)
         self.failed, self.done = False, True
 
     def ensure(self) -> None:
@@ -323,18 +331,22 @@ def _names_the_same(subscriptions: Mapping[str, SubscriptionFacts], state: Topic
     return durable - INTERNAL_SUBSCRIPTIONS == state.cursors.keys() - others
 
 
-def _tell(
-    name: str, wanted: Sequence[Wanted], proof: Proof, cause: Cause | None = None, reason: str | None = None
+def _set_verdicts(
+    name: str,
+    wanted: Sequence[Wanted],
+    status: CancellationStatus,
+    cause: Cause | None = None,
+    reason: str | None = None,
 ) -> None:
-    verdict = Verdict(name, proof, cause, reason)
+    verdict = Verdict(name, status, cause, reason)
     for one in wanted:
         one.draft.verdicts[name] = verdict
 
 
 def not_again(known: Verdict) -> Verdict:
     """Why a message that is cancelled somewhere is not published again."""
-    reason = f"the message is cancelled on {known.subscription!r} ({known.proof.value}): a copy would bring it back"
-    return Verdict(known.subscription, Proof.REFUSED, Cause.CANCELLED, reason)
+    reason = f"the message is cancelled on {known.subscription!r} ({known.status.value}): a copy would bring it back"
+    return Verdict(known.subscription, CancellationStatus.REFUSED, Cause.CANCELLED, reason)
 
 
 def _refuse_for_room(wanted: Sequence[Wanted]) -> None:
@@ -342,7 +354,7 @@ def _refuse_for_room(wanted: Sequence[Wanted]) -> None:
         name = one.cancellation.subscription
         one.draft.verdicts[name] = Verdict(
             name,
-            Proof.REFUSED,
+            CancellationStatus.REFUSED,
             Cause.ACK_STATE_FULL,
             f"{_NO_ROOM}; ask again with defer=true to have it acknowledged when there is room",
         )

@@ -1,4 +1,4 @@
-"""The two loops of cancelling: one reads the log, one sees to what is in it, if no other sidecar does.
+"""The two loops of cancelling: one follows the log, one reconciles cursors with it if no other sidecar leads.
 
 Each survives every error of ours: it notes it, waits and starts afresh.
 """
@@ -9,9 +9,10 @@ from collections.abc import Callable
 import structlog
 
 from pulsar_sidecar.delayed_delivery.leadership import Leadership
-from pulsar_sidecar.delayed_delivery.workflow.reconciler import Asserter
+from pulsar_sidecar.delayed_delivery.ports import Ports
+from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
+from pulsar_sidecar.delayed_delivery.workflow.reconciler import Reconciler
 from pulsar_sidecar.delayed_delivery.workflow.reissuing import Reissuer
-from pulsar_sidecar.delayed_delivery.workflow.world import Memory, World
 from pulsar_sidecar.model.errors import SidecarError
 
 log = structlog.get_logger("delayed-delivery")
@@ -27,16 +28,16 @@ class Loops:
 
     def __init__(
         self,
-        world: World,
-        memory: Memory,
-        asserter: Asserter,
+        ports: Ports,
+        store: CancellationStore,
+        reconciler: Reconciler,
         reissuer: Reissuer,
         leadership: Leadership,
         stop: threading.Event,
     ) -> None:
-        self._world = world
-        self._memory = memory
-        self._asserter = asserter
+        self._ports = ports
+        self._store = store
+        self._reconciler = reconciler
         self._reissuer = reissuer
         self._leadership = leadership
         self._stop = stop
@@ -67,7 +68,7 @@ class Loops:
     def _keep_running(self, name: str, loop: Callable[[], None]) -> None:
         backoff_seconds = _FIRST_BACKOFF_SECONDS
         while not self._stop.is_set():
-            started = self._world.clock.monotonic_seconds()
+            started = self._ports.clock.monotonic_seconds()
             try:
                 loop()
             except SidecarError as error:
@@ -77,41 +78,41 @@ class Loops:
                 # A defect of ours must not silence the loop for good; the log holds the work.
                 self.last_error = f"{name}: unexpected failure, see the log"
                 log.exception("loop failed unexpectedly and starts afresh", loop=name)
-            if self._world.clock.monotonic_seconds() - started > _LONGEST_BACKOFF_SECONDS:
+            if self._ports.clock.monotonic_seconds() - started > _LONGEST_BACKOFF_SECONDS:
                 backoff_seconds = _FIRST_BACKOFF_SECONDS
-            self._world.clock.wait_seconds(backoff_seconds, self._stop)
+            self._ports.clock.wait_seconds(backoff_seconds, self._stop)
             backoff_seconds = min(backoff_seconds * 2, _LONGEST_BACKOFF_SECONDS)
 
     def _follow(self) -> None:
-        self._world.log.ensure()
-        self._memory.begin_following()
+        self._ports.log.ensure()
+        self._store.begin_following()
         try:
-            self._world.log.follow(self._memory.apply, self._caught_up, self._stop.is_set)
+            self._ports.log.follow(self._store.apply, self._caught_up, self._stop.is_set)
         finally:
-            self._memory.stop_following()
+            self._store.stop_following()
 
     def _caught_up(self, unreadable: int) -> None:
-        self._memory.note_caught_up(unreadable)
-        log.info("cancellation log read", open=self._memory.open_count)
+        self._store.note_caught_up(unreadable)
+        log.info("cancellation log read", open=self._store.open_count)
 
     def _assert(self) -> None:
         asked_at = -_LEADING_SECONDS
         try:
             while not self._stop.is_set():
-                now = self._world.clock.monotonic_seconds()
+                now = self._ports.clock.monotonic_seconds()
                 if now - asked_at >= _LEADING_SECONDS:
-                    self._note_leading(self._memory.caught_up.is_set() and self._leadership.held())
+                    self._note_leading(self._store.caught_up.is_set() and self._leadership.held())
                     asked_at = now
                 if self.leading:
-                    self._asserter.round()
+                    self._reconciler.round()
                     self._reissuer.round()
-                self._world.clock.wait_seconds(_ROUND_SECONDS, self._stop)
+                self._ports.clock.wait_seconds(_ROUND_SECONDS, self._stop)
         except BaseException:
             self.leading = False
             raise
 
     def _note_leading(self, leading: bool) -> None:
         if leading and not self.leading:
-            self._asserter.begin_leading()
-            log.info("this sidecar sees to the cancellations now")
+            self._reconciler.begin_leading()
+            log.info("this sidecar reconciles the cancellations now")
         self.leading = leading

@@ -17,15 +17,22 @@ from itertools import islice
 import structlog
 
 from pulsar_sidecar.delayed_delivery.cancel.checks import check_entry, choose_subscriptions
-from pulsar_sidecar.delayed_delivery.cancel.plan import Looked
-from pulsar_sidecar.delayed_delivery.cancel.reconcile import over_by_ms
+from pulsar_sidecar.delayed_delivery.cancel.plan import TopicSnapshot
+from pulsar_sidecar.delayed_delivery.cancel.reconcile import expired_before_ms
 from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import REISSUE_PROPERTY, CopySearch, ReissueIntent
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Cause, Outcome, Proof, Target, Verdict
+from pulsar_sidecar.delayed_delivery.cancel.requests import (
+    CancellationStatus,
+    CancelOptions,
+    Cause,
+    Outcome,
+    Target,
+    Verdict,
+)
 from pulsar_sidecar.delayed_delivery.cancel.select import positions_after
-from pulsar_sidecar.delayed_delivery.ports import WholeMessage
+from pulsar_sidecar.delayed_delivery.ports import Configuration, Ports, WholeMessage
 from pulsar_sidecar.delayed_delivery.service import Reissued, linked
+from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller, not_again
-from pulsar_sidecar.delayed_delivery.workflow.world import Configuration, Memory, World
 from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId
 from pulsar_sidecar.model.names import TopicName
@@ -47,13 +54,13 @@ _PORTIONS_AT_ONCE = 4
 
 
 @dataclass(slots=True)
-class _Left:
-    """An intent that the leading sidecar sees to: how far it has come, and when it tries again."""
+class _Progress:
+    """How far the leading sidecar has come with an intent, and when it tries again."""
 
     search: CopySearch
     due_ms: int = 0
     wait_ms: int = _LEADER_RETRIES_MS
-    told: set[str] = field(default_factory=set)
+    logged: set[str] = field(default_factory=set)
 
     def postpone(self, now_ms: int, deliver_at_ms: int) -> None:
         """Wait longer each time, but not beyond the due time; after it the intent is soon over."""
@@ -65,22 +72,27 @@ class Reissuer:
     """One message at a time."""
 
     def __init__(
-        self, world: World, memory: Memory, canceller: Canceller, configuration: Configuration, stop: threading.Event
+        self,
+        ports: Ports,
+        store: CancellationStore,
+        canceller: Canceller,
+        configuration: Configuration,
+        stop: threading.Event,
     ) -> None:
-        self._world = world
-        self._memory = memory
-        self._intents = memory.intents
+        self._ports = ports
+        self._store = store
+        self._intents = store.intents
         self._canceller = canceller
         self._configuration = configuration
         self._stop = stop
-        self._left: dict[str, _Left] = {}
+        self._progress: dict[str, _Progress] = {}
 
     # --- asked -----------------------------------------------------------------------------------------------------
 
     def reissue(self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions) -> Reissued:
         """See `operating.DelayedDeliveryService.reissue`; ``topic`` holds the entry."""
-        self._memory.await_log(self._configuration.log_patience_ms)
-        if not self._memory.follows:
+        self._store.await_log(self._configuration.log_patience_ms)
+        if not self._store.follows:
             raise TemporaryError("the sidecar is not connected to its cancellation log; nothing was done, try again")
         intent = self._intents.valid((topic, target.position))
         if intent is None:
@@ -97,11 +109,11 @@ class Reissuer:
         self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions
     ) -> ReissueIntent | Verdict:
         """The intent that counts now, or why the message is left alone."""
-        looked, wanted = self._canceller.examine(topic, target)
+        snapshot, wanted = self._canceller.examine(topic, target)
         if isinstance(wanted, Verdict):
             # Another request may just have published it again, and cancelled it.
             return self._intents.valid((topic, target.position)) or wanted
-        objection = self._objection(looked, target)
+        objection = self._objection(snapshot, target)
         if objection is not None:
             return objection
         intent = ReissueIntent(
@@ -110,8 +122,8 @@ class Reissuer:
             secrets.token_hex(8),
             wanted.deliver_at_ms,
             deliver_at_ms,
-            self._world.clock.now_ms(),
-            _stored_until(looked),
+            self._ports.clock.now_ms(),
+            _stored_until(snapshot),
             options.requested_by,
         )
         valid = self._recorded(intent)
@@ -119,25 +131,25 @@ class Reissuer:
             self._intents.drop(intent)
             return valid
         # The log may have been slow to come back: the message may be due by now, or cancelled.
-        objection = self._objection(looked, target) or self._cancelled_meanwhile(topic, target)
+        objection = self._objection(snapshot, target) or self._cancelled_meanwhile(topic, target)
         if objection is not None:
             self._intents.drop(intent)
             return objection
         return self._publish(intent, wanted.entries)
 
     def _cancelled_meanwhile(self, topic: TopicName, target: Target) -> Verdict | None:
-        known = next((one for one in self._memory.find(topic, target.position) if one.proof.open), None)
+        known = next((one for one in self._store.find(topic, target.position) if one.status.open), None)
         return None if known is None else not_again(known.verdict())
 
-    def _objection(self, looked: Looked, target: Target) -> Verdict | None:
+    def _objection(self, snapshot: TopicSnapshot, target: Target) -> Verdict | None:
         if target.subscriptions:
             return _FOR_ALL
-        chosen = choose_subscriptions((), looked.subscriptions)
+        chosen = choose_subscriptions((), snapshot.subscriptions)
         if chosen.others or len(chosen.warnings) > 1:
             reason = "; ".join([*(one.reason or "" for one in chosen.others), *chosen.warnings[1:]])
             return _refused(Cause.SUBSCRIPTION_TYPE, f"a copy would be a second delivery for some: {reason}")
-        soonest_ms = self._world.brokers_now_ms() + looked.policy.earliest_lead_ms + _ROOM_MS
-        checked = check_entry(target, looked.entries[target.position], looked.policy, soonest_ms)
+        soonest_ms = self._ports.brokers_now_ms() + snapshot.policy.earliest_lead_ms + _ROOM_MS
+        checked = check_entry(target, snapshot.entries[target.position], snapshot.policy, soonest_ms)
         return checked if isinstance(checked, Verdict) else None
 
     def _recorded(self, intent: ReissueIntent) -> ReissueIntent:
@@ -147,9 +159,9 @@ class Reissuer:
         except SidecarError:
             self._intents.drop(intent)  # it may be stored all the same, and would keep the message from being asked for
             raise
-        clock = self._world.clock
+        clock = self._ports.clock
         give_up = clock.monotonic_seconds() + _READ_BACK_SECONDS
-        while not (self._memory.follows and self._intents.holds(intent)):
+        while not (self._store.follows and self._intents.holds(intent)):
             if clock.monotonic_seconds() > give_up:
                 self._intents.drop(intent)
                 raise TemporaryError("the sidecar does not keep up with its cancellation log; nothing was published")
@@ -160,7 +172,7 @@ class Reissuer:
         message = WholeMessage(intent.topic, tuple(entries))
         properties = linked(intent.position, {REISSUE_PROPERTY: intent.token})
         try:
-            copy = self._world.republisher.republish(message, intent.new_deliver_at_ms, properties)
+            copy = self._ports.republisher.republish(message, intent.new_deliver_at_ms, properties)
         except OutcomeUnknownError as error:
             log.warning("a copy may have been published", topic=str(intent.topic), error=str(error))
             return intent
@@ -176,7 +188,7 @@ class Reissuer:
         if intent.copy is None:
             found = self._found(intent)
             if found is None:
-                verdict = Verdict(None, Proof.UNKNOWN, Cause.UNCONFIRMED, _unconfirmed(intent))
+                verdict = Verdict(None, CancellationStatus.UNKNOWN, Cause.UNCONFIRMED, _unconfirmed(intent))
                 return Reissued(None, intent.new_deliver_at_ms, Outcome(intent.topic, target, (verdict,)))
             intent = self._with_copy(intent, found)
         verdicts = self._known(intent) if intent.done else self._finish(intent)
@@ -187,17 +199,19 @@ class Reissuer:
         old = Target(intent.position, intent.deliver_at_ms)
         options = CancelOptions(defer=True, requested_by=intent.requested_by)
         (outcome,) = self._canceller.cancel(intent.topic, [old], options)
-        if not any(one.proof is Proof.REFUSED for one in outcome.verdicts):  # otherwise the leading sidecar tries again
+        if not any(
+            one.status is CancellationStatus.REFUSED for one in outcome.verdicts
+        ):  # otherwise the leading sidecar tries again
             self._intents.write(replace(intent, done=True))
         return outcome.verdicts
 
     def _known(self, intent: ReissueIntent) -> tuple[Verdict, ...]:
         """What became of the old message, on each subscription."""
-        known = {one.subscription: one.verdict() for one in self._memory.find(intent.topic, intent.position)}
-        subscriptions = self._world.topics.subscriptions(intent.topic)
+        known = {one.subscription: one.verdict() for one in self._store.find(intent.topic, intent.position)}
+        subscriptions = self._ports.topics.subscriptions(intent.topic)
         for name in {one.name for one in choose_subscriptions((), subscriptions).admitted} - known.keys():
-            known[name] = Verdict(name, Proof.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN)
-        return tuple(known.values()) or (Verdict(None, Proof.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN),)
+            known[name] = Verdict(name, CancellationStatus.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN)
+        return tuple(known.values()) or (Verdict(None, CancellationStatus.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN),)
 
     def _with_copy(self, intent: ReissueIntent, copy: str) -> ReissueIntent:
         known = replace(intent, copy=copy)
@@ -209,15 +223,15 @@ class Reissuer:
 
         The leading sidecar remembers how far it has looked; a few portions at a time, so that nothing waits for it.
         """
-        topic, known = intent.topic, self._left.get(intent.token)
+        topic, known = intent.topic, self._progress.get(intent.token)
         search = known.search if known else CopySearch(intent.after)
-        positions = positions_after(self._world.topics.state(topic), search.until)
+        positions = positions_after(self._ports.topics.state(topic), search.until)
         for number in range(_PORTIONS_AT_ONCE):
             fresh = list(islice(positions, max(0, _READ_AT_ONCE - len(search.unreadable))))
             portion = [*search.unreadable, *fresh]
             if not portion or (number and not fresh):
                 break
-            search = search.having_read(intent, self._world.entries.read(topic, portion))
+            search = search.having_read(intent, self._ports.entries.read(topic, portion))
             if known:
                 known.search = search
             found = search.copy()
@@ -232,48 +246,48 @@ class Reissuer:
 
     def round(self) -> None:
         """Finish what other sidecars, or this one, left behind; forget what is over."""
-        intents = self._intents.all() if self._memory.follows else []
-        before, self._left = self._left, {}
+        intents = self._intents.all() if self._store.follows else []
+        before, self._progress = self._progress, {}
         for intent in intents:
-            self._left[intent.token] = before.get(intent.token) or _Left(CopySearch(intent.after))
+            self._progress[intent.token] = before.get(intent.token) or _Progress(CopySearch(intent.after))
         for intent in intents:
-            left = self._left[intent.token]
-            if self._is_due(intent, left):
-                left.postpone(self._world.clock.now_ms(), intent.deliver_at_ms)
-                self._see_to_or_postpone(intent, left)
+            progress = self._progress[intent.token]
+            if self._is_due(intent, progress):
+                progress.postpone(self._ports.clock.now_ms(), intent.deliver_at_ms)
+                self._advance_or_postpone(intent, progress)
 
-    def _is_due(self, intent: ReissueIntent, left: _Left) -> bool:
-        now_ms = self._world.clock.now_ms()
-        if intent.done and self._world.brokers_now_ms() < intent.deliver_at_ms:
+    def _is_due(self, intent: ReissueIntent, progress: _Progress) -> bool:
+        now_ms = self._ports.clock.now_ms()
+        if intent.done and self._ports.brokers_now_ms() < intent.deliver_at_ms:
             return False
-        return now_ms >= max(left.due_ms, intent.requested_ms + _LEADER_WAITS_MS)
+        return now_ms >= max(progress.due_ms, intent.requested_ms + _LEADER_WAITS_MS)
 
-    def _see_to_or_postpone(self, intent: ReissueIntent, left: _Left) -> None:
+    def _advance_or_postpone(self, intent: ReissueIntent, progress: _Progress) -> None:
         try:
-            self._see_to(intent, left)
+            self._advance(intent, progress)
         except NotFoundError:
             self._intents.drop(intent)  # the topic is gone
         except SidecarError as error:
-            _tell_once(left, intent, "a message that was published again is seen to later", str(error))
+            _log_once(progress, intent, "publishing a message again is continued later", str(error))
 
-    def _see_to(self, intent: ReissueIntent, left: _Left) -> None:
-        policy = self._world.topics.delay_policy(intent.topic)
-        is_over = intent.deliver_at_ms <= over_by_ms(policy, self._world.brokers_now_ms())
+    def _advance(self, intent: ReissueIntent, progress: _Progress) -> None:
+        policy = self._ports.topics.delay_policy(intent.topic)
+        is_over = intent.deliver_at_ms <= expired_before_ms(policy, self._ports.brokers_now_ms())
         is_valid = self._intents.valid((intent.topic, intent.position)) == intent
         try:
             if is_valid and not intent.done:
                 done = self._go_on(intent, Target(intent.position, intent.deliver_at_ms))
                 if done.message_id is None:
-                    reasons = "; ".join(one.reason or one.proof.value for one in done.outcome.verdicts)
-                    _tell_once(left, intent, "a message was not published again", reasons)
+                    reasons = "; ".join(one.reason or one.status.value for one in done.outcome.verdicts)
+                    _log_once(progress, intent, "a message was not published again", reasons)
         finally:
             if is_over:
                 self._intents.drop(intent)
 
 
-def _stored_until(looked: Looked) -> Position:
+def _stored_until(snapshot: TopicSnapshot) -> Position:
     """Whatever is published from now on lies beyond it."""
-    last, ledger = looked.state.last_confirmed, looked.state.written_ledger
+    last, ledger = snapshot.state.last_confirmed, snapshot.state.written_ledger
     return last if ledger is None else max(last, Position(ledger, EntryId(-1)))
 
 
@@ -291,7 +305,7 @@ def _other_request(intent: ReissueIntent, target: Target, deliver_at_ms: int | N
 
 
 def _refused(cause: Cause, reason: str) -> Verdict:
-    return Verdict(None, Proof.REFUSED, cause, reason)
+    return Verdict(None, CancellationStatus.REFUSED, cause, reason)
 
 
 _NOT_KNOWN = "the copy is stored; whether the old message was cancelled in time is not known, or not known any more"
@@ -305,10 +319,10 @@ def _unconfirmed(intent: ReissueIntent) -> str:
     )
 
 
-def _tell_once(left: _Left, intent: ReissueIntent, event: str, reason: str) -> None:
-    if event in left.told:
+def _log_once(progress: _Progress, intent: ReissueIntent, event: str, reason: str) -> None:
+    if event in progress.logged:
         return
-    left.told.add(event)
+    progress.logged.add(event)
     log.warning(
         event,
         topic=str(intent.topic),

@@ -12,10 +12,10 @@ from pulsar_sidecar.delayed_delivery.cancel.facts import Unreadable
 from pulsar_sidecar.delayed_delivery.cancel.reconcile import BROKER_STORES_EVERY_MS
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
+    CancellationStatus,
     CancelOptions,
     Cause,
     Outcome,
-    Proof,
     Target,
     Verdict,
 )
@@ -28,12 +28,13 @@ from pulsar_sidecar.delayed_delivery.cancel.select import (
     waiting_positions,
 )
 from pulsar_sidecar.delayed_delivery.leadership import Leadership
+from pulsar_sidecar.delayed_delivery.ports import CancelMetrics, Configuration, Ports
 from pulsar_sidecar.delayed_delivery.service import CancelStatus, Reissued
+from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller
 from pulsar_sidecar.delayed_delivery.workflow.loops import Loops
-from pulsar_sidecar.delayed_delivery.workflow.reconciler import Asserter
+from pulsar_sidecar.delayed_delivery.workflow.reconciler import Reconciler
 from pulsar_sidecar.delayed_delivery.workflow.reissuing import Reissuer
-from pulsar_sidecar.delayed_delivery.workflow.world import CancelMetrics, Configuration, Memory, World
 from pulsar_sidecar.model.errors import ConflictError, DisabledError, NotFoundError, SidecarError
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.positions import Position
@@ -48,16 +49,16 @@ _SAFE_LEAD_MS = 5_000
 class DelayedDelivery:
     """One sidecar's cancelling; every public method is described by `service.DelayedDeliveryService`."""
 
-    def __init__(self, configuration: Configuration, world: World, name: str, metrics: CancelMetrics) -> None:
+    def __init__(self, configuration: Configuration, ports: Ports, name: str, metrics: CancelMetrics) -> None:
         self._configuration = configuration
-        self._world = world
+        self._ports = ports
         self._stop = threading.Event()
-        self._memory = Memory(world.log)
-        self._canceller = Canceller(world, self._memory, configuration, metrics, self._stop)
-        self._asserter = Asserter(world, self._memory, configuration, metrics, self._stop)
-        self._reissuer = Reissuer(world, self._memory, self._canceller, configuration, self._stop)
-        leadership = Leadership(world.store, name)
-        self._loops = Loops(world, self._memory, self._asserter, self._reissuer, leadership, self._stop)
+        self._store = CancellationStore(ports.log)
+        self._canceller = Canceller(ports, self._store, configuration, metrics, self._stop)
+        self._reconciler = Reconciler(ports, self._store, configuration, metrics, self._stop)
+        self._reissuer = Reissuer(ports, self._store, self._canceller, configuration, self._stop)
+        leadership = Leadership(ports.metadata, name)
+        self._loops = Loops(ports, self._store, self._reconciler, self._reissuer, leadership, self._stop)
         self._batches = ThreadPoolExecutor(_BATCHES_AT_ONCE, thread_name_prefix="cancel-batch")
 
     # --- life ------------------------------------------------------------------------------------------------------
@@ -68,23 +69,23 @@ class DelayedDelivery:
             self._loops.start()
 
     def close(self) -> None:
-        """Let another sidecar see to the log, and leave every subscription; idempotent."""
+        """Let another sidecar lead, and leave every subscription; idempotent."""
         self._stop.set()
         self._loops.join()
         self._batches.shutdown(wait=True)
         self._canceller.close()
-        self._world.acknowledger.close()
+        self._ports.acknowledger.close()
 
     def open_cancellations(self) -> int:
-        """How many there are in the log that somebody still has to see to."""
-        return self._memory.open_count
+        """How many cancellations are open."""
+        return self._store.open_count
 
     def cancelling_status(self) -> CancelStatus:
         return CancelStatus(
             enabled=self._configuration.enabled,
             asserting=self._loops.leading,
-            open_cancellations=self._memory.open_count,
-            log_read=self._memory.caught_up.is_set(),
+            open_cancellations=self._store.open_count,
+            log_read=self._store.caught_up.is_set(),
             last_error=self._loops.last_error,
         )
 
@@ -125,7 +126,7 @@ class DelayedDelivery:
 
     def _located(self, topic: TopicName, targets: Sequence[Target]) -> dict[TopicName | None, list[int]]:
         """The targets' indexes by the topic that holds their entries; None for those of no partition."""
-        partitions = self._world.topics.partitions(topic)
+        partitions = self._ports.topics.partitions(topic)
         if partitions is None:
             raise NotFoundError(f"there is no topic {topic}")
         if not partitions:
@@ -138,19 +139,19 @@ class DelayedDelivery:
             else:
                 ledger_id = target.position.ledger_id
                 if ledger_id not in of_ledger:
-                    found = self._world.topics.partition_of_ledger(topic, partitions, ledger_id)
+                    found = self._ports.topics.partition_of_ledger(topic, partitions, ledger_id)
                     of_ledger[ledger_id] = None if found is None else topic.partition(found)
                 places[of_ledger[ledger_id]].append(index)
         return dict(places)
 
-    # --- proof -----------------------------------------------------------------------------------------------------
+    # --- status -----------------------------------------------------------------------------------------------------
 
     def _persisted(self, topic: TopicName, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """The outcomes once everything acknowledged is PERSISTED, or as they are when that takes too long."""
-        clock = self._world.clock
+        clock = self._ports.clock
         give_up = clock.monotonic_seconds() + self._configuration.persist_patience_ms / 1000
         while self._is_waiting(topic, outcomes) and clock.monotonic_seconds() < give_up:
-            for name in {verdict.subscription for one in outcomes for verdict in one.verdicts if verdict.proof.open}:
+            for name in {verdict.subscription for one in outcomes for verdict in one.verdicts if verdict.status.open}:
                 if name is not None:
                     self._prove_quietly((topic, name))
             if self._is_waiting(topic, outcomes):
@@ -159,13 +160,13 @@ class DelayedDelivery:
 
     def _prove_quietly(self, place: tuple[TopicName, str]) -> None:
         try:
-            self._asserter.prove_for_caller(place)
+            self._reconciler.prove_for_caller(place)
         except SidecarError:
             return  # the answer says how far it came; the loop goes on with it
 
     def _is_waiting(self, topic: TopicName, outcomes: Sequence[Outcome]) -> bool:
         return any(
-            verdict.proof in (Proof.ACCEPTED, Proof.ACKED)
+            verdict.status in (CancellationStatus.ACCEPTED, CancellationStatus.ACKED)
             for outcome in outcomes
             for verdict in self._now(topic, outcome).verdicts
         )
@@ -174,21 +175,21 @@ class DelayedDelivery:
         return outcome._replace(verdicts=tuple(self._newest(topic, outcome, verdict) for verdict in outcome.verdicts))
 
     def _newest(self, topic: TopicName, outcome: Outcome, verdict: Verdict) -> Verdict:
-        if verdict.subscription is None or not verdict.proof.open:
+        if verdict.subscription is None or not verdict.status.open:
             return verdict
-        known = self._memory.known(topic, outcome.target.position, verdict.subscription)
+        known = self._store.known(topic, outcome.target.position, verdict.subscription)
         return verdict if known is None else known.verdict()
 
     def cancellations(self, topic: TopicName, position: Position) -> list[Cancellation]:
         self._check_enabled()
-        self._memory.await_log(self._configuration.log_patience_ms)
-        found = self._memory.find(topic, position)
+        self._store.await_log(self._configuration.log_patience_ms)
+        found = self._store.find(topic, position)
         if not found:
-            partitions = self._world.topics.partitions(topic) or 0
+            partitions = self._ports.topics.partitions(topic) or 0
             index = (
-                self._world.topics.partition_of_ledger(topic, partitions, position.ledger_id) if partitions else None
+                self._ports.topics.partition_of_ledger(topic, partitions, position.ledger_id) if partitions else None
             )
-            found = [] if index is None else self._memory.find(topic.partition(index), position)
+            found = [] if index is None else self._store.find(topic.partition(index), position)
         if not found:
             raise NotFoundError(f"no cancellation of {position} on {topic} is known, or it is long over")
         return found
@@ -198,7 +199,7 @@ class DelayedDelivery:
     def preview(self, topic: TopicName, selection: Selection) -> Preview:
         self._check_enabled()
         selection.check()
-        now_ms = self._world.brokers_now_ms()
+        now_ms = self._ports.brokers_now_ms()
         exact = replace(
             selection,
             due_from_ms=max(selection.due_from_ms or 0, now_ms + _SAFE_LEAD_MS),
@@ -212,7 +213,7 @@ class DelayedDelivery:
     ) -> Iterator[Outcome]:
         self._check_enabled()
         selection.check()
-        found, unreadable = self._select(topic, selection, self._world.brokers_now_ms())
+        found, unreadable = self._select(topic, selection, self._ports.brokers_now_ms())
         again = preview(selection, found, unreadable)
         if again.hash != confirmed_hash:
             raise ConflictError(
@@ -232,7 +233,7 @@ class DelayedDelivery:
                 yield from self._cancel_batch(place, targets[begin : begin + _BATCH], options)
 
     def _select(self, topic: TopicName, selection: Selection, now_ms: int) -> tuple[list[Selected], int]:
-        partitions = self._world.topics.partitions(topic)
+        partitions = self._ports.topics.partitions(topic)
         if partitions is None:
             raise NotFoundError(f"there is no topic {topic}")
         places = [topic.partition(index) for index in range(partitions)] or [topic]
@@ -245,15 +246,15 @@ class DelayedDelivery:
         return found, unreadable
 
     def _select_at(self, topic: TopicName, selection: Selection, now_ms: int) -> tuple[list[Selected], int]:
-        subscriptions = self._world.topics.subscriptions(topic)
-        state = self._world.topics.state(topic)
+        subscriptions = self._ports.topics.subscriptions(topic)
+        state = self._ports.topics.state(topic)
         chosen = choose_subscriptions(selection.subscriptions, subscriptions).admitted
         cursors = [state.cursors[one.name].acked for one in chosen if one.name in state.cursors]
         waiting = iter(waiting_positions(state, cursors))
         found: list[Selected] = []
         unreadable = 0
         while portion := list(islice(waiting, _READ_AT_ONCE)):
-            answers = self._world.entries.read(topic, portion)
+            answers = self._ports.entries.read(topic, portion)
             unreadable += sum(isinstance(answer, Unreadable) for answer in answers.values())
             found += select(topic, selection, answers, now_ms)
         return found, unreadable
@@ -275,4 +276,4 @@ class DelayedDelivery:
 
 def _nowhere(topic: TopicName, target: Target) -> Outcome:
     reason = f"no partition of {topic} has a ledger {target.position.ledger_id}"
-    return Outcome(topic, target, (Verdict(None, Proof.NOT_FOUND, Cause.NO_ENTRY, reason),))
+    return Outcome(topic, target, (Verdict(None, CancellationStatus.NOT_FOUND, Cause.NO_ENTRY, reason),))

@@ -8,7 +8,7 @@ from pulsar_sidecar.delayed_delivery.cancel.select import waiting_positions
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, Topics
 from pulsar_sidecar.delayed_delivery.waiting import (
     BEFORE_EVERYTHING,
-    Place,
+    BacklogPosition,
     Waiting,
     WaitingPage,
     count_all,
@@ -31,7 +31,9 @@ class WaitingReader:
         self._entries = entries
         self._clock = clock
 
-    def waiting(self, topic: TopicName, subscription: str | None, after: Place | None, limit: int) -> WaitingPage:
+    def waiting(
+        self, topic: TopicName, subscription: str | None, after: BacklogPosition | None, limit: int
+    ) -> WaitingPage:
         partitions = self._topics.partitions(topic)
         if partitions is None:
             raise NotFoundError(f"there is no topic {topic}")
@@ -44,10 +46,10 @@ class WaitingReader:
             end, seen, beyond = self._part(parts[number], subscription, place, left, now_ms, counts)
             read, left = read + seen, left - seen
             if end is not None:
-                return _page(now_ms, counts, Place(number, end), read, beyond)
+                return _page(now_ms, counts, BacklogPosition(number, end), read, beyond)
             if left <= 0 and number + 1 < len(parts):
                 # The next page begins before the first entry of the next partition.
-                return _page(now_ms, counts, Place(number + 1, BEFORE_EVERYTHING), read, 0)
+                return _page(now_ms, counts, BacklogPosition(number + 1, BEFORE_EVERYTHING), read, 0)
         if subscription is not None and not counts and after is None:
             raise NotFoundError(f"{topic} has no durable subscription {subscription}")
         return _page(now_ms, counts, None, read, 0)
@@ -93,6 +95,8 @@ def _beyond(state: TopicState, last: Position | None) -> int:
     return 0 if last is None else entries_beyond(state, last)
 
 
-def _page(now_ms: int, counts: Mapping[str, Waiting], after: Place | None, read: int, beyond: int) -> WaitingPage:
+def _page(
+    now_ms: int, counts: Mapping[str, Waiting], after: BacklogPosition | None, read: int, beyond: int
+) -> WaitingPage:
     subscriptions: Sequence[Waiting] = [counts[name] for name in sorted(counts)]
     return WaitingPage(now_ms, tuple(subscriptions), after, read, beyond)

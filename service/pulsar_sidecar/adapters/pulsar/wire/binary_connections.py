@@ -69,7 +69,7 @@ _REQUEST_IDS: Final[Mapping[int, Callable[[api.BaseCommand], int]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerPlace:
+class BrokerAddress:
     """Where a broker is reached: ``url``, or through the proxy at ``via``."""
 
     url: str
@@ -209,10 +209,10 @@ class BinaryConnections:
         self._tls = tls
         self._clock = clock
         self._timeouts = timeouts or BinaryTimeouts()
-        self._idle: IdlePool[BrokerPlace, BinaryConnection] = IdlePool(clock, seconds=IDLE_SECONDS, most=MOST_IDLE)
+        self._idle: IdlePool[BrokerAddress, BinaryConnection] = IdlePool(clock, seconds=IDLE_SECONDS, most=MOST_IDLE)
 
     @contextmanager
-    def using(self, place: BrokerPlace) -> Iterator[BinaryConnection]:
+    def using(self, place: BrokerAddress) -> Iterator[BinaryConnection]:
         """A connection for one conversation; kept afterwards unless the conversation failed or left a request open.
 
         Raises:
@@ -233,7 +233,7 @@ class BinaryConnections:
         """Close what is idle; idempotent."""
         self._idle.close()
 
-    def open(self, place: BrokerPlace) -> BinaryConnection:
+    def open(self, place: BrokerAddress) -> BinaryConnection:
         """A new connection, which the caller closes.
 
         Raises:

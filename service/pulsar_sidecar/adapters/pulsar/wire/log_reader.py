@@ -112,7 +112,7 @@ class _Reading:
         self._connection.send(self._flow(_PERMITS))
         while not stopped():
             if self._is_behind and self._seen >= end:
-                self._tell_caught_up(caught_up)
+                self._report_caught_up(caught_up)
             records = self._next()
             if records:
                 apply(records)
@@ -176,7 +176,7 @@ class _Reading:
         self._settle(found, entry.messages)
         return entry.records
 
-    def _tell_caught_up(self, caught_up: Callable[[int], None]) -> None:
+    def _report_caught_up(self, caught_up: Callable[[int], None]) -> None:
         """A compaction that ended meanwhile may have taken away what forgets a key that was read before."""
         is_overtaken = self._ask_compaction().ledger_id != self._compaction.ledger_id
         caught_up(self._unreadable + is_overtaken)

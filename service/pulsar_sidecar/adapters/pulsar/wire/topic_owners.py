@@ -3,7 +3,7 @@
 import threading
 from typing import Final
 
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BrokerPlace, server_error
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BrokerAddress, server_error
 from pulsar_sidecar.model.errors import PermanentError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
@@ -18,13 +18,13 @@ class TopicOwners:
     def __init__(self, service_url: str, connections: BinaryConnections) -> None:
         """``service_url`` is ``brokerServiceUrl``: one address, or several separated by commas."""
         scheme, _, hosts = service_url.partition("://")
-        self._services = [BrokerPlace(f"{scheme}://{host.strip()}") for host in hosts.split(",") if host.strip()]
+        self._services = [BrokerAddress(f"{scheme}://{host.strip()}") for host in hosts.split(",") if host.strip()]
         self._tls = scheme == "pulsar+ssl"
         self._connections = connections
-        self._known: dict[TopicName, BrokerPlace] = {}
+        self._known: dict[TopicName, BrokerAddress] = {}
         self._lock = threading.Lock()
 
-    def of(self, topic: TopicName) -> BrokerPlace:
+    def of(self, topic: TopicName) -> BrokerAddress:
         """The broker that serves the topic, as it was last looked up; an unowned topic gets an owner."""
         with self._lock:
             known = self._known.get(topic)
@@ -42,7 +42,7 @@ class TopicOwners:
         with self._lock:
             self._known.pop(topic, None)
 
-    def _looked_up(self, topic: TopicName) -> BrokerPlace:
+    def _looked_up(self, topic: TopicName) -> BrokerAddress:
         failure: TemporaryError | None = None
         for service in self._services:
             try:
@@ -51,20 +51,20 @@ class TopicOwners:
                 failure = error
         raise failure or TemporaryError("no broker service URL is configured")
 
-    def _follow(self, topic: TopicName, service: BrokerPlace) -> BrokerPlace:
+    def _follow(self, topic: TopicName, service: BrokerAddress) -> BrokerAddress:
         place, authoritative = service, False
         for _ in range(_MAX_LOOKUPS):
             answer = self._ask(topic, place, authoritative)
             url = answer.brokerServiceUrlTls if self._tls else answer.brokerServiceUrl
             if not url:
                 raise PermanentError(f"the owner of {topic} has no address with this scheme; check brokerServiceUrl")
-            next_place = BrokerPlace(url, service.url if answer.proxy_through_service_url else None)
+            next_place = BrokerAddress(url, service.url if answer.proxy_through_service_url else None)
             if answer.response == api.CommandLookupTopicResponse.Connect:
                 return next_place
             place, authoritative = next_place, answer.authoritative
         raise TemporaryError(f"looking up {topic} was redirected too often; ownership is moving, try again")
 
-    def _ask(self, topic: TopicName, place: BrokerPlace, authoritative: bool) -> api.CommandLookupTopicResponse:
+    def _ask(self, topic: TopicName, place: BrokerAddress, authoritative: bool) -> api.CommandLookupTopicResponse:
         doing = f"looking up {topic} at {place.url}"
         try:
             with self._connections.using(place) as connection:

@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from pulsar_sidecar.api.rooms.delayed_delivery.converters import bad_line, outcome_line, target_of_line
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cause, Outcome, Proof, Target
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, Outcome, Target
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, SidecarError
 
 LINES_AT_ONCE: Final = 5_000
@@ -116,7 +116,7 @@ def _verdicts(targets: Sequence[Target], numbers: Sequence[int], cancel: Cancel)
     try:
         outcomes = cancel(targets)
     except NotFoundError as error:
-        return [bad_line(str(error), number, Proof.NOT_FOUND, Cause.NO_TOPIC) for number in numbers]
+        return [bad_line(str(error), number, CancellationStatus.NOT_FOUND, Cause.NO_TOPIC) for number in numbers]
     except SidecarError as error:
-        return [bad_line(f"{error}", number, Proof.REFUSED, Cause.BROKER) for number in numbers]
+        return [bad_line(f"{error}", number, CancellationStatus.REFUSED, Cause.BROKER) for number in numbers]
     return [outcome_line(outcome, number) for outcome, number in zip(outcomes, numbers, strict=True)]

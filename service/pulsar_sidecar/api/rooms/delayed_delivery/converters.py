@@ -22,7 +22,7 @@ from pulsar_sidecar.api.rooms.delayed_delivery.schemas import (
     VerdictAnswer,
 )
 from pulsar_sidecar.delayed_delivery.cancel.checks import check_deliver_at, check_subscription_name
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Cause, Outcome, Proof, Target
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause, Outcome, Target
 from pulsar_sidecar.delayed_delivery.cancel.select import Preview, Selection
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
@@ -169,7 +169,7 @@ def outcome_answer(outcome: Outcome, line: int | None = None) -> OutcomeAnswer:
         verdicts=[
             VerdictAnswer(
                 subscription=one.subscription,
-                proof=one.proof.value,
+                proof=one.status.value,
                 cause=one.cause.value if one.cause else None,
                 reason=one.reason,
             )
@@ -190,7 +190,7 @@ def outcome_line(outcome: Outcome, line: int) -> bytes:
         "verdicts": [
             {
                 "subscription": one.subscription,
-                "proof": one.proof,
+                "proof": one.status,
                 "cause": one.cause,
                 "reason": one.reason,
             }
@@ -201,14 +201,16 @@ def outcome_line(outcome: Outcome, line: int) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def bad_line(reason: str, line: int, proof: Proof = Proof.REFUSED, cause: Cause = Cause.INVALID) -> bytes:
+def bad_line(
+    reason: str, line: int, status: CancellationStatus = CancellationStatus.REFUSED, cause: Cause = Cause.INVALID
+) -> bytes:
     """The verdict on a line that was not carried out."""
     document = {
         "line": line,
         "cancellationId": None,
         "topic": None,
         "cancelled": False,
-        "verdicts": [{"subscription": None, "proof": proof.value, "cause": cause.value, "reason": reason}],
+        "verdicts": [{"subscription": None, "proof": status.value, "cause": cause.value, "reason": reason}],
         "warnings": [],
     }
     return orjson.dumps(document) + b"\n"
@@ -224,7 +226,7 @@ def cancellation_answer(cancellation: Cancellation) -> CancellationAnswer:
         deliver_at=cancellation.deliver_at_ms,
         requested_ms=cancellation.requested_ms,
         requested_by=cancellation.requested_by,
-        proof=cancellation.proof.value,
+        proof=cancellation.status.value,
         cause=cancellation.cause.value if cancellation.cause else None,
         reason=cancellation.reason,
     )
@@ -279,11 +281,11 @@ def _bad(outcomes: Iterable[Outcome]) -> Sequence[tuple[Outcome, int]]:
         (outcome, index)
         for outcome in outcomes
         for index, verdict in enumerate(outcome.verdicts)
-        if not verdict.proof.cancelled
+        if not verdict.status.cancelled
     ]
 
 
 def _told(outcome: Outcome, index: int) -> str:
     verdict = outcome.verdicts[index]
     place = f" on {verdict.subscription}" if verdict.subscription else ""
-    return f"{outcome.target.position}{place}: {verdict.proof.value}: {verdict.reason}"
+    return f"{outcome.target.position}{place}: {verdict.status.value}: {verdict.reason}"

@@ -41,7 +41,7 @@ from pulsar_sidecar.api.rooms.delayed_delivery.schemas import (
 )
 from pulsar_sidecar.api.rooms.ledger_deletion.schemas import Reason
 from pulsar_sidecar.delayed_delivery.cancel.checks import check_deliver_at, check_subscription_name
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Outcome, Proof, Target
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Outcome, Target
 from pulsar_sidecar.delayed_delivery.service import DelayedDeliveryService
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
 from pulsar_sidecar.model.names import TopicName
@@ -278,15 +278,17 @@ def _answer(outcomes: Sequence[Outcome]) -> Response:
     if all(outcome.accepted for outcome in outcomes):
         answers = [outcome_answer(outcome).model_dump(mode="json") for outcome in outcomes]
         return JSONResponse(answers[0] if len(answers) == 1 else answers, 202)
-    proofs = {verdict.proof for outcome in outcomes for verdict in outcome.verdicts if not verdict.proof.cancelled}
-    if proofs == {Proof.NOT_FOUND}:
+    statuses = {verdict.status for outcome in outcomes for verdict in outcome.verdicts if not verdict.status.cancelled}
+    if statuses == {CancellationStatus.NOT_FOUND}:
         raise NotFoundError(reason_of(outcomes))
     raise MismatchError(reason_of(outcomes))
 
 
 def _headers(outcomes: Sequence[Outcome]) -> dict[str, str]:
     # 204 has no body, so what is known beside it goes into headers.
-    weakest = min((verdict.proof for outcome in outcomes for verdict in outcome.verdicts), key=list(Proof).index)
+    weakest = min(
+        (verdict.status for outcome in outcomes for verdict in outcome.verdicts), key=list(CancellationStatus).index
+    )
     headers = {LEVEL_HEADER: weakest.value}
     if len(outcomes) == 1:
         headers[ID_HEADER] = str(outcomes[0].target.position)

@@ -178,7 +178,7 @@ class CancelStatusAnswer(Answer):
 
     enabled: bool
     asserting: bool
-    """Whether this sidecar is the one that sees to the log."""
+    """Whether this sidecar leads: it reconciles cursors with the log."""
     open_cancellations: int
     log_read: bool
     last_error: str | None

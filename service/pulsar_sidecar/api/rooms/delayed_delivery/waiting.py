@@ -12,7 +12,7 @@ from pulsar_sidecar.api.rooms.delayed_delivery.waiting_schemas import (
     waiting_answer,
 )
 from pulsar_sidecar.api.rooms.ledger_deletion.schemas import Reason
-from pulsar_sidecar.delayed_delivery.waiting import WaitingMessages, parse_place
+from pulsar_sidecar.delayed_delivery.waiting import WaitingMessages, parse_backlog_position
 from pulsar_sidecar.model.names import TopicName
 
 _Asked = Annotated[WaitingParameters, Query()]
@@ -45,5 +45,5 @@ def router(service: WaitingMessages) -> APIRouter:
 
 
 def _page(service: WaitingMessages, topic: TopicName, parameters: WaitingParameters) -> WaitingPageAnswer:
-    after = None if parameters.after is None else parse_place(parameters.after)
+    after = None if parameters.after is None else parse_backlog_position(parameters.after)
     return waiting_answer(service.waiting(topic, parameters.subscription, after, parameters.limit))

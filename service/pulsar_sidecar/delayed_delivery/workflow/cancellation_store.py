@@ -1,97 +1,26 @@
-"""What the canceller, the asserter and the verbs share while a sidecar runs."""
+"""The cancellation log and what is known from it."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
-from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import Book, Place
+from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import CancellationIndex, SubscriptionKey
 from pulsar_sidecar.delayed_delivery.cancel.log_records import decode, encode_all, key_of, parse_key
 from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import is_intent_key
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Proof
-from pulsar_sidecar.delayed_delivery.ports import (
-    Acknowledger,
-    AckStateBudget,
-    CancellationTopic,
-    DelayedEntries,
-    LogRecords,
-    Republisher,
-    StoredAckState,
-    Topics,
-)
+from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
+from pulsar_sidecar.delayed_delivery.ports import CancellationTopic, LogRecords
 from pulsar_sidecar.delayed_delivery.workflow.intent_store import IntentStore
-from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
-from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.positions import Position
 
 log = structlog.get_logger("delayed-delivery")
 
-TYPES_SECONDS = 2.0
-"""How old the subscriptions' types may be, far from the due time; whether they exist is asked each time."""
 _MOST_AWAITED = 200_000
 
 
-class CancelMetrics(Protocol):
-    """What cancelling counts (`observability.metrics`)."""
-
-    def requested(self, count: int = 1) -> None:
-        """Targets came in."""
-        ...
-
-    def reached(self, proof: str, seconds: float, count: int = 1) -> None:
-        """Cancellations reached a level, so long after they were asked for."""
-        ...
-
-    def refused(self, cause: str, count: int = 1) -> None:
-        """Targets were not cancelled, for a cause of a closed list."""
-        ...
-
-    def reasserted(self, count: int = 1) -> None:
-        """Acknowledgements that a cursor had lost were put back."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """The settings of the room, in its own words.
-
-    Attributes:
-        enabled: whether anything is cancelled at all.
-        reassert_ms: how often a place's acknowledgements are looked at while nothing urges.
-        persist_patience_ms: how long ``wait=persisted`` waits.
-        log_patience_ms: how long a request waits for the log to be read at the start.
-    """
-
-    enabled: bool = True
-    reassert_ms: int = 10_000
-    persist_patience_ms: int = 15_000
-    log_patience_ms: int = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """The adapters the room works with."""
-
-    clock: Clock
-    store: MetadataStore
-    topics: Topics
-    entries: DelayedEntries
-    budget: AckStateBudget
-    acknowledger: Acknowledger
-    stored: StoredAckState
-    log: CancellationTopic
-    republisher: Republisher
-
-    def brokers_now_ms(self) -> int:
-        """The brokers' time, as far as it is known to be ahead."""
-        return self.clock.now_ms() + self.topics.broker_ahead_ms()
-
-
-class Memory:
+class CancellationStore:
     """The log and what is known from it; safe for use by several threads.
 
     Invariants: what is recorded is durable before it is known here; once the log has been read anew, nothing is known
@@ -100,7 +29,7 @@ class Memory:
 
     def __init__(self, topic: CancellationTopic) -> None:
         self._topic = topic
-        self._book = Book()
+        self._index = CancellationIndex()
         self._lock = threading.Lock()
         # What was written here comes back from the topic, and need not be read: while it is written, and afterwards.
         self._writing: dict[str, bytes] = {}
@@ -145,7 +74,7 @@ class Memory:
             self._came_back -= came_back
             if stored and len(self._written) < _MOST_AWAITED:
                 self._written.update(record for record in records if record[0] not in came_back)
-            self._book.learn_all(known)
+            self._index.learn_all(known)
 
     def finish(self, cancellations: Sequence[Cancellation]) -> None:
         """Record how they ended, and drop them from the log."""
@@ -160,25 +89,29 @@ class Memory:
     def _goes_without(self, end: Cancellation) -> bool:
         """Whether everybody takes its being forgotten for this end: what was PERSISTED has expired then."""
         known = self.known(end.topic, end.position, end.subscription)
-        return end.proof is Proof.EXPIRED and known is not None and known.proof is Proof.PERSISTED
+        return (
+            end.status is CancellationStatus.EXPIRED
+            and known is not None
+            and known.status is CancellationStatus.PERSISTED
+        )
 
     def learn(self, cancellations: Iterable[Cancellation]) -> None:
         """Know them, without writing."""
         with self._lock:
-            self._book.learn_all(cancellations)
+            self._index.learn_all(cancellations)
 
     def lower(self, cancellations: Iterable[Cancellation]) -> None:
-        """`Book.lower` each, without writing."""
+        """`CancellationIndex.lower` each, without writing."""
         with self._lock:
             for cancellation in cancellations:
-                self._book.lower(cancellation)
+                self._index.lower(cancellation)
 
     def begin_following(self) -> None:
         """The log is read from its beginning now; what was written may be compacted away and never come back."""
         with self._lock:
             self._follows = False
             self._written.clear()
-            self._book.mark_unseen()
+            self._index.mark_unseen()
             self.intents.begin_following()
 
     def note_caught_up(self, unreadable: int = 0) -> None:
@@ -187,8 +120,8 @@ class Memory:
         What it does not hold any more has ended, and compaction took that record away as well.
         """
         with self._lock:
-            dropped = 0 if unreadable else self._book.sweep_unseen()
-            self._book.keep_unseen()
+            dropped = 0 if unreadable else self._index.sweep_unseen()
+            self._index.keep_unseen()
             self.intents.note_caught_up(complete=not unreadable)
             self._follows = True
         if dropped:
@@ -222,7 +155,7 @@ class Memory:
     def _forget(self, key: str) -> None:
         topic, position, subscription = parse_key(key)
         with self._lock:
-            self._book.forget(topic, position, subscription)
+            self._index.forget(topic, position, subscription)
 
     def _keep(self, key: str) -> None:
         """The log holds it, although this build cannot read it: what was known of it before stays."""
@@ -231,7 +164,7 @@ class Memory:
         except UndecodableError:
             return
         with self._lock:
-            self._book.keep(topic, position, subscription)
+            self._index.keep(topic, position, subscription)
 
     def _is_own(self, key: str, value: bytes) -> bool:
         if self._writing.get(key) == value:
@@ -252,57 +185,57 @@ class Memory:
             raise TemporaryError("the sidecar is still reading its cancellation log; try again in a moment")
 
     def find(self, topic: TopicName, position: Position) -> list[Cancellation]:
-        """`Book.find`."""
+        """`CancellationIndex.find`."""
         with self._lock:
-            return self._book.find(topic, position)
+            return self._index.find(topic, position)
 
     def known(self, topic: TopicName, position: Position, subscription: str) -> Cancellation | None:
-        """`Book.known`."""
+        """`CancellationIndex.known`."""
         with self._lock:
-            return self._book.known(topic, position, subscription)
+            return self._index.known(topic, position, subscription)
 
-    def known_at(self, place: Place) -> Callable[[Position], Cancellation | None]:
-        """`Book.known_at`."""
+    def known_at(self, place: SubscriptionKey) -> Callable[[Position], Cancellation | None]:
+        """`CancellationIndex.known_at`."""
         with self._lock:
-            return self._book.known_at(place)
+            return self._index.known_at(place)
 
-    def places(self) -> list[Place]:
-        """`Book.places`."""
+    def places(self) -> list[SubscriptionKey]:
+        """`CancellationIndex.places`."""
         with self._lock:
-            return self._book.places()
+            return self._index.places()
 
-    def unproven_count(self, place: Place) -> int:
-        """`Book.unproven_count`."""
+    def unpersisted_count(self, place: SubscriptionKey) -> int:
+        """`CancellationIndex.unpersisted_count`."""
         with self._lock:
-            return self._book.unproven_count(place)
+            return self._index.unpersisted_count(place)
 
-    def unproven_at(self, place: Place) -> list[Cancellation]:
-        """`Book.unproven_at`."""
+    def unpersisted_at(self, place: SubscriptionKey) -> list[Cancellation]:
+        """`CancellationIndex.unpersisted_at`."""
         with self._lock:
-            return self._book.unproven_at(place)
+            return self._index.unpersisted_at(place)
 
-    def changed_at(self, place: Place) -> list[Cancellation] | None:
-        """`Book.changed_at`."""
+    def changed_at(self, place: SubscriptionKey) -> list[Cancellation] | None:
+        """`CancellationIndex.changed_at`."""
         with self._lock:
-            return self._book.changed_at(place)
+            return self._index.changed_at(place)
 
-    def over_at(self, place: Place, over_ms: int) -> list[Cancellation]:
-        """`Book.over_at`."""
+    def expired_at(self, place: SubscriptionKey, expired_ms: int) -> list[Cancellation]:
+        """`CancellationIndex.expired_at`."""
         with self._lock:
-            return self._book.over_at(place, over_ms)
+            return self._index.expired_at(place, expired_ms)
 
-    def dues_at(self, place: Place, until_ms: int) -> set[int]:
-        """`Book.dues_at`."""
+    def dues_at(self, place: SubscriptionKey, until_ms: int) -> set[int]:
+        """`CancellationIndex.dues_at`."""
         with self._lock:
-            return self._book.dues_at(place, until_ms)
+            return self._index.dues_at(place, until_ms)
 
-    def at(self, place: Place) -> list[Cancellation]:
-        """`Book.at`."""
+    def at(self, place: SubscriptionKey) -> list[Cancellation]:
+        """`CancellationIndex.at`."""
         with self._lock:
-            return self._book.at(place)
+            return self._index.at(place)
 
     @property
     def open_count(self) -> int:
-        """`Book.open_count`."""
+        """`CancellationIndex.open_count`."""
         with self._lock:
-            return self._book.open_count
+            return self._index.open_count
