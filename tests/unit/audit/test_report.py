@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from pulsar_sidecar.audit.results.ages import AGE_LABELS, age_label
 from pulsar_sidecar.audit.results.charts import Bar, Point, bars, columns, line
 from pulsar_sidecar.audit.results.extracts import extract_of
+from pulsar_sidecar.audit.results.formatting import format_age, format_bytes, format_count, format_time
 from pulsar_sidecar.audit.results.metrics_text import metrics_text
 from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract, report_html
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard, Look, Unseen
 from pulsar_sidecar.audit.results.verdicts import Verdict, conclude
-from pulsar_sidecar.audit.results.wording import said_age, said_bytes, said_count, said_time
 
 from tests.unit.audit.findings import (
     DAY_MS,
@@ -192,16 +192,16 @@ def test_metrics_are_read_by_prometheus_own_parser() -> None:
     ],
 )
 def test_sizes_in_words(size: int | None, said: str) -> None:
-    assert said_bytes(size) == said
+    assert format_bytes(size) == said
 
 
 def test_ages_counts_and_times_in_words() -> None:
-    assert [said_age(age) for age in (None, 5, 59_999, 3_600_000, 2 * DAY_MS)] == [
+    assert [format_age(age) for age in (None, 5, 59_999, 3_600_000, 2 * DAY_MS)] == [
         "unknown", "less than a second", "59 seconds", "1 hour", "2 days",
     ]  # fmt: skip
-    assert [said_count(count, "ledger") for count in (0, 1, 1234)] == ["0 ledgers", "1 ledger", "1,234 ledgers"]
-    assert said_time(0) == "1970-01-01 00:00:00 UTC"
-    assert said_time(None) == "unknown"
+    assert [format_count(count, "ledger") for count in (0, 1, 1234)] == ["0 ledgers", "1 ledger", "1,234 ledgers"]
+    assert format_time(0) == "1970-01-01 00:00:00 UTC"
+    assert format_time(None) == "unknown"
 
 
 def test_every_age_has_one_of_the_labels() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pulsar_sidecar.adapters.parquet.audits import AuditTables
+from pulsar_sidecar.audit.results.formatting import format_size
 from pulsar_sidecar.audit.results.metrics_text import metrics_text
 from pulsar_sidecar.audit.results.report import Extract, report_html
 from pulsar_sidecar.audit.results.show import chosen_rows, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
 from pulsar_sidecar.audit.results.tables import Table
-from pulsar_sidecar.audit.results.wording import said_size
 from pulsar_sidecar.audit.sources.dumping import LEDGERS_LEFT_OUT
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
@@ -179,7 +179,7 @@ def metric_samples(summary: AuditSummary) -> dict[str, float]:
     (Count.of(2, None, 2), "unknown"),
 ])  # fmt: skip
 def test_a_size_is_said_as_far_as_it_is_known(ledgers: Count, said: str) -> None:
-    assert said_size(ledgers) == said
+    assert format_size(ledgers) == said
 
 
 def test_counts_add_up() -> None:

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from pulsar_sidecar.audit.apply.deletable import CondemnedLedger, CondemnedSender, Sent
 from pulsar_sidecar.audit.apply.progress import HeldProgress, advance
 from pulsar_sidecar.audit.policies import EXCLUSIVE
+from pulsar_sidecar.audit.results.formatting import format_age, format_time
 from pulsar_sidecar.audit.results.plans import PlanDigest
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Plan
 from pulsar_sidecar.audit.results.tables import LedgerKind
-from pulsar_sidecar.audit.results.wording import said_age, said_time
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.metadata import MetadataStore
@@ -86,8 +86,8 @@ def demand_target(summary: AuditSummary, instance_id: str, now_ms: int, max_age_
     age_ms = now_ms - summary.store_time_ms
     if age_ms > max_age_ms:
         raise ConflictError(
-            f"this audit is {said_age(age_ms)} old ({said_time(summary.store_time_ms)}), older than "
-            f"{said_age(max_age_ms)}; make a new one, or say --max-age-hours"
+            f"this audit is {format_age(age_ms)} old ({format_time(summary.store_time_ms)}), older than "
+            f"{format_age(max_age_ms)}; make a new one, or say --max-age-hours"
         )
 
 

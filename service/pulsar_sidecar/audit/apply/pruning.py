@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pulsar_sidecar.audit.results.wording import said_age
+from pulsar_sidecar.audit.results.formatting import format_age
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,4 +55,4 @@ def _reason(each: Archived, place: int, keep: int, older_than_ms: int, now_ms: i
     if place < keep:
         return f"among the newest {keep} of its kind"
     age_ms = now_ms - each.time_ms
-    return None if age_ms > older_than_ms else f"only {said_age(max(age_ms, 0))} old"
+    return None if age_ms > older_than_ms else f"only {format_age(max(age_ms, 0))} old"

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pulsar_sidecar.audit.results.formatting import format_age, format_bytes, format_count, format_time
 from pulsar_sidecar.audit.results.report import Row, owner_of
 from pulsar_sidecar.audit.results.summaries import AuditSummary
 from pulsar_sidecar.audit.results.tables import OrphanCause, OrphanStanding
-from pulsar_sidecar.audit.results.wording import said_age, said_bytes, said_count, said_time
 
 _CAUSES: Final = {
     OrphanCause.SCHEMA_RACE: "two producers registered a schema at the same time, and only one version was linked",
@@ -54,7 +54,7 @@ class Known:
 
 def explain(summary: AuditSummary, ledger_id: int, known: Known) -> str:
     """All that is known, one thought a line."""
-    lines = [f"Ledger {ledger_id} in audit {summary.audit_id}, as of {said_time(summary.store_time_ms)}:"]
+    lines = [f"Ledger {ledger_id} in audit {summary.audit_id}, as of {format_time(summary.store_time_ms)}:"]
     if known.orphan is not None:
         lines += _of_orphan(known.orphan, summary)
     elif known.unattributed is not None:
@@ -98,10 +98,10 @@ def _of_unattributed(row: Row) -> list[str]:
 
 def _of_missing(rows: Sequence[Row]) -> list[str]:
     lines = [
-        f"It does not exist, and {said_count(len(rows), 'node')} in the dump reference{'s' * (len(rows) == 1)} it."
+        f"It does not exist, and {format_count(len(rows), 'node')} in the dump reference{'s' * (len(rows) == 1)} it."
     ]
     for row in rows:
-        sizes = "" if row["entries"] is None else f" ({row['entries']:,} entries, {said_bytes(row['size_bytes'])})"
+        sizes = "" if row["entries"] is None else f" ({row['entries']:,} entries, {format_bytes(row['size_bytes'])})"
         lines += [f"  - {row['referenced_by']} as a {row['kind']} ledger{sizes}", f"    {row['affected']}"]
     return [
         *lines,
@@ -123,6 +123,7 @@ def _of_others(references: Sequence[str] | None) -> list[str]:
 
 def _facts(row: Row) -> list[str]:
     return [
-        f"State {row['state'] or 'unknown'}, {said_bytes(row['length_bytes'])}, created {said_time(row['ctime_ms'])}, "
-        f"{said_age(row['age_ms'])} old, metadata version {'unknown' if row['version'] is None else row['version']}."
+        f"State {row['state'] or 'unknown'}, {format_bytes(row['length_bytes'])}, "
+        f"created {format_time(row['ctime_ms'])}, {format_age(row['age_ms'])} old, "
+        f"metadata version {'unknown' if row['version'] is None else row['version']}."
     ]

@@ -12,10 +12,17 @@ from typing import Any, Final
 
 from pulsar_sidecar.audit.results.ages import AGE_LABELS
 from pulsar_sidecar.audit.results.charts import Bar, Point, bars, columns, line
+from pulsar_sidecar.audit.results.formatting import (
+    format_age,
+    format_bytes,
+    format_count,
+    format_minute,
+    format_size,
+    format_time,
+)
 from pulsar_sidecar.audit.results.report_style import STYLE
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Look
 from pulsar_sidecar.audit.results.verdicts import conclude, orphans_of
-from pulsar_sidecar.audit.results.wording import said_age, said_bytes, said_count, said_minute, said_size, said_time
 
 REPORT_NAME: Final = "report.html"
 EXTRACT_ROWS: Final = 50
@@ -74,7 +81,7 @@ def _head(summary: AuditSummary, title: str, place: str) -> str:
     )
     return (
         f"<header><h1>{escape(title)}</h1>"
-        f"<p class=muted>As of {said_time(summary.store_time_ms)} by the metadata store's clock · audit "
+        f"<p class=muted>As of {format_time(summary.store_time_ms)} by the metadata store's clock · audit "
         f"{escape(summary.audit_id)}</p>"
         f'<div class="verdict {conclusion.verdict.value}"><strong>{conclusion.verdict.value.capitalize()}</strong>'
         f"<p>{escape(_sentence(conclusion.sentence))}</p>"
@@ -102,7 +109,7 @@ def _figures(summary: AuditSummary) -> str:
 
 
 def _ledgers(count: Count) -> tuple[str, str]:
-    return f"{count.ledgers:,}", said_size(count)
+    return f"{count.ledgers:,}", format_size(count)
 
 
 def _dangers(summary: AuditSummary) -> str:
@@ -168,13 +175,16 @@ def _trend(history: Sequence[Look]) -> str:
     plots = (
         (
             "Unreferenced ledgers",
-            [(look.orphans.ledgers, said_count(look.orphans.ledgers, "ledger")) for look in history],
+            [(look.orphans.ledgers, format_count(look.orphans.ledgers, "ledger")) for look in history],
         ),
-        ("Unreferenced bytes", [(look.orphans.known_bytes, said_size(look.orphans)) for look in history]),
-        ("Bytes of all ledgers", [(look.existing.known_bytes, said_size(look.existing)) for look in history]),
-        ("References to missing ledgers", [(look.missing, said_count(look.missing, "reference")) for look in history]),
+        ("Unreferenced bytes", [(look.orphans.known_bytes, format_size(look.orphans)) for look in history]),
+        ("Bytes of all ledgers", [(look.existing.known_bytes, format_size(look.existing)) for look in history]),
+        (
+            "References to missing ledgers",
+            [(look.missing, format_count(look.missing, "reference")) for look in history],
+        ),
     )
-    times = [said_minute(look.store_time_ms) for look in history]
+    times = [format_minute(look.store_time_ms) for look in history]
     drawn = (
         _figure(
             title, line(title, [Point(time, value, said) for time, (value, said) in zip(times, values, strict=True)])
@@ -201,7 +211,7 @@ def _bars(counts: Mapping[str, Count], length: Callable[[Count], int]) -> list[B
 
 
 def _said(count: Count) -> str:
-    return f"{count.ledgers:,} · {said_size(count)}"
+    return f"{count.ledgers:,} · {format_size(count)}"
 
 
 def _of(counts: Mapping[str, Count], label: str) -> Count:
@@ -241,15 +251,15 @@ _ORPHANS: Final[_Columns] = {
     "kind": itemgetter("kind"),
     "likely cause": itemgetter("cause"),
     "owner": owner_of,
-    "size#": lambda row: said_bytes(row["length_bytes"]),
-    "age#": lambda row: said_age(row["age_ms"]),
+    "size#": lambda row: format_bytes(row["length_bytes"]),
+    "age#": lambda row: format_age(row["age_ms"]),
     "why": itemgetter("reason"),
 }
 _UNATTRIBUTED: Final[_Columns] = {
     "ledger#": itemgetter("ledger_id"),
     "state": itemgetter("state"),
-    "size#": lambda row: said_bytes(row["length_bytes"]),
-    "age#": lambda row: said_age(row["age_ms"]),
+    "size#": lambda row: format_bytes(row["length_bytes"]),
+    "age#": lambda row: format_age(row["age_ms"]),
     "why": itemgetter("reason"),
 }
 _OWNERS: Final[_Columns] = {
@@ -257,7 +267,7 @@ _OWNERS: Final[_Columns] = {
     "kind": itemgetter("kind"),
     "loaded": lambda row: {True: "yes", False: "no"}.get(row["loaded"], "unknown"),
     "ledgers#": lambda row: f"{row['ledgers']:,}",
-    "size#": lambda row: said_bytes(row["bytes"]),
+    "size#": lambda row: format_bytes(row["bytes"]),
     "size unknown#": lambda row: f"{row['unknown_size_ledgers']:,}",
 }
 
@@ -272,7 +282,7 @@ def _rows_section(title: str, whole: int, rows: Sequence[Row], shown: _Columns) 
 
 def _made_from(summary: AuditSummary) -> str:
     inputs = [
-        (role, read.source, said_time(read.store_time_ms), _zxids(read.first_zxid, read.last_zxid), read.sha256)
+        (role, read.source, format_time(read.store_time_ms), _zxids(read.first_zxid, read.last_zxid), read.sha256)
         for role, read in summary.inputs.items()
     ]
     policy = [(name, str(value)) for name, value in summary.policy.items()]

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_sidecar.audit.results.ages import AGE_LABELS
+from pulsar_sidecar.audit.results.formatting import format_age, format_bytes, format_time
 from pulsar_sidecar.audit.results.report import Row, owner_of
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
 from pulsar_sidecar.audit.results.tables import Table
 from pulsar_sidecar.audit.results.verdicts import conclude, orphans_of
-from pulsar_sidecar.audit.results.wording import said_age, said_bytes, said_time
 
 TABLES: Final = {
     "orphans": Table.ORPHAN_LEDGERS,
@@ -55,7 +55,7 @@ def overview(summary: AuditSummary, place: str) -> str:
     conclusion = conclude(summary, place)
     parts = [
         f"Audit {summary.audit_id} of {summary.cluster_name or summary.instance_id}, as of "
-        f"{said_time(summary.store_time_ms)} ({summary.engine.value} engine)",
+        f"{format_time(summary.store_time_ms)} ({summary.engine.value} engine)",
         f"{conclusion.verdict.value.upper()}: {conclusion.sentence}.\nNext: {conclusion.next_step}",
         _totals(summary),
         _counts("Unreferenced, by standing", summary.orphans),
@@ -103,7 +103,7 @@ def _counts(title: str, counts: Mapping[str, Count]) -> str:
 
 def _count_lines(title: str, counts: Mapping[str, Count]) -> str:
     lines = [
-        f"  {name:30} {count.ledgers:>12,} {said_bytes(count.bytes):>12} {count.unknown_size_ledgers:>14,}"
+        f"  {name:30} {count.ledgers:>12,} {format_bytes(count.bytes):>12} {count.unknown_size_ledgers:>14,}"
         for name, count in counts.items()
     ]
     return "\n".join([f"{title:32} {'ledgers':>12} {'bytes':>12} {'size unknown':>14}", *lines])
@@ -138,8 +138,8 @@ def _orphan_cells(row: Row) -> dict[str, Any]:
         "standing": row["standing"],
         "kind": row["kind"],
         "cause": row["cause"],
-        "size": said_bytes(row["length_bytes"]),
-        "age": said_age(row["age_ms"]),
+        "size": format_bytes(row["length_bytes"]),
+        "age": format_age(row["age_ms"]),
         "owner": owner_of(row),
     }
 
@@ -152,8 +152,8 @@ def _unattributed_cells(row: Row) -> dict[str, Any]:
     return {
         "ledger": row["ledger_id"],
         "state": row["state"] or "unknown",
-        "size": said_bytes(row["length_bytes"]),
-        "age": said_age(row["age_ms"]),
+        "size": format_bytes(row["length_bytes"]),
+        "age": format_age(row["age_ms"]),
         "reason": row["reason"],
     }
 
@@ -162,7 +162,7 @@ def _usage_cells(row: Row) -> dict[str, Any]:
     return {
         "kind": row["kind"],
         "ledgers": f"{row['ledgers']:,}",
-        "size": said_bytes(row["bytes"]),
+        "size": format_bytes(row["bytes"]),
         "size unknown": f"{row['unknown_size_ledgers']:,}",
         "loaded": {True: "yes", False: "no"}.get(row["loaded"], "unknown"),
         "owner": row["topic"] or row["namespace"] or row["tenant"] or _NONE,

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pulsar_sidecar.audit.results.formatting import format_count, format_size
 from pulsar_sidecar.audit.results.guards import EXIT_ERROR, exit_code
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
 from pulsar_sidecar.audit.results.tables import OrphanStanding
-from pulsar_sidecar.audit.results.wording import said_count, said_size
 
 
 class Verdict(StrEnum):
@@ -42,13 +42,13 @@ def conclude(summary: AuditSummary, place: str) -> Conclusion:
         return Conclusion(Verdict.FINDINGS, sentence, _rows_of(place))
     if summary.plan is not None and summary.plan.rows:
         sentence = (
-            f"{said_count(summary.plan.rows, 'ledger')} ({said_size(summary.plan.ledgers)}) "
+            f"{format_count(summary.plan.rows, 'ledger')} ({format_size(summary.plan.ledgers)}) "
             f"{'is' if summary.plan.rows == 1 else 'are'} referenced by nothing and may be deleted"
         )
         return Conclusion(Verdict.PLAN, sentence, f"look at the plan: pulsar-sidecar audit apply {place}")
     if summary.findings:
         return Conclusion(Verdict.FINDINGS, f"{_found(summary)}; nothing may be deleted", _patience(summary, place))
-    everything = f"everything that exists is referenced ({said_count(summary.existing.ledgers, 'ledger')})"
+    everything = f"everything that exists is referenced ({format_count(summary.existing.ledgers, 'ledger')})"
     return Conclusion(Verdict.CLEAN, f"{everything}, and everything that is referenced exists", "nothing to do")
 
 

@@ -9,12 +9,12 @@ _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _AGES: Final = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"))
 
 
-def said_count(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """``1 ledger``, ``12,345 ledgers``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def said_bytes(size: int | None) -> str:
+def format_bytes(size: int | None) -> str:
     """``1.5 GiB``; ``unknown`` for None."""
     if size is None:
         return "unknown"
@@ -24,29 +24,29 @@ def said_bytes(size: int | None) -> str:
     return f"{size / 1024**steps:.1f} {_UNITS[steps - 1]}"
 
 
-def said_size(ledgers: Count) -> str:
+def format_size(ledgers: Count) -> str:
     """``1.5 GiB``; ``at least 1.5 GiB`` where some sizes are unknown, ``unknown`` where all are."""
     beginning = "at least " if ledgers.unknown_size_ledgers and ledgers.bytes is not None else ""
-    return f"{beginning}{said_bytes(ledgers.bytes)}"
+    return f"{beginning}{format_bytes(ledgers.bytes)}"
 
 
-def said_age(age_ms: int | None) -> str:
+def format_age(age_ms: int | None) -> str:
     """``3 days``, ``5 hours``: the largest unit that fits, rounded down; ``unknown`` for None."""
     if age_ms is None:
         return "unknown"
     for unit_ms, name in _AGES:
         if age_ms >= unit_ms:
-            return said_count(age_ms // unit_ms, name)
+            return format_count(age_ms // unit_ms, name)
     return "less than a second"
 
 
-def said_time(time_ms: int | None) -> str:
+def format_time(time_ms: int | None) -> str:
     """UTC to the second; ``unknown`` for None."""
     if time_ms is None:
         return "unknown"
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def said_minute(time_ms: int) -> str:
+def format_minute(time_ms: int) -> str:
     """UTC to the minute, short."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
