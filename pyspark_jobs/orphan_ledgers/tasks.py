@@ -30,7 +30,7 @@ from pulsar_sidecar.audit.engine.findings import (
 )
 from pulsar_sidecar.audit.engine.judging import Judge
 from pulsar_sidecar.audit.engine.ledger_sets import LedgerSets
-from pulsar_sidecar.audit.results.ages import age_label
+from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.plans import block_digest
 from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS
 from pulsar_sidecar.ledger_ownership.paths import ledger_path

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from pulsar_sidecar.audit.results.formatting import Row
 from pulsar_sidecar.audit.results.plans import PLAN_BLOCK_ROWS, plan_digest
-from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract, Row
+from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract
 from pulsar_sidecar.audit.results.summaries import Count, Plan
 from pulsar_sidecar.audit.results.tables import (
     LEDGER_USAGE,

@@ -33,10 +33,9 @@ from pulsar_sidecar.audit.audit_requests import (
 )
 from pulsar_sidecar.audit.referring import referring_paths
 from pulsar_sidecar.audit.results.explain import Known, explain
-from pulsar_sidecar.audit.results.extracts import extract_of
 from pulsar_sidecar.audit.results.guards import exit_code
 from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
-from pulsar_sidecar.audit.results.report import REPORT_NAME, report_html
+from pulsar_sidecar.audit.results.report import REPORT_NAME, extract_of, report_html
 from pulsar_sidecar.audit.results.show import TABLES, chosen_rows, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Plan
 from pulsar_sidecar.audit.results.tables import Subtree, Table

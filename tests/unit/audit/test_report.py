@@ -7,12 +7,16 @@ from xml.etree import ElementTree
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from pulsar_sidecar.audit.results.ages import AGE_LABELS, age_label
-from pulsar_sidecar.audit.results.charts import Bar, Point, bars, columns, line
-from pulsar_sidecar.audit.results.extracts import extract_of
-from pulsar_sidecar.audit.results.formatting import format_age, format_bytes, format_count, format_time
+from pulsar_sidecar.audit.results.formatting import (
+    AGE_LABELS,
+    age_label,
+    format_age,
+    format_bytes,
+    format_count,
+    format_time,
+)
 from pulsar_sidecar.audit.results.metrics_text import metrics_text
-from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract, report_html
+from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract, PlotItem, extract_of, report_html, templates
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard, Look, Unseen
 from pulsar_sidecar.audit.results.verdicts import Verdict, conclude
 
@@ -144,9 +148,13 @@ def test_an_extract_holds_the_longest_first_and_no_metadata() -> None:
     assert "metadata" not in extract.orphans[0]
 
 
-@pytest.mark.parametrize("plot", [bars("t", [Bar("a", 0, "0")]), columns("t", []), line("t", [Point("d", 0, "0")])])
-def test_plots_of_nothing_are_plots(plot: str) -> None:
-    assert "nan" not in ElementTree.tostring(ElementTree.fromstring(plot), "unicode")
+@pytest.mark.parametrize(
+    ("plot", "items"),
+    [("bars", [PlotItem("a", 0, "0")]), ("bars", []), ("columns", []), ("line", [PlotItem("d", 0, "0")])],
+)
+def test_plots_of_nothing_are_plots(plot: str, items: list[PlotItem]) -> None:
+    svg = getattr(templates().get_template("plots.svg.j2").module, plot)("t", items)
+    assert "nan" not in ElementTree.tostring(ElementTree.fromstring(svg.strip()), "unicode")
 
 
 @pytest.mark.parametrize(

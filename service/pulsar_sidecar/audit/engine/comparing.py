@@ -68,7 +68,7 @@ from pulsar_sidecar.audit.engine.usage import (
     usage_taken_off,
 )
 from pulsar_sidecar.audit.ports import AuditInputs, Say
-from pulsar_sidecar.audit.results.ages import age_label
+from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.guards import demand_plausible, guards, trusted
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Danger, Guard, Input
 from pulsar_sidecar.audit.results.summing_up import About, Found, as_of_ms, failed

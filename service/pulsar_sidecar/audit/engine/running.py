@@ -13,11 +13,10 @@ from pulsar_sidecar.audit.engine.comparing import Comparing, EarlierAudit, Findi
 from pulsar_sidecar.audit.engine.findings import is_condemned
 from pulsar_sidecar.audit.policies import Policy
 from pulsar_sidecar.audit.ports import AuditInputs, Say, TablesOutput
-from pulsar_sidecar.audit.results.extracts import extract_of
 from pulsar_sidecar.audit.results.guards import Earlier, demand_fitting
 from pulsar_sidecar.audit.results.metrics_text import METRICS_NAME, metrics_text
 from pulsar_sidecar.audit.results.plans import PlanDigest
-from pulsar_sidecar.audit.results.report import REPORT_NAME, report_html
+from pulsar_sidecar.audit.results.report import REPORT_NAME, extract_of, report_html
 from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary, Engine, Plan
 from pulsar_sidecar.audit.results.summing_up import About, audit_id, failed, summarize, unseen
 from pulsar_sidecar.audit.results.tables import Table

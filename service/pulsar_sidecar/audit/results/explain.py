@@ -4,8 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pulsar_sidecar.audit.results.formatting import format_age, format_bytes, format_count, format_time
-from pulsar_sidecar.audit.results.report import Row, owner_of
+from pulsar_sidecar.audit.results.formatting import (
+    Row,
+    format_age,
+    format_bytes,
+    format_count,
+    format_owner,
+    format_time,
+)
 from pulsar_sidecar.audit.results.summaries import AuditSummary
 from pulsar_sidecar.audit.results.tables import OrphanCause, OrphanStanding
 
@@ -76,7 +82,7 @@ def _of_orphan(row: Row, summary: AuditSummary) -> list[str]:
     in_plan = f", row {row['row']} of the plan" if row["row"] is not None else ""
     return [
         "It exists, and nothing in the dump references it.",
-        f"Claim: its metadata says that it is a {row['kind']} ledger of {owner_of(row)}.",
+        f"Claim: its metadata says that it is a {row['kind']} ledger of {format_owner(row)}.",
         *_facts(row),
         f"Likely cause: {cause.value}: {_CAUSES[cause]}.",
         "Evidence:",

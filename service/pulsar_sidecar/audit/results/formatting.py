@@ -1,12 +1,34 @@
 """Numbers, sizes, ages and times as people read them, the same on the terminal and in the report."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from pulsar_sidecar.audit.results.summaries import Count
 
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _AGES: Final = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"))
+
+_HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 24 * _HOUR_MS
+
+AGE_STEPS: Final = (
+    ("under 1 hour", _HOUR_MS),
+    ("1 to 24 hours", _DAY_MS),
+    ("1 to 3 days", 3 * _DAY_MS),
+    ("3 to 7 days", 7 * _DAY_MS),
+    ("7 to 30 days", 30 * _DAY_MS),
+    ("30 to 90 days", 90 * _DAY_MS),
+    ("90 to 365 days", 365 * _DAY_MS),
+)
+"""Label and the age in milliseconds below which it holds, ascending."""
+
+OLDEST: Final = "over 365 days"
+UNKNOWN_AGE: Final = "unknown"
+AGE_LABELS: Final = (*(label for label, _ in AGE_STEPS), OLDEST, UNKNOWN_AGE)
+"""All labels of the histogram of ages, in the order they are shown, the same from both engines."""
+
+Row = Mapping[str, Any]
 
 
 def format_count(count: int, noun: str) -> str:
@@ -50,3 +72,16 @@ def format_time(time_ms: int | None) -> str:
 def format_minute(time_ms: int) -> str:
     """UTC to the minute, short."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def age_label(age_ms: int | None) -> str:
+    """The label of an age by the store's clock; None is unknown."""
+    if age_ms is None:
+        return UNKNOWN_AGE
+    return next((label for label, below in AGE_STEPS if age_ms < below), OLDEST)
+
+
+def format_owner(row: Row) -> str:
+    """Whose ledger it was."""
+    cursor = f", subscription {row['cursor_name']}" if row["cursor_name"] else ""
+    return f"{row['topic'] or row['managed_ledger'] or 'unknown'}{cursor}"

@@ -6,9 +6,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.results.ages import AGE_LABELS
-from pulsar_sidecar.audit.results.formatting import format_age, format_bytes, format_time
-from pulsar_sidecar.audit.results.report import Row, owner_of
+from pulsar_sidecar.audit.results.formatting import AGE_LABELS, Row, format_age, format_bytes, format_owner, format_time
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
 from pulsar_sidecar.audit.results.tables import Table
 from pulsar_sidecar.audit.results.verdicts import conclude, orphans_of
@@ -140,7 +138,7 @@ def _orphan_cells(row: Row) -> dict[str, Any]:
         "cause": row["cause"],
         "size": format_bytes(row["length_bytes"]),
         "age": format_age(row["age_ms"]),
-        "owner": owner_of(row),
+        "owner": format_owner(row),
     }
 
 

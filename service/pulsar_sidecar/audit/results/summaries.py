@@ -157,7 +157,7 @@ class AuditSummary:
         existing: all ledgers of the listing, with the bytes of BookKeeper's closed ones; ``referenced`` of them are
             referenced by something.
         orphans: by `OrphanStanding`; ``orphans_by_kind`` by `LedgerKind`, ``orphans_by_cause`` by `OrphanCause`,
-            ``orphans_by_tenant`` by tenant, ``orphans_by_age`` by `audit.ages` label, each of all orphans;
+            ``orphans_by_tenant`` by tenant, ``orphans_by_age`` by the report's label of an age, each of all orphans;
             the empty text stands for a ledger without a tenant.
         existing_by_kind: all attributed ledgers of the listing by `LedgerKind`, ``existing_by_tenant`` by tenant.
         dangers: topics that may destroy others' ledgers; audits of earlier builds looked for none.
