@@ -1,10 +1,11 @@
 """An audit's directory, read back."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
 from pulsar_sidecar.audit.engine.running import AUDIT_TABLES
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Engine

@@ -14,7 +14,7 @@ Set in the environment:
   SPARK_HOME           where Spark 4.1 or later is; without it, spark-submit is looked for in PATH
   SPARK_MASTER         such as spark://HOST:7077, yarn or k8s://https://HOST:6443; local[*] by default
   SIDECAR_WHEEL        the wheel of pulsar-sidecar, for executors that have only its Python packages (numpy, pyarrow,
-                       protobuf, cramjam); not needed where pulsar-sidecar itself is installed
+                       protobuf, cramjam, msgspec); not needed where pulsar-sidecar itself is installed
   SPARK_DRIVER_MEMORY  3g by default, which was measured to be enough for 10 million ledgers in local mode
   SPARK_SUBMIT_OPTIONS more options for spark-submit, such as "--conf spark.executor.memory=4g"; what the job sets by
                        itself (Arrow batches, partitions, no adaptive execution, in local mode a Java that compiles

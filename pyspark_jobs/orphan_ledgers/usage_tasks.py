@@ -4,9 +4,9 @@ Invariant: every value comes from `audit`, which the embedded engine calls too; 
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pulsar_sidecar.audit.columnar.id_tables import IdTable
@@ -129,7 +129,7 @@ def usage_counts_task(batches: Batches) -> Iterator[pa.RecordBatch]:
     for usage in unpack_task(batches):
         counts = {name: counts_of_usage(pa.Table.from_batches([usage]), name) for name in COUNTED_USAGE}
         rows = [
-            {"column": name, "value": value, **asdict(count)}
+            {"column": name, "value": value, **msgspec.structs.asdict(count)}
             for name, by_value in counts.items()
             for value, count in by_value.items()
         ]

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, producer_name
 from pulsar_sidecar.audit.apply.applying import Application, demand_approval, demand_target, verified_plan

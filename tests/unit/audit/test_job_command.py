@@ -1,11 +1,11 @@
 """The Spark job's command line, with Spark and its audit replaced: options become a policy, a summary an exit code."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pulsar_sidecar
 import pytest
+from msgspec.structs import replace
 from pulsar_sidecar.audit.policies import HOUR_MS, Policy
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Guard
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError

@@ -1,11 +1,11 @@
 """The report: whole in itself, truthful, and safe with whatever names a cluster has."""
 
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from pulsar_sidecar.audit.results.formatting import (
     AGE_LABELS,

@@ -1,10 +1,11 @@
 """Looking at an audit: at a glance, row by row, one ledger in sentences; and tidying up behind it."""
 
+import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.archive import archived_below, remove
 from pulsar_sidecar.audit.apply.pruning import Archived, reasons_to_keep
 from pulsar_sidecar.audit.results.explain import Known, explain
@@ -144,7 +145,7 @@ def test_the_newest_and_the_young_stay() -> None:
 
 
 def test_kinds_and_clusters_are_counted_apart() -> None:
-    others = [_archived("dump", 90, "metadata-dump"), replace(_archived("theirs", 99), cluster="other")]
+    others = [_archived("dump", 90, "metadata-dump"), dataclasses.replace(_archived("theirs", 99), cluster="other")]
     assert _kept([_archived("a", 1), *others], keep=1, days=0) == {"a", "dump", "theirs"}
 
 

@@ -2,10 +2,10 @@
 
 import json
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, parse_summary
 from pulsar_sidecar.model.errors import InvalidInputError
 
@@ -71,18 +71,18 @@ def test_two_summaries_of_one_audit_are_the_same_text() -> None:
         (("complete",), False, "not complete"),
         (("formatVersion",), 3, "upgrade first"),
         (("kind",), "metadata-dump", "no summary"),
-        (("engine",), "duckdb", "engine is none of embedded, spark"),
-        (("auditId",), 5, "auditId is not text"),
-        (("references",), True, "references is not an integer"),
-        (("references",), 1.0, "references is not an integer"),
-        (("policy", "min-age"), [], "policy.min-age is not"),
-        (("orphans",), [], "orphans is not a JSON object"),
-        (("orphans", "condemned", "bytes"), "7", "orphans.condemned.bytes is not an integer"),
-        (("orphans", "condemned", "rows"), 7, "orphans.condemned.rows is unknown"),
-        (("guards",), {}, "guards is not a list"),
-        (("guards", 0, "passed"), 1, "guards[0].passed is not true or false"),
-        (("plan", "sha256"), None, "plan.sha256 is not text"),
-        (("more",), 1, "more is unknown"),
+        (("engine",), "duckdb", "`$.engine`"),
+        (("auditId",), 5, "Expected `str`, got `int` - at `$.auditId`"),
+        (("references",), True, "Expected `int`, got `bool` - at `$.references`"),
+        (("references",), 1.0, "Expected `int`, got `float` - at `$.references`"),
+        (("policy", "min-age"), [], "at `$.policy[...]`"),
+        (("orphans",), [], "Expected `object`, got `array` - at `$.orphans`"),
+        (("orphans", "condemned", "bytes"), "7", "got `str` - at `$.orphans[...].bytes`"),
+        (("orphans", "condemned", "rows"), 7, "unknown field `rows` - at `$.orphans[...]`"),
+        (("guards",), {}, "Expected `array`, got `object` - at `$.guards`"),
+        (("guards", 0, "passed"), 1, "Expected `bool`, got `int` - at `$.guards[0].passed`"),
+        (("plan", "sha256"), None, "Expected `str`, got `null` - at `$.plan.sha256`"),
+        (("more",), 1, "unknown field `more`"),
     ],
 )
 def test_anything_else_is_refused_by_the_name_of_its_field(path: tuple[Any, ...], value: object, said: str) -> None:
@@ -95,10 +95,23 @@ def test_anything_else_is_refused_by_the_name_of_its_field(path: tuple[Any, ...]
         parse_summary(document)
 
 
-def test_a_missing_field_is_refused() -> None:
-    document = _document(summary())
-    del document["guards"]
-    with pytest.raises(InvalidInputError, match="guards is missing"):
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (("guards",), "missing required field `guards`"),
+        (("files",), "a field is missing"),
+        (("history",), "a field is missing"),
+        (("orphans", "condemned", "bytes"), "a field is missing"),
+        (("inputs", "dump", "lastZxid"), "a field is missing"),
+    ],
+)
+def test_a_missing_field_is_refused(path: tuple[str, ...], said: str) -> None:
+    document = _document(summary(_ORPHANS))
+    part = document
+    for step in path[:-1]:
+        part = part[step]
+    del part[path[-1]]
+    with pytest.raises(InvalidInputError, match=said):
         parse_summary(document)
 
 

@@ -3,12 +3,12 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary
 from pulsar_sidecar.audit.results.tables import Table
 

@@ -7,16 +7,16 @@ import json
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pulsar_sidecar.audit.sources.documents import from_document, to_document
-from pulsar_sidecar.model.errors import AlreadyExistsError, InvalidInputError, TemporaryError
+import msgspec
+
+from pulsar_sidecar.model.errors import AlreadyExistsError, TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import MetadataStore
 
 PLANS: Final = "/pulsar-sidecar/audit-plans"
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """What the node holds.
 
     Attributes:
@@ -73,7 +73,7 @@ def advance(store: MetadataStore, plan_sha256: str, held: HeldProgress, done_row
     Raises:
         ConflictError: somebody else applies the same plan.
     """
-    progress = replace(held.progress, done_rows=done_rows, written_ms=now_ms)
+    progress = msgspec.structs.replace(held.progress, done_rows=done_rows, written_ms=now_ms)
     version = store.write(progress_path(plan_sha256), _encoded(progress), held.version)
     return replace(held, progress=progress, version=version, first_use=False)
 
@@ -88,8 +88,8 @@ def _existing(store: MetadataStore, path: str) -> HeldProgress:
     if node is None:
         raise TemporaryError(f"{path} has vanished; try again")
     try:
-        progress = from_document(Progress, json.loads(node.data))
-    except (ValueError, InvalidInputError) as error:
+        progress = msgspec.json.decode(node.data, type=Progress)
+    except msgspec.DecodeError as error:
         raise TemporaryError(
             f"{path} cannot be understood ({error}); look at it, and delete it if it is nonsense"
         ) from error
@@ -97,4 +97,4 @@ def _existing(store: MetadataStore, path: str) -> HeldProgress:
 
 
 def _encoded(progress: Progress) -> bytes:
-    return json.dumps(to_document(progress)).encode()
+    return json.dumps(msgspec.to_builtins(progress)).encode()

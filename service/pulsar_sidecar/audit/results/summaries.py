@@ -5,11 +5,11 @@ may be applied is named by its hash, which covers every condemned ledger.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from pulsar_sidecar.audit.sources.documents import from_document, to_document
+import msgspec
+
 from pulsar_sidecar.model.errors import InvalidInputError
 
 KIND = "audit"
@@ -20,6 +20,10 @@ SUMMARY_NAME = "summary.json"
 _ENVELOPE = {"kind", "formatVersion", "complete"}
 
 
+class Document(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A part of a JSON document: ``snake_case`` in Python, ``camelCase`` in JSON."""
+
+
 class Engine(StrEnum):
     """Which of the two made an audit; their tables are the same."""
 
@@ -27,8 +31,7 @@ class Engine(StrEnum):
     SPARK = "spark"
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Document, frozen=True):
     """A dump, a listing or an earlier audit, as it was read.
 
     Attributes:
@@ -46,8 +49,7 @@ class Input:
     store_time_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
+class Guard(Document, frozen=True):
     """One guard over the whole audit: what was looked at, and whether it lets ledgers be condemned."""
 
     name: str
@@ -57,8 +59,7 @@ class Guard:
     explanation: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unseen:
+class Unseen(Document, frozen=True):
     """Something that an audit could not see, and what that means."""
 
     what: str
@@ -66,8 +67,7 @@ class Unseen:
     consequence: str
 
 
-@dataclass(frozen=True, slots=True)
-class Danger:
+class Danger(Document, frozen=True):
     """A topic that may destroy another topic's ledgers: why, and what helps."""
 
     topic: str
@@ -75,8 +75,7 @@ class Danger:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Document, frozen=True):
     """Ledgers, and the bytes of those whose size is known.
 
     Attributes:
@@ -110,8 +109,7 @@ class Count:
         return self.bytes or 0
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Document, frozen=True):
     """One audit as a later one remembers it, for trends."""
 
     audit_id: str
@@ -123,8 +121,7 @@ class Look:
     unattributed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Document, frozen=True):
     """What may be deleted: ``rows`` condemned ledgers; ``sha256`` is what a user approves.
 
     ``bytes`` and ``unknown_size_ledgers`` are those of their `Count`.
@@ -146,8 +143,7 @@ class Plan:
         return Count(self.rows, self.bytes, self.unknown_size_ledgers)
 
 
-@dataclass(frozen=True, slots=True)
-class AuditSummary:
+class AuditSummary(Document, frozen=True):
     """Everything about one audit that is not a row of a table.
 
     Attributes:
@@ -192,7 +188,7 @@ class AuditSummary:
     unseen: tuple[Unseen, ...]
     plan: Plan | None
     history: tuple[Look, ...] = ()
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = msgspec.field(default_factory=dict)
     dangers: tuple[Danger, ...] = ()
 
     @property
@@ -203,7 +199,12 @@ class AuditSummary:
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {"kind": KIND, "formatVersion": FORMAT_VERSION, "complete": True, **to_document(self)}
+        return {
+            "kind": KIND,
+            "formatVersion": FORMAT_VERSION,
+            "complete": True,
+            **msgspec.json.decode(msgspec.json.encode(self, order="deterministic")),
+        }
 
 
 def parse_summary(document: Any) -> AuditSummary:
@@ -221,11 +222,15 @@ def parse_summary(document: Any) -> AuditSummary:
         raise InvalidInputError(f"format {version!r:.40} is not known to this version; upgrade first")
     if document.get("complete") is not True:
         raise InvalidInputError("the audit is not complete; make it again")
+    parts = {"dangers": [], **{name: document[name] for name in document.keys() - _ENVELOPE}}
     try:
-        parts = {name: document[name] for name in document.keys() - _ENVELOPE}
-        return from_document(AuditSummary, {"dangers": [], **parts})
-    except InvalidInputError as error:
+        summary = msgspec.convert(parts, AuditSummary)
+    except msgspec.ValidationError as error:
         raise InvalidInputError(f"this is no summary of an audit: {error}") from error
+    # A field that has a default must be written all the same: without `files`, say, nothing would be compared.
+    if summary.document() != {**document, **parts, "formatVersion": FORMAT_VERSION}:
+        raise InvalidInputError("this is no summary of an audit: a field is missing")
+    return summary
 
 
 def _with_unknown_sizes(part: Any) -> Any:
