@@ -94,7 +94,6 @@ class Sidecar:
         direct: object | None = None,
         rate_per_second: float | None = None,
         stop: StopSignal | None = None,
-        max_node_bytes: int = 900_000,
         operation_ids: Sequence[str] = ("op-1",),
     ) -> None:
         self.world = world
@@ -117,15 +116,13 @@ class Sidecar:
             self.store,
             self.entries,
             self.owners,
+            self.admin,
             self.topics,
             "/ledgers",
             METRICS,
             self.steps,
-            max_node_bytes=max_node_bytes,
         )
-        self.deleter = TopicDeleter(
-            name, self.store, self.recorder, self.admin, self.steps, max_node_bytes=max_node_bytes
-        )
+        self.deleter = TopicDeleter(name, self.store, self.recorder, self.admin, self.steps)
         self.gatherer = Gatherer(self.store, self.entries, self.owners, "/ledgers")
         self._operation_ids = list(operation_ids)
         self._pending: PendingDeletions | None = None

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
+from pulsar_sidecar.ledger_deletion.topic_deletion import operation as operation_node
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     HeldOperation,
     Operation,
@@ -93,12 +94,17 @@ def test_what_is_written_is_read(operation: Operation) -> None:
     assert decode_operation(encode_operation(operation)) == operation
 
 
-def test_what_no_longer_fits_is_forgotten_under_another_producers_name() -> None:
+def test_what_no_longer_fits_is_forgotten_under_another_producers_name(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(encode_operation(OPERATION))
-    assert decode_operation(encode_operation(OPERATION, size)) == OPERATION
-    forgotten = decode_operation(encode_operation(OPERATION, size - 1))
+    monkeypatch.setattr(operation_node, "MAX_NODE_BYTES", size)
+    assert decode_operation(encode_operation(OPERATION)) == OPERATION
+    monkeypatch.setattr(operation_node, "MAX_NODE_BYTES", size - 1)
+    forgotten = decode_operation(encode_operation(OPERATION))
     assert forgotten == replace(OPERATION, recorded=(), generation=4)
     assert forgotten.producer_name == "pulsar-sidecar-topic-deletion-op-1-4"
+
+
+def test_a_node_holds_most_of_a_megabyte() -> None:
     large = replace(OPERATION, recorded=("x" * 899_000,))
     assert decode_operation(encode_operation(large)) == large
     too_large = replace(OPERATION, recorded=("x" * 900_000,))
@@ -158,7 +164,7 @@ def test_why_it_cannot_be_read(data: bytes, kind: str) -> None:
         decode_operation(data)
 
 
-def test_writing_replaces_the_version_that_was_held() -> None:
+def test_writing_replaces_the_version_that_was_held(monkeypatch: pytest.MonkeyPatch) -> None:
     store = FakeMetadataStore()
     node = store.put(operation_path(OPERATION_ID), encode_operation(OPERATION))
     later = replace(OPERATION, attempts=5)
@@ -169,7 +175,8 @@ def test_writing_replaces_the_version_that_was_held() -> None:
     assert decode_operation(after.data) == later
     with pytest.raises(ConflictError):
         write_operation(store, OPERATION, node.version)
-    write_operation(store, later, after.version, 10)
+    monkeypatch.setattr(operation_node, "MAX_NODE_BYTES", 10)
+    write_operation(store, later, after.version)
     small = store.peek(operation_path(OPERATION_ID))
     assert small is not None
     assert decode_operation(small.data).recorded == ()

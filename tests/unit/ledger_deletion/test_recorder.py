@@ -5,6 +5,7 @@ import json
 import pytest
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.steps import GoOn
+from pulsar_sidecar.ledger_deletion.topic_deletion import operation as operation_node
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     MAX_NODE_BYTES,
     HeldOperation,
@@ -113,9 +114,8 @@ def test_the_compacted_ledger_that_only_its_broker_knows_yet_is_recorded() -> No
     topic = world.topic(NAME, TopicPlan(compacted=True))
     newest = world.ledger(compacted_custom_metadata(NAME))
     sidecar = Sidecar(world)
-    recorder = Recorder(
-        world.store, world.entries, BrokersKnowing(topic, newest), world.topics, "/ledgers", METRICS, GoOn()
-    )
+    owners = BrokersKnowing(topic, newest)
+    recorder = Recorder(world.store, world.entries, owners, world.admin, world.topics, "/ledgers", METRICS, GoOn())
     recorder.record(held(sidecar, topic))
     assert set(ids(world)) == {newest, *world.referenced()}
 
@@ -263,7 +263,7 @@ def test_a_topic_that_grows_all_the_time_is_too_busy() -> None:
         sidecar.recorder.record(operation)
 
 
-@pytest.mark.parametrize("step", range(4, 12))
+@pytest.mark.parametrize("step", range(4, 16))
 def test_a_crash_at_any_step_records_nothing_twice_and_nothing_never(step: int) -> None:
     world = World()
     topic = world.topic(NAME)
@@ -340,10 +340,11 @@ def test_a_cursor_that_is_rewritten_between_the_rounds_keeps_its_number() -> Non
 # --- the operation's node ----------------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_into_the_node_is_recorded_again_under_another_name() -> None:
+def test_what_does_not_fit_into_the_node_is_recorded_again_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operation_node, "MAX_NODE_BYTES", 500)
     world = World()
     topic = world.topic(NAME, TopicPlan(ledgers=60))
-    sidecar = Sidecar(world, max_node_bytes=500)
+    sidecar = Sidecar(world)
     operation = held(sidecar, topic)
     world.topics.lose_receipts_next(stored=True)
     with pytest.raises(TemporaryError):
@@ -360,11 +361,12 @@ def test_what_does_not_fit_into_the_node_is_recorded_again_under_another_name() 
     assert resumed(world).operation.generation == 2
 
 
-def test_a_generation_is_never_used_for_two_lists() -> None:
+def test_a_generation_is_never_used_for_two_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operation_node, "MAX_NODE_BYTES", 500)
     world = World()
     topic = world.topic(NAME, TopicPlan(ledgers=60))
     for _ in range(3):
-        sidecar = restarted(world, max_node_bytes=500)
+        sidecar = restarted(world)
         operation = resumed(world) if world.store.peek(operation_path(OP)) else held(sidecar, topic)
         sidecar.recorder.record(operation)
         world.rollover(topic)

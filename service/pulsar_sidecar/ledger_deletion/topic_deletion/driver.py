@@ -6,14 +6,12 @@ broker refused.
 """
 
 from dataclasses import replace
-from functools import partial
 
 from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
 from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.broker_deletion import BrokerDeletion
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
-    MAX_NODE_BYTES,
     OPERATIONS,
     HeldOperation,
     Operation,
@@ -60,16 +58,13 @@ class TopicDeleter:
         recorder: Recorder,
         admin: TopicAdmin,
         steps: Steps,
-        max_node_bytes: int = MAX_NODE_BYTES,
     ) -> None:
         self._sidecar = sidecar
         self._store = store
         self._recorder = recorder
-        self._admin = admin
         self._broker = BrokerDeletion(store, admin)
         self._shadows = ShadowProtection(store, admin)
         self._steps = steps
-        self._max_node_bytes = max_node_bytes
         self._driving: set[OperationId] = set()
 
     def begin(
@@ -104,7 +99,7 @@ class TopicDeleter:
         objection = self._objection(unborn)
         operation = replace(unborn, last_reason=objection, incarnations=self._recorder.incarnations(unborn.node_paths))
         with self._steps.taking(Step.OPERATION_CREATED):
-            node = self._store.create(operation_path(operation_id), encode_operation(operation, self._max_node_bytes))
+            node = self._store.create(operation_path(operation_id), encode_operation(operation))
         if self._hold(node) is None:
             raise TemporaryError(f"another sidecar goes on with the topic deletion {operation_id} already")
         self._driving.add(operation_id)
@@ -140,7 +135,7 @@ class TopicDeleter:
             held = self._with_new_partitions(held)
             # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
             self._shadows.refuse_shadow(held.operation)
-            held = self._about_to_ask(self._recorder.record(held, partial(self._load, held.operation)))
+            held = self._counted(self._recorder.record(held))
             self._shadows.check(held.operation)
             # After the look for shadows, which may take long: until then an earlier request may have done its work.
             if self._vanished(held.operation):
@@ -273,27 +268,10 @@ class TopicDeleter:
 
     # --- asking the broker ------------------------------------------------------------------------------------------
 
-    def _about_to_ask(self, held: HeldOperation) -> HeldOperation:
+    def _counted(self, held: HeldOperation) -> HeldOperation:
         operation = replace(held.operation, attempts=held.operation.attempts + 1)
         with self._steps.taking(Step.ATTEMPT_COUNTED):
-            return write_operation(self._store, operation, held.version, self._max_node_bytes)
-
-    def _load(self, operation: Operation) -> None:
-        """Have the topic loaded when the broker is asked to delete it, as well as that can be done.
-
-        A broker that becomes the owner of a bundle loads its topics by itself (``PulsarService.loadNamespaceTopics``).
-        If a deletion makes it the owner, it opens the managed ledger and deletes it at the same time, and the ledger
-        that opening creates is then linked to nothing. A loaded topic is fenced first, and what loading has created is
-        recorded with the rest.
-        """
-        for topic in operation.topics if operation.incarnations else ():
-            try:
-                with self._steps.taking(Step.TOPIC_LOADED):
-                    self._admin.load_topic(topic)
-            except PermanentError:
-                continue
-            except (TemporaryError, OutcomeUnknownError):
-                return
+            return write_operation(self._store, operation, held.version)
 
     def _over(self, operation: Operation) -> bool:
         # Asking again could hit a topic that was created again under the same name.
@@ -336,7 +314,7 @@ class TopicDeleter:
             backoff_ms = min(_FIRST_BACKOFF_MS * 2 ** min(current.attempts, _MOST_DOUBLINGS), _LONGEST_BACKOFF_MS)
             later = replace(current, last_reason=reason, not_before_ms=self._store.now_ms() + backoff_ms)
             with self._steps.taking(Step.ATTEMPT_PUT_OFF):
-                return write_operation(self._store, later, node.version, self._max_node_bytes)
+                return write_operation(self._store, later, node.version)
         except (TemporaryError, OutcomeUnknownError, ConflictError):
             return held
 

@@ -113,9 +113,7 @@ class HeldOperation:
     version: NodeVersion
 
 
-def write_operation(
-    store: MetadataStore, operation: Operation, version: NodeVersion, max_bytes: int = MAX_NODE_BYTES
-) -> HeldOperation:
+def write_operation(store: MetadataStore, operation: Operation, version: NodeVersion) -> HeldOperation:
     """Replace the node by compare-and-set.
 
     Raises:
@@ -123,16 +121,16 @@ def write_operation(
         OperationEndedError: it is gone.
     """
     try:
-        written = store.write(operation_path(operation.operation_id), encode_operation(operation, max_bytes), version)
+        written = store.write(operation_path(operation.operation_id), encode_operation(operation), version)
     except NotFoundError as error:
         raise OperationEndedError(f"the topic deletion {operation.operation_id} has ended already") from error
     return HeldOperation(operation, written)
 
 
-def encode_operation(operation: Operation, max_bytes: int = MAX_NODE_BYTES) -> bytes:
+def encode_operation(operation: Operation) -> bytes:
     """The node's bytes."""
     encoded = _encode(operation)
-    if len(encoded) <= max_bytes:
+    if len(encoded) <= MAX_NODE_BYTES:
         return encoded
     return _encode(replace(operation, recorded=(), generation=operation.generation + 1))
 

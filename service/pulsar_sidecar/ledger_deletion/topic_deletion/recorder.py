@@ -4,7 +4,8 @@ What is recorded is persisted in the operation's node before it is sent, under f
 deduplicate these topics, so whoever resumes has the publisher read back what is stored, and sends the rest.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 from pulsar_sidecar.ledger_deletion.ports import (
     DeletionTopic,
@@ -13,6 +14,7 @@ from pulsar_sidecar.ledger_deletion.ports import (
     OutgoingMessage,
     Publisher,
     PublishResult,
+    TopicAdmin,
 )
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, encode_record
 from pulsar_sidecar.ledger_deletion.signature import signed, signing_key
@@ -25,12 +27,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.ledger_list import (
     records_of,
     schema_records,
 )
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
-    MAX_NODE_BYTES,
-    HeldOperation,
-    Operation,
-    write_operation,
-)
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation, Operation, write_operation
 from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_protection import refuse_former_shadow, shadow_refusal
 from pulsar_sidecar.ledger_ownership.claims import DataClaim, read_claim
 from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers, CursorLedgerGoneError
@@ -51,7 +48,7 @@ from pulsar_sidecar.ledger_ownership.references import (
     schema_references,
 )
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
-from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
+from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import CursorName, TopicName
@@ -69,15 +66,15 @@ class Recorder:
         store: MetadataStore,
         entries: LedgerEntries,
         owners: LiveOwners,
+        admin: TopicAdmin,
         topics: DeletionTopics,
         ledgers_root: str,
         metrics: DeletionMetrics,
         steps: Steps,
-        max_node_bytes: int = MAX_NODE_BYTES,
     ) -> None:
         self._store = store
-        self._max_node_bytes = max_node_bytes
         self._owners = owners
+        self._admin = admin
         self._topics = topics
         self._root = ledgers_root
         self._metrics = metrics
@@ -88,54 +85,73 @@ class Recorder:
         """Creation order of every node that exists, by path."""
         return {node.path: node.created_order for node in self._store.read_many(paths) if node is not None}
 
-    def record(self, held: HeldOperation, settle: Callable[[], None] = lambda: None) -> HeldOperation:
-        """Record everything the operation's topics reference now, until nothing new turns up.
+    def record(self, held: HeldOperation) -> HeldOperation:
+        """Record everything that the operation's topics reference, until a look after loading them finds nothing new.
 
-        Sending may take long; ``settle`` is called after it, so between the last call and the end there is but a look.
+        Sending may take long. The topics are loaded after it, so only a look lies between loading and the broker's
+        deletion.
 
         Raises:
             TemporaryError: something could not be read or sent; the broker must not be asked yet.
             DataLossError: a topic is or was a shadow; nothing of its list was recorded.
         """
+        publisher: Publisher | None = None
         # Nobody has produced under the operation's name before it has recorded anything: nothing is to be read back.
-        outbox = _Outbox(self._topics, first_use=not held.operation.recorded)
+        first_use = not held.operation.recorded
+        # A crash may have come between persisting and sending, so an attempt starts by sending everything again.
+        held, numbered = self._numbered(held, resend=True)
         try:
-            return self._record(held, outbox, settle)
+            for _ in range(_STABLE_ROUNDS):
+                if numbered:
+                    with self._steps.taking(Step.RECORDS_SENT):
+                        publisher = publisher or self._publisher(held.operation, first_use=first_use)
+                        self._send(publisher, numbered)
+                self._load(held.operation)
+                held, numbered = self._numbered(held, resend=False)
+                if not numbered:
+                    return held
         finally:
-            outbox.close()
-
-    def _record(self, held: HeldOperation, outbox: "_Outbox", settle: Callable[[], None]) -> HeldOperation:
-        resend, settled = True, False
-        for _ in range(_STABLE_ROUNDS):
-            with self._steps.taking(Step.REFERENCES_GATHERED):
-                records = self.current_records(held.operation)
-            held, numbered = self._numbered(held, records, resend=resend)
-            if settled and not numbered:
-                return held
-            if numbered:
-                with self._steps.taking(Step.RECORDS_SENT):
-                    self._send(outbox.publisher(held.operation.producer_name), numbered)
-            settle()
-            resend, settled = False, True
+            if publisher is not None:
+                publisher.close()
         raise TemporaryError("the topic gains ledgers faster than they are recorded; stop its producers and try again")
 
-    def _numbered(
-        self, held: HeldOperation, records: Sequence[PendingDeleteLedgerInfo], *, resend: bool
-    ) -> tuple[HeldOperation, list[tuple[int, PendingDeleteLedgerInfo]]]:
-        """The records to send with their sequence ids, ascending; new ones are persisted in the node first.
+    def _publisher(self, operation: Operation, *, first_use: bool) -> Publisher:
+        return self._topics.publisher(DeletionTopic.PENDING, operation.producer_name, first_use=first_use)
 
-        A crash may have come between persisting and sending, so an attempt starts by sending everything again.
+    def _load(self, operation: Operation) -> None:
+        """Have the topics loaded when the broker is asked to delete them, where a broker can load them.
+
+        A broker that becomes the owner of a bundle loads its topics by itself (``PulsarService.loadNamespaceTopics``).
+        If a deletion makes it the owner, it opens the managed ledger and deletes it at the same time, and the ledger
+        that opening creates is then linked to nothing. A loaded topic is fenced first, and what loading has created is
+        recorded with the rest.
         """
-        numbers = {key: number for number, key in enumerate(held.operation.recorded)}
-        known = [(numbers[record_key(record)], record) for record in records if record_key(record) in numbers]
-        new = [record for record in records if record_key(record) not in numbers]
-        added = list(enumerate(new, start=len(numbers)))
-        if new:
-            with self._steps.taking(Step.RECORDING_PERSISTED):
-                held = self._persist(held, new)
-        return held, (sorted(known, key=_number) if resend else []) + added
+        for topic in operation.topics if operation.incarnations else ():
+            try:
+                with self._steps.taking(Step.TOPIC_LOADED):
+                    self._admin.load_topic(topic)
+            except PermanentError:
+                continue
+            except (TemporaryError, OutcomeUnknownError):
+                return
 
-    def current_records(self, operation: Operation) -> list[PendingDeleteLedgerInfo]:
+    def _numbered(
+        self, held: HeldOperation, *, resend: bool
+    ) -> tuple[HeldOperation, list[tuple[int, PendingDeleteLedgerInfo]]]:
+        """The records to send with their sequence ids, ascending; new ones are persisted in the node first."""
+        with self._steps.taking(Step.REFERENCES_GATHERED):
+            records = self._current_records(held.operation)
+        recorded = held.operation.recorded
+        numbers = {key: number for number, key in enumerate(recorded)}
+        new = [record for record in records if record_key(record) not in numbers]
+        if new:
+            operation = held.operation.recording(tuple(record_key(record) for record in new))
+            with self._steps.taking(Step.RECORDING_PERSISTED):
+                held = write_operation(self._store, operation, held.version)
+        known = [(numbers[record_key(record)], record) for record in records if record_key(record) in numbers]
+        return held, [*(sorted(known, key=itemgetter(0)) if resend else ()), *enumerate(new, start=len(recorded))]
+
+    def _current_records(self, operation: Operation) -> list[PendingDeleteLedgerInfo]:
         """Every ledger that the operation's incarnations reference now, as records."""
         mark = Mark(
             operation_id=operation.operation_id, instance_id=self._instance_id(), requested_by=operation.requested_by
@@ -208,10 +224,6 @@ class Recorder:
     def _instance_id(self) -> str:
         return instance_id_of(self._store.read(instance_id_path(self._root)), self._root)
 
-    def _persist(self, held: HeldOperation, records: Sequence[PendingDeleteLedgerInfo]) -> HeldOperation:
-        operation = held.operation.recording(tuple(record_key(record) for record in records))
-        return write_operation(self._store, operation, held.version, self._max_node_bytes)
-
     def _send(self, publisher: Publisher, numbered: Sequence[tuple[int, PendingDeleteLedgerInfo]]) -> None:
         results = publisher.publish(
             [
@@ -225,32 +237,6 @@ class Recorder:
         missing = sum(not result.stored for result in results)
         if missing:
             raise TemporaryError(f"{missing} of {len(numbered)} records have no receipt from __ledger_deletion")
-
-
-class _Outbox:
-    """The operation's producer, opened when there is something to send, and again when the operation's name changed."""
-
-    def __init__(self, topics: DeletionTopics, *, first_use: bool) -> None:
-        self._topics = topics
-        self._first_use = first_use
-        self._name: str | None = None
-        self._publisher: Publisher | None = None
-
-    def publisher(self, name: str) -> Publisher:
-        if self._publisher is None or self._name != name:
-            self.close()
-            self._publisher = self._topics.publisher(DeletionTopic.PENDING, name, first_use=self._first_use)
-            self._name = name
-        return self._publisher
-
-    def close(self) -> None:
-        publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            publisher.close()
-
-
-def _number(numbered: tuple[int, PendingDeleteLedgerInfo]) -> int:
-    return numbered[0]
 
 
 def _birth(node: Node) -> LedgerBirth:

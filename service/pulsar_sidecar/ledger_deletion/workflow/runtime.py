@@ -117,7 +117,9 @@ class Runtime:
         self.panel = ControlPanel(world.store)
         self.register = Register(world.store, instance)
         root = configuration.ledgers_root
-        recorder = Recorder(world.store, world.entries, world.owners, world.topics, root, metrics, listener)
+        recorder = Recorder(
+            world.store, world.entries, world.owners, world.admin, world.topics, root, metrics, listener
+        )
         self.deleter = TopicDeleter(instance.name, world.store, recorder, world.admin, listener)
         self.shadow_deleter = ShadowDeleter(world.store, world.shadow_admin, world.owners, root)
         self.shadow_watch = ShadowWatch(world.store, world.shadows, world.clock, lambda: len(self.register.instances()))
