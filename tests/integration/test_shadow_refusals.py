@@ -4,10 +4,10 @@ Every namespace here retains everything: with less, a shadow deletes its source'
 """
 
 import json
-from dataclasses import replace
 
 import pytest
 import requests
+from msgspec.structs import replace
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import Operation, encode_operation, operation_path
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE, shadow_at
@@ -150,13 +150,17 @@ def _left_by_a_dead_sidecar(scene: Scene, topic: TopicName, partitions: int) -> 
     """The promise of a sidecar that died after it had asked the broker for a partitioned topic."""
     operation = Operation(
         operation_id=OperationId(f"left-{unique()}"),
-        topic=topic,
+        topic_name=str(topic),
         partitions=partitions,
         force=True,
         requested_by=None,
         requested_ms=1,
         incarnations={},
+        recorded=(),
+        generation=0,
         attempts=1,
+        last_reason=None,
+        not_before_ms=0,
     )
     nodes = scene.workload.store.read_many(operation.node_paths)
     incarnations = {node.path: node.created_order for node in nodes if node is not None}

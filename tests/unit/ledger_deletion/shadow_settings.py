@@ -6,9 +6,8 @@ from enum import Enum
 
 from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, ShadowDeletionStatus
 from pulsar_sidecar.ledger_deletion.shadow_deletion.deleter import ShadowDeleter
-from pulsar_sidecar.ledger_deletion.shadow_deletion.finding import find_shadow
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
-from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.names import TopicName
 
@@ -164,11 +163,3 @@ def is_refused(setting: Setting) -> str:
         assert {path: setting.store.peek(path) for path in setting.store.paths()} == before
         return f"{type(error).__name__}: {error}"
     raise AssertionError("it was not refused")
-
-
-def is_shadow(setting: Setting) -> bool:
-    try:
-        find_shadow(setting.store, setting.shadow)
-    except (ConflictError, NotFoundError):
-        return False
-    return True

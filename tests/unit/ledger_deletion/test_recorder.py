@@ -19,7 +19,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, instance_id_path, ledger_path, managed_ledger_path
 from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
-from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
+from pulsar_sidecar.model.names import CursorName, TopicName
 
 from tests.fakes.bookkeeper import compacted_custom_metadata, cursor_bytes, managed_ledger_bytes
 from tests.fakes.brokers import FakeLiveOwners
@@ -380,7 +380,7 @@ def test_a_generation_is_never_used_for_two_lists(monkeypatch: pytest.MonkeyPatc
 def operation(**changes: object) -> Operation:
     fields: dict[str, object] = {
         "operation_id": OP,
-        "topic": parse_topic_name(NAME),
+        "topic_name": NAME,
         "partitions": None,
         "force": True,
         "requested_by": None,

@@ -1,22 +1,21 @@
 """What is written into a shadow's nodes, and what is kept of its deletion."""
 
 import json
-from dataclasses import replace
 
 import cramjam
 import pytest
-from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, SourceCheck
-from pulsar_sidecar.ledger_deletion.shadow_deletion.detaching import (
+from msgspec.structs import replace
+from pulsar_sidecar.ledger_deletion.deletion_node import decode_node, encode_node
+from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage
+from pulsar_sidecar.ledger_deletion.shadow_deletion.operation import (
+    ShadowDeletion,
+    shadow_deletion_path,
+)
+from pulsar_sidecar.ledger_deletion.shadow_deletion.shadow_nodes import (
     detached,
     detached_partitioned_topic,
     is_detached,
     is_partitioned_topic_detached,
-)
-from pulsar_sidecar.ledger_deletion.shadow_deletion.operation import (
-    ShadowDeletion,
-    decode_shadow_deletion,
-    encode_shadow_deletion,
-    shadow_deletion_path,
 )
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
@@ -32,14 +31,16 @@ NO_SOURCE = "persistent://public/default/no-source"
 SHADOW = managed_ledger_bytes([1, 2], properties={SHADOW_SOURCE: str(SOURCE), "mine": "kept"}, terminated=True)
 DELETION = ShadowDeletion(
     operation_id=OperationId("op-1"),
-    topic=TOPIC,
+    topic_name=str(TOPIC),
     partitions=2,
     source=str(SOURCE),
-    sources=(SOURCE.partition(0), SOURCE.partition(1)),
+    source_names=(str(SOURCE.partition(0)), str(SOURCE.partition(1))),
     incarnations={"/a": 1, "/b": 2**40},
     requested_by="ops",
     requested_ms=1_700_000_000_000,
-    check=SourceCheck(7, (LedgerId(3), LedgerId(2**62)), (SOURCE.partition(1),)),
+    checked_ledgers=7,
+    missing_ledgers=(LedgerId(3), LedgerId(2**62)),
+    missing_sources=(str(SOURCE.partition(1)),),
     missing_before=(LedgerId(3),),
     stage=ShadowDeletionStage.REMOVING,
 )
@@ -97,14 +98,34 @@ def test_a_partitioned_topics_other_fields_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    "deletion", [DELETION, replace(DELETION, partitions=None, requested_by=None, sources=(), missing_before=())]
+    "deletion", [DELETION, replace(DELETION, partitions=None, requested_by=None, source_names=(), missing_before=())]
 )
 def test_a_deletion_is_read_back_as_it_was_written(deletion: ShadowDeletion) -> None:
-    assert decode_shadow_deletion(encode_shadow_deletion(deletion)) == deletion
+    assert decode_node(encode_node(deletion), ShadowDeletion) == deletion
+
+
+def test_the_node_is_what_other_versions_read() -> None:
+    """The form is fixed: a sidecar of another version goes on with it."""
+    document = {
+        "operationId": "op-1",
+        "topicName": str(TOPIC),
+        "partitions": 2,
+        "source": str(SOURCE),
+        "sources": [str(SOURCE.partition(0)), str(SOURCE.partition(1))],
+        "incarnations": {"/a": 1, "/b": 2**40},
+        "requestedBy": "ops",
+        "requestedMs": 1_700_000_000_000,
+        "checkedLedgers": 7,
+        "missingLedgers": [3, 2**62],
+        "missingSources": [str(SOURCE.partition(1))],
+        "missingBefore": [3],
+        "stage": "removing",
+    }
+    assert encode_node(DELETION) == json.dumps(document, separators=(",", ":")).encode()
 
 
 def changed(**fields: object) -> bytes:
-    return json.dumps({**json.loads(encode_shadow_deletion(DELETION)), **fields}).encode()
+    return json.dumps({**json.loads(encode_node(DELETION)), **fields}).encode()
 
 
 @pytest.mark.parametrize(
@@ -119,6 +140,8 @@ def changed(**fields: object) -> bytes:
         changed(partitions=True),
         changed(sources=[1]),
         changed(sources=["a/b"]),
+        changed(missingSources=["a/b"]),
+        changed(topicName="a/b"),
         changed(incarnations={"/a": "1"}),
         changed(incarnations=[]),
         changed(missingBefore=[1.5]),
@@ -127,7 +150,7 @@ def changed(**fields: object) -> bytes:
 )
 def test_what_another_version_wrote_is_not_guessed_at(data: bytes) -> None:
     with pytest.raises(UndecodableError, match="pulsar-sidecar that began it"):
-        decode_shadow_deletion(data)
+        decode_node(data, ShadowDeletion)
 
 
 def test_every_name_has_one_node() -> None:

@@ -10,29 +10,26 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import assert_never
 
+from pulsar_sidecar.ledger_deletion.deletion_node import decode_node, encode_node
 from pulsar_sidecar.ledger_deletion.ports import LiveOwners, ShadowAdmin
 from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, ShadowDeletionStatus
-from pulsar_sidecar.ledger_deletion.shadow_deletion.detaching import (
+from pulsar_sidecar.ledger_deletion.shadow_deletion.operation import (
+    SHADOW_DELETIONS,
+    ShadowDeletion,
+    shadow_deletion_path,
+)
+from pulsar_sidecar.ledger_deletion.shadow_deletion.shadow_nodes import (
+    check_sources,
     detached,
     detached_partitioned_topic,
     is_detached,
     is_partitioned_topic_detached,
+    planned_deletion,
 )
-from pulsar_sidecar.ledger_deletion.shadow_deletion.finding import Shadow, find_shadow
-from pulsar_sidecar.ledger_deletion.shadow_deletion.operation import (
-    SHADOW_DELETIONS,
-    HeldShadowDeletion,
-    ShadowDeletion,
-    decode_shadow_deletion,
-    encode_shadow_deletion,
-    shadow_deletion_path,
-)
-from pulsar_sidecar.ledger_deletion.shadow_deletion.sources import check_sources
 from pulsar_sidecar.ledger_ownership.partitions import partition_count
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.shadows import source_topic
 from pulsar_sidecar.model.errors import (
-    AlreadyExistsError,
     BrokerRefusedError,
     ConflictError,
     NotFoundError,
@@ -40,7 +37,7 @@ from pulsar_sidecar.model.errors import (
     SidecarError,
     TemporaryError,
 )
-from pulsar_sidecar.model.ids import OperationId
+from pulsar_sidecar.model.ids import NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName
 
@@ -75,22 +72,46 @@ class ShadowDeleter:
             ConflictError: it is not a shadow topic, or clients are connected to it.
             BrokerRefusedError, NotAuthorizedError: a broker refuses a call; what was done so far stays.
         """
-        held = self._held(topic)
-        if held is None:
-            return self._begin(operation_id, find_shadow(self._store, topic), requested_by, None).status()
-        if held.deletion.stage is ShadowDeletionStage.DONE:
-            again = self._found_again(topic)
-            return (
-                held.deletion.status()
-                if again is None
-                else self._begin(operation_id, again, requested_by, held).status()
-            )
-        deletion = self._grown(held.deletion)
+        node = self._store.read(shadow_deletion_path(topic))
+        if node is None:
+            return self._begin(planned_deletion(self._store, topic, operation_id, requested_by, self._root), None)
+        deletion = decode_node(node.data, ShadowDeletion)
+        if deletion.stage is ShadowDeletionStage.DONE:
+            try:
+                again = planned_deletion(self._store, topic, operation_id, requested_by, self._root)
+            except (NotFoundError, ConflictError):
+                return deletion.status()
+            return self._begin(again, node.version)
+        deletion = self._grown(deletion)
         try:
             following = self._after_stage(deletion)
         except (TemporaryError, OutcomeUnknownError, NotFoundError) as error:
             return deletion.status(str(error))
-        return self._written(following, held).status()
+        return self._write(following, node.version)
+
+    def _begin(self, deletion: ShadowDeletion, version: NodeVersion | None) -> ShadowDeletionStatus:
+        self._refuse_clients(deletion)
+        self._remove_old_reports()
+        return self._write(deletion, version)
+
+    def _write(self, deletion: ShadowDeletion, version: NodeVersion | None) -> ShadowDeletionStatus:
+        """Create its node, or replace the version that was read."""
+        path = shadow_deletion_path(deletion.topic)
+        try:
+            if version is None:
+                self._store.create(path, encode_node(deletion))
+            else:
+                self._store.write(path, encode_node(deletion), version)
+        except (ConflictError, NotFoundError) as error:
+            raise TemporaryError(f"another sidecar goes on with the deletion of {deletion.topic}; ask again") from error
+        return deletion.status()
+
+    def _remove_old_reports(self) -> None:
+        oldest_ms = self._store.now_ms() - _REPORT_KEPT_MS
+        for name in self._store.children(SHADOW_DELETIONS) or []:
+            node = self._store.read(f"{SHADOW_DELETIONS}/{name}")
+            if node is not None and node.modified_ms < oldest_ms and _is_done(node):
+                self._store.delete(node.path, node.version)
 
     def _after_stage(self, deletion: ShadowDeletion) -> ShadowDeletion:
         match deletion.stage:
@@ -108,55 +129,6 @@ class ShadowDeleter:
                 return self._remove(deletion)
             case _:
                 assert_never(deletion.stage)
-
-    # --- beginning ---------------------------------------------------------------------------------------------------
-
-    def _begin(
-        self,
-        operation_id: OperationId,
-        shadow: Shadow,
-        requested_by: str | None,
-        former: HeldShadowDeletion | None,
-    ) -> ShadowDeletion:
-        deletion = self._planned(operation_id, shadow, requested_by)
-        self._refuse_clients(deletion)
-        self._forget_old_reports()
-        if former is not None:
-            return self._written(deletion, former)
-        try:
-            self._store.create(shadow_deletion_path(shadow.topic), encode_shadow_deletion(deletion))
-        except AlreadyExistsError as error:
-            raise TemporaryError(f"another sidecar has just begun to delete {shadow.topic}; ask again") from error
-        return deletion
-
-    def _found_again(self, topic: TopicName) -> Shadow | None:
-        """The shadow that was created under the name of one that was deleted."""
-        try:
-            return find_shadow(self._store, topic)
-        except (NotFoundError, ConflictError):
-            return None
-
-    def _planned(self, operation_id: OperationId, shadow: Shadow, requested_by: str | None) -> ShadowDeletion:
-        check = check_sources(self._store, shadow.sources, self._root)
-        return ShadowDeletion(
-            operation_id=operation_id,
-            topic=shadow.topic,
-            partitions=shadow.partitions,
-            source=shadow.source,
-            sources=shadow.sources,
-            incarnations=shadow.incarnations,
-            requested_by=requested_by,
-            requested_ms=self._store.now_ms(),
-            check=check,
-            missing_before=check.missing,
-        )
-
-    def _forget_old_reports(self) -> None:
-        oldest_ms = self._store.now_ms() - _REPORT_KEPT_MS
-        for name in self._store.children(SHADOW_DELETIONS) or []:
-            node = self._store.read(f"{SHADOW_DELETIONS}/{name}")
-            if node is not None and node.modified_ms < oldest_ms and _is_done(node):
-                self._store.delete(node.path, node.version)
 
     # --- stages ------------------------------------------------------------------------------------------------------
 
@@ -217,7 +189,7 @@ class ShadowDeleter:
             lambda data: is_partitioned_topic_detached(data, deletion.no_source),
             lambda data: detached_partitioned_topic(data, deletion.no_source),
         )
-        left = [shadow for shadow in deletion.shadows if not self._is_gone_or_detached(deletion, shadow)]
+        left = [shadow for shadow in deletion.topics if not self._is_gone_or_detached(deletion, shadow)]
         for shadow in left[:_PARTITIONS_A_CALL]:
             self._unload(shadow)
             self._change_node(
@@ -249,7 +221,7 @@ class ShadowDeleter:
 
     def _remove(self, deletion: ShadowDeletion) -> ShadowDeletion:
         """Have the broker delete what is left, each managed ledger right after it was found to list nothing."""
-        paths = {shadow: managed_ledger_path(shadow.managed_ledger_name) for shadow in deletion.shadows}
+        paths = {shadow: managed_ledger_path(shadow.managed_ledger_name) for shadow in deletion.topics}
         left = [shadow for shadow, path in paths.items() if self._own_node(deletion, path) is not None]
         for shadow in left[:_PARTITIONS_A_CALL]:
             self._require_unloaded(deletion, shadow)
@@ -297,7 +269,8 @@ class ShadowDeleter:
             raise _NotYetError(f"the broker does not delete {topic} yet: {error.reason}") from error
 
     def _verify(self, deletion: ShadowDeletion) -> ShadowDeletion:
-        return deletion.checked(check_sources(self._store, deletion.sources, self._root))
+        check = check_sources(self._store, deletion.sources, self._root)
+        return deletion.checked(check).at(ShadowDeletionStage.DONE)
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -307,7 +280,7 @@ class ShadowDeleter:
         Only a shadow that is loaded anyway is asked: a load may be what destroys the source.
         """
         replicators = 0
-        for shadow in self._owners.views(deletion.shadows):
+        for shadow in self._owners.views(deletion.topics):
             clients = self._admin.clients(shadow)
             if clients.consumers or clients.producers:
                 raise ConflictError(
@@ -343,19 +316,6 @@ class ShadowDeleter:
         node = self._own_node(deletion, partitioned_topic_path(deletion.topic)) if deletion.partitioned else None
         return deletion if node is None else deletion.with_partitions(partition_count(node.data))
 
-    # --- the operation's node ----------------------------------------------------------------------------------------
-
-    def _held(self, topic: TopicName) -> HeldShadowDeletion | None:
-        node = self._store.read(shadow_deletion_path(topic))
-        return None if node is None else HeldShadowDeletion(decode_shadow_deletion(node.data), node.version)
-
-    def _written(self, deletion: ShadowDeletion, held: HeldShadowDeletion) -> ShadowDeletion:
-        try:
-            self._store.write(shadow_deletion_path(deletion.topic), encode_shadow_deletion(deletion), held.version)
-        except (ConflictError, NotFoundError) as error:
-            raise TemporaryError(f"another sidecar goes on with the deletion of {deletion.topic}; ask again") from error
-        return deletion
-
 
 def _require_few(left: Sequence[TopicName], what: str) -> None:
     if len(left) > _PARTITIONS_A_CALL:
@@ -364,6 +324,6 @@ def _require_few(left: Sequence[TopicName], what: str) -> None:
 
 def _is_done(node: Node) -> bool:
     try:
-        return decode_shadow_deletion(node.data).stage is ShadowDeletionStage.DONE
+        return decode_node(node.data, ShadowDeletion).stage is ShadowDeletionStage.DONE
     except SidecarError:
         return False

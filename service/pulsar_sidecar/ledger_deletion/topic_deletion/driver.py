@@ -5,7 +5,7 @@ are still referenced. It ends in one of two ways only: the marked incarnations a
 broker refused.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
 from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
@@ -87,12 +87,16 @@ class TopicDeleter:
         now_ms = self._store.now_ms()
         unborn = Operation(
             operation_id=operation_id,
-            topic=topic,
+            topic_name=str(topic),
             partitions=partitions,
             force=force,
             requested_by=requested_by,
             requested_ms=now_ms,
             incarnations={},
+            recorded=(),
+            generation=0,
+            attempts=0,
+            last_reason=None,
             not_before_ms=now_ms + _HEAD_START_MS,
             source_data_loss_confirmed=source_data_loss_confirmed,
         )
@@ -301,7 +305,7 @@ class TopicDeleter:
         after = self._store.read(path)
         if after is None or after.created_order != node.created_order:
             return held
-        return replace(held, operation=replace(grown, incarnations={**operation.incarnations, **incarnations}))
+        return HeldOperation(replace(grown, incarnations={**operation.incarnations, **incarnations}), held.version)
 
     def _left_running(self, held: HeldOperation, reason: str) -> HeldOperation:
         """Note why it goes on and when, as well as that can be done; whoever holds the newest version decides."""

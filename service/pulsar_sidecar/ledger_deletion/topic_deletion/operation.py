@@ -5,16 +5,16 @@ sidecar needs to go on when the first one dies: which incarnations of the manage
 were recorded under which sequence ids, so that going on records nothing twice (PIP-6).
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from msgspec.structs import replace
+
+from pulsar_sidecar.ledger_deletion.deletion_node import DeletionNode, decode_node, encode_node, node_paths
 from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, TemporaryError, UndecodableError
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import MetadataStore
-from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 OPERATIONS = "/pulsar-sidecar/ledger-deletion/topic-deletions"
 MAX_NODE_BYTES = 900_000
@@ -36,52 +36,35 @@ def driver_path(operation_id: OperationId) -> str:
     return f"{operation_path(operation_id)}/driver"
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One two-phase topic deletion.
 
     Attributes:
-        partitions: partitions when it was asked for; None for a topic that is not partitioned.
         incarnations: creation order of each of the topic's nodes, by path, when it was asked for: a topic deleted and
             created again is another one and is left alone.
         recorded: keys of the records sent, in the order of their sequence ids.
         generation: counts the times that ``recorded`` had to be forgotten; part of the producer's name.
         attempts: how often the broker was asked.
         not_before_ms: the next attempt is due then, on the store's clock.
-        source_data_loss_confirmed: the caller named the topic as a source whose shadows may lose its data.
+        source_data_loss_confirmed: the caller named the topic as a source whose shadows may lose its data. A node that
+            does not have it, of a version that did not ask, confirms nothing.
     """
 
-    operation_id: OperationId
-    topic: TopicName
-    partitions: int | None
     force: bool
     requested_by: str | None
     requested_ms: int
     incarnations: Mapping[str, int]
-    recorded: tuple[str, ...] = ()
-    generation: int = 0
-    attempts: int = 0
-    last_reason: str | None = None
-    not_before_ms: int = 0
+    recorded: tuple[str, ...]
+    generation: int
+    attempts: int
+    last_reason: str | None
+    not_before_ms: int
     source_data_loss_confirmed: bool = False
 
     @property
-    def partitioned(self) -> bool:
-        """Whether the broker is to be asked for all partitions at once."""
-        return self.partitions is not None
-
-    @property
-    def topics(self) -> tuple[TopicName, ...]:
-        """The topics with a managed ledger of their own."""
-        if self.partitions is None:
-            return (self.topic,)
-        return tuple(self.topic.partition(index) for index in range(self.partitions))
-
-    @property
     def node_paths(self) -> tuple[str, ...]:
-        """The nodes that make up the topic: its managed ledgers and, if it has partitions, their number."""
-        ledgers = tuple(managed_ledger_path(topic.managed_ledger_name) for topic in self.topics)
-        return (*ledgers, partitioned_topic_path(self.topic)) if self.partitioned else ledgers
+        """The nodes that make up the topic."""
+        return node_paths(self.topic, self.partitions)
 
     @property
     def producer_name(self) -> str:
@@ -128,31 +111,11 @@ def write_operation(store: MetadataStore, operation: Operation, version: NodeVer
 
 
 def encode_operation(operation: Operation) -> bytes:
-    """The node's bytes."""
-    encoded = _encode(operation)
+    """The node's bytes; without ``recorded`` where that does not fit in."""
+    encoded = encode_node(operation)
     if len(encoded) <= MAX_NODE_BYTES:
         return encoded
-    return _encode(replace(operation, recorded=(), generation=operation.generation + 1))
-
-
-def _encode(operation: Operation) -> bytes:
-    document: dict[str, object] = {
-        "operationId": operation.operation_id,
-        "topicName": str(operation.topic),
-        "partitions": operation.partitions,
-        "force": operation.force,
-        "requestedBy": operation.requested_by,
-        "requestedMs": operation.requested_ms,
-        "incarnations": dict(operation.incarnations),
-        "recorded": list(operation.recorded),
-        "generation": operation.generation,
-        "attempts": operation.attempts,
-        "lastReason": operation.last_reason,
-        "notBeforeMs": operation.not_before_ms,
-    }
-    if operation.source_data_loss_confirmed:
-        document["sourceDataLossConfirmed"] = True
-    return json.dumps(document, separators=(",", ":")).encode()
+    return encode_node(replace(operation, recorded=(), generation=operation.generation + 1))
 
 
 def decode_operation(data: bytes) -> Operation:
@@ -161,40 +124,4 @@ def decode_operation(data: bytes) -> Operation:
     Raises:
         UndecodableError: another version wrote it; it is left alone.
     """
-    try:
-        document = json.loads(data)
-        _check_types(document)
-        return Operation(
-            operation_id=OperationId(document["operationId"]),
-            topic=parse_topic_name(document["topicName"]),
-            partitions=document["partitions"],
-            force=document["force"],
-            requested_by=document["requestedBy"],
-            requested_ms=document["requestedMs"],
-            incarnations=document["incarnations"],
-            recorded=tuple(document["recorded"]),
-            generation=document["generation"],
-            attempts=document["attempts"],
-            last_reason=document["lastReason"],
-            not_before_ms=document["notBeforeMs"],
-            # Nodes of versions that did not ask for it confirm nothing.
-            source_data_loss_confirmed=document.get("sourceDataLossConfirmed") is True,
-        )
-    except (ValueError, KeyError, TypeError, RecursionError, InvalidInputError) as error:
-        raise UndecodableError(f"the topic deletion's node cannot be read: {type(error).__name__}") from error
-
-
-def _check_types(document: Mapping[str, object]) -> None:
-    recorded, incarnations, partitions = document["recorded"], document["incarnations"], document["partitions"]
-    numbers = [document[name] for name in ("requestedMs", "generation", "attempts", "notBeforeMs")]
-    texts = [document["operationId"], document["topicName"]]
-    well_formed = (
-        isinstance(recorded, list)
-        and isinstance(incarnations, dict)
-        and isinstance(document["force"], bool)
-        and all(isinstance(text, str) for text in (*texts, *recorded, *incarnations))
-        and all(type(number) is int for number in (*numbers, *incarnations.values()))
-        and (partitions is None or type(partitions) is int)
-    )
-    if not well_formed:
-        raise TypeError("a field has another type")
+    return decode_node(data, Operation)
