@@ -16,17 +16,13 @@ import typer
 from prometheus_client import CollectorRegistry
 from pulsar_sidecar.api.app import create_app
 from pulsar_sidecar.api.authentication import NoAuthentication
-from pulsar_sidecar.api.rooms.ack_state import routes as ack_state
-from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
-from pulsar_sidecar.api.rooms.delayed_delivery import waiting
 from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import MEDIA_TYPE
+from pulsar_sidecar.bootstrap.rooms import ROOMS
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.app import Programs, command_line
 from pulsar_sidecar.cli.groups.audit import AuditPrograms
 from pulsar_sidecar.cli.lazy import LazyCommand
-from pulsar_sidecar.ledger_deletion.service import LedgerDeletionService
 from pulsar_sidecar.model.clocks import SystemClock
-from pulsar_sidecar.observability.metrics import DeletionMetrics
 from pulsar_sidecar.settings.fields import GROUPS
 from pulsar_sidecar.settings.sources import CLIENT_CONF_SETTINGS, environment_variable, flag, setting_key
 
@@ -68,20 +64,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _openapi() -> dict[str, Any]:
-    metrics = DeletionMetrics(CollectorRegistry(), cluster="", instance="", version="")
     version = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"]
-    nobody = cast("LedgerDeletionService", None)  # describing routes calls none
     app = create_app(
-        nobody,
-        metrics,
+        [entry.router(cast("Any", None)) for entry in ROOMS],  # describing routes calls no service
+        lambda: None,
+        CollectorRegistry(),
         NoAuthentication(),
         clock=SystemClock(),
         draining=Event(),
-        routers=[
-            delayed_delivery.router(cast("Any", None)),
-            ack_state.router(cast("Any", None)),
-            waiting.router(cast("Any", None)),
-        ],
         version=version,
     )
     return app.openapi()

@@ -1,6 +1,6 @@
 """The REST door: routes, errors and gate put together.
 
-Invariant: the app holds no state and makes no decision; it can be built around any `LedgerDeletionService`.
+Invariant: the app holds no state and makes no decision; it can be built around any rooms.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -9,18 +9,15 @@ from typing import Any
 
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import APIRouter, FastAPI
+from prometheus_client import CollectorRegistry
 from starlette.responses import HTMLResponse
 
 from pulsar_sidecar.api import errors, probes
 from pulsar_sidecar.api.authentication import Authenticator
 from pulsar_sidecar.api.gate import OPEN_PATHS, Gate
 from pulsar_sidecar.api.reference import reference_page
-from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
-from pulsar_sidecar.api.rooms.ledger_deletion import shadow_topics, topics
 from pulsar_sidecar.api.starting import add_starting_routes
-from pulsar_sidecar.ledger_deletion.service import LedgerDeletionService
 from pulsar_sidecar.model.clocks import Clock, StopSignal
-from pulsar_sidecar.observability.metrics import DeletionMetrics
 
 _THREADS = 128
 """Topic deletions wait in a thread each; probes must find a free one beside them."""
@@ -37,31 +34,29 @@ A topic in a path is URL-encoded, as for Pulsar's own admin service."""
 
 
 def create_app(
-    service: LedgerDeletionService,
-    metrics: DeletionMetrics,
+    routers: Sequence[APIRouter],
+    missing: Callable[[], str | None],
+    registry: CollectorRegistry,
     authentication: Authenticator,
     *,
     clock: Clock,
     draining: StopSignal,
     own_hosts: Collection[str] = (),
-    routers: Sequence[APIRouter] = (),
     docs: bool = False,
     version: str = "0",
-    missing: Callable[[], str | None] = lambda: None,
 ) -> FastAPI:
     """Build the app.
 
     Args:
-        service: what the routes call.
-        metrics: what ``/metrics`` shows.
+        routers: the routes of the rooms.
+        missing: says at once why no work can be done, for ``/readyz``; None when it can.
+        registry: what ``/metrics`` shows.
         authentication: decides who may call.
         clock: times requests for the log.
         draining: once set, ``/readyz`` answers 503.
         own_hosts: host names under which clients reach this sidecar, beside loopback ones.
-        routers: the routes of the other rooms.
         docs: serve the reference as a page on ``/docs``.
         version: this program's.
-        missing: what of the cluster is away, for ``/readyz``.
     """
     app = _App(
         title="pulsar-sidecar",
@@ -75,12 +70,9 @@ def create_app(
     )
     app.token_required = authentication.required
     errors.install(app)
-    app.include_router(topics.router(service))
-    app.include_router(shadow_topics.router(service))
-    app.include_router(ledger_deletion.router(service))
     for router in routers:
         app.include_router(router)
-    app.include_router(probes.router(lambda: missing() or service.ready(), metrics, draining))
+    app.include_router(probes.router(missing, registry, draining))
     if docs:
         app.add_api_route("/docs", lambda: HTMLResponse(reference_page(app.openapi())), include_in_schema=False)
     app.add_middleware(Gate, authentication=authentication, own_hosts=own_hosts, clock=clock)

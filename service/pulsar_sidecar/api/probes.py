@@ -3,15 +3,16 @@
 from collections.abc import Callable
 
 from fastapi import APIRouter
+from prometheus_client import CollectorRegistry, generate_latest
 from starlette.responses import Response
 
 from pulsar_sidecar.api.rooms.ledger_deletion.schemas import Healthy, Reason
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.observability.metrics import CONTENT_TYPE, DeletionMetrics
+from pulsar_sidecar.observability.metrics import CONTENT_TYPE
 
 
-def router(missing: Callable[[], str | None], metrics: DeletionMetrics, draining: StopSignal) -> APIRouter:
+def router(missing: Callable[[], str | None], registry: CollectorRegistry, draining: StopSignal) -> APIRouter:
     """``/livez``, ``/readyz`` and ``/metrics``, open to everybody; ``missing`` says at once why no work can be done."""
     routes = APIRouter(tags=["probes"], responses={"default": {"model": Reason}})
 
@@ -32,6 +33,6 @@ def router(missing: Callable[[], str | None], metrics: DeletionMetrics, draining
     @routes.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE: {}}}})
     def scrape() -> Response:
         """Every metric in Prometheus' text format."""
-        return Response(metrics.exposition(), media_type=CONTENT_TYPE)
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE)
 
     return routes

@@ -45,12 +45,12 @@ def _end_anyway(seconds: float) -> None:
     os._exit(1)
 
 
-def close_at_the_end(stack: ExitStack, resource: Closable) -> None:
-    """Let ``stack`` close it; a failure of that is a warning, so that the rest is closed too."""
+def close_at_the_end(stack: ExitStack, resource: Closable, name: str | None = None) -> None:
+    """Let ``stack`` close it; a failure of that is a warning with its name, so that the rest is closed too."""
 
     def close() -> None:
         try:
-            with translated(f"closing {type(resource).__name__}"):
+            with translated(f"closing {name or type(resource).__name__}"):
                 resource.close()
         except SidecarError as error:
             _log.warning("something did not close in order", error=str(error))

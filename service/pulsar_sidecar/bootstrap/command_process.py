@@ -18,5 +18,8 @@ def ended_in_order() -> Iterator[None]:
 
 
 def tool_version() -> str:
-    """The version of this tool that is installed."""
-    return importlib.metadata.version("pulsar-sidecar")
+    """The version of this program that is installed."""
+    try:
+        return importlib.metadata.version("pulsar-sidecar")
+    except importlib.metadata.PackageNotFoundError:
+        return "source"

@@ -1,144 +1,205 @@
-"""Joins the rooms beside ledger deletion with their adapters: the part of the composition root that `bootstrap` calls.
+"""The rooms of the service, one entry each; nothing else in the process knows them one by one.
 
-Invariant: settings stop at `bootstrap`; here they arrive in the rooms' own words.
+A new room is a folder of its own, a function here that opens it with its entry in `ROOMS`, its routes in ``api/rooms``
+and its commands in ``cli/groups``.
 """
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Generic, TypeVar
 
-from prometheus_client import CollectorRegistry
+from fastapi import APIRouter
+from prometheus_client.registry import Collector
 
-from pulsar_sidecar.ack_state.judging import AckState
+from pulsar_sidecar.ack_state.metrics import AckStateMetrics
+from pulsar_sidecar.ack_state.service import AckStateService
 from pulsar_sidecar.ack_state.workflow.asking import AckStates
 from pulsar_sidecar.ack_state.workflow.asking import World as AckStateWorld
 from pulsar_sidecar.ack_state.workflow.remembering import Remembered
 from pulsar_sidecar.ack_state.workflow.watching import AckStateWatch
-from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
-from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
+from pulsar_sidecar.adapters.metadata.store_clock import StoreTime
+from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from pulsar_sidecar.adapters.pulsar.client.acknowledger import ConsumerAcknowledger
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.rest.ack_state_budget import BrokerAckStateBudget
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.brokers_metadata import AdminBrokersMetadata
 from pulsar_sidecar.adapters.pulsar.rest.delayed_topics import BrokerTopics
+from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
 from pulsar_sidecar.adapters.pulsar.rest.pause_policies import BrokerPausePolicies
+from pulsar_sidecar.adapters.pulsar.rest.shadow_admin import BrokerShadowAdmin
 from pulsar_sidecar.adapters.pulsar.rest.shadow_retention import BrokerShadows
 from pulsar_sidecar.adapters.pulsar.rest.subscription_cursors import BrokerSubscriptions
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.cancellation_topic import PulsarCancellationTopic
+from pulsar_sidecar.adapters.pulsar.topics.names import PulsarDeletionTopics
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.adapters.pulsar.wire.republisher import BrokerRepublisher
 from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
+from pulsar_sidecar.api.rooms.ack_state import routes as ack_state
+from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
+from pulsar_sidecar.api.rooms.delayed_delivery import waiting
+from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.bootstrap.closing import close_at_the_end
-from pulsar_sidecar.delayed_delivery.ports import Configuration, Ports
+from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
+from pulsar_sidecar.bootstrap.settings_map import (
+    cancelling_configuration_of,
+    configuration_of,
+    consumer_settings_of,
+    credentials_of,
+    instance_of,
+    offload_credentials_of,
+    tls_of,
+    topics_settings_of,
+)
+from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
+from pulsar_sidecar.delayed_delivery.ports import Ports as CancellingPorts
+from pulsar_sidecar.delayed_delivery.service import DelayedDeliveryService
+from pulsar_sidecar.delayed_delivery.waiting import WaitingMessages
 from pulsar_sidecar.delayed_delivery.workflow.serving import DelayedDelivery
 from pulsar_sidecar.delayed_delivery.workflow.waiting import WaitingReader
-from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.metadata import MetadataStore
-from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.observability.metrics import AckStateGauges, AckStateReading, CancellationMetrics
+from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
+from pulsar_sidecar.ledger_deletion.service import LedgerDeletionService
+from pulsar_sidecar.ledger_deletion.workflow.runtime import World as DeletionWorld
+from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.model.names import parse_topic_name
+
+Service = TypeVar("Service")
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterAccess:
-    """What `bootstrap` has opened to a cluster, for all rooms."""
+class Room(Generic[Service]):
+    """An open room, as the process and its doors see it. A room without loops or metrics has only a service.
 
-    store: MetadataStore
-    rest: AdminRest
-    bookies: BookieConnections
-    entries: BookieEntries
-    broker_service_url: str
-    credentials: ClientCredentials
-    tls: TlsOptions
-    ledgers_root: str
-    clock: Clock
-    registry: CollectorRegistry
-    cluster_name: str
-    instance_name: str
+    Attributes:
+        service: what the room's routes call.
+        start: starts what runs by itself, and returns at once.
+        close: finishes the work in hand; the room's adapters are closed after it.
+        ready: None when the room can work, otherwise what is missing.
+        collectors: the room's metrics.
+    """
+
+    service: Service
+    start: Callable[[], None] = lambda: None
+    close: Callable[[], None] = lambda: None
+    ready: Callable[[], str | None] = lambda: None
+    collectors: Sequence[Collector] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class AckStateRoom:
-    """The room of acknowledgement states: what answers, and what watches."""
+class RoomEntry(Generic[Service]):
+    """A room before it is open: its routes, which can be described without it, and the function that opens it."""
 
-    states: AckStates
-    watch: AckStateWatch
+    router: Callable[[Service], APIRouter]
+    opener: Callable[[ClusterAccess], Room[Service]]
+
+    def open(self, cluster: ClusterAccess) -> tuple[Room[Service], APIRouter]:
+        """Open the room; it has not started yet."""
+        room = self.opener(cluster)
+        return room, self.router(room.service)
 
 
-def open_ack_states(
-    access: ClusterAccess,
-    watched: Sequence[TopicName],
-    every_seconds: float,
-    stack: ExitStack,
-) -> AckStateRoom:
-    """The room of acknowledgement states with its adapters, not started yet."""
-    subscriptions = BrokerSubscriptions(access.rest, access.store, access.clock)
-    policies = BrokerPausePolicies(access.rest, access.store, subscriptions)
-    stored = BookieStoredCursors(access.store, access.entries, access.ledgers_root)
-    remembered = Remembered(access.clock)
-    states = AckStates(
-        AckStateWorld(subscriptions, stored, policies, BrokerShadows(access.rest, access.store)), remembered
+def open_ledger_deletion(cluster: ClusterAccess) -> Room[LedgerDeletionService]:
+    """Two-phase ledger deletion (PIP-186)."""
+    settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
+    client = open_client(settings.broker_service_url, credentials_of(settings), tls_of(settings))
+    close_at_the_end(cluster.stack, client)
+    direct = BookieHttp(settings.bookie_http_urls) if settings.bookie_http_urls else None
+    if direct is not None:
+        close_at_the_end(cluster.stack, direct)
+    world = DeletionWorld(
+        clock=clock,
+        store=store,
+        entries=cluster.entries,
+        owners=BrokerLiveOwners(rest, store),
+        admin=BrokerTopicAdmin(rest),
+        shadow_admin=BrokerShadowAdmin(rest),
+        shadows=BrokerShadows(rest, store),
+        topics=PulsarDeletionTopics(
+            client,
+            rest,
+            clock,
+            topics=topics_settings_of(settings),
+            consumer=consumer_settings_of(settings),
+            brokers_clock=StoreTime(store, clock),
+        ),
+        offloaded=ObjectStoreOffloadedLedgers(
+            settings.offload_allowed_locations,
+            cluster.cluster_name,
+            offload_credentials_of(settings, cluster.environment),
+        ),
+        brokers_metadata=AdminBrokersMetadata(rest, store, settings.metadata_store_url, settings.ledgers_root_path),
+        direct=direct,
+        limit=cluster.limit,
     )
-    watch = AckStateWatch(states, watched, every_seconds, access.clock)
-    close_at_the_end(stack, states)
-    close_at_the_end(stack, watch)
-    access.registry.register(AckStateGauges(access.cluster_name, partial(_readings, remembered)))
-    return AckStateRoom(states, watch)
+    metrics = DeletionMetrics(cluster.cluster_name)
+    service = LedgerDeletion(configuration_of(settings), world, instance_of(settings, clock), metrics, cluster.steps)
+    return Room(service, service.start, service.close, service.ready, [metrics])
 
 
-def _readings(remembered: Remembered) -> list[AckStateReading]:
-    return [_reading(state) for state in remembered.recent()]
-
-
-def _reading(state: AckState) -> AckStateReading:
-    return AckStateReading(
-        topic=str(state.topic),
-        subscription=state.subscription,
-        blocked=state.blocked,
-        ranges=state.cursor.ranges,
-        max_ranges=state.limits.max_unacked_ranges,
-        entries_lost_in_a_crash=state.after_crash.entries,
-    )
-
-
-def open_waiting_messages(access: ClusterAccess, stack: ExitStack) -> WaitingReader:
-    """Reading what waits, which needs no log and changes nothing."""
-    bulk = BulkEntries(access.bookies)
-    close_at_the_end(stack, bulk)
-    entries = BulkDelayedEntries(access.store, bulk, access.rest, access.ledgers_root, access.clock)
-    return WaitingReader(BrokerTopics(access.rest, access.store, access.clock), entries, access.clock)
-
-
-def open_delayed_delivery(
-    access: ClusterAccess,
-    configuration: Configuration,
-    stack: ExitStack,
-) -> DelayedDelivery:
-    """The room of cancelling with its adapters, not started yet; ``stack`` closes what was opened for it."""
-    bulk = BulkEntries(access.bookies)
-    close_at_the_end(stack, bulk)
-    connections = BinaryConnections(access.credentials, access.tls, access.clock)
-    owners = TopicOwners(access.broker_service_url, connections)
-    log = PulsarCancellationTopic(owners, connections, BrokerTopicAdmin(access.rest), access.clock)
-    close_at_the_end(stack, log)
-    subscriptions = BrokerSubscriptions(access.rest, access.store, access.clock)
-    policies = BrokerPausePolicies(access.rest, access.store, subscriptions)
-    ports = Ports(
-        clock=access.clock,
-        metadata=access.store,
-        topics=BrokerTopics(access.rest, access.store, access.clock),
-        entries=BulkDelayedEntries(access.store, bulk, access.rest, access.ledgers_root, access.clock),
-        budget=BrokerAckStateBudget(subscriptions, policies, access.clock),
-        acknowledger=ConsumerAcknowledger(owners, connections, access.clock),
-        stored=BookieStoredCursors(access.store, access.entries, access.ledgers_root),
+def open_cancelling(cluster: ClusterAccess) -> Room[DelayedDeliveryService]:
+    """Cancelling delayed messages (PIP-423)."""
+    settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
+    ledgers_root = settings.ledgers_root_path
+    bulk = BulkEntries(cluster.bookies)
+    close_at_the_end(cluster.stack, bulk)
+    connections = BinaryConnections(credentials_of(settings), tls_of(settings), clock)
+    owners = TopicOwners(settings.broker_service_url, connections)
+    log = PulsarCancellationTopic(owners, connections, BrokerTopicAdmin(rest), clock)
+    close_at_the_end(cluster.stack, log)
+    subscriptions = BrokerSubscriptions(rest, store, clock)
+    policies = BrokerPausePolicies(rest, store, subscriptions)
+    ports = CancellingPorts(
+        clock=clock,
+        metadata=store,
+        topics=BrokerTopics(rest, store, clock),
+        entries=BulkDelayedEntries(store, bulk, rest, ledgers_root, clock),
+        budget=BrokerAckStateBudget(subscriptions, policies, clock),
+        acknowledger=ConsumerAcknowledger(owners, connections, clock),
+        stored=BookieStoredCursors(store, cluster.entries, ledgers_root),
         log=log,
-        republisher=BrokerRepublisher(access.store, bulk, owners, connections, access.clock, access.ledgers_root),
+        republisher=BrokerRepublisher(store, bulk, owners, connections, clock, ledgers_root),
     )
-    metrics = CancellationMetrics(access.registry, cluster=access.cluster_name)
-    service = DelayedDelivery(configuration, ports, access.instance_name, metrics)
+    metrics = CancellationMetrics(cluster.cluster_name)
+    service = DelayedDelivery(cancelling_configuration_of(settings), ports, settings.effective_instance_name, metrics)
     metrics.bind(service.open_cancellations)
-    return service
+    return Room(service, service.start, service.close, collectors=[metrics])
+
+
+def open_ack_states(cluster: ClusterAccess) -> Room[AckStateService]:
+    """Acknowledgement states (PIP-299)."""
+    settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
+    subscriptions = BrokerSubscriptions(rest, store, clock)
+    world = AckStateWorld(
+        subscriptions,
+        BookieStoredCursors(store, cluster.entries, settings.ledgers_root_path),
+        BrokerPausePolicies(rest, store, subscriptions),
+        BrokerShadows(rest, store),
+    )
+    remembered = Remembered(clock)
+    states = AckStates(world, remembered)
+    close_at_the_end(cluster.stack, states)
+    watched = [parse_topic_name(name) for name in settings.ack_state_watched_topics]
+    watch = AckStateWatch(states, watched, settings.ack_state_watch_interval_in_seconds, clock)
+    metrics = AckStateMetrics(cluster.cluster_name, remembered.recent)
+    return Room(states, watch.start, watch.close, collectors=[metrics])
+
+
+def open_waiting_messages(cluster: ClusterAccess) -> Room[WaitingMessages]:
+    """Reading what waits in topics, which needs no log and changes nothing."""
+    clock, store, rest = cluster.clock, cluster.store, cluster.rest
+    bulk = BulkEntries(cluster.bookies)
+    close_at_the_end(cluster.stack, bulk)
+    entries = BulkDelayedEntries(store, bulk, rest, cluster.settings.ledgers_root_path, clock)
+    return Room(WaitingReader(BrokerTopics(rest, store, clock), entries, clock))
+
+
+ROOMS = (
+    RoomEntry(ledger_deletion.router, open_ledger_deletion),
+    RoomEntry(delayed_delivery.router, open_cancelling),
+    RoomEntry(ack_state.router, open_ack_states),
+    RoomEntry(waiting.router, open_waiting_messages),
+)

@@ -208,7 +208,7 @@ class Republisher(Protocol):
 
 
 class CancelMetrics(Protocol):
-    """What cancelling counts (`observability.metrics`)."""
+    """What cancelling counts (`delayed_delivery.metrics`)."""
 
     def requested(self, count: int = 1) -> None:
         """Targets came in."""

@@ -12,10 +12,11 @@ from prometheus_client import CollectorRegistry
 from pulsar_sidecar.api.app import create_app
 from pulsar_sidecar.api.authentication import Authenticator, NoAuthentication
 from pulsar_sidecar.api.connections import Limits
+from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.api.server import Endpoint, listening_socket, server_for
+from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.service import LedgerDeletionService
 from pulsar_sidecar.model.clocks import SystemClock
-from pulsar_sidecar.observability.metrics import DeletionMetrics
 
 from tests.cluster.certificates import Certificate
 
@@ -73,16 +74,18 @@ def served(
     limits: Limits | None = None,
     certificate: Certificate | None = None,
 ) -> Iterator[Served]:
-    metrics = DeletionMetrics(CollectorRegistry(), cluster="east", instance="test", version="0")
+    metrics = DeletionMetrics("east")
+    registry = CollectorRegistry()
+    registry.register(metrics)
     draining = threading.Event()
     app = create_app(
-        service,
-        metrics,
+        [ledger_deletion.router(service), *routers],
+        service.ready,
+        registry,
         authentication or NoAuthentication(),
         clock=SystemClock(),
         draining=draining,
         own_hosts=["sidecar.example"],
-        routers=routers,
         docs=True,
     )
     files = (None, None) if certificate is None else (certificate.file, certificate.key_file)

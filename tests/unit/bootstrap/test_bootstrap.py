@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 import structlog
+from prometheus_client import generate_latest
 from pulsar_sidecar.api.authentication import NoAuthentication, TokenAuthentication
-from pulsar_sidecar.bootstrap.app import open_service, serve
+from pulsar_sidecar.bootstrap.app import serve
+from pulsar_sidecar.bootstrap.cluster_access import open_cluster_access
+from pulsar_sidecar.bootstrap.rooms import ROOMS, open_ledger_deletion
 from pulsar_sidecar.bootstrap.settings_map import authenticator_of, configuration_of, warnings_of
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import DisabledError, InvalidInputError
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.observability.metrics import process_registry
 from pulsar_sidecar.settings.fields import Settings
 from pulsar_sidecar.settings.loading import load_settings
 
@@ -68,16 +72,34 @@ def test_the_settings_reach_the_room_in_its_own_units() -> None:
 
 def test_a_service_that_is_off_says_which_setting_turns_it_on() -> None:
     with ExitStack() as stack:
-        metrics, service, _ = open_service(settings(), {}, CLOCK, stack, None, "east")
+        room = open_ledger_deletion(open_cluster_access(settings(), {}, CLOCK, stack, None, "east"))
         with pytest.raises(DisabledError, match="topicTwoPhaseDeletionEnabled"):
-            service.delete_topic(
+            room.service.delete_topic(
                 parse_topic_name("persistent://public/default/orders"),
                 partitioned=False,
                 force=False,
                 requested_by=None,
             )
-    assert b'cluster="east"' in metrics.exposition()
-    assert b"process_resident_memory_bytes" in metrics.exposition()
+
+
+def test_every_room_opens_and_shows_its_metrics_without_a_cluster() -> None:
+    registry = process_registry(cluster="east", instance="a", version="1")
+    with ExitStack() as stack:
+        cluster = open_cluster_access(settings(), {}, CLOCK, stack, None, "east")
+        for entry in ROOMS:
+            room, router = entry.open(cluster)
+            assert router.routes
+            for collector in room.collectors:
+                registry.register(collector)
+    shown = generate_latest(registry).decode()
+    for prefix in (
+        'pulsar_sidecar_info{cluster="east"',
+        'pulsar_ledger_deletion_received_total{cluster="east"',
+        'pulsar_delayed_message_cancellations_open{cluster="east"',
+        "# HELP pulsar_subscription_ack_state_ranges",
+        "process_resident_memory_bytes",
+    ):
+        assert prefix in shown
 
 
 def test_who_may_call_follows_from_the_settings() -> None:

@@ -2,21 +2,23 @@
 
 import re
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from pulsar_sidecar.observability.metrics import AckStateGauges, AckStateReading, DeletionMetrics
+from pulsar_sidecar.ack_state.metrics import AckStateMetrics
+from pulsar_sidecar.model.names import parse_topic_name
 from ruamel.yaml import YAML
 
 from tests.cluster.choosing import PROJECT
+from tests.fakes.ack_states import state_of
 
 RULES = PROJECT / "deploy" / "prometheus" / "ack-state.rules.yml"
 
 
 def test_alerts_are_about_metrics_that_a_sidecar_reports() -> None:
     registry = CollectorRegistry()
-    registry.register(AckStateGauges("east", lambda: [AckStateReading("t", "s", True, 9, 10, 3)]))
-    metrics = DeletionMetrics(registry, cluster="east", instance="i", version="1")
-    reported = {family.name for family in text_string_to_metric_families(metrics.exposition().decode())}
+    state = state_of(parse_topic_name("persistent://t/n/a"), "s")
+    registry.register(AckStateMetrics("east", lambda: [state]))
+    reported = {family.name for family in text_string_to_metric_families(generate_latest(registry).decode())}
     (group,) = YAML(typ="safe").load(RULES)["groups"]
     assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) == 3
     for rule in group["rules"]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry
+from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, PendingDeletions, Publisher
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record, parse_record
 from pulsar_sidecar.ledger_deletion.second_phase.batch_result import BatchReport
@@ -30,7 +30,6 @@ from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, Sid
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.ledgers import LedgerType
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.observability.metrics import DeletionMetrics
 
 from tests.fakes.world import World
 
@@ -38,7 +37,7 @@ POLICY = Policy(
     open_min_age_ms=3_600_000, unlinked_min_age_ms=3_600_000, in_use_settle_ms=600_000, bookkeeper_exclusive=True
 )
 RETRY_POLICY = RetryPolicy(reconsume_later_ms=600_000, max_redeliver_count=10)
-METRICS = DeletionMetrics(CollectorRegistry(), cluster="local", instance="test", version="0")
+METRICS = DeletionMetrics("local")
 NAME = "sidecar-1"
 
 

@@ -1,13 +1,12 @@
 """What the operator's calls refuse while the sidecar is not ready."""
 
 import pytest
-from prometheus_client import CollectorRegistry
+from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration
 from pulsar_sidecar.ledger_deletion.workflow.runtime import World as Ports
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError
-from pulsar_sidecar.observability.metrics import DeletionMetrics
 
 from tests.fakes.world import World
 from tests.unit.ledger_deletion.shadow_settings import setting
@@ -55,7 +54,7 @@ def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
         undelete_protection_ms=1,
         batch_size=1,
     )
-    metrics = DeletionMetrics(CollectorRegistry(), cluster="local", instance="test", version="0")
+    metrics = DeletionMetrics("local")
     service = LedgerDeletion(configuration, ports, SidecarInstance("sidecar-1", "http://a", None, 0), metrics)
     with pytest.raises(ConflictError, match="nothing is deleted: the brokers' metadata store"):
         service._loops._work()

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.outcomes import Settlement
 from pulsar_sidecar.ledger_deletion.ports import Delivery
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Reason
@@ -10,7 +11,6 @@ from pulsar_sidecar.ledger_deletion.second_phase.facts import StoredLedger
 from pulsar_sidecar.ledger_deletion.second_phase.judge import Malformed
 from pulsar_sidecar.ledger_deletion.second_phase.retry import Reconsumption
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
-from pulsar_sidecar.observability.metrics import DeletionMetrics
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.outcomes import Settlement
 from pulsar_sidecar.ledger_deletion.ports import (
     DeletionTopic,
@@ -43,7 +44,6 @@ from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import DisabledError, OutcomeUnknownError, PermanentError, TemporaryError
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.metadata import DeletionResult
-from pulsar_sidecar.observability.metrics import DeletionMetrics
 
 FACTS_SECONDS = 10.0
 """Facts that are older are gathered again before they are acted on: versions guard what is in the metadata store, but

@@ -7,6 +7,7 @@ deduplicate these topics, so whoever resumes has the publisher read back what is
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
+from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.ports import (
     DeletionTopic,
     DeletionTopics,
@@ -52,7 +53,6 @@ from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, Tem
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import CursorName, TopicName
-from pulsar_sidecar.observability.metrics import DeletionMetrics
 
 _STABLE_ROUNDS = 5
 """A topic that gains ledgers faster than they can be recorded is too busy to be deleted now."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import structlog
 
 from pulsar_sidecar.ledger_deletion.control import ControlPanel, Register
+from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.outcomes import note_message
 from pulsar_sidecar.ledger_deletion.ports import (
     Backlog,
@@ -40,7 +41,6 @@ from pulsar_sidecar.ledger_ownership.ports import LedgerEntries
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.metadata import MetadataStore
-from pulsar_sidecar.observability.metrics import DeletionMetrics
 
 log = structlog.get_logger("ledger-deletion")
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import structlog
 
+from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics, GaugeReadings
 from pulsar_sidecar.ledger_deletion.outcomes import Settlement
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.protect import end_protection, protections
@@ -46,7 +47,6 @@ from pulsar_sidecar.model.errors import (
 )
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.observability.metrics import DeletionMetrics, GaugeReadings
 
 _SHOWN_PROTECTIONS = 100
 
@@ -309,11 +309,8 @@ class LedgerDeletion:
     def _gauges(self) -> GaugeReadings:
         runtime = self._runtime
         inflight = runtime.inflight_or_none() if runtime.ready.is_set() else None
-        oldest_ms = inflight.oldest_age_ms if inflight else None
         return GaugeReadings(
-            inflight=inflight.count if inflight else None,
-            oldest_pending_age_seconds=None if oldest_ms is None else oldest_ms / 1000,
-            waiting_bytes=inflight.waiting_bytes if inflight else None,
+            inflight=inflight,
             paused=runtime.control.paused,
             rate_per_second=runtime.rate_per_second(),
             running_topic_deletions=runtime.running_topic_deletions,

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from pulsar_sidecar.api.rooms.ledger_deletion import shadow_topics, topics
 from pulsar_sidecar.api.rooms.ledger_deletion.records import (
     append_answer,
     dead_letter_answer,
@@ -39,7 +40,14 @@ AGE_HEADER = "X-Pulsar-Sidecar-Age-Ms"
 
 
 def router(service: LedgerDeletionService) -> APIRouter:
-    """The routes under ``/admin/v2/ledger-deletion`` and ``/admin/v2/broker-stats``."""
+    """The routes of the room: below a topic's path, and for operators."""
+    routes = APIRouter()
+    for part in (topics.router, shadow_topics.router, _operators_router):
+        routes.include_router(part(service))
+    return routes
+
+
+def _operators_router(service: LedgerDeletionService) -> APIRouter:
     routes = APIRouter(prefix="/admin/v2", tags=["ledger deletion"], responses={"default": {"model": Reason}})
     _add_first_phase(routes, service)
     _add_reading(routes, service)

@@ -1,0 +1,39 @@
+"""The metrics of acknowledgement states (PIP-299)."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pulsar_sidecar.ack_state.judging import AckState
+
+_GAUGES: dict[str, tuple[str, Callable[[AckState], float | None]]] = {
+    "blocked_on_ack_state_persistent": (
+        "1 while dispatch is paused because acknowledgements do not fit; absent if it cannot be told.",
+        lambda state: state.blocked,
+    ),
+    "ack_state_ranges": ("Ranges of acknowledgements that the cursor holds.", lambda state: state.cursor.ranges),
+    "ack_state_max_ranges": ("Ranges that the broker writes down.", lambda state: state.limits.max_unacked_ranges),
+    "ack_state_unstored_entries": (
+        "Acknowledged entries that would be delivered again if the broker died.",
+        lambda state: state.after_crash.entries,
+    ),
+}
+
+
+class AckStateMetrics(Collector):
+    """Subscriptions that are watched or were asked about lately; one that nobody asks about disappears."""
+
+    def __init__(self, cluster: str, read: Callable[[], Sequence[AckState]]) -> None:
+        """``read`` answers what is known, from memory, and bounds how much that is."""
+        self._cluster = cluster
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        states = self._read()
+        for name, (text, value_of) in _GAUGES.items():
+            family = GaugeMetricFamily(f"pulsar_subscription_{name}", text, labels=("cluster", "topic", "subscription"))
+            for state in states:
+                if (value := value_of(state)) is not None:
+                    family.add_metric([self._cluster, str(state.topic), state.subscription], float(value))
+            yield family

@@ -1,0 +1,174 @@
+"""The metrics of ledger deletion.
+
+PIP-186 asks for nine counters; where it counts ledgers and offload-ledgers apart, one counter has the label
+``ledger_type``, as Pulsar labels its own. Invariant: a gauge whose value could not be read is absent from the scrape;
+it is never 0.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import LimitReadings
+from pulsar_sidecar.ledger_deletion.service import InflightEstimate
+from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.observability.metrics import SECONDS
+
+_PREFIX = "pulsar_ledger_deletion"
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeReadings:
+    """What is read when Prometheus asks; None means that it is not known, and is then not reported.
+
+    ``rate_per_second`` None means that no limit is set, ``adaptive_limit`` None that it is switched off.
+    """
+
+    inflight: InflightEstimate | None
+    paused: bool
+    rate_per_second: float | None
+    running_topic_deletions: int
+    adaptive_limit: LimitReadings | None = None
+
+
+class DeletionMetrics(Collector):
+    """What ledger deletion counts and reads; thread-safe."""
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+        self._counters: list[Counter] = []
+        self._read: Callable[[], GaugeReadings] | None = None
+        self._sent = self._ledger_counter("sent", "Records sent to the system topic, by ledger type (first phase).")
+        self._received = self._counter("received", "Messages received from the system topic and its retry topic.")
+        self._deleted = self._ledger_counter("deleted", "Ledgers deleted.")
+        self._failed = self._ledger_counter(
+            "delete_failed", "Attempts to delete a ledger that were refused or not confirmed."
+        )
+        self._acknowledged = self._counter("acknowledged", "Messages acknowledged.")
+        self._max_retry = self._counter(
+            "max_retry_reached", "Messages given up after twoPhaseDeletionMaxRetryDeleteCount tries."
+        )
+        self._deleted_bytes = self._ledger_counter(
+            "deleted_bytes", "Length of the ledgers deleted, before replication."
+        )
+        self._decisions = self._counter(
+            "decisions", "Decisions about records, by decision and reason.", "decision", "reason"
+        )
+        self._batch_seconds = Histogram(
+            f"{_PREFIX}_batch_seconds",
+            "Time from receiving a batch to acknowledging it.",
+            ("cluster",),
+            buckets=SECONDS,
+            registry=None,
+        )
+        # A series that starts at 0 has a rate from its first event on.
+        for each in (self._received, self._acknowledged, self._max_retry, self._batch_seconds):
+            each.labels(cluster)
+
+    def bind(self, read: Callable[[], GaugeReadings]) -> None:
+        """Read the gauges through ``read`` at every scrape; it must answer from memory."""
+        self._read = read
+
+    def sent(self, ledger_type: LedgerType, component: LedgerComponent, count: int = 1) -> None:
+        """Records are durably in the system topic."""
+        self._of(self._sent, ledger_type, component).inc(count)
+
+    def received(self, count: int = 1) -> None:
+        """Messages arrived at the consumer."""
+        self._received.labels(self._cluster).inc(count)
+
+    def deleted(
+        self, ledger_type: LedgerType, component: LedgerComponent, count: int = 1, length_bytes: int = 0
+    ) -> None:
+        """Ledgers were deleted; ``length_bytes`` is the sum of their lengths."""
+        self._of(self._deleted, ledger_type, component).inc(count)
+        self._of(self._deleted_bytes, ledger_type, component).inc(length_bytes)
+
+    def delete_failed(self, ledger_type: LedgerType, component: LedgerComponent, count: int = 1) -> None:
+        """Deletions were sent, and refused or not confirmed; what was only put off is not counted."""
+        self._of(self._failed, ledger_type, component).inc(count)
+
+    def acknowledged(self, count: int = 1) -> None:
+        """Messages are finished for good."""
+        self._acknowledged.labels(self._cluster).inc(count)
+
+    def max_retry_reached(self, count: int = 1) -> None:
+        """Messages went to the dead-letter topic after the last try."""
+        self._max_retry.labels(self._cluster).inc(count)
+
+    def decided(self, decision: str, reason: str, count: int = 1) -> None:
+        """Records were decided; both texts must come from closed lists, or the scrape grows without bound."""
+        self._decisions.labels(self._cluster, decision, reason).inc(count)
+
+    def batch_seconds(self, seconds: float) -> None:
+        """One batch took so long."""
+        self._batch_seconds.labels(self._cluster).observe(seconds)
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in (*self._counters, self._batch_seconds):
+            yield from metric.collect()
+        yield from self._gauges()
+
+    def _gauges(self) -> Iterable[Metric]:
+        try:
+            readings = None if self._read is None else self._read()
+        except SidecarError:
+            readings = None  # what cannot be read is absent
+        for name, (text, value) in ({} if readings is None else _values(readings)).items():
+            if value is not None:
+                family = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=("cluster",))
+                family.add_metric([self._cluster], float(value))
+                yield family
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        counter = Counter(f"{_PREFIX}_{name}_total", text, ("cluster", *labels), registry=None)
+        self._counters.append(counter)
+        return counter
+
+    def _ledger_counter(self, name: str, text: str) -> Counter:
+        counter = self._counter(name, text, "ledger_type", "component")
+        for component in LedgerComponent:
+            self._of(counter, LedgerType.LEDGER, component)
+        self._of(counter, LedgerType.OFFLOAD_LEDGER, LedgerComponent.MANAGED_LEDGER)
+        return counter
+
+    def _of(self, counter: Counter, ledger_type: LedgerType, component: LedgerComponent) -> Counter:
+        return counter.labels(self._cluster, ledger_type.value.lower(), component.value.lower())
+
+
+def _values(readings: GaugeReadings) -> dict[str, tuple[str, float | None]]:
+    inflight, limit = readings.inflight, readings.adaptive_limit
+    return {
+        "inflight": ("Records that wait: backlog over partitions and retry.", inflight.count if inflight else None),
+        "oldest_pending_age_seconds": (
+            "Age of the oldest record that waits; absent when none does.",
+            _seconds(inflight.oldest_age_ms if inflight else None),
+        ),
+        "waiting_bytes": (
+            "Length of the ledgers that wait, as far as records tell.",
+            inflight.waiting_bytes if inflight else None,
+        ),
+        "paused": ("1 while an operator has paused deletion.", readings.paused),
+        "rate_limit_per_second": ("The operator's limit; absent when there is none.", readings.rate_per_second),
+        "topic_deletions_running": ("Two-phase topic deletions under way.", readings.running_topic_deletions),
+        "in_flight_limit": (
+            "Deletions that may be in flight to the metadata store at a time; absent when the adaptive limit is off.",
+            limit.level if limit else None,
+        ),
+        "metadata_store_idle_p99_seconds": (
+            "Idle 99th percentile of probes of the metadata store: this sidecar does nothing meanwhile.",
+            _seconds(limit.idle_p99_ms if limit else None),
+        ),
+        "metadata_store_working_p99_seconds": (
+            "99th percentile of the last probes of the metadata store during which a deletion was in flight.",
+            _seconds(limit.recent_p99_ms if limit else None),
+        ),
+    }
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
