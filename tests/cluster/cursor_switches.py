@@ -3,12 +3,13 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import pulsar
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
+from tests.cluster.background import running_until
 from tests.cluster.topics import Workload
 
 CURSOR_SWITCHES_CONF = {
@@ -42,14 +43,8 @@ class CursorSwitches:
     @contextmanager
     def running(self) -> Iterator[None]:
         """It goes on while the body runs, until the messages are used up or a broker dies."""
-        with ThreadPoolExecutor(_TOPICS) as pool:
-            futures = [pool.submit(self._work, topic) for topic in self._topics]
-            try:
-                yield
-            finally:
-                self._stop.set()
-                for future in futures:
-                    future.result()
+        with running_until(self._stop, [partial(self._work, topic) for topic in self._topics]):
+            yield
 
     def _work(self, topic: TopicName) -> None:
         names = [f"sub-{number}" for number in range(_SUBSCRIPTIONS)]

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import _pulsar
@@ -20,6 +21,7 @@ from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.names import TopicName, java_url_encode
 
+from tests.cluster.background import running_until
 from tests.cluster.clients import PatientClient
 from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, until
 from tests.cluster.sidecars import SidecarProcess
@@ -136,15 +138,10 @@ class DelayedTopic:
             self.client.subscribe(str(self.topic), name, consumer_type=kind, receiver_queue_size=200)
             for _ in range(consumers)
         ]
-        threads = [threading.Thread(target=_consume, args=(one, note, stop), daemon=True) for one in opened]
-        for thread in threads:
-            thread.start()
         try:
-            yield
+            with running_until(stop, [partial(_consume, one, note, stop) for one in opened]):
+                yield
         finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
             for consumer in opened:
                 consumer.close()
 

@@ -5,16 +5,17 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 import pulsar
 import requests
 from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
+from tests.cluster.background import running_until
 from tests.cluster.cursor_switches import CURSOR_SWITCHES_CONF
 from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.topics import Workload
@@ -174,15 +175,12 @@ class Churn:
         # Without retention, what is acknowledged is trimmed.
         self._workload.admin("PUT", f"namespaces/{self._namespace}", {})
         seeds = [self._dice.random() for _ in range(threads)]
-        with ThreadPoolExecutor(threads) as pool:
-            futures = [pool.submit(self._work, number, random.Random(seed)) for number, seed in enumerate(seeds)]
-            try:
+        works = [partial(self._work, number, random.Random(seed)) for number, seed in enumerate(seeds)]
+        try:
+            with running_until(self._stop, works):
                 yield self
-            finally:
-                self._stop.set()
-                for future in futures:
-                    future.result()
-                self._client.close()
+        finally:
+            self._client.close()
 
     def _work(self, number: int, dice: random.Random) -> None:
         acts: list[Callable[[TopicName, random.Random], None]] = [

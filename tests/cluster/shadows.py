@@ -5,11 +5,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import pulsar
 import requests
 from pulsar_sidecar.model.names import TopicName
 
+from tests.cluster.background import running_until
 from tests.cluster.patience import OPERATION_SECONDS
 from tests.cluster.topics import Workload
 
@@ -92,12 +94,5 @@ class Shadows:
                         except requests.RequestException:
                             continue
 
-        threads = [threading.Thread(target=ask, args=(url,), daemon=True) for url in self._urls]
-        for thread in threads:
-            thread.start()
-        try:
+        with running_until(stop, [partial(ask, url) for url in self._urls]):
             yield
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()

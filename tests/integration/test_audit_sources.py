@@ -33,6 +33,7 @@ from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ledgers import LedgerState
 
 from tests.cluster.audits import Audits, Look, demand_unused
+from tests.cluster.background import running_until
 from tests.cluster.broker_view import BrokerView
 from tests.cluster.deletion import BOOKIE_CONF, BROKER_CONF
 from tests.cluster.every_kind import EVERY_KIND_CONF, Churn, EveryKind
@@ -301,16 +302,11 @@ def test_a_walk_while_nodes_come_and_go_misses_none_that_stays(world: World) -> 
         staying = {f"/managed-ledgers/churn/{n:03d}" for n in range(300)}
         for path in sorted(staying):
             store.create(path, b"")
-        churning = threading.Thread(target=churn, args=(store, stop))
-        churning.start()
-        try:
+        with running_until(stop, [lambda: churn(store, stop)]):
             for _ in range(3):
                 dumped = world.dump()
                 paths = [r["path"] for r in read_table(dumped, Table.NODES, Subtree.MANAGED_LEDGERS).to_pylist()]
                 assert staying <= set(paths)
-        finally:
-            stop.set()
-            churning.join()
         for path in sorted(staying):
             store.delete(path)
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.audit.audit_worlds import Auditor, World, full_world
+
 _MEMORY = Path("/dev/shm")
 
 
@@ -12,3 +14,13 @@ def swift_path() -> Iterator[Path]:
     """An empty directory, in memory where the machine has such: audits wait for the disk after each file."""
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
         yield Path(directory)
+
+
+@pytest.fixture
+def auditor(swift_path: Path) -> Auditor:
+    return Auditor(swift_path)
+
+
+@pytest.fixture
+def world() -> World:
+    return full_world()

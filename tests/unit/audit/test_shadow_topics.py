@@ -2,7 +2,6 @@
 
 import json
 import zlib
-from pathlib import Path
 
 import pytest
 from pulsar_sidecar.audit.results.show import overview
@@ -16,11 +15,6 @@ SHADOW = "persistent://t/n/shadow"
 SHADOW_NODE = "/managed-ledgers/t/n/persistent/shadow"
 POLICIES = "/admin/policies/t/n"
 INFINITE = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-
-
-@pytest.fixture
-def auditor(swift_path: Path) -> Auditor:
-    return Auditor(swift_path)
 
 
 @pytest.fixture

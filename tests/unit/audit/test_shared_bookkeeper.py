@@ -1,7 +1,6 @@
 """Two Pulsar clusters on one BookKeeper: the other's live ledgers look like orphans, and no audit condemns them."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from pulsar_sidecar.audit.apply.applying import verified_plan
@@ -16,11 +15,6 @@ from tests.unit.audit.audit_worlds import MANAGED_LEDGER, NO_WAITING, Auditor, W
 
 OTHERS = range(600, 612)
 NESTED = "/pulsar-b/managed-ledgers"
-
-
-@pytest.fixture
-def auditor(swift_path: Path) -> Auditor:
-    return Auditor(swift_path)
 
 
 @pytest.fixture

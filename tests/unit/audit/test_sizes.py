@@ -1,7 +1,6 @@
 """Sizes of ledgers: BookKeeper's where a list has none, and what is not known is never 0 bytes."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,22 +18,12 @@ from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.ledgers import LedgerState
 
 from tests.fakes.bookkeeper import cursor_bytes, cursor_custom_metadata, data_custom_metadata, managed_ledger_bytes
-from tests.unit.audit.audit_worlds import TOPIC_NODE, AuditedWorld, Auditor, World, full_world
+from tests.unit.audit.audit_worlds import TOPIC_NODE, AuditedWorld, Auditor, World
 
 UNLOADED = range(100, 112)
 NEWEST = 200
 BYTES = 27_050
 OF_THE_FULL_WORLD = Count(10, 10_000)
-
-
-@pytest.fixture
-def auditor(swift_path: Path) -> Auditor:
-    return Auditor(swift_path)
-
-
-@pytest.fixture
-def world() -> World:
-    return full_world()
 
 
 def topic(world: World, ledger_id: int, **ledger: Any) -> str:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from pulsar_sidecar.ledger_deletion.ports import OwnerView
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.facts import (
     Facts,
     References,
@@ -42,6 +43,9 @@ BUCKET_KEY = "#pulsar.internal.delayed.bucket_1_2"
 GUARD = Guard("/owner", NodeVersion(5))
 NOT_REFERENCED = Unreferenced((GUARD,))
 CONTEXT = OffloadContext(1, 2, "aws-s3", {"bucket": "b"})
+POLICY = Policy(
+    open_min_age_ms=3_600_000, unlinked_min_age_ms=1_800_000, in_use_settle_ms=600_000, bookkeeper_exclusive=True
+)
 
 CLAIMS: dict[LedgerComponent, Claim] = {
     LedgerComponent.MANAGED_LEDGER: DataClaim(TOPIC.managed_ledger_name),

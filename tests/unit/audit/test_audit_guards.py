@@ -1,0 +1,215 @@
+"""What stops a plan, and inputs from which no audit is made."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pulsar_sidecar.audit.policies import HOUR_MS, Policy
+from pulsar_sidecar.audit.sources.manifests import Rows
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.ledgers import LedgerState
+
+from tests.fakes.bookkeeper import (
+    data_custom_metadata,
+    ledger_metadata_bytes,
+    managed_ledger_bytes,
+    schema_custom_metadata,
+)
+from tests.unit.audit.audit_worlds import (
+    MANAGED_LEDGER,
+    NO_WAITING,
+    TOPIC_NODE,
+    Auditor,
+    World,
+)
+from tests.unit.audit.sources import INSTANCE_ID
+
+ORPHAN = 50
+DAY_MS = 24 * HOUR_MS
+
+
+def failed(summary: Any) -> list[str]:
+    return [guard.name for guard in summary.guards if not guard.passed]
+
+
+def test_the_brake_stops_a_plan_of_too_many(auditor: Auditor, world: World) -> None:
+    for ledger_id in range(100, 180):
+        world.ledger(ledger_id)
+    world.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 180))
+    for ledger_id in range(200, 211):
+        world.ledger(ledger_id, length_bytes=1)
+    auditor.policy = Policy(look_window_ms=0, bookkeeper_exclusive=True)
+    found = auditor.twice(world)
+    assert (failed(found.summary), found.audited.exit_code, found.summary.plan) == (["share-of-ledgers"], 1, None)
+    assert set(found.standings.values()) == {"withheld"}
+    assert found.summary.orphans["withheld"].ledgers == 11
+    # A brake says nothing against what was seen: the look counts, and a word lets it through.
+    auditor.policy = Policy(look_window_ms=0, max_share=0.2, bookkeeper_exclusive=True)
+    world.as_of_ms += DAY_MS
+    assert set(auditor.audit(world, found.directory).standings.values()) == {"condemned"}
+
+
+def test_the_brake_counts_bytes_too(auditor: Auditor, world: World) -> None:
+    auditor.policy = Policy(look_window_ms=0, bookkeeper_exclusive=True)
+    for ledger_id in range(100, 180):
+        world.ledger(ledger_id)
+    world.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 180))
+    world.ledger(ORPHAN, length_bytes=1_000_000)
+    assert failed(auditor.twice(world).summary) == ["share-of-bytes"]
+
+
+def test_a_dump_that_may_not_condemn_nominates_only(auditor: Auditor, world: World) -> None:
+    world.ledger(ORPHAN)
+    world.dump_changes = {"may_condemn": False, "reservations": ("it lacks what happened since",)}
+    found = auditor.twice(world)
+    assert (found.audited.exit_code, found.summary.plan) == (2, None)
+    assert failed(found.summary) == ["dump-may-condemn"]
+    assert set(found.standings.values()) <= {"first-look", "withheld"}
+    # Such a look does not count as one.
+    world.dump_changes = {}
+    world.as_of_ms += DAY_MS
+    assert auditor.audit(world, found.directory).standings == {ORPHAN: "first-look"}
+
+
+def test_inputs_that_shrank_stop_the_plan(auditor: Auditor, world: World) -> None:
+    for ledger_id in range(100, 140):
+        world.ledger(ledger_id)
+    world.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 140))
+    schemas = [world.ledger(number, schema_custom_metadata("t/n/topic")) for number in range(200, 230)]
+    from tests.fakes.bookkeeper import schema_locator_bytes
+
+    world.nodes["/schemas/t/n/topic"] = schema_locator_bytes([7, 8, *schemas])
+    first = auditor.audit(world)
+    world.as_of_ms += DAY_MS
+    del world.nodes["/schemas/t/n/topic"]
+    found = auditor.audit(world, first.directory)
+    assert failed(found.summary) == ["references-not-shrunken", "kinds-still-referenced"]
+    assert (found.audited.exit_code, found.summary.plan) == (1, None)
+    for ledger_id in [7, 8, *schemas]:
+        del world.ledgers[ledger_id]
+    found = auditor.audit(world, first.directory)
+    assert failed(found.summary) == ["listing-not-shrunken", "references-not-shrunken", "kinds-still-referenced"]
+
+
+def test_where_most_is_unreferenced_references_are_missing(auditor: Auditor, world: World) -> None:
+    for ledger_id in range(100, 120):
+        world.ledger(ledger_id)
+    found = auditor.twice(world)
+    assert "referenced-share" in failed(found.summary)
+    assert "condemned" not in found.standings.values()
+
+
+def nothing(world: World) -> None:
+    world.ledgers.clear()
+
+
+def emptied(world: World) -> None:
+    world.nodes.clear()
+    world.cursor_ledgers.clear()
+    world.log_segments.clear()
+
+
+def another_cluster(world: World) -> None:
+    world.listing_changes = {"instance_id": "another"}
+
+
+def another_clusters_ids(world: World) -> None:
+    world.listing_changes = {"instance_id": None}
+    world.unlisted = set(world.ledgers) - {1}
+    world.listed_too = set(range(1000, 1010))
+
+
+def stale(world: World) -> None:
+    from pulsar_sidecar.audit.sources.manifests import OrderRange
+
+    world.listing_changes = {"zxids": OrderRange(500, 701)}
+
+
+def bookies_listing_later(world: World) -> None:
+    from pulsar_sidecar.audit.sources.manifests import OrderRange
+
+    world.listing_changes = {"zxids": OrderRange(None, None), "machine_times": (10, 20)}
+    world.dump_changes = {"machine_times": (19, 30)}
+
+
+def timeless(world: World) -> None:
+    world.dump_changes = {"as_of": None}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [nothing, emptied, another_cluster, another_clusters_ids, stale, bookies_listing_later, timeless],
+    ids=lambda damage: damage.__name__,
+)
+def test_inputs_that_contradict_each_other_make_no_audit(
+    auditor: Auditor, world: World, damage: Callable[[World], None]
+) -> None:
+    world.ledger(ORPHAN)
+    damage(world)
+    with pytest.raises(InvalidInputError):
+        auditor.audit(world)
+    assert [path.name for path in auditor.directory.rglob("*udit*")] == []
+
+
+@pytest.mark.parametrize("part", ["dump", "listing"])
+@pytest.mark.parametrize("how", ["cut", "gone", "added"])
+def test_a_damaged_file_makes_no_audit(auditor: Auditor, world: World, part: str, how: str) -> None:
+    from pulsar_sidecar.audit.sources.requests import AuditRequest
+
+    from tests.unit.audit.audit_worlds import embedded
+
+    base = auditor.directory
+    inputs = {"dump": world.dump(base / "dump"), "listing": world.listing(base / "listing")}
+    file = sorted(inputs[part].rglob("*.parquet"))[-1]
+    if how == "cut":
+        file.write_bytes(file.read_bytes()[:-1])
+    elif how == "gone":
+        file.unlink()
+    else:
+        (file.parent / "more.parquet").write_bytes(file.read_bytes())
+    with pytest.raises(InvalidInputError):
+        embedded(AuditRequest(**inputs, output=base / "audit", policy=NO_WAITING))
+    assert not (base / "audit").exists()
+
+
+def test_an_earlier_audit_must_be_of_this_cluster_and_earlier(auditor: Auditor, world: World) -> None:
+    first = auditor.audit(world)
+    world.as_of_ms -= HOUR_MS
+    with pytest.raises(InvalidInputError, match="later moment"):
+        auditor.audit(world, first.directory)
+    world.as_of_ms += DAY_MS
+    assert world.nodes.get("/ledgers/INSTANCEID") is None
+    world.dump_changes = {"instance_id": f"not {INSTANCE_ID}"}
+    world.listing_changes = {"instance_id": f"not {INSTANCE_ID}"}
+    with pytest.raises(InvalidInputError, match="--previous is of"):
+        auditor.audit(world, first.directory)
+
+
+def test_a_listing_of_bookies_tells_no_instance_and_no_order(auditor: Auditor, world: World) -> None:
+    from pulsar_sidecar.audit.sources.manifests import OrderRange
+
+    world.ledger(ORPHAN)
+    world.listing_changes = {"instance_id": None, "zxids": OrderRange(None, None)}
+    assert auditor.twice(world).standings == {ORPHAN: "condemned"}
+
+
+def test_nothing_is_overwritten(auditor: Auditor, world: World) -> None:
+    found = auditor.audit(world)
+    auditor.numbers = iter([7])
+    (auditor.directory / "7" / "audit").mkdir(parents=True)
+    with pytest.raises((InvalidInputError, FileExistsError)):
+        auditor.audit(world)
+    assert found.summary.plan is not None
+
+
+def test_unreadable_nodes_elsewhere_are_named(auditor: Auditor, world: World) -> None:
+    world.dump_changes = {"counts": {"other": Rows(5, 2)}}
+    (unseen,) = auditor.audit(world).summary.unseen
+    assert (unseen.what, unseen.count) == ("other nodes that could not be read", 2)
+
+
+def test_metadata_of_a_newer_form_is_never_condemned(auditor: Auditor, world: World) -> None:
+    world.ledger(ORPHAN)
+    newer = ledger_metadata_bytes(LedgerState.CLOSED, data_custom_metadata(MANAGED_LEDGER)).replace(b"\t3\n", b"\t4\n")
+    world.ledgers[ORPHAN]["value"] = newer
+    assert list(auditor.twice(world).unattributed) == [ORPHAN]

@@ -1,0 +1,25 @@
+"""What tests of topic deletion's driver share: one operation on one topic."""
+
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS
+from pulsar_sidecar.model.ids import OperationId
+from pulsar_sidecar.model.names import TopicName
+
+from tests.fakes.brokers import TopicDeletion
+from tests.fakes.world import World
+from tests.unit.ledger_deletion.sidecars import Sidecar
+
+NAME = "persistent://public/default/orders"
+OP = OperationId("op-1")
+
+
+def asked(world: World) -> list[TopicDeletion]:
+    return world.admin.deletions
+
+
+def running(world: World) -> list[str]:
+    node = world.store.peek(OPERATIONS)
+    return [] if node is None or not node.children_count else (world.store.children(OPERATIONS) or [])
+
+
+def begin(sidecar: Sidecar, topic: TopicName, *, partitioned: bool = False):  # type: ignore[no-untyped-def]
+    return sidecar.deleter.begin(OP, topic, partitioned=partitioned, force=True, requested_by="me")
