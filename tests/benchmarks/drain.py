@@ -21,7 +21,7 @@ from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, o
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.backlogs import BacklogGauge
-from pulsar_sidecar.adapters.pulsar.topics.names import topic_name
+from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.local_cluster.addresses import ClusterAddresses

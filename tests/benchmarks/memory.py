@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pulsar
-from pulsar_sidecar.adapters.pulsar.topics.names import topic_name
+from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record
 from pulsar_sidecar.local_cluster.addresses import ClusterAddresses

@@ -11,7 +11,7 @@ from typing import Any
 
 import pulsar
 from pulsar_sidecar.adapters.pulsar.client.deliveries import SEQUENCE_ID
-from pulsar_sidecar.adapters.pulsar.topics.names import topic_name
+from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import producer_name
 from pulsar_sidecar.audit.apply.progress import progress_path
 from pulsar_sidecar.audit.results.summaries import AuditSummary

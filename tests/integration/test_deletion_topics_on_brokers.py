@@ -12,11 +12,11 @@ import pulsar
 import pytest
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
-from pulsar_sidecar.adapters.pulsar.client.consumer import SharedPendingDeletions
 from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.topics.names import PulsarDeletionTopics, topic_name
+from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import PulsarDeletionTopics, topic_name
+from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import SharedPendingDeletions
 from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings, TopicsSetup
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage, PublishResult
 from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION

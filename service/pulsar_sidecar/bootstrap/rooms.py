@@ -34,7 +34,7 @@ from pulsar_sidecar.adapters.pulsar.rest.shadow_retention import BrokerShadows
 from pulsar_sidecar.adapters.pulsar.rest.subscription_cursors import BrokerSubscriptions
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.cancellation_topic import PulsarCancellationTopic
-from pulsar_sidecar.adapters.pulsar.topics.names import PulsarDeletionTopics
+from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import PulsarDeletionTopics
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.adapters.pulsar.wire.republisher import BrokerRepublisher

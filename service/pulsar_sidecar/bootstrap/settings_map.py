@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 from pulsar_sidecar.adapters.metadata.session import ZooKeeperCredential, parse_credential
 from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
 from pulsar_sidecar.adapters.offload.credentials import AccessKey, OffloadCredentials, credentials_from_environment
-from pulsar_sidecar.adapters.pulsar.client.consumer import ConsumerSettings
 from pulsar_sidecar.adapters.pulsar.credentials import (
     ClientCertificate,
     ClientCredentials,
     TlsOptions,
     parse_credentials,
 )
+from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import ConsumerSettings
 from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings
 from pulsar_sidecar.api.authentication import Authenticator, NoAuthentication, TokenAuthentication, TokenClaims
 from pulsar_sidecar.api.server import Endpoint

@@ -8,7 +8,7 @@ import pytest
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.confirmed_steps import ConfirmedSteps
-from pulsar_sidecar.adapters.pulsar.topics.retry_conditions import RetryConditions
+from pulsar_sidecar.adapters.pulsar.topics.topics_setup import RetryConditions
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.clock import FakeClock

@@ -7,6 +7,10 @@ Why the client's timeout is off: when it expires, the client forgets its pending
 sequence id could be stored while an earlier one is lost, and the resend of the earlier would pass for a duplicate. Here
 messages leave in windows in order, the deadline is ours, and a producer that missed it is closed with all it holds.
 
+Why ids are read back: in ``pulsar/system`` every topic is a ``SystemTopic``, whose ``isDeduplicationEnabled`` is always
+false (4.0.8), whatever its policy says. So an explicit sequence id travels in a property, too, and before the first one
+is sent, the partition's recent messages of the same producer are read back.
+
 Why explicit ids are not batched: brokers judge a batch by its lowest sequence id, so a batch that overlaps a stored one
 is dropped as a whole. Why automatic ids jump ahead when a producer opens: what an earlier producer of the name had in
 flight may be stored late, and its ids must not be given to other messages.
@@ -30,7 +34,7 @@ import pulsar
 from pulsar_sidecar.adapters.pulsar.client.clients import partitions_of
 from pulsar_sidecar.adapters.pulsar.client.deliveries import SEQUENCE_ID
 from pulsar_sidecar.adapters.pulsar.client.receipts import Receipts
-from pulsar_sidecar.adapters.pulsar.client.sequences import stored_sequence_ids
+from pulsar_sidecar.adapters.pulsar.client.seeking import messages_since
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.adapters.pulsar.wire.routing import partition_of
 from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage, PublishResult
@@ -213,7 +217,7 @@ class _PartitionProducer:
             self.open(explicit=explicit)
             if explicit and self._stored_ids is None:
                 since_ms = self._clock.now_ms() - self._settings.resend_window_ms
-                self._stored_ids = stored_sequence_ids(self._client, self._uri, self._producer_name, since_ms)
+                self._stored_ids = _stored_sequence_ids(self._client, self._uri, self._producer_name, since_ms)
         except (ConflictError, TemporaryError, PermanentError) as error:
             _LOGGER.warning("nothing is sent to %s: %s", self._uri, error)
             _refuse(receipts, [window])
@@ -310,3 +314,17 @@ def _refuse(receipts: Receipts, groups: Iterable[Sequence[int]]) -> None:
     for indexes in groups:
         for index in indexes:
             receipts.settle(index, PublishResult.NOT_STORED)
+
+
+def _stored_sequence_ids(client: pulsar.Client, topic: str, producer_name: str, since_ms: int) -> set[int]:
+    """The explicit sequence ids of this producer in the topic, published since ``since_ms`` and not trimmed yet.
+
+    An id counts as stored only when its message was read.
+
+    Raises:
+        TemporaryError: the topic could not be read to its end.
+    """
+    with translated(f"reading back what {producer_name} has stored in {topic}"):
+        mine = (each for each in messages_since(client, topic, since_ms) if each.producer_name() == producer_name)
+        texts = (message.properties().get(SEQUENCE_ID, "") for message in mine)
+        return {int(text) for text in texts if text.isascii() and text.isdigit()}

@@ -12,7 +12,7 @@ import pulsar
 
 from pulsar_sidecar.adapters.pulsar.client.clients import partitions_of
 from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
-from pulsar_sidecar.adapters.pulsar.topics.names import topic_name
+from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
 from pulsar_sidecar.audit.apply.deletable import CondemnedLedger, Sent
 from pulsar_sidecar.audit.results.tables import LedgerKind
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage, Publisher, PublishResult

@@ -3,27 +3,30 @@
 What brokers make of topics in ``pulsar/system`` (4.0.8, class ``SystemTopic``): they never delete them for inactivity,
 never expire messages, refuse none for a backlog quota, never deduplicate, and compact every minute. So time-to-live and
 inactivity need no setting; deduplication is switched on for Pulsar versions that will heed it; and compaction gets a
-threshold, because each run writes a ledger. Its own cursor keeps consumed records until then. What brokers do to
-delays and to subscriptions there, `RetryConditions` looks after.
+threshold, because each run writes a ledger. Its own cursor keeps consumed records until then.
 
-Invariant: every step can be repeated and raced; a step that was not confirmed is repeated.
+Invariant: every step can be repeated and raced; a step that was not confirmed is repeated. Only `RetryConditions` never
+fails: the sidecar warns of what brokers do not let it set, and works without it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.confirmed_steps import ConfirmedSteps
 from pulsar_sidecar.adapters.pulsar.topics.dead_letters import DEAD_LETTERS_SUBSCRIPTION
-from pulsar_sidecar.adapters.pulsar.topics.retry_conditions import RetryConditions
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import ConflictError, TemporaryError
+from pulsar_sidecar.model.errors import ConflictError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
 
 _COMPACTION_THRESHOLD_BYTES: Final = 64 * 1024 * 1024
+_DELAYS: Final = "delayedDelivery"
+_ANY_DELAY: Final = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}
+_EXPIRATION: Final = "subscriptionExpirationTime"
+_NEVER: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,82 @@ class TopicsSetup:
             self._set_policy(self._topic(kind), "retention", retention)
 
     def _set_policy(self, topic: TopicName, name: str, value: object) -> None:
-        def settle() -> None:
+        def set_and_check() -> None:
             if self._admin.policy(topic, name) == value:
                 return
             self._admin.set_policy(topic, name, value)
             if self._admin.policy(topic, name) != value:
                 raise TemporaryError(f"{name} of {topic} is not in force yet")
 
-        self._steps.run(settle)
+        self._steps.run(set_and_check)
+
+
+@dataclass(slots=True)
+class RetryConditions:
+    """What the brokers do to retries and to subscriptions, put right for our own topics as far as they let us.
+
+    Retries wait on the retry topic by delayed delivery, which brokers may have switched off or limited to short delays;
+    a policy of that topic outranks both. And subscriptions may expire, with everything that waits in them while no
+    sidecar runs; there is no policy of a topic for that, only the namespace's, which is set where nobody has set it.
+
+    Attributes:
+        most_delay_ms: brokers refuse messages with a longer delay; None for any delay, 0 where nothing is delayed.
+        warnings: what could not be put right, and which setting does it.
+    """
+
+    most_delay_ms: int | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    def put_right(self, admin: BrokerTopicAdmin, steps: ConfirmedSteps, retry: TopicName) -> None:
+        """Set what can be set, and look at what holds then."""
+        self.warnings = []
+        self._try(lambda: steps.run(lambda: _allow_delays(admin, retry)), "delays of retries")
+        self._try(lambda: self._look_at_delays(admin, retry), "delays of retries")
+        self._try(lambda: self._keep_subscriptions(admin, retry), "expiry of subscriptions")
+
+    def _try(self, step: Callable[[], None], what: str) -> None:
+        try:
+            step()
+        except SidecarError as error:
+            self.warnings.append(f"{what}: {error}")
+
+    def _look_at_delays(self, admin: BrokerTopicAdmin, retry: TopicName) -> None:
+        policy = admin.policy(retry, _DELAYS, applied=True)
+        found = policy if isinstance(policy, dict) else {}
+        longest_ms = int(found.get("maxDeliveryDelayInMillis") or 0)
+        self.most_delay_ms = 0 if found.get("active") is False else longest_ms or None
+        if self.most_delay_ms == 0:
+            self.warnings.append(
+                f"brokers deliver retries at once (delayedDeliveryEnabled), so the sidecar itself waits with them; "
+                f"switch delayed delivery on for {retry}"
+            )
+        elif self.most_delay_ms:
+            self.warnings.append(
+                f"brokers refuse delays over {longest_ms} ms (delayedDeliveryMaxDelayInMillis), so the sidecar itself "
+                f"waits with longer ones; lift that for {retry}"
+            )
+
+    def _keep_subscriptions(self, admin: BrokerTopicAdmin, retry: TopicName) -> None:
+        minutes = admin.namespace_policy(retry.namespace, _EXPIRATION)
+        if minutes is None and admin.broker_setting("subscriptionExpirationTimeMinutes") not in (None, "", "0"):
+            admin.set_namespace_policy(retry.namespace, _EXPIRATION, _NEVER)
+            minutes = admin.namespace_policy(retry.namespace, _EXPIRATION)
+            if minutes != _NEVER:
+                raise TemporaryError(f"{_EXPIRATION} of {retry.namespace} is not in force yet")
+        if isinstance(minutes, int) and minutes > 0:
+            self.warnings.append(
+                f"subscriptions in {retry.namespace} expire after {minutes} minutes, with all records and dead letters "
+                f"that wait: pulsar-admin namespaces set-subscription-expiration-time {retry.namespace} --time 0"
+            )
+
+
+def _allow_delays(admin: BrokerTopicAdmin, retry: TopicName) -> None:
+    if _allows_any(admin.policy(retry, _DELAYS)):
+        return
+    admin.set_policy(retry, _DELAYS, _ANY_DELAY)
+    if not _allows_any(admin.policy(retry, _DELAYS)):
+        raise TemporaryError(f"{_DELAYS} of {retry} is not in force yet")
+
+
+def _allows_any(policy: object) -> bool:
+    return isinstance(policy, dict) and policy.get("active") is True and not policy.get("maxDeliveryDelayInMillis")

@@ -9,14 +9,15 @@ from typing import Final
 
 import pulsar
 
-from pulsar_sidecar.adapters.pulsar.client.consumer import ConsumerSettings, SharedPendingDeletions
 from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
+from pulsar_sidecar.adapters.pulsar.client.seeking import messages_since
+from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.backlogs import BacklogGauge
 from pulsar_sidecar.adapters.pulsar.topics.dead_letters import ExclusiveDeadLetters
-from pulsar_sidecar.adapters.pulsar.topics.outcome_log import read_outcomes
 from pulsar_sidecar.adapters.pulsar.topics.overdue import OverdueReader
+from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import ConsumerSettings, SharedPendingDeletions
 from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings, TopicsSetup
 from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, Backlog, DeletionTopic
 from pulsar_sidecar.model.clocks import Clock
@@ -92,7 +93,10 @@ class PulsarDeletionTopics:
         return ExclusiveDeadLetters(self._client, self._admin, topic_name(DeletionTopic.DEAD_LETTER), self._clock)
 
     def outcomes_since(self, since_ms: int, *, quickly: bool = False) -> Iterator[bytes]:
-        return read_outcomes(self._client, topic_name(DeletionTopic.OUTCOME), since_ms, quickly=quickly)
+        topic = str(topic_name(DeletionTopic.OUTCOME))
+        with translated(f"reading {topic}"):
+            for message in messages_since(self._client, topic, since_ms, seeking=quickly):
+                yield message.data()
 
     def backlog(self) -> Backlog:
         return self._gauge.measure()

@@ -9,17 +9,18 @@ twice, which the workflow must bear, as it must bear any redelivery. The client 
 gets recent records handled again only after the sidecars are restarted.
 """
 
+import concurrent.futures
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
 import _pulsar
 import pulsar
+from cachetools import LRUCache
 
-from pulsar_sidecar.adapters.pulsar.client.batch_receiving import BatchReceiver
 from pulsar_sidecar.adapters.pulsar.client.deliveries import delivery_of, handle_of
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.adapters.pulsar.topics.overdue import OverdueReader
@@ -28,6 +29,8 @@ from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 
 _REMEMBERED_ENTRIES: Final = 20_000
+_GRACE_SECONDS: Final = 10.0
+"""How much longer than agreed a busy machine may take to answer."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -153,6 +156,38 @@ class SharedPendingDeletions:
             raise TemporaryError("the consumer of pending deletions is closed; open a new one")
 
 
+class BatchReceiver:
+    """Receives one consumer's batches within a time on the machine's monotonic clock; not for several threads.
+
+    The client counts how long a batch has been waited for by the wall clock
+    (``ConsumerImplBase::doBatchReceiveTimeTask``), so a clock that is set back by an hour would make it wait an hour.
+    """
+
+    def __init__(self, consumer: pulsar.Consumer, timeout_ms: int, grace_seconds: float = _GRACE_SECONDS) -> None:
+        self._consumer = consumer
+        self._longest_seconds = timeout_ms / 1000 + grace_seconds
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="receiving")
+
+    def receive(self) -> list[pulsar.Message]:
+        """The next batch, empty when nothing came.
+
+        Raises:
+            TemporaryError: the client did not answer in time; close the consumer, which ends its waiting, and open
+                another.
+        """
+        asked = self._thread.submit(self._consumer.batch_receive)
+        try:
+            return asked.result(self._longest_seconds)
+        except concurrent.futures.TimeoutError as error:
+            raise TemporaryError(
+                f"no batch within {self._longest_seconds:.0f} s; was the clock set back? A new consumer is opened"
+            ) from error
+
+    def close(self) -> None:
+        """Begin nothing more; does not wait for what is on its way, which ends with the consumer."""
+        self._thread.shutdown(wait=False)
+
+
 class FinishedMessages:
     """Which messages this consumer acknowledged already, by their ids; remembers the entries used last.
 
@@ -161,16 +196,12 @@ class FinishedMessages:
     """
 
     def __init__(self, entries: int) -> None:
-        self._entries = entries
-        self._places: OrderedDict[str, int] = OrderedDict()
+        self._places: LRUCache[str, int] = LRUCache(entries)
 
     def add(self, message_id: str) -> None:
         """Note an acknowledged message."""
         entry, place = _entry_and_place(message_id)
         self._places[entry] = self._places.get(entry, 0) | place
-        self._places.move_to_end(entry)
-        if len(self._places) > self._entries:
-            self._places.popitem(last=False)
 
     def holds(self, message_id: str) -> bool:
         """Whether the message was acknowledged here before."""
