@@ -43,6 +43,11 @@ class LedgerReference:
     closed_ms: int = 0
     offload: OffloadContext | None = None
 
+    @property
+    def in_bookkeeper(self) -> bool:
+        """Whether the list says that BookKeeper has it: tiered storage is not its only place."""
+        return self.offload is None or not self.offload.bookkeeper_deleted
+
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerReferences:

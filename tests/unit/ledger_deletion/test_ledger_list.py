@@ -7,7 +7,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import matches
 from pulsar_sidecar.ledger_deletion.topic_deletion.ledger_list import (
     LedgerBirth,
     TopicReferences,
-    ledger_ids_of,
+    marked_record,
     record_key,
     records_of,
     schema_records,
@@ -49,8 +49,7 @@ def references(
 
 def summary(found: TopicReferences) -> list[tuple[int, str, str, str | None]]:
     return [
-        (each.ledger_id, each.component.value, each.ledger_type.value, each.cursor_name)
-        for each in records_of(found, {}, MARK)
+        (each.ledger_id, each.component.value, each.ledger_type.value, each.cursor_name) for each in records_of(found)
     ]
 
 
@@ -68,12 +67,11 @@ def test_every_kind_has_its_record() -> None:
         (14, "COMPACTED_LEDGER", "LEDGER", None),
         (15, "MANAGED_CURSOR", "LEDGER", "__compaction"),
     ]
-    assert ledger_ids_of(found) == {10, 11, 12, 13, 14, 15}
 
 
 def test_a_ledger_in_both_storages_has_two_records() -> None:
     found = references({10: LedgerReference(offload=context(7))})
-    both = records_of(found, {}, MARK)
+    both = records_of(found)
     assert [each.ledger_type for each in both] == [LedgerType.LEDGER, LedgerType.OFFLOAD_LEDGER]
     assert both[1].offload_context == context(7)
     assert len({record_key(each) for each in both}) == 2
@@ -81,20 +79,20 @@ def test_a_ledger_in_both_storages_has_two_records() -> None:
 
 def test_a_ledger_in_tiered_storage_only_has_one() -> None:
     found = references({10: LedgerReference(offload=context(7, bookkeeper_deleted=True))})
-    assert [each.ledger_type for each in records_of(found, {}, MARK)] == [LedgerType.OFFLOAD_LEDGER]
+    assert [each.ledger_type for each in records_of(found)] == [LedgerType.OFFLOAD_LEDGER]
 
 
 def test_another_offload_attempt_is_another_record() -> None:
     keys = {
         record_key(each)
         for uid in (7, 8)
-        for each in records_of(references({10: LedgerReference(offload=context(uid))}), {}, MARK)
+        for each in records_of(references({10: LedgerReference(offload=context(uid))}))
     }
     assert len(keys) == 3
 
 
 def test_every_version_of_a_schema_has_its_record() -> None:
-    found = schema_records(TOPIC, {LedgerId(5), LedgerId(4)}, {}, MARK)
+    found = schema_records(TOPIC, {LedgerId(5), LedgerId(4)})
     assert [(each.ledger_id, each.component, each.schema_id) for each in found] == [
         (4, LedgerComponent.SCHEMA_STORAGE, "public/default/orders"),
         (5, LedgerComponent.SCHEMA_STORAGE, "public/default/orders"),
@@ -104,7 +102,7 @@ def test_every_version_of_a_schema_has_its_record() -> None:
 def test_a_birth_tells_a_ledger_from_a_later_one() -> None:
     found = references({10: LedgerReference(offload=context(7)), 11: LedgerReference()})
     births = {LedgerId(10): LedgerBirth(123, 456)}
-    born, copy, unborn = records_of(found, births, MARK)
+    born, copy, unborn = (marked_record(each, births, MARK) for each in records_of(found))
     assert (born.mark.created_ms, born.mark.length_bytes) == (123, 456)
     assert born.mark.operation_id == "op"
     assert born.mark.instance_id == "here"
@@ -116,7 +114,7 @@ def test_a_cursors_record_matches_its_ledger_however_the_node_is_spelled() -> No
     for encoded in ("sub", "a%2Fb", "a+b", "a%20b", "%ff", "a%2fb", "x%252Fy", "%E2%82%AC", "*~"):
         (found,) = [
             each
-            for each in records_of(references({}, {encoded: cursor(13)}), {}, MARK)
+            for each in records_of(references({}, {encoded: cursor(13)}))
             if each.component is LedgerComponent.MANAGED_CURSOR
         ]
         claim = CursorClaim(TOPIC.managed_ledger_name, CursorName(encoded))
@@ -149,9 +147,10 @@ def test_every_reference_has_a_record_that_matches_and_can_be_read(
         for number, (name, ledger) in enumerate(cursors.items())
     }
     found = references(entries, nodes, tuple(compacted))
-    records = records_of(found, {}, MARK) + schema_records(TOPIC, map(LedgerId, schemas), {}, MARK)
-    ids = {each.ledger_id for each in records}
-    assert ids == ledger_ids_of(found) | set(schemas)
+    records = records_of(found) + schema_records(TOPIC, map(LedgerId, schemas))
+    cursor_ledgers = {ledger for ledger in cursors.values() if ledger is not None}
+    buckets = {200 + number for number in range(1, len(cursors), 2)}
+    assert {each.ledger_id for each in records} == {*ledgers, *cursor_ledgers, *buckets, *compacted, *schemas}
     keys = [record_key(each) for each in records]
     twice = [ledger for ledger in cursors.values() if list(cursors.values()).count(ledger) > 1]
     assert len(keys) == len(set(keys)) or twice

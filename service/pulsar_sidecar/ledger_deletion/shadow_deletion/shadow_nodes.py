@@ -120,11 +120,7 @@ def _listed(store: MetadataStore, source: TopicName) -> set[LedgerId] | None:
     if node is None:
         return None
     ledgers = managed_ledger_references(node.data).ledgers
-    return {
-        ledger_id
-        for ledger_id, reference in ledgers.items()
-        if reference.offload is None or not reference.offload.bookkeeper_deleted
-    }
+    return {ledger_id for ledger_id, reference in ledgers.items() if reference.in_bookkeeper}
 
 
 # --- detached nodes --------------------------------------------------------------------------------------------------

@@ -5,10 +5,10 @@ so that a resumed first phase knows what it has recorded already.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_ownership.references import CursorReferences, LedgerReference, ManagedLedgerReferences
+from pulsar_sidecar.ledger_ownership.references import CursorReferences, ManagedLedgerReferences
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, TopicName, encode_cursor, java_url_decode
@@ -42,46 +42,35 @@ class LedgerBirth:
     entries_of: ManagedLedgerName | None = None
 
 
-def records_of(
-    references: TopicReferences, births: Mapping[LedgerId, LedgerBirth], mark: Mark
-) -> list[PendingDeleteLedgerInfo]:
+def records_of(references: TopicReferences) -> list[PendingDeleteLedgerInfo]:
     """One record per ledger and storage, in ascending order of ledger id.
 
     A ledger that lives both in BookKeeper and in tiered storage gets two (PIP-186 "ledgerType").
     """
-    records = [
-        *_data_records(references),
-        *_cursor_records(references),
-        *(
-            _record(references.topic, LedgerComponent.COMPACTED_LEDGER, ledger_id)
-            for ledger_id in references.compacted_ledgers
-        ),
-    ]
-    return [_born(record, births, mark) for record in sorted(records, key=lambda record: record.ledger_id)]
+    topic = references.topic
+    compacted = (_record(topic, LedgerComponent.COMPACTED_LEDGER, each) for each in references.compacted_ledgers)
+    records = [*_data_records(references), *_cursor_records(references), *compacted]
+    return sorted(records, key=lambda record: record.ledger_id)
 
 
-def schema_records(
-    topic: TopicName, ledger_ids: Iterable[LedgerId], births: Mapping[LedgerId, LedgerBirth], mark: Mark
-) -> list[PendingDeleteLedgerInfo]:
+def schema_records(topic: TopicName, ledger_ids: Iterable[LedgerId]) -> list[PendingDeleteLedgerInfo]:
     """One record per version of the topic's schema."""
-    records = (
+    return [
         PendingDeleteLedgerInfo(
             topic, LedgerComponent.SCHEMA_STORAGE, LedgerType.LEDGER, ledger_id, schema_id=topic.schema_id
         )
         for ledger_id in sorted(ledger_ids)
-    )
-    return [_born(record, births, mark) for record in records]
+    ]
 
 
-def ledger_ids_of(references: TopicReferences) -> set[LedgerId]:
-    """Every ledger id the topic references."""
-    cursors = references.cursors.values()
-    return (
-        set(references.managed_ledger.ledgers)
-        | {cursor.cursor_ledger for cursor in cursors if cursor.cursor_ledger is not None}
-        | {ledger_id for cursor in cursors for ledger_id in cursor.buckets.values()}
-        | references.compacted_ledgers
-    )
+def marked_record(
+    record: PendingDeleteLedgerInfo, births: Mapping[LedgerId, LedgerBirth], mark: Mark
+) -> PendingDeleteLedgerInfo:
+    """The record with the first phase's mark, and with its ledger's birth where BookKeeper has that ledger."""
+    birth = births.get(record.ledger_id)
+    if birth is None or record.ledger_type is LedgerType.OFFLOAD_LEDGER:
+        return record.marked(mark)
+    return record.marked(replace(mark, created_ms=birth.created_ms, length_bytes=birth.length_bytes))
 
 
 def record_key(record: PendingDeleteLedgerInfo) -> str:
@@ -95,7 +84,7 @@ def record_key(record: PendingDeleteLedgerInfo) -> str:
 
 def _data_records(references: TopicReferences) -> Iterable[PendingDeleteLedgerInfo]:
     for ledger_id, entry in references.managed_ledger.ledgers.items():
-        if _in_bookkeeper(entry):
+        if entry.in_bookkeeper:
             yield _record(references.topic, LedgerComponent.MANAGED_LEDGER, ledger_id)
         if entry.offload is not None:
             yield PendingDeleteLedgerInfo(
@@ -105,10 +94,6 @@ def _data_records(references: TopicReferences) -> Iterable[PendingDeleteLedgerIn
                 ledger_id,
                 offload_context=entry.offload,
             )
-
-
-def _in_bookkeeper(entry: LedgerReference) -> bool:
-    return entry.offload is None or not entry.offload.bookkeeper_deleted
 
 
 def _cursor_records(references: TopicReferences) -> Iterable[PendingDeleteLedgerInfo]:
@@ -133,20 +118,3 @@ def _record(
     topic: TopicName, component: LedgerComponent, ledger_id: LedgerId, cursor_name: str | None = None
 ) -> PendingDeleteLedgerInfo:
     return PendingDeleteLedgerInfo(topic, component, LedgerType.LEDGER, ledger_id, cursor_name=cursor_name)
-
-
-def _born(
-    record: PendingDeleteLedgerInfo, births: Mapping[LedgerId, LedgerBirth], mark: Mark
-) -> PendingDeleteLedgerInfo:
-    birth = births.get(record.ledger_id)
-    if birth is None or record.ledger_type is LedgerType.OFFLOAD_LEDGER:
-        return record.marked(mark)
-    return record.marked(
-        Mark(
-            operation_id=mark.operation_id,
-            instance_id=mark.instance_id,
-            requested_by=mark.requested_by,
-            created_ms=birth.created_ms,
-            length_bytes=birth.length_bytes,
-        )
-    )

@@ -23,7 +23,7 @@ from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.ledger_list import (
     LedgerBirth,
     TopicReferences,
-    ledger_ids_of,
+    marked_record,
     record_key,
     records_of,
     schema_records,
@@ -161,16 +161,15 @@ class Recorder:
             for topic in operation.topics
             if (found := self._topic_references(topic, operation.incarnations)) is not None
         ]
-        schemas = self._schema_ledgers(operation.topic)
-        births = self._births({*schemas, *(ledger for found in references for ledger in ledger_ids_of(found))})
+        records = [record for found in references for record in records_of(found)]
+        records += schema_records(operation.topic, self._schema_ledgers(operation.topic))
+        births = self._births({record.ledger_id for record in records})
         for found in references:
             refuse_former_shadow(found, births)
-        records = [record for found in references for record in records_of(found, births, mark)]
-        records += schema_records(operation.topic, schemas, births, mark)
         if not records:
             return []
         key = signing_key(self._store, self._steps)
-        return [signed(record, key) for record in records]
+        return [signed(marked_record(record, births, mark), key) for record in records]
 
     def _topic_references(self, topic: TopicName, incarnations: Mapping[str, int]) -> TopicReferences | None:
         path = managed_ledger_path(topic.managed_ledger_name)
