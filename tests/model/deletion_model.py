@@ -36,7 +36,7 @@ MOST_TRIES = 3
 POLICY = Policy(
     open_min_age_ms=3_600_000,
     unlinked_min_age_ms=3_600_000,
-    in_use_settle_ms=SETTLE_TICKS * TICK_MS,
+    in_use_wait_ms=SETTLE_TICKS * TICK_MS,
     bookkeeper_exclusive=True,
 )
 GONE = NodeVersion(-1)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.outcomes import Settlement, judged_messages, note_message, settled_messages
+from pulsar_sidecar.ledger_deletion.outcomes import RecordOutcome, judged_messages, note_message, settled_messages
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Delete, DeleteOffloaded
 from pulsar_sidecar.ledger_deletion.second_phase.facts import Referenced, References, Unreferenced
 from pulsar_sidecar.model.ids import NodeVersion
@@ -47,7 +47,7 @@ def settled(
 ) -> list[Line]:
     about = record(marked_version=None if marked is None else NodeVersion(marked))
     known = facts(about, references=references)
-    return lines(settled_messages(sidecar, AT_MS, [Settlement(decision, reason, "", message_id, about, known)]))
+    return lines(settled_messages(sidecar, AT_MS, [RecordOutcome(decision, reason, "", message_id, about, known)]))
 
 
 DELETED = settled("deleted", "unreferenced")
@@ -118,7 +118,7 @@ def test_a_run_of_retries_counts_once_and_other_runs_twice() -> None:
 def test_what_is_not_about_a_ledger_of_bookkeeper_is_no_trace() -> None:
     about = offload_record()
     offloaded = judged_messages("one", AT_MS, [("1:0:0", facts(about), DeleteOffloaded(CONTEXT, ()))])
-    malformed = settled_messages("one", AT_MS, [Settlement("rejected", "malformed", "", "1:0:0", None)])
+    malformed = settled_messages("one", AT_MS, [RecordOutcome("rejected", "malformed", "", "1:0:0", None)])
     ended = [note_message("one", AT_MS, "topic-deletion", {"operationId": "x"})]
     assert traces(lines([*offloaded, *malformed, *ended])) == {}
 

@@ -63,7 +63,7 @@ from pulsar_sidecar.delayed_delivery.workflow.serving import DelayedDelivery
 from pulsar_sidecar.delayed_delivery.workflow.waiting import WaitingReader
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.service import LedgerDeletionService
-from pulsar_sidecar.ledger_deletion.workflow.runtime import World as DeletionWorld
+from pulsar_sidecar.ledger_deletion.workflow.runtime import Ports as DeletionPorts
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.names import parse_topic_name
 
@@ -110,7 +110,7 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room[LedgerDeletionService]:
     direct = BookieHttp(settings.bookie_http_urls) if settings.bookie_http_urls else None
     if direct is not None:
         close_at_the_end(cluster.stack, direct)
-    world = DeletionWorld(
+    ports = DeletionPorts(
         clock=clock,
         store=store,
         entries=cluster.entries,
@@ -136,7 +136,7 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room[LedgerDeletionService]:
         limit=cluster.limit,
     )
     metrics = DeletionMetrics(cluster.cluster_name)
-    service = LedgerDeletion(configuration_of(settings), world, instance_of(settings, clock), metrics, cluster.steps)
+    service = LedgerDeletion(configuration_of(settings), ports, instance_of(settings, clock), metrics, cluster.steps)
     return Room(service, service.start, service.close, service.ready, [metrics])
 
 

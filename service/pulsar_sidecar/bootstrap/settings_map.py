@@ -39,7 +39,7 @@ def configuration_of(settings: Settings) -> Configuration:
         policy=Policy(
             open_min_age_ms=settings.two_phase_deletion_open_ledger_min_age_in_seconds * 1000,
             unlinked_min_age_ms=settings.two_phase_deletion_unlinked_ledger_min_age_in_seconds * 1000,
-            in_use_settle_ms=settings.two_phase_deletion_in_use_settle_in_seconds * 1000,
+            in_use_wait_ms=settings.two_phase_deletion_in_use_settle_in_seconds * 1000,
             bookkeeper_exclusive=settings.bookkeeper_exclusive_to_cluster,
         ),
         retry_policy=RetryPolicy(

@@ -1,4 +1,4 @@
-"""What the sidecars of a cluster share in the metadata store: the switches, and who is there."""
+"""What the sidecars of a cluster share in the metadata store: pause and rate, and which sidecars are alive."""
 
 import json
 from collections.abc import Callable
@@ -19,23 +19,23 @@ INSTANCES = "/pulsar-sidecar/instances"
 _CHANGE_TRIES = 10
 _SLOWEST, _FASTEST = 0.001, 1e9
 _UNREADABLE = Control(
-    paused=True, paused_reason=f"the switches at {CONTROL} cannot be read: pause or resume again, and set the rate"
+    paused=True, paused_reason=f"pause and rate cannot be read from {CONTROL}: pause or resume again, and set the rate"
 )
 
 
-class ControlPanel:
-    """The switches, kept in one node that every sidecar reads."""
+class ServiceControl:
+    """Pause and rate, kept in one node that every sidecar reads."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     def read(self) -> Control:
-        """The switches as they stand; what cannot be read means paused: it was meant to say something."""
+        """Pause and rate now; a node that cannot be read means paused, since an operator wrote it to limit deletion."""
         node = self._store.read(CONTROL)
         return Control() if node is None else _decode_control(node.data)
 
     def change(self, change: Callable[[Control], Control]) -> Control:
-        """Change the switches by compare-and-set; the new ones."""
+        """Change pause or rate by compare-and-set; what holds then."""
         for _ in range(_CHANGE_TRIES):
             node = self._store.read(CONTROL)
             changed = change(Control() if node is None else _decode_control(node.data))
@@ -47,7 +47,7 @@ class ControlPanel:
             except (ConflictError, NotFoundError):
                 continue
             return changed
-        raise TemporaryError("others keep changing the switches; try again")
+        raise TemporaryError("other sidecars keep changing pause and rate; try again")
 
     def pause(self, reason: str | None) -> Control:
         """Stop deleting on all sidecars."""
@@ -70,7 +70,7 @@ class ControlPanel:
         return self.change(lambda control: replace(control, rate_per_second=ledgers_per_second))
 
 
-class Register:
+class SidecarRegistry:
     """The sidecars that are alive: ephemeral nodes that die with their sessions."""
 
     def __init__(self, store: MetadataStore, own: SidecarInstance) -> None:

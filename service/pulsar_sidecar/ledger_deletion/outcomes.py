@@ -28,7 +28,7 @@ SETTLED = "settled"
 
 
 @dataclass(frozen=True, slots=True)
-class Settlement:
+class RecordOutcome:
     """How one record ended, or why it goes on: a line of the ``settled`` step.
 
     ``decision`` is ``deleted``, ``kept``, ``retry``, ``dead-letter``, ``set-aside`` or ``rejected``.
@@ -61,7 +61,7 @@ def judged_messages(
     return list(_messages(JUDGED, sidecar, at_ms, entries))
 
 
-def settled_messages(sidecar: str, at_ms: int, settlements: Sequence[Settlement]) -> list[bytes]:
+def settled_messages(sidecar: str, at_ms: int, settlements: Sequence[RecordOutcome]) -> list[bytes]:
     """The ``settled`` step of a batch: how each record ended."""
     return list(_messages(SETTLED, sidecar, at_ms, (_settled_entry(settlement) for settlement in settlements)))
 
@@ -116,7 +116,7 @@ def _judged_entry(message_id: str, facts: Facts, verdict: Verdict) -> dict[str, 
     return entry
 
 
-def _settled_entry(settlement: Settlement) -> dict[str, object]:
+def _settled_entry(settlement: RecordOutcome) -> dict[str, object]:
     entry: dict[str, object] = {
         **(_identity(settlement.record) if settlement.record else {}),
         "messageId": settlement.message_id,

@@ -64,7 +64,7 @@ def protected_until(store: MetadataStore, ledger_ids: Iterable[LedgerId]) -> Map
     return {each.ledger_id: each.until_ms for each in _read(store, chosen)}
 
 
-def spoken(until_ms: int) -> str:
+def describe_end(until_ms: int) -> str:
     """The end of a protection, for people."""
     if until_ms >= UNKNOWN_END:
         return "an operator ends it"

@@ -125,7 +125,7 @@ class InflightEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The switches that all sidecars of a cluster share; ``rate_per_second`` None means no limit."""
+    """Pause and rate, which all sidecars of a cluster share; ``rate_per_second`` None means no limit."""
 
     paused: bool = False
     paused_reason: str | None = None

@@ -44,7 +44,7 @@ GUARD = Guard("/owner", NodeVersion(5))
 NOT_REFERENCED = Unreferenced((GUARD,))
 CONTEXT = OffloadContext(1, 2, "aws-s3", {"bucket": "b"})
 POLICY = Policy(
-    open_min_age_ms=3_600_000, unlinked_min_age_ms=1_800_000, in_use_settle_ms=600_000, bookkeeper_exclusive=True
+    open_min_age_ms=3_600_000, unlinked_min_age_ms=1_800_000, in_use_wait_ms=600_000, bookkeeper_exclusive=True
 )
 
 CLAIMS: dict[LedgerComponent, Claim] = {

@@ -16,9 +16,9 @@ from pulsar_sidecar.ledger_deletion.second_phase.batch_result import BatchReport
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.delete import LedgerDeleter
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
-from pulsar_sidecar.ledger_deletion.second_phase.processor import Settler
+from pulsar_sidecar.ledger_deletion.second_phase.processor import PendingDeletionProcessor
 from pulsar_sidecar.ledger_deletion.second_phase.publish import Publishers
-from pulsar_sidecar.ledger_deletion.second_phase.rate_limit import Pacer
+from pulsar_sidecar.ledger_deletion.second_phase.rate_limit import RateLimiter
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import OperationState
 from pulsar_sidecar.ledger_deletion.steps import GoOn, Step, Steps
@@ -34,7 +34,7 @@ from pulsar_sidecar.model.names import TopicName
 from tests.fakes.world import World
 
 POLICY = Policy(
-    open_min_age_ms=3_600_000, unlinked_min_age_ms=3_600_000, in_use_settle_ms=600_000, bookkeeper_exclusive=True
+    open_min_age_ms=3_600_000, unlinked_min_age_ms=3_600_000, in_use_wait_ms=600_000, bookkeeper_exclusive=True
 )
 RETRY_POLICY = RetryPolicy(reconsume_later_ms=600_000, max_redeliver_count=10)
 METRICS = DeletionMetrics("local")
@@ -126,7 +126,7 @@ class Sidecar:
         self._operation_ids = list(operation_ids)
         self._pending: PendingDeletions | None = None
         self._publishers: dict[DeletionTopic, Publisher] = {}
-        self._settler: Settler | None = None
+        self._processor: PendingDeletionProcessor | None = None
 
     # --- first phase -------------------------------------------------------------------------------------------------
 
@@ -172,9 +172,9 @@ class Sidecar:
 
     # --- second phase ------------------------------------------------------------------------------------------------
 
-    def settler(self) -> Settler:
-        if self._settler is None:
-            self._settler = Settler(
+    def processor(self) -> PendingDeletionProcessor:
+        if self._processor is None:
+            self._processor = PendingDeletionProcessor(
                 sidecar=self.name,
                 clock=self.world.clock,
                 deleter=LedgerDeleter(self.store, self.direct, self.warnings.append),
@@ -189,10 +189,12 @@ class Sidecar:
                 retry_policy=self.retry_policy,
                 metrics=METRICS,
                 steps=self.steps,
-                pacer=Pacer(self.world.clock, self.stop, lambda: self.rate_per_second, lambda: self.paused),
+                rate_limiter=RateLimiter(
+                    self.world.clock, self.stop, lambda: self.rate_per_second, lambda: self.paused
+                ),
                 warn=self.warnings.append,
             )
-        return self._settler
+        return self._processor
 
     def _publisher(self, topic: DeletionTopic) -> Publisher:
         if topic not in self._publishers:
@@ -204,11 +206,11 @@ class Sidecar:
             self._pending = self.topics.pending()
         return self._pending
 
-    def settle(self) -> BatchReport | None:
+    def process(self) -> BatchReport | None:
         """One batch, if there is one now."""
-        settler, pending = self.settler(), self.pending()
+        processor, pending = self.processor(), self.pending()
         deliveries = pending.receive()
-        return settler.settle(pending, deliveries) if deliveries else None
+        return processor.process(pending, deliveries) if deliveries else None
 
     def reopen(self) -> None:
         """What the worker loop does after an error: the consumer starts afresh."""
@@ -220,7 +222,7 @@ class Sidecar:
         """After they broke: new ones are made when they are needed."""
         self._pending = None
         self._publishers = {}
-        self._settler = None
+        self._processor = None
 
     # --- both, until there is nothing left to do ---------------------------------------------------------------------
 
@@ -239,7 +241,7 @@ class Sidecar:
         except SidecarError as error:
             self.warnings.append(f"topic-deletions: {error}")
         try:
-            self.settle()
+            self.process()
         except SidecarError as error:
             self.warnings.append(f"worker: {error}")
             self.reopen()

@@ -1,9 +1,9 @@
-"""The switches that all sidecars share, and the register of who is there."""
+"""Pause and rate, which all sidecars share, and the registry of sidecars."""
 
 import json
 
 import pytest
-from pulsar_sidecar.ledger_deletion.control import CONTROL, INSTANCES, ControlPanel, Register
+from pulsar_sidecar.ledger_deletion.control import CONTROL, INSTANCES, ServiceControl, SidecarRegistry
 from pulsar_sidecar.ledger_deletion.service import Control, SidecarInstance
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, OutcomeUnknownError, TemporaryError
 
@@ -17,15 +17,15 @@ def store() -> FakeMetadataStore:
     return FakeMetadataStore()
 
 
-# --- switches ----------------------------------------------------------------------------------------------------
+# --- pause and rate -------------------------------------------------------------------------------------------------
 
 
 def test_without_a_node_everything_runs(store: FakeMetadataStore) -> None:
-    assert ControlPanel(store).read() == Control()
+    assert ServiceControl(store).read() == Control()
 
 
-def test_every_sidecar_sees_the_same_switches(store: FakeMetadataStore) -> None:
-    one, two = ControlPanel(store), ControlPanel(store.other_session())
+def test_every_sidecar_sees_the_same_control(store: FakeMetadataStore) -> None:
+    one, two = ServiceControl(store), ServiceControl(store.other_session())
     assert one.pause("maintenance") == Control(paused=True, paused_reason="maintenance")
     assert two.limit_rate(2.5) == Control(paused=True, paused_reason="maintenance", rate_per_second=2.5)
     assert one.read() == two.read()
@@ -34,33 +34,33 @@ def test_every_sidecar_sees_the_same_switches(store: FakeMetadataStore) -> None:
 
 
 def test_a_change_in_between_is_not_overwritten(store: FakeMetadataStore) -> None:
-    other = ControlPanel(store.other_session())
+    other = ServiceControl(store.other_session())
     store.before("create", lambda: other.limit_rate(7.0) and None)
-    assert ControlPanel(store).pause("now") == Control(True, "now", 7.0)
+    assert ServiceControl(store).pause("now") == Control(True, "now", 7.0)
     store.before("write", lambda: other.limit_rate(8.0) and None)
-    assert ControlPanel(store).resume() == Control(rate_per_second=8.0)
+    assert ServiceControl(store).resume() == Control(rate_per_second=8.0)
 
 
 def test_a_node_that_vanishes_in_between_is_made_again(store: FakeMetadataStore) -> None:
-    panel = ControlPanel(store)
-    panel.pause("x")
+    control = ServiceControl(store)
+    control.pause("x")
     store.before("write", lambda: store.remove(CONTROL))
-    assert panel.limit_rate(3) == Control(rate_per_second=3)
+    assert control.limit_rate(3) == Control(rate_per_second=3)
 
 
 def test_others_that_never_stop_are_a_temporary_failure(store: FakeMetadataStore) -> None:
-    other = ControlPanel(store.other_session())
+    other = ServiceControl(store.other_session())
     other.pause("x")
     store.before("write", lambda: other.limit_rate(7.0) and None, times=-1)
     with pytest.raises(TemporaryError, match="again"):
-        ControlPanel(store).resume()
+        ServiceControl(store).resume()
 
 
 def test_a_lost_answer_is_passed_on(store: FakeMetadataStore) -> None:
     store.lose_answer_next("create", applied=True)
     with pytest.raises(OutcomeUnknownError):
-        ControlPanel(store).pause("x")
-    assert ControlPanel(store).read().paused
+        ServiceControl(store).pause("x")
+    assert ServiceControl(store).read().paused
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_lost_answer_is_passed_on(store: FakeMetadataStore) -> None:
 )
 def test_a_rate_that_is_none_is_refused_and_changes_nothing(store: FakeMetadataStore, rate: float) -> None:
     with pytest.raises(InvalidInputError):
-        ControlPanel(store).limit_rate(rate)
+        ServiceControl(store).limit_rate(rate)
     assert store.peek(CONTROL) is None
 
 
@@ -94,78 +94,78 @@ GOOD = {"paused": False, "pausedReason": None, "ratePerSecond": None}
     ],
     ids=lambda document: repr(document)[-60:],
 )
-def test_switches_that_cannot_be_read_mean_paused(store: FakeMetadataStore, document: object) -> None:
+def test_a_control_that_cannot_be_read_mean_paused(store: FakeMetadataStore, document: object) -> None:
     store.put(CONTROL, json.dumps(document).encode())
-    control = ControlPanel(store).read()
+    control = ServiceControl(store).read()
     assert control.paused
     assert CONTROL in (control.paused_reason or "")
     assert control.rate_per_second is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[" * 100_000])
-def test_bytes_that_are_no_switches_mean_paused_until_resumed(store: FakeMetadataStore, data: bytes) -> None:
+def test_bytes_that_are_no_control_mean_paused_until_resumed(store: FakeMetadataStore, data: bytes) -> None:
     store.put(CONTROL, data)
-    panel = ControlPanel(store)
-    assert panel.read().paused
-    assert panel.resume() == Control() == panel.read()
+    control = ServiceControl(store)
+    assert control.read().paused
+    assert control.resume() == Control() == control.read()
 
 
-# --- register ----------------------------------------------------------------------------------------------------
+# --- registry ----------------------------------------------------------------------------------------------------
 
 
 def test_who_is_there_is_seen_by_all(store: FakeMetadataStore) -> None:
     second = SidecarInstance("sidecar-2", "http://127.0.0.1:8751", None, 6)
-    Register(store, OWN).keep()
-    other = Register(store.other_session(), second)
+    SidecarRegistry(store, OWN).keep()
+    other = SidecarRegistry(store.other_session(), second)
     other.keep()
     assert other.instances() == (OWN, second)
 
 
 def test_a_session_that_ends_takes_the_registration_along_and_it_is_renewed(store: FakeMetadataStore) -> None:
-    register = Register(store, OWN)
-    register.keep()
-    register.keep()
+    registry = SidecarRegistry(store, OWN)
+    registry.keep()
+    registry.keep()
     store.end_session()
-    assert register.instances() == ()
-    register.keep()
-    assert register.instances() == (OWN,)
+    assert registry.instances() == ()
+    registry.keep()
+    assert registry.instances() == (OWN,)
 
 
 def test_another_sidecar_of_the_same_name_is_a_conflict(store: FakeMetadataStore) -> None:
-    Register(store, OWN).keep()
+    SidecarRegistry(store, OWN).keep()
     twin = SidecarInstance(OWN.name, OWN.advertised_url, OWN.broker_url, OWN.started_ms + 1)
     with pytest.raises(ConflictError, match="instanceName"):
-        Register(store.other_session(), twin).keep()
+        SidecarRegistry(store.other_session(), twin).keep()
 
 
 def test_a_registration_made_in_between_is_looked_at_next_time(store: FakeMetadataStore) -> None:
     other = store.other_session()
     twin = SidecarInstance(OWN.name, "http://10.0.0.1:8750", None, 9)
-    store.before("create", lambda: Register(other, twin).keep())
-    register = Register(store, OWN)
-    register.keep()
+    store.before("create", lambda: SidecarRegistry(other, twin).keep())
+    registry = SidecarRegistry(store, OWN)
+    registry.keep()
     with pytest.raises(ConflictError):
-        register.keep()
+        registry.keep()
 
 
 def test_leaving(store: FakeMetadataStore) -> None:
-    register = Register(store, OWN)
-    register.keep()
-    register.withdraw()
-    register.withdraw()
-    assert register.instances() == ()
+    registry = SidecarRegistry(store, OWN)
+    registry.keep()
+    registry.withdraw()
+    registry.withdraw()
+    assert registry.instances() == ()
 
 
 def test_one_that_leaves_while_the_list_is_read_is_left_out(store: FakeMetadataStore) -> None:
-    Register(store, OWN).keep()
+    SidecarRegistry(store, OWN).keep()
     store.before("read_many", lambda: store.remove(f"{INSTANCES}/{OWN.name}"))
-    assert Register(store, OWN).instances() == ()
+    assert SidecarRegistry(store, OWN).instances() == ()
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"7", b"\xff"])
 def test_a_registration_of_another_version_harms_nobody(store: FakeMetadataStore, data: bytes) -> None:
     store.put(f"{INSTANCES}/strange", data)
-    Register(store, OWN).keep()
-    found = Register(store, OWN).instances()
+    SidecarRegistry(store, OWN).keep()
+    found = SidecarRegistry(store, OWN).instances()
     assert OWN in found
     assert [instance.broker_url for instance in found if instance != OWN] == [None]

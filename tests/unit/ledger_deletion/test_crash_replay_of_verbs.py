@@ -80,7 +80,7 @@ def test_an_undelete_brings_the_ledger_back_once(point: int) -> None:
     # Wherever it died, what is back is protected.
     send(world, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, orphan))
     second = Sidecar(world, name="sidecar-2")
-    second.settle()
+    second.process()
     assert orphan in world.ledgers()
     second.work()
     assert orphan not in world.ledgers()

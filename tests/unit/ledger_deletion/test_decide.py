@@ -1,4 +1,4 @@
-"""The judgement: a table of every kind against everything that may be true of it."""
+"""The decision: a table of every kind against everything that may be true of it."""
 
 from dataclasses import replace
 

@@ -175,7 +175,7 @@ def test_a_broker_still_at_work_after_a_refusal_leaves_no_orphan() -> None:
     world.admin.hooks.fail_next("delete_topic", REFUSAL)
     world.clock.advance_ms(60_000)
     assert sidecar.drive() is OperationState.REFUSED
-    sidecar.settle()
+    sidecar.process()
     world.trim(topic, 3, dies_between=True)
     sidecar.work()
     assert world.violations == []

@@ -1,4 +1,4 @@
-"""What is read before a judgement, in which order, and what stops it."""
+"""What is read before a evaluation, in which order, and what stops it."""
 
 from dataclasses import replace
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pulsar_sidecar.ledger_deletion.outcomes import (
     MAX_MESSAGE_BYTES,
     KeptLedger,
-    Settlement,
+    RecordOutcome,
     _messages,
     judged_messages,
     kept_ledgers,
@@ -72,8 +72,8 @@ def test_a_judgement_of_an_offloaded_copy_keeps_no_bytes() -> None:
 )
 def test_a_settlement_says_from_which_reads(references: object, reads: dict[str, object]) -> None:
     case = facts(references=references, owner=view(), ledger=None)  # type: ignore[arg-type]
-    settlement = Settlement("kept", "already-gone", "there is no such ledger", "1:2:0", record(), case)
-    (payload,) = settled_messages("s", 5, [settlement])
+    outcome = RecordOutcome("kept", "already-gone", "there is no such ledger", "1:2:0", record(), case)
+    (payload,) = settled_messages("s", 5, [outcome])
     (entry,) = json.loads(payload)["entries"]
     assert entry["reads"] == {"atMs": case.now_ms, "owner": "broker-1:8080"} | reads
     assert entry["decision"] == "kept"
@@ -83,8 +83,8 @@ def test_a_settlement_says_from_which_reads(references: object, reads: dict[str,
 
 
 def test_a_rejected_message_has_no_record_and_its_detail_is_cut() -> None:
-    settlement = Settlement("rejected", "malformed", "\ud800" * 10_000, "1:2:0", None, conditional=False)
-    (payload,) = settled_messages("s", 5, [settlement])
+    outcome = RecordOutcome("rejected", "malformed", "\ud800" * 10_000, "1:2:0", None, conditional=False)
+    (payload,) = settled_messages("s", 5, [outcome])
     (entry,) = json.loads(payload)["entries"]
     assert entry == {
         "messageId": "1:2:0",
@@ -101,12 +101,12 @@ def test_nothing_to_say_is_no_message() -> None:
 
 
 def test_a_big_batch_becomes_several_messages_of_bounded_size() -> None:
-    settlements = [Settlement("kept", "x", "d" * 400, f"1:{number}:0", record()) for number in range(3_000)]
-    payloads = settled_messages("s", 5, settlements)
+    outcomes = [RecordOutcome("kept", "x", "d" * 400, f"1:{number}:0", record()) for number in range(3_000)]
+    payloads = settled_messages("s", 5, outcomes)
     assert len(payloads) > 1
     assert all(len(payload) < MAX_MESSAGE_BYTES + 1_000 for payload in payloads)
     ids = [entry["messageId"] for payload in payloads for entry in json.loads(payload)["entries"]]
-    assert ids == [settlement.message_id for settlement in settlements]
+    assert ids == [outcome.message_id for outcome in outcomes]
 
 
 def test_a_note_is_a_message_of_its_own_kind() -> None:
@@ -165,20 +165,20 @@ def test_no_bytes_break_the_reader(payload: bytes) -> None:
 
 def test_a_settled_message_to_the_byte() -> None:
     """Others read the topic too, and its form is fixed."""
-    (payload,) = settled_messages("s", 5, [Settlement("kept", "x", "why", "1:2:0", record(), conditional=False)])
+    (payload,) = settled_messages("s", 5, [RecordOutcome("kept", "x", "why", "1:2:0", record(), conditional=False)])
     assert payload == (
         b'{"step":"settled","sidecar":"s","atMs":5,"entries":[{"ledgerId":7,'
         b'"topicName":"persistent://public/default/orders","ledgerComponent":"MANAGED_LEDGER","ledgerType":"LEDGER",'
         b'"messageId":"1:2:0","decision":"kept","reason":"x","detail":"why","conditional":false}]}'
     )
-    (payload,) = settled_messages("s", 5, [Settlement("rejected", "x", "why", "1:2:0", None)])
+    (payload,) = settled_messages("s", 5, [RecordOutcome("rejected", "x", "why", "1:2:0", None)])
     assert json.loads(payload)["entries"] == [
         {"messageId": "1:2:0", "decision": "rejected", "reason": "x", "detail": "why"}
     ]
 
 
 def test_a_text_that_is_not_valid_unicode_is_kept_escaped() -> None:
-    (payload,) = settled_messages("s", 5, [Settlement("rejected", "x", "\ud800", "1:2:0", None)])
+    (payload,) = settled_messages("s", 5, [RecordOutcome("rejected", "x", "\ud800", "1:2:0", None)])
     assert payload == (
         b'{"step":"settled","sidecar":"s","atMs":5,"entries":[{"messageId":"1:2:0","decision":"rejected",'
         b'"reason":"x","detail":"\\ud800"}]}'
@@ -208,9 +208,9 @@ def test_a_ledger_comes_back_where_it_was(root: str) -> None:
 
 
 def test_a_settled_record_names_the_version_it_was_marked_at() -> None:
-    (payload,) = settled_messages("s", 5, [Settlement("kept", "x", "why", "1:2:0", record(marked_version=0))])
+    (payload,) = settled_messages("s", 5, [RecordOutcome("kept", "x", "why", "1:2:0", record(marked_version=0))])
     assert json.loads(payload)["entries"][0]["markedVersion"] == 0
-    (payload,) = settled_messages("s", 5, [Settlement("kept", "x", "why", "1:2:0", record())])
+    (payload,) = settled_messages("s", 5, [RecordOutcome("kept", "x", "why", "1:2:0", record())])
     assert "markedVersion" not in json.loads(payload)["entries"][0]
 
 

@@ -88,7 +88,7 @@ def test_an_orphan_is_deleted_after_its_bytes_are_kept(world: World, topic: Topi
     kept_first: list[object] = []
     world.store.before("delete_many", lambda: kept_first.extend(judged(world)))
     send(world, about(topic, ledger_id))
-    report = Sidecar(world).settle()
+    report = Sidecar(world).process()
     assert report is not None
     assert (report.received, report.deleted, report.postponed) == (1, 1, 0)
     assert report.mean_length_bytes == 1000
@@ -112,7 +112,7 @@ def test_a_hundred_at_once_of_several_kinds_and_fates(world: World, topic: Topic
 def test_two_records_of_one_ledger_in_a_batch_make_one_deletion(world: World, topic: TopicName) -> None:
     ledger_id = orphan(world, topic)
     send(world, *[about(topic, ledger_id)] * 5)
-    Sidecar(world).settle()
+    Sidecar(world).process()
     assert sorted(ends(world, ledger_id)) == [DELETED, *[GONE] * 4]
     assert len(judged(world)) == 1
     assert waiting(world) == 0
@@ -135,8 +135,8 @@ def test_two_sidecars_with_the_same_record_delete_once(world: World, topic: Topi
     other = Sidecar(world, name="sidecar-2", store=world.store.other_session())
     send(world, about(topic, ledger_id), about(topic, ledger_id))
     world.topics.max_messages = 1
-    world.store.before("delete_many", lambda: other.settle() and None)
-    Sidecar(world).settle()
+    world.store.before("delete_many", lambda: other.process() and None)
+    Sidecar(world).process()
     assert sorted(ends(world, ledger_id)) == [DELETED, GONE]
     assert waiting(world) == 0
 
@@ -153,7 +153,7 @@ def test_a_reference_that_appears_before_the_deletion_saves_the_ledger(world: Wo
 
     world.store.before("delete_many", link)
     send(world, about(topic, ledger_id, unreferenced=True))
-    Sidecar(world).settle()
+    Sidecar(world).process()
     assert ends(world, ledger_id) == [("kept", "ledger-still-in-use")]
     assert ledger_id in world.ledgers()
 
@@ -162,7 +162,7 @@ def test_a_change_that_does_not_matter_is_judged_again_and_goes_on(world: World,
     ledger_id = orphan(world, topic)
     world.store.before("delete_many", lambda: world.rollover(topic) and None, times=2)
     send(world, about(topic, ledger_id))
-    Sidecar(world).settle()
+    Sidecar(world).process()
     assert ends(world, ledger_id) == [DELETED]
     assert len(judged(world)) == 3
 
@@ -172,7 +172,7 @@ def test_a_node_that_changes_all_the_time_goes_to_the_retry_topic(world: World, 
     world.store.before("delete_many", lambda: world.rollover(topic) and None, times=3)
     send(world, about(topic, ledger_id))
     sidecar = Sidecar(world)
-    sidecar.settle()
+    sidecar.process()
     (message,) = world.topics.waiting(RETRY)
     assert message.properties[RECONSUMETIMES] == "1"
     assert settled(world)[-1]["reason"] == Reason.CHANGED_MEANWHILE.value
@@ -190,7 +190,7 @@ def test_the_ledger_itself_changing_is_a_conflict_too(world: World, topic: Topic
 
     world.store.before("delete_many", replace_it)
     send(world, about(topic, ledger_id))
-    Sidecar(world).settle()
+    Sidecar(world).process()
     assert ends(world, ledger_id) == [("kept", "metadata-mismatch")]
     assert ledger_id in world.ledgers()
 
@@ -200,7 +200,7 @@ def test_a_lost_answer_to_a_deletion_is_read_again(world: World, topic: TopicNam
     ledger_id = orphan(world, topic)
     world.store.lose_answer_next("delete_many", applied=applied)
     send(world, about(topic, ledger_id))
-    Sidecar(world).settle()
+    Sidecar(world).process()
     assert ends(world, ledger_id) == [GONE if applied else DELETED]
     assert ledger_id not in world.ledgers()
     assert waiting(world) == 0
@@ -229,7 +229,7 @@ def test_bookkeeper_is_asked_only_where_the_store_takes_no_deletion(world: World
     world.store.fail_next("delete_many", TemporaryError("no permission"), times=-1)
     bookies = Bookies(world)
     send(world, about(topic, ledger_id))
-    Sidecar(world, direct=bookies).settle()
+    Sidecar(world, direct=bookies).process()
     assert bookies.deleted == [ledger_id]
     (line,) = settled(world)
     assert (line["decision"], line["conditional"]) == ("deleted", False)
@@ -242,7 +242,7 @@ def test_a_lost_answer_is_no_reason_to_do_without_guards(world: World, topic: To
         world.store.fail_next("delete_many", OutcomeUnknownError("lost"))
     bookies = Bookies(world)
     send(world, about(topic, ledger_id))
-    Sidecar(world, direct=bookies).settle()
+    Sidecar(world, direct=bookies).process()
     assert bookies.deleted == []
     assert "conditional" not in settled(world)[-1]
 
@@ -252,7 +252,7 @@ def test_a_conflict_never_leads_to_an_unconditional_deletion(world: World, topic
     world.store.before("delete_many", lambda: world.rollover(topic) and None, times=-1)
     bookies = Bookies(world)
     send(world, about(topic, ledger_id))
-    Sidecar(world, direct=bookies).settle()
+    Sidecar(world, direct=bookies).process()
     assert bookies.deleted == []
 
 
@@ -261,7 +261,7 @@ def test_bookies_that_fail_as_well_leave_it_for_later(world: World, topic: Topic
     world.store.fail_next("delete_many", TemporaryError("no permission"), times=3)
     send(world, about(topic, ledger_id))
     sidecar = Sidecar(world, direct=Bookies(world, TemporaryError("500")))
-    sidecar.settle()
+    sidecar.process()
     assert ledger_id in world.ledgers()
     sidecar.work()
     check(world)
@@ -276,7 +276,7 @@ def test_a_malformed_message_ends_with_its_reason_and_alone(world: World, topic:
     world.topics.put(PENDING, b"\xff\x00 no record")
     world.topics.put(PENDING, b'{"ledgerId":7}')
     send(world, about(topic, ledger_id))
-    Sidecar(world).settle()
+    Sidecar(world).process()
     rejected = [line for line in settled(world) if line["decision"] == "rejected"]
     assert [line["reason"] for line in rejected] == ["malformed", "malformed"]
     assert ends(world, ledger_id) == [DELETED]
@@ -290,7 +290,7 @@ def test_a_ledger_that_claims_an_impossible_owner_holds_up_no_other(world: World
     bad = replace(about(topic, poison), component=LedgerComponent.DELAYED_INDEX_BUCKET)
     send(world, about(topic, ids[0]), bad, *(about(topic, ledger_id) for ledger_id in ids[1:]))
     sidecar = Sidecar(world)
-    sidecar.settle()
+    sidecar.process()
     assert all(ends(world, ledger_id) == [DELETED] for ledger_id in ids)
     sidecar.work()
     assert dead(world) == {(poison, "LEDGER")}
@@ -318,7 +318,7 @@ def test_too_young_waits_just_long_enough(world: World, topic: TopicName) -> Non
     ledger_id = orphan(world, topic, state=LedgerState.OPEN, age_ms=1_000)
     send(world, about(topic, ledger_id))
     sidecar = Sidecar(world)
-    sidecar.settle()
+    sidecar.process()
     (message,) = world.topics.waiting(RETRY)
     assert message.deliver_at_ms == world.clock.now_ms() + 3_599_000
     sidecar.work()
@@ -331,7 +331,7 @@ def test_while_its_operation_runs_a_record_waits_without_counting(world: World, 
     sidecar = Sidecar(world)
     assert sidecar.delete_topic(topic) is OperationState.RUNNING
     for _ in range(50):
-        sidecar.settle()
+        sidecar.process()
         world.clock.advance_ms(60_000)
     assert world.topics.messages(RETRY) == []
     assert settled(world) == []
@@ -347,7 +347,7 @@ def test_facts_that_cannot_be_gathered_postpone_the_batch(world: World, topic: T
     send(world, about(topic, ledger_id))
     world.store.fail_next(call, TemporaryError("no session"))  # type: ignore[arg-type]
     sidecar = Sidecar(world)
-    report = sidecar.settle()
+    report = sidecar.process()
     assert report is not None
     assert report.postponed == 1
     assert settled(world) == []
@@ -362,7 +362,7 @@ def test_a_broker_that_does_not_answer_postpones_the_batch(world: World, topic: 
     send(world, about(topic, ledger_id))
     world.owners.hooks.fail_next("views", TemporaryError("broker-2 does not answer"))
     sidecar = Sidecar(world)
-    sidecar.settle()
+    sidecar.process()
     assert ledger_id in world.ledgers()
     sidecar.work()
     check(world)
@@ -373,7 +373,7 @@ def test_a_plain_record_that_is_seen_too_early_is_not_lost(world: World, topic: 
     ledger_id = world.listed(topic)[0]
     send(world, about(topic, ledger_id))
     sidecar = Sidecar(world)
-    sidecar.settle()
+    sidecar.process()
     assert waiting(world) == 1
     world.trim(topic, 1, dies_between=True)
     sidecar.work()
@@ -397,7 +397,7 @@ def test_a_marked_version_waits_for_the_list_however_long_it_takes(world: World,
     send(world, about(topic, ledger_id, marked_version=version))
     sidecar = Sidecar(world)
     for _ in range(5):
-        sidecar.settle()
+        sidecar.process()
         world.clock.advance_ms(600_000)
     assert endings(world) == {}
     world.trim(topic, 1, dies_between=True)
@@ -427,7 +427,7 @@ def test_a_batch_gathers_once_whatever_the_rate(world: World, topic: TopicName, 
     send(world, *(about(topic, ledger_id) for ledger_id in [*orphans, *range(90_000, 90_030)]))
     world.topics.max_messages = 100
     began_ms = world.clock.now_ms()
-    Sidecar(world, rate_per_second=rate).settle()
+    Sidecar(world, rate_per_second=rate).process()
     assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
     assert world.owners.hooks.journal.count("views") == 1
     assert len(judged(world)) == 70
@@ -446,7 +446,7 @@ def test_facts_are_gathered_again_when_they_are_too_old_to_act_on(world: World, 
         world.owners.views = lambda topics: {topic: reading}  # type: ignore[method-assign, assignment]
 
     world.store.before("delete_many", take_long, path=ledger_path(orphans[2]))
-    Sidecar(world).settle()
+    Sidecar(world).process()
     # The third had been sent when its facts became old; the next ones were judged again.
     deleted = [ledger_id for ledger_id in orphans if ends(world, ledger_id) == [DELETED]]
     assert deleted == [*orphans[:4], orphans[5]]
@@ -461,7 +461,7 @@ def test_facts_are_never_older_than_ten_seconds_at_any_rate(world: World, topic:
     ages: list[float] = []
     world.store.before("now_ms", lambda: gathered.append(world.clock.monotonic_seconds()), times=-1)
     world.store.before("delete_many", lambda: ages.append(world.clock.monotonic_seconds() - gathered[-1]), times=-1)
-    Sidecar(world, rate_per_second=rate).settle()
+    Sidecar(world, rate_per_second=rate).process()
     assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
     assert max(ages) <= 10
     # Once for what the rate lets through in ten seconds, and not more often.
@@ -479,7 +479,7 @@ def test_facts_that_take_too_long_to_gather_are_gathered_for_fewer(world: World,
         return answer(topics)
 
     world.owners.views = slowly  # type: ignore[method-assign]
-    report = Sidecar(world).settle()
+    report = Sidecar(world).process()
     assert report is not None
     assert report.deleted == 8
 
@@ -489,7 +489,7 @@ def test_facts_that_always_take_too_long_postpone_the_batch(world: World, topic:
     send(world, *(about(topic, ledger_id) for ledger_id in orphans))
     world.store.before("now_ms", lambda: world.clock.advance_ms(11_000), times=6)
     sidecar = Sidecar(world)
-    report = sidecar.settle()
+    report = sidecar.process()
     assert report is not None
     assert (report.deleted, report.postponed) == (0, 5)
     assert sidecar.warnings == ["5 records are postponed: the facts of the first were too old before its turn"]
@@ -505,7 +505,7 @@ def test_an_offloaded_copy_is_not_deleted_on_old_facts_either(world: World, topi
     copy = replace(about(topic, 77), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
     send(world, about(topic, ledger_id), copy)
     world.store.before("delete_many", lambda: world.clock.advance_ms(10_001), path=ledger_path(ledger_id))
-    Sidecar(world).settle()
+    Sidecar(world).process()
     assert endings(world)[77, "OFFLOAD_LEDGER"] == [DELETED]
     assert world.owners.hooks.journal.count("views") == 2
 
@@ -516,7 +516,7 @@ def test_what_is_not_begun_when_the_sidecar_stops_comes_again(world: World, topi
     stop = threading.Event()
     sidecar = Sidecar(world, stop=stop)
     world.store.before("delete_many", stop.set, path=ledger_path(orphans[3]))
-    report = sidecar.settle()
+    report = sidecar.process()
     assert report is not None
     assert (report.deleted, report.postponed) == (4, 0)
     restarted(world).work()
@@ -532,7 +532,7 @@ def test_what_is_not_begun_when_deletion_is_paused_is_postponed(
     send(world, *(about(topic, ledger_id) for ledger_id in orphans))
     sidecar = Sidecar(world, rate_per_second=rate)
     world.store.before("delete_many", lambda: setattr(sidecar, "paused", True), path=ledger_path(orphans[3]))
-    report = sidecar.settle()
+    report = sidecar.process()
     assert report is not None
     assert (report.deleted, report.postponed) == (4, 6)
     assert sidecar.warnings == ["6 records are postponed: deletion is paused"]
@@ -547,7 +547,7 @@ def test_a_batch_that_comes_when_deletion_is_paused_is_postponed(world: World, t
     send(world, about(topic, ledger_id))
     sidecar = Sidecar(world)
     sidecar.paused = True
-    report = sidecar.settle()
+    report = sidecar.process()
     assert report is not None
     assert (report.deleted, report.postponed) == (0, 1)
 
@@ -556,7 +556,7 @@ def test_the_rate_is_not_spent_on_facts_that_are_too_old(world: World, topic: To
     orphans = [orphan(world, topic) for _ in range(10)]
     send(world, *(about(topic, ledger_id) for ledger_id in orphans))
     world.store.before("delete_many", lambda: world.clock.advance_ms(10_001), path=ledger_path(orphans[0]))
-    Sidecar(world, rate_per_second=1.0).settle()
+    Sidecar(world, rate_per_second=1.0).process()
     assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
     assert world.clock.monotonic_seconds() <= 20
 
@@ -569,9 +569,9 @@ def test_a_judgement_that_is_not_kept_deletes_nothing(world: World, topic: Topic
     ledger_id = orphan(world, topic)
     send(world, about(topic, ledger_id))
     sidecar = Sidecar(world)
-    sidecar.settler()
+    sidecar.processor()
     world.topics.lose_receipts_next(stored=stored)
-    sidecar.settle()
+    sidecar.process()
     assert ledger_id in world.ledgers()
     assert waiting(world) == 1
     sidecar.work()
@@ -585,7 +585,7 @@ def test_an_outcome_that_is_not_kept_is_not_acknowledged(world: World, topic: To
     send(world, about(topic, ledger_id))
     sidecar = Sidecar(world)
     world.store.before("delete_many", lambda: world.topics.lose_receipts_next(stored=stored))
-    sidecar.settle()
+    sidecar.process()
     assert waiting(world) == 1
     sidecar.work()
     check(world)
@@ -599,9 +599,9 @@ def test_a_copy_for_the_retry_topic_without_receipt_keeps_the_original(
     ledger_id = orphan(world, topic, state=LedgerState.OPEN, age_ms=0)
     send(world, about(topic, ledger_id))
     sidecar = Sidecar(world)
-    sidecar.settler()
+    sidecar.processor()
     world.topics.lose_receipts_next(stored=stored)
-    sidecar.settle()
+    sidecar.process()
     assert len(world.topics.waiting(PENDING)) == 1
     assert len(world.topics.waiting(RETRY)) == int(stored)
     sidecar.work()
@@ -613,10 +613,10 @@ def test_a_retried_record_is_not_sent_again_for_want_of_an_outcome(world: World,
     ledger_id = orphan(world, topic, state=LedgerState.OPEN, age_ms=0)
     send(world, about(topic, ledger_id))
     sidecar = Sidecar(world)
-    publisher = sidecar.settler()._publishing._publishers.outcome  # type: ignore[attr-defined]
+    publisher = sidecar.processor()._publishing._publishers.outcome  # type: ignore[attr-defined]
     publisher.close()  # from now on the outcome topic takes nothing
     for _ in range(20):
-        sidecar.settle()
+        sidecar.process()
         world.clock.advance_ms(2_000)
     assert world.topics.waiting(PENDING) == []
     assert len(world.topics.messages(RETRY)) == 1
@@ -683,7 +683,7 @@ def test_what_is_only_put_off_is_no_failed_deletion(world: World, topic: TopicNa
     copy = replace(about(topic, 77), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
     send(world, copy, about(topic, young), about(topic, world.listed(topic)[0]))
     before = failed()
-    Sidecar(world).settle()
+    Sidecar(world).process()
     assert len(world.topics.waiting(RETRY)) == 3
     assert failed() == before
 
@@ -694,17 +694,17 @@ def test_every_attempt_that_is_refused_or_not_confirmed_is_a_failed_deletion(wor
     before = failed()
     world.store.before("delete_many", lambda: world.rollover(topic) and None)
     send(world, about(topic, changed))
-    sidecar.settle()
+    sidecar.process()
     assert failed() == before + 1
     world.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=3)
     send(world, about(topic, unanswered))
-    sidecar.settle()
+    sidecar.process()
     assert failed() == before + 4
     context = world.context(77, deleted=False)
     world.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
     world.offloaded.fail_next(TemporaryError("503"))
     send(world, replace(about(topic, 77), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context))
-    sidecar.settle()
+    sidecar.process()
     assert failed() == before + 5
 
 
@@ -719,7 +719,7 @@ def test_auto_recoverys_note_about_a_deleted_ledger_goes_too(world: World, topic
     if lost:
         world.store.lose_answer_next("delete_many", applied=True)
     send(world, about(topic, ledger_id))
-    Sidecar(world).settle()
+    Sidecar(world).process()
     assert ledger_id not in world.ledgers()
     assert world.store.peek(note) is None
 
@@ -729,7 +729,7 @@ def test_a_note_about_a_living_ledger_stays(world: World, topic: TopicName) -> N
     note = under_replication_mark_path(ledger_id)
     world.store.put(note, b"replica")
     send(world, about(topic, ledger_id, unreferenced=True))
-    Sidecar(world).settle()
+    Sidecar(world).process()
     assert world.store.peek(note) is not None
 
 
@@ -740,7 +740,7 @@ def test_a_note_that_cannot_be_removed_is_only_a_warning(world: World, topic: To
     world.store.fail_next("delete", TemporaryError("no session"), path=note)
     send(world, about(topic, ledger_id))
     sidecar = Sidecar(world)
-    sidecar.settle()
+    sidecar.process()
     assert ends(world, ledger_id) == [DELETED]
     assert any(note in warning for warning in sidecar.warnings)
 
@@ -750,30 +750,30 @@ def test_a_note_that_cannot_be_removed_is_only_a_warning(world: World, topic: To
 
 def test_a_direct_deletion_is_judged_kept_and_noted_as_any_other(world: World, topic: TopicName) -> None:
     ledger_id = orphan(world, topic)
-    settlement = Sidecar(world).settler().settle_now(about(topic, ledger_id), "by hand")
-    assert (settlement.decision, settlement.reason) == DELETED
+    outcome = Sidecar(world).processor().process_now(about(topic, ledger_id), "by hand")
+    assert (outcome.decision, outcome.reason) == DELETED
     assert ends(world, ledger_id) == [DELETED]
     assert [entry["messageId"] for entry in judged(world)] == ["by hand"]
 
 
 def test_a_direct_deletion_says_why_it_has_to_wait_and_leaves_no_record(world: World, topic: TopicName) -> None:
-    settler = Sidecar(world).settler()
+    processor = Sidecar(world).processor()
     young = orphan(world, topic, state=LedgerState.OPEN, age_ms=0)
-    assert settler.settle_now(about(topic, young), "by hand").reason == "too-young"
+    assert processor.process_now(about(topic, young), "by hand").reason == "too-young"
     used = world.listed(topic)[0]
-    assert settler.settle_now(about(topic, used, unreferenced=True), "by hand").reason == "ledger-still-in-use"
+    assert processor.process_now(about(topic, used, unreferenced=True), "by hand").reason == "ledger-still-in-use"
     assert waiting(world) == 0
 
 
 def test_a_direct_deletion_that_cannot_be_judged_raises(world: World, topic: TopicName) -> None:
     ledger_id = orphan(world, topic)
-    settler = Sidecar(world).settler()
+    processor = Sidecar(world).processor()
     world.store.fail_next("read_many", TemporaryError("no session"))
     with pytest.raises(TemporaryError):
-        settler.settle_now(about(topic, ledger_id), "by hand")
+        processor.process_now(about(topic, ledger_id), "by hand")
     world.topics.lose_receipts_next(stored=False)
     with pytest.raises(TemporaryError):
-        settler.settle_now(about(topic, ledger_id), "by hand")
+        processor.process_now(about(topic, ledger_id), "by hand")
     assert ledger_id in world.ledgers()
 
 
@@ -805,7 +805,7 @@ def test_forged_records_delete_nothing(world: World, topic: TopicName) -> None:
     send(world, *forged)
     sidecar = Sidecar(world)
     for _ in range(3):
-        sidecar.settle()
+        sidecar.process()
         world.clock.advance_ms(600_000)
     assert world.violations == []
     assert world.ledgers() == before | {foreign, strange, schema}
@@ -827,7 +827,7 @@ def test_a_permanent_error_of_the_storage_is_final_and_kept(world: World, topic:
     context = world.context(70, deleted=False)
     world.offloaded.fail_next(PermanentError("the bucket is not allowed"))
     send(world, replace(about(topic, 70), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context))
-    Sidecar(world).settle()
+    Sidecar(world).process()
     assert endings(world) == {(70, "OFFLOAD_LEDGER"): [("kept", "refused-by-storage")]}
 
 
@@ -835,7 +835,7 @@ def test_a_storage_that_is_not_allowed_yet_keeps_the_record_for_the_operator(wor
     context = world.context(70, deleted=False)
     world.offloaded.fail_next(DisabledError("s3://bucket is not in offloadAllowedLocations"))
     send(world, replace(about(topic, 70), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context))
-    Sidecar(world).settle()
+    Sidecar(world).process()
     assert endings(world) == {}
     (again,) = world.topics.messages(DeletionTopic.RETRY)
     assert "offloadAllowedLocations" in again.properties[REASON]
@@ -847,5 +847,5 @@ def test_a_cursor_that_was_deleted_frees_its_ledger(world: World, topic: TopicNa
     record = replace(about(topic, cursor_ledger), component=LedgerComponent.MANAGED_CURSOR, cursor_name="sub")
     world.store.put(cursor_path(topic.managed_ledger_name, CursorName("sub")), cursor_bytes(None))
     world.topics.put(PENDING, encode_record(record), key=NAME)
-    Sidecar(world).settle()
+    Sidecar(world).process()
     assert ends(world, cursor_ledger) == [DELETED]

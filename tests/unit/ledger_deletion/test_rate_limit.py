@@ -5,27 +5,27 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.second_phase.rate_limit import Pacer
+from pulsar_sidecar.ledger_deletion.second_phase.rate_limit import RateLimiter
 
 from tests.fakes.clock import FakeClock
 
 
-def pacer(clock: FakeClock, rate: float | None) -> Pacer:
-    return Pacer(clock, threading.Event(), lambda: rate, is_paused=lambda: False)
+def rate_limiter(clock: FakeClock, rate: float | None) -> RateLimiter:
+    return RateLimiter(clock, threading.Event(), lambda: rate, is_paused=lambda: False)
 
 
 def test_without_a_rate_everything_goes_at_once() -> None:
     clock = FakeClock()
-    assert list(pacer(clock, None).chunks([1, 2, 3])) == [[1, 2, 3]]
-    assert list(pacer(clock, None).chunks([])) == []
-    assert pacer(clock, None).most_within(10) is None
+    assert list(rate_limiter(clock, None).chunks([1, 2, 3])) == [[1, 2, 3]]
+    assert list(rate_limiter(clock, None).chunks([])) == []
+    assert rate_limiter(clock, None).most_within(10) is None
     assert clock.monotonic_seconds() == 0
 
 
 @given(rate=st.floats(0.05, 1_000), batches=st.lists(st.integers(0, 50), max_size=6))
 def test_never_more_than_the_rate_allows(rate: float, batches: list[int]) -> None:
     clock = FakeClock()
-    one = pacer(clock, rate)
+    one = rate_limiter(clock, rate)
     handed = [(clock.monotonic_seconds(), len(chunk)) for size in batches for chunk in one.chunks(list(range(size)))]
     first = handed[0][0] if handed else 0
     before = 0
@@ -37,7 +37,7 @@ def test_never_more_than_the_rate_allows(rate: float, batches: list[int]) -> Non
 @given(rate=st.floats(0.05, 1_000))
 def test_what_fits_into_some_seconds_is_handed_out_within_them(rate: float) -> None:
     clock = FakeClock()
-    one = pacer(clock, rate)
+    one = rate_limiter(clock, rate)
     most = one.most_within(10)
     assert most is not None
     assert most >= 1
@@ -47,19 +47,19 @@ def test_what_fits_into_some_seconds_is_handed_out_within_them(rate: float) -> N
 
 def test_a_second_holds_as_many_as_the_rate_says() -> None:
     clock = FakeClock()
-    moments = [(clock.monotonic_seconds(), len(chunk)) for chunk in pacer(clock, 10.0).chunks(range(25))]
+    moments = [(clock.monotonic_seconds(), len(chunk)) for chunk in rate_limiter(clock, 10.0).chunks(range(25))]
     assert moments == [(0, 10), (1, 10), (2, 5)]
 
 
 def test_a_slow_rate_hands_out_one_at_a_time() -> None:
     clock = FakeClock()
-    moments = [clock.monotonic_seconds() for _ in pacer(clock, 0.5).chunks(range(3))]
+    moments = [clock.monotonic_seconds() for _ in rate_limiter(clock, 0.5).chunks(range(3))]
     assert moments == [0, 2, 4]
 
 
 def test_a_turn_that_was_waited_for_is_not_waited_for_again() -> None:
     clock = FakeClock()
-    one = pacer(clock, 0.1)
+    one = rate_limiter(clock, 0.1)
     list(one.chunks(range(1)))
     assert one.wait()
     assert clock.monotonic_seconds() == 10
@@ -70,7 +70,7 @@ def test_a_turn_that_was_waited_for_is_not_waited_for_again() -> None:
 
 def test_idle_time_is_not_saved_up() -> None:
     clock = FakeClock()
-    one = pacer(clock, 10.0)
+    one = rate_limiter(clock, 10.0)
     list(one.chunks(range(10)))
     clock.advance_ms(3_600_000)
     started = clock.monotonic_seconds()
@@ -82,7 +82,7 @@ def test_idle_time_is_not_saved_up() -> None:
 def test_a_rate_that_is_lifted_or_raised_counts_from_the_next_chunk(after: float | None) -> None:
     clock = FakeClock()
     rates: list[float | None] = [1.0]
-    one = Pacer(clock, threading.Event(), lambda: rates[-1], is_paused=lambda: False)
+    one = RateLimiter(clock, threading.Event(), lambda: rates[-1], is_paused=lambda: False)
     sizes = []
     for chunk in one.chunks(range(50)):
         sizes.append(len(chunk))
@@ -94,7 +94,7 @@ def test_a_rate_that_is_lifted_or_raised_counts_from_the_next_chunk(after: float
 @pytest.mark.parametrize("rate", [None, 10.0])
 def test_what_waits_when_it_is_stopped_is_not_begun(rate: float | None) -> None:
     clock, stop = FakeClock(), threading.Event()
-    one = Pacer(clock, stop, lambda: rate, is_paused=lambda: False)
+    one = RateLimiter(clock, stop, lambda: rate, is_paused=lambda: False)
     list(one.chunks(range(10)))
     assert one.wait()
     stop.set()
@@ -108,7 +108,7 @@ def test_what_waits_when_it_is_stopped_is_not_begun(rate: float | None) -> None:
 )
 def test_a_rate_that_changes_while_it_is_waited_for_counts(before: float, after: float | None, second: int) -> None:
     clock = FakeClock()
-    one = Pacer(
+    one = RateLimiter(
         clock,
         threading.Event(),
         lambda: before if clock.monotonic_seconds() < 5 else after,
@@ -121,7 +121,7 @@ def test_a_rate_that_changes_while_it_is_waited_for_counts(before: float, after:
 @pytest.mark.parametrize("rate", [10.0, 0.01])
 def test_what_waits_when_deletion_is_paused_is_not_begun(rate: float) -> None:
     clock = FakeClock()
-    one = Pacer(clock, threading.Event(), lambda: rate, is_paused=lambda: clock.monotonic_seconds() >= 2.5)
+    one = RateLimiter(clock, threading.Event(), lambda: rate, is_paused=lambda: clock.monotonic_seconds() >= 2.5)
     assert sum(len(chunk) for chunk in one.chunks(range(100))) == min(30, max(1, int(rate * 3)))
     assert clock.monotonic_seconds() <= 3.5
     assert one.is_paused()

@@ -171,11 +171,11 @@ class Rivals:
 
     def first_works(self) -> None:
         self._quietly(self.first.drive)
-        self._quietly(self.first.settle)
+        self._quietly(self.first.process)
 
     def second_works(self) -> None:
         self._quietly(self.second.drive)
-        self._quietly(self.second.settle)
+        self._quietly(self.second.process)
 
     def second_asks_too(self) -> None:
         self._quietly(lambda: self.second.delete_topic(self.setting.topic, partitioned=self.setting.partitioned))
@@ -184,11 +184,11 @@ class Rivals:
         """It holds a batch and does not work on it yet."""
         self._quietly(lambda: self.held.extend(self.second.pending().receive()))
 
-    def second_settles_what_it_holds(self) -> None:
+    def second_processes_what_it_holds(self) -> None:
         """Late, backwards, and each delivery twice, whoever got it in the meantime."""
         held, self.held = self.held, []
-        settler, pending = self.second.settler(), self.second.pending()
-        self._quietly(lambda: held and settler.settle(pending, [*reversed(held), *held]))
+        processor, pending = self.second.processor(), self.second.pending()
+        self._quietly(lambda: held and processor.process(pending, [*reversed(held), *held]))
 
     def connections_break(self) -> None:
         """Everything that is held is delivered again, to anybody."""
@@ -224,7 +224,7 @@ ACTIONS = (
     "second_works",
     "second_asks_too",
     "second_receives",
-    "second_settles_what_it_holds",
+    "second_processes_what_it_holds",
     "connections_break",
     "first_session_expires",
     "a_second_passes",

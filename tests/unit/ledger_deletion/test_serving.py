@@ -3,8 +3,7 @@
 import pytest
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
-from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration
-from pulsar_sidecar.ledger_deletion.workflow.runtime import World as Ports
+from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError
 

@@ -53,7 +53,7 @@ def deleted(world: World, topic: TopicName, *, state: LedgerState = LedgerState.
     assert node is not None
     world.entries.put(ledger_id, *[b"entry"] * 10)
     send(world, record(topic, ledger_id))
-    Sidecar(world).settle()
+    Sidecar(world).process()
     assert ledger_id not in world.ledgers()
     world.topics.drop_connections()
     return ledger_id, node.data
@@ -87,11 +87,11 @@ def test_what_came_back_is_another_ledger_to_its_old_record(world: World, topic:
     ledger_id = world.ledger(custom, age_ms=10**10)
     born_ms = world.clock.now_ms() - 10**10
     send(world, record(topic, ledger_id, created_ms=born_ms))
-    Sidecar(world).settle()
+    Sidecar(world).process()
     world.topics.drop_connections()
     restore(world, ledger_id, force=True)
     send(world, record(topic, ledger_id, created_ms=born_ms))
-    Sidecar(world).settle()
+    Sidecar(world).process()
     assert endings(world)[ledger_id, "LEDGER"][-1] == ("kept", "id-belongs-to-another-ledger")
     assert ledger_id in world.ledgers()
 
@@ -177,7 +177,7 @@ def test_the_last_of_several_deletions_counts(world: World, topic: TopicName) ->
     assert node is not None
     changed = node.data + b""
     world.store.put(ledger_path(ledger_id), changed, created_ms=0)
-    Sidecar(world).settle()
+    Sidecar(world).process()
     assert restore(world, ledger_id).ledger_id == ledger_id
 
 
@@ -207,16 +207,16 @@ def test_a_second_record_waits_until_the_protection_ends(world: World, topic: To
     restore(world, ledger_id)
     send(world, record(topic, ledger_id), record(topic, ledger_id, unreferenced=True))
     other = Sidecar(world, name="sidecar-2")
-    other.settle()
+    other.process()
     assert ledger_id in world.ledgers()
     lines = [line for line in settled(world) if line["reason"] == "brought-back"]
     assert [line["decision"] for line in lines] == ["retry", "retry"]
     assert "protected until 2023-11-" in str(lines[0]["detail"])
     world.clock.advance_ms(PROTECTION_MS - 1)
-    other.settle()
+    other.process()
     assert ledger_id in world.ledgers()
     world.clock.advance_ms(1)
-    other.settle()
+    other.process()
     assert ledger_id not in world.ledgers()
     assert dead(world) == set()
 
@@ -227,7 +227,7 @@ def test_an_operator_can_end_a_protection(world: World, topic: TopicName) -> Non
     assert end_protection(world.store, ledger_id)
     assert not end_protection(world.store, ledger_id)
     send(world, record(topic, ledger_id))
-    Sidecar(world, name="sidecar-2").settle()
+    Sidecar(world, name="sidecar-2").process()
     assert ledger_id not in world.ledgers()
 
 

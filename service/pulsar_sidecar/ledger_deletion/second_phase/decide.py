@@ -1,4 +1,4 @@
-"""The judgement: pure, total, and the only place that says "delete".
+"""The evaluation: pure, total, and the only place that says "delete".
 
 Invariant: `Delete` and `DeleteOffloaded` are returned only when the ledger is what the record says it is, everything
 that could reference it was read and does not, the live owner does not use it, and it is old enough that nobody can be
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from pulsar_sidecar.ledger_deletion.protect import UNKNOWN_END, spoken
+from pulsar_sidecar.ledger_deletion.protect import UNKNOWN_END, describe_end
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.second_phase.facts import (
     Facts,
@@ -64,12 +64,12 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The waiting times of the judgement, in milliseconds on the store's clock.
+    """The waiting times of the evaluation, in milliseconds on the store's clock.
 
     Attributes:
         open_min_age_ms: an OPEN or IN_RECOVERY ledger younger than this is never deleted.
         unlinked_min_age_ms: the same for kinds that Pulsar writes and closes before it links them.
-        in_use_settle_ms: how long "in use" may be an early look at a list that is about to shrink, for a record
+        in_use_wait_ms: how long "in use" may be an early look at a list that is about to shrink, for a record
             that does not say more.
         bookkeeper_exclusive: no other Pulsar cluster keeps ledgers in this BookKeeper, says the operator. Only then
             "nothing references it" is evidence: another cluster's references cannot be seen from here.
@@ -77,7 +77,7 @@ class Policy:
 
     open_min_age_ms: int
     unlinked_min_age_ms: int
-    in_use_settle_ms: int
+    in_use_wait_ms: int
     bookkeeper_exclusive: bool
 
 
@@ -155,9 +155,9 @@ def _decide_ledger(facts: Facts, policy: Policy) -> Verdict:
         return Finish(Reason.ALREADY_GONE, "there is no such ledger")
     if isinstance(facts.ledger, UndecodableLedger):
         return RetryLater(Reason.METADATA_UNREADABLE, facts.ledger.reason)
-    stranger = _stranger(facts.record, facts.ledger)
-    if stranger is not None:
-        return stranger
+    mismatch = _mismatch(facts.record, facts.ledger)
+    if mismatch is not None:
+        return mismatch
     match facts.references:
         case ReferencesUnknown(reason):
             return RetryLater(Reason.REFERENCES_UNKNOWN, reason)
@@ -195,7 +195,7 @@ def _decide_offloaded(facts: Facts, policy: Policy) -> Verdict:
 # --- is it what the record says? -----------------------------------------------------------------------------------
 
 
-def _stranger(record: PendingDeleteLedgerInfo, ledger: StoredLedger) -> Finish | None:
+def _mismatch(record: PendingDeleteLedgerInfo, ledger: StoredLedger) -> Finish | None:
     marked_ms = record.mark.created_ms
     if marked_ms is not None and marked_ms != ledger.created_ms:
         return Finish(Reason.OTHER_LEDGER, f"it was created at {ledger.created_ms} ms, the record means {marked_ms}")
@@ -254,15 +254,15 @@ def _decide_in_use(facts: Facts, by: Guard, policy: Policy) -> Verdict:
             return RetryLater(Reason.MAY_STILL_SHRINK, f"{detail}, it was marked at version {mark.marked_version}")
         return Finish(Reason.IN_USE, f"{detail}, it was marked at version {mark.marked_version}")
     # A broker that was asked before the operation's end, without an answer, may still be at work.
-    return _settle(facts, detail, policy)
+    return _wait_to_shrink(facts, detail, policy)
 
 
-def _settle(facts: Facts, detail: str, policy: Policy) -> Verdict:
+def _wait_to_shrink(facts: Facts, detail: str, policy: Policy) -> Verdict:
     since = facts.now_ms if facts.in_use_since_ms is None else facts.in_use_since_ms
-    left_ms = since + policy.in_use_settle_ms - facts.now_ms
+    left_ms = since + policy.in_use_wait_ms - facts.now_ms
     if left_ms <= 0:
         return Finish(Reason.IN_USE, f"{detail}, and did so all the time it was given to change")
-    return RetryLater(Reason.MAY_STILL_SHRINK, detail, min(left_ms, policy.in_use_settle_ms))
+    return RetryLater(Reason.MAY_STILL_SHRINK, detail, min(left_ms, policy.in_use_wait_ms))
 
 
 # --- it is not referenced: is that evidence? ------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def _brought_back(facts: Facts) -> RetryLater | None:
     until_ms = facts.protected_until_ms
     if until_ms is None or until_ms <= facts.now_ms:
         return None
-    detail = f"undelete brought it back; it is protected until {spoken(until_ms)}"
+    detail = f"undelete brought it back; it is protected until {describe_end(until_ms)}"
     return RetryLater(Reason.BROUGHT_BACK, detail, None if until_ms >= UNKNOWN_END else until_ms - facts.now_ms)
 
 

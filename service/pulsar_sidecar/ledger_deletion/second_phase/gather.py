@@ -63,7 +63,7 @@ class Question:
 
 
 class Gatherer:
-    """Reads everything that a batch of judgements needs."""
+    """Reads everything that a batch of evaluations needs."""
 
     def __init__(self, store: MetadataStore, entries: LedgerEntries, owners: LiveOwners, ledgers_root: str) -> None:
         self._store = store

@@ -8,12 +8,12 @@ from pulsar_sidecar.model.clocks import Clock, StopSignal
 Item = TypeVar("Item")
 
 _SLICE_SECONDS = 1.0
-"""After so long in a wait the switches are looked at again."""
+"""A wait reads pause and rate again after this time."""
 _EARLY_SECONDS = 0.001
 """So much of a wait is not worth waiting for."""
 
 
-class Pacer:
+class RateLimiter:
     """Hands out deletions in chunks of at most a second's worth.
 
     A rate that is raised or lifted counts at once, one that is lowered from the next chunk on. Time in which nothing

@@ -1,4 +1,4 @@
-"""The loops of a sidecar: settle batches, drive topic deletions, keep registration, switches, estimate, warnings fresh.
+"""The loops of a sidecar: process batches, drive topic deletions, renew registration, controls, estimate, warnings.
 
 Each survives every error of ours: it notes it, waits and starts afresh, because the topics and the metadata store
 hold the work, never this process.
@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import structlog
 
 from pulsar_sidecar.ledger_deletion.ports import Delivery, PendingDeletions
-from pulsar_sidecar.ledger_deletion.second_phase.processor import Settler
+from pulsar_sidecar.ledger_deletion.second_phase.processor import PendingDeletionProcessor
 from pulsar_sidecar.ledger_deletion.service import OperationState
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
 from pulsar_sidecar.ledger_deletion.workflow.batches import BatchesInHand
@@ -34,7 +34,7 @@ class Loops:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._clock = runtime.world.clock
+        self._clock = runtime.ports.clock
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -76,8 +76,8 @@ class Loops:
     def _upkeep(self) -> None:
         runtime = self._runtime
         while not runtime.stop.is_set():
-            runtime.control = runtime.panel.read()
-            runtime.register.keep()
+            runtime.control = runtime.service_control.read()
+            runtime.registry.keep()
             runtime.running_topic_deletions = len(runtime.deleter.running())
             self._clock.wait_seconds(_UPKEEP_SECONDS, runtime.stop)
 
@@ -91,28 +91,28 @@ class Loops:
 
     def _work(self) -> None:
         runtime = self._runtime
-        mismatch = runtime.world.brokers_metadata.mismatch()
+        mismatch = runtime.ports.brokers_metadata.mismatch()
         if mismatch is not None:
             raise ConflictError(f"nothing is deleted: {mismatch}")
-        runtime.world.topics.ensure()
-        for warning in runtime.world.topics.warnings():
+        runtime.ports.topics.ensure()
+        for warning in runtime.ports.topics.warnings():
             log.warning("a setting of the cluster hinders ledger deletion", warning=warning)
-        settler = runtime.settler()
-        pending = runtime.world.topics.pending()
-        runtime.control = runtime.panel.read()
+        processor = runtime.processor()
+        pending = runtime.ports.topics.pending()
+        runtime.control = runtime.service_control.read()
         runtime.last_error = None
         runtime.ready.set()
         log.info("consuming pending deletions", sidecar=runtime.instance.name)
         try:
-            self._consume(settler, pending)
+            self._consume(processor, pending)
         finally:
             runtime.ready.clear()
             pending.close()
 
-    def _consume(self, settler: Settler, pending: PendingDeletions) -> None:
+    def _consume(self, processor: PendingDeletionProcessor, pending: PendingDeletions) -> None:
         look_seconds = self._runtime.configuration.watchdog_late_ms / 1000
         next_look = self._clock.monotonic_seconds() + look_seconds
-        with BatchesInHand(lambda batch: self._settle(settler, pending, batch), _BATCHES_IN_HAND) as batches:
+        with BatchesInHand(lambda batch: self._process(processor, pending, batch), _BATCHES_IN_HAND) as batches:
             while not self._runtime.stop.is_set():
                 batches.wait_for_room(self._most_batches())
                 if self._is_paused():
@@ -137,15 +137,17 @@ class Loops:
     def _is_paused(self) -> bool:
         return self._runtime.control.paused
 
-    def _settle(self, settler: Settler, pending: PendingDeletions, deliveries: Sequence[Delivery]) -> None:
+    def _process(
+        self, processor: PendingDeletionProcessor, pending: PendingDeletions, deliveries: Sequence[Delivery]
+    ) -> None:
         started = self._clock.monotonic_seconds()
-        limit = self._runtime.world.limit
+        limit = self._runtime.ports.limit
         with nullcontext() if limit is None else limit.batch():
-            report = settler.settle(pending, deliveries)
+            report = processor.process(pending, deliveries)
         self._runtime.metrics.batch_seconds(self._clock.monotonic_seconds() - started)
         if report.mean_length_bytes is not None:
             self._runtime.learn_length(report.mean_length_bytes)
-        log.info("batch settled", received=report.received, deleted=report.deleted, postponed=report.postponed)
+        log.info("batch processed", received=report.received, deleted=report.deleted, postponed=report.postponed)
 
     def _begin_overdue(self, batches: BatchesInHand, pending: PendingDeletions) -> None:
         """The watchdog: retries that the delayed tracker should have delivered long ago go on without it."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from pulsar_sidecar.ledger_deletion.control import ControlPanel, Register
+from pulsar_sidecar.ledger_deletion.control import ServiceControl, SidecarRegistry
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.outcomes import note_message
 from pulsar_sidecar.ledger_deletion.ports import (
@@ -26,9 +26,9 @@ from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import AdaptiveL
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.delete import LedgerDeleter
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
-from pulsar_sidecar.ledger_deletion.second_phase.processor import Settler
+from pulsar_sidecar.ledger_deletion.second_phase.processor import PendingDeletionProcessor
 from pulsar_sidecar.ledger_deletion.second_phase.publish import Publishers
-from pulsar_sidecar.ledger_deletion.second_phase.rate_limit import Pacer
+from pulsar_sidecar.ledger_deletion.second_phase.rate_limit import RateLimiter
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import Control, InflightEstimate, SidecarInstance, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.shadow_deletion.deleter import ShadowDeleter
@@ -71,8 +71,8 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """The adapters the room works with.
+class Ports:
+    """The adapters that ledger deletion works with.
 
     Attributes:
         direct: only where deleting without the metadata store is wanted.
@@ -94,19 +94,19 @@ class World:
 
 
 class Runtime:
-    """One running sidecar's state: its producers, the switches as last read, the backlog as last measured."""
+    """One running sidecar's state: its producers, pause and rate as last read, the backlog as last measured."""
 
     def __init__(
         self,
         configuration: Configuration,
-        world: World,
+        ports: Ports,
         instance: SidecarInstance,
         metrics: DeletionMetrics,
         steps: Steps | None = None,
     ) -> None:
         listener = steps or GoOn()
         self.configuration = configuration
-        self.world = world
+        self.ports = ports
         self.instance = instance
         self.metrics = metrics
         self.stop = threading.Event()
@@ -114,31 +114,31 @@ class Runtime:
         self.control = Control()
         self.running_topic_deletions = 0
         self.last_error: str | None = None
-        self.panel = ControlPanel(world.store)
-        self.register = Register(world.store, instance)
+        self.service_control = ServiceControl(ports.store)
+        self.registry = SidecarRegistry(ports.store, instance)
         root = configuration.ledgers_root
         recorder = Recorder(
-            world.store, world.entries, world.owners, world.admin, world.topics, root, metrics, listener
+            ports.store, ports.entries, ports.owners, ports.admin, ports.topics, root, metrics, listener
         )
-        self.deleter = TopicDeleter(instance.name, world.store, recorder, world.admin, listener)
-        self.shadow_deleter = ShadowDeleter(world.store, world.shadow_admin, world.owners, root)
-        self.shadow_watch = ShadowWatch(world.store, world.shadows, world.clock, lambda: len(self.register.instances()))
+        self.deleter = TopicDeleter(instance.name, ports.store, recorder, ports.admin, listener)
+        self.shadow_deleter = ShadowDeleter(ports.store, ports.shadow_admin, ports.owners, root)
+        self.shadow_watch = ShadowWatch(ports.store, ports.shadows, ports.clock, lambda: len(self.registry.instances()))
         self.steps = listener
-        self._gatherer = Gatherer(world.store, world.entries, world.owners, root)
-        self._pacer = Pacer(world.clock, self.stop, self.rate_per_second, lambda: self.control.paused)
+        self._gatherer = Gatherer(ports.store, ports.entries, ports.owners, root)
+        self._rate_limiter = RateLimiter(ports.clock, self.stop, self.rate_per_second, lambda: self.control.paused)
         self._publishers: dict[DeletionTopic, Publisher] = {}
         self._publishers_lock = threading.Lock()
-        self.backlog = BacklogMemory(world.topics.backlog, world.clock)
+        self.backlog = BacklogMemory(ports.topics.backlog, ports.clock)
         self._mean_length_bytes = 0.0
 
-    def settler(self) -> Settler:
+    def processor(self) -> PendingDeletionProcessor:
         """What takes batches to their end."""
-        return Settler(
+        return PendingDeletionProcessor(
             sidecar=self.instance.name,
-            clock=self.world.clock,
-            deleter=LedgerDeleter(self.world.store, self.world.direct, self.warn),
+            clock=self.ports.clock,
+            deleter=LedgerDeleter(self.ports.store, self.ports.direct, self.warn),
             gatherer=self._gatherer,
-            offloaded=self.world.offloaded,
+            offloaded=self.ports.offloaded,
             publishers=Publishers(
                 retry=self.publisher(DeletionTopic.RETRY),
                 dead_letter=self.publisher(DeletionTopic.DEAD_LETTER),
@@ -148,7 +148,7 @@ class Runtime:
             retry_policy=self.configuration.retry_policy,
             metrics=self.metrics,
             steps=self.steps,
-            pacer=self._pacer,
+            rate_limiter=self._rate_limiter,
             warn=self.warn,
         )
 
@@ -157,7 +157,7 @@ class Runtime:
         with self._publishers_lock:
             if topic not in self._publishers:
                 name = f"pulsar-sidecar-{self.instance.name}-{topic.name.lower().replace('_', '-')}"
-                self._publishers[topic] = self.world.topics.publisher(topic, name)
+                self._publishers[topic] = self.ports.topics.publisher(topic, name)
             return self._publishers[topic]
 
     def close_publishers(self) -> None:
@@ -174,7 +174,7 @@ class Runtime:
 
     def limit_readings(self) -> LimitReadings | None:
         """What the adaptive limit allows and why; None when it is switched off."""
-        return None if self.world.limit is None else self.world.limit.readings()
+        return None if self.ports.limit is None else self.ports.limit.readings()
 
     def learn_length(self, mean_length_bytes: float) -> None:
         """Keep a running mean of the ledgers' lengths, for the estimate of waiting bytes."""
@@ -190,7 +190,7 @@ class Runtime:
         return None if backlog is None else self._estimate(backlog)
 
     def _estimate(self, backlog: Backlog) -> InflightEstimate:
-        now_ms = self.world.clock.now_ms()
+        now_ms = self.ports.clock.now_ms()
         oldest = backlog.oldest_publish_ms
         return InflightEstimate(
             count=backlog.total,
@@ -229,7 +229,7 @@ class Runtime:
 
     def note(self, step: str, document: dict[str, object]) -> None:
         """Keep something on the outcome topic; its failure is only a warning, since nothing depends on it."""
-        message = OutgoingMessage(note_message(self.instance.name, self.world.clock.now_ms(), step, document))
+        message = OutgoingMessage(note_message(self.instance.name, self.ports.clock.now_ms(), step, document))
         try:
             publisher = self.publisher(DeletionTopic.OUTCOME)
             with self.steps.taking(Step.NOTE_KEPT):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import structlog
 
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics, GaugeReadings
-from pulsar_sidecar.ledger_deletion.outcomes import Settlement
+from pulsar_sidecar.ledger_deletion.outcomes import RecordOutcome
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.protect import end_protection, protections
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
@@ -34,7 +34,7 @@ from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
 from pulsar_sidecar.ledger_deletion.undelete import undelete
 from pulsar_sidecar.ledger_deletion.workflow.loops import Loops
-from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Runtime, World
+from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
 from pulsar_sidecar.model.errors import (
     ConflictError,
     DisabledError,
@@ -59,12 +59,12 @@ class LedgerDeletion:
     def __init__(
         self,
         configuration: Configuration,
-        world: World,
+        ports: Ports,
         instance: SidecarInstance,
         metrics: DeletionMetrics,
         steps: Steps | None = None,
     ) -> None:
-        self._runtime = Runtime(configuration, world, instance, metrics, steps)
+        self._runtime = Runtime(configuration, ports, instance, metrics, steps)
         self._loops = Loops(self._runtime)
         metrics.bind(self._gauges)
 
@@ -75,12 +75,12 @@ class LedgerDeletion:
         self._loops.start()
 
     def close(self) -> None:
-        """Finish the batch in hand, give the rest back, leave the register; idempotent."""
+        """Finish the batches under way, give the rest back, leave the registry; idempotent."""
         self._runtime.stop.set()
         self._loops.join()
         self._runtime.close_publishers()
         try:
-            self._runtime.register.withdraw()
+            self._runtime.registry.withdraw()
         except SidecarError as error:
             log.warning("the registration stays until the session ends", error=str(error))
 
@@ -115,7 +115,7 @@ class LedgerDeletion:
     ) -> list[SentLedger]:
         if producer_name is None:
             return send(self._runtime.publisher(DeletionTopic.PENDING), records, None)
-        publisher = self._runtime.world.topics.publisher(DeletionTopic.PENDING, producer_name)
+        publisher = self._runtime.ports.topics.publisher(DeletionTopic.PENDING, producer_name)
         try:
             return send(publisher, records, first_sequence_id)
         finally:
@@ -171,7 +171,7 @@ class LedgerDeletion:
         return self._runtime.deleter.running()
 
     def _attempt_for_a_while(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
-        clock, stop = self._runtime.world.clock, self._runtime.stop
+        clock, stop = self._runtime.ports.clock, self._runtime.stop
         give_up = clock.monotonic_seconds() + self._runtime.configuration.topic_deletion_wait_ms / 1000
         held, state = self._runtime.deleter.attempt(held)
         while state is OperationState.RUNNING and clock.monotonic_seconds() < give_up and not stop.is_set():
@@ -197,14 +197,14 @@ class LedgerDeletion:
             return Redirect(neighbour.advertised_url)
         # Nobody behind a direct call is about to shrink a list, so "in use" is final.
         direct = record.marked(replace(record.mark, unreferenced=True))
-        return _answer(self._runtime.settler().settle_now(direct, f"deleteLedger on {self._runtime.instance.name}"))
+        return _answer(self._runtime.processor().process_now(direct, f"deleteLedger on {self._runtime.instance.name}"))
 
     def _neighbour_of_owner(self, topic: TopicName) -> SidecarInstance | None:
         own = self._runtime.instance
-        owner = self._runtime.world.owners.owner_url(topic)
+        owner = self._runtime.ports.owners.owner_url(topic)
         if owner is None or owner == own.broker_url:
             return None
-        others = (instance for instance in self._runtime.register.instances() if instance.broker_url == owner)
+        others = (instance for instance in self._runtime.registry.instances() if instance.broker_url == owner)
         return next((instance for instance in others if instance.name != own.name), None)
 
     # --- operator's verbs ------------------------------------------------------------------------------------------
@@ -221,29 +221,29 @@ class LedgerDeletion:
         enabled = runtime.configuration.enabled
         return ServiceStatus(
             enabled=enabled,
-            control=runtime.panel.read(),
+            control=runtime.service_control.read(),
             inflight=runtime.inflight_or_none() if enabled else None,
-            instances=runtime.register.instances(),
+            instances=runtime.registry.instances(),
             running_topic_deletions=len(runtime.deleter.running()),
             last_error=runtime.last_error,
             adaptive_limit=runtime.limit_readings(),
             protected_ledgers=self._protected_ledgers(),
             bookkeeper_exclusive_to_cluster=runtime.configuration.policy.bookkeeper_exclusive,
-            warnings=(*runtime.world.topics.warnings(), *runtime.shadow_watch.warnings()),
+            warnings=(*runtime.ports.topics.warnings(), *runtime.shadow_watch.warnings()),
         )
 
     def pause(self, reason: str | None) -> Control:
-        return self._changed(self._runtime.panel.pause(reason))
+        return self._changed(self._runtime.service_control.pause(reason))
 
     def resume(self) -> Control:
-        return self._changed(self._runtime.panel.resume())
+        return self._changed(self._runtime.service_control.resume())
 
     def limit_rate(self, ledgers_per_second: float | None) -> Control:
-        return self._changed(self._runtime.panel.limit_rate(ledgers_per_second))
+        return self._changed(self._runtime.service_control.limit_rate(ledgers_per_second))
 
     def dead_letters(self, limit: int) -> list[DeadLetter]:
         self._require_ready()
-        dead_letters = self._runtime.world.topics.dead_letters()
+        dead_letters = self._runtime.ports.topics.dead_letters()
         try:
             return list_dead(dead_letters, limit)
         finally:
@@ -251,7 +251,7 @@ class LedgerDeletion:
 
     def redrive(self, ledger_ids: Sequence[LedgerId] | None, limit: int) -> Redriven:
         self._require_ready()
-        dead_letters = self._runtime.world.topics.dead_letters()
+        dead_letters = self._runtime.ports.topics.dead_letters()
         try:
             publisher = self._runtime.publisher(DeletionTopic.PENDING)
             return redrive(dead_letters, publisher, ledger_ids, limit, self._runtime.steps)
@@ -260,12 +260,12 @@ class LedgerDeletion:
 
     def undelete(self, ledger_id: LedgerId, *, force: bool) -> Undeleted:
         self._require_ready()
-        world = self._runtime.world
-        since_ms = max(0, world.clock.now_ms() - self._runtime.configuration.undelete_lookback_ms)
+        ports = self._runtime.ports
+        since_ms = max(0, ports.clock.now_ms() - self._runtime.configuration.undelete_lookback_ms)
         undeleted = undelete(
-            world.store,
-            world.entries,
-            world.topics,
+            ports.store,
+            ports.entries,
+            ports.topics,
             ledger_id,
             since_ms=since_ms,
             force=force,
@@ -278,13 +278,13 @@ class LedgerDeletion:
     def end_protection(self, ledger_id: LedgerId) -> None:
         self._require_enabled()
         with self._runtime.steps.taking(Step.PROTECTION_ENDED):
-            ended = end_protection(self._runtime.world.store, ledger_id)
+            ended = end_protection(self._runtime.ports.store, ledger_id)
         if not ended:
             raise NotFoundError(f"nothing protects ledger {ledger_id}; status lists the ledgers that are protected")
         self._runtime.note("protection-ended", {"ledgerId": ledger_id})
 
     def _protected_ledgers(self) -> tuple[ProtectedLedger, ...]:
-        store = self._runtime.world.store
+        store = self._runtime.ports.store
         found, now_ms = protections(store), store.now_ms()
         left = sorted((each.until_ms, each.ledger_id) for each in found if each.until_ms > now_ms)
         return tuple(ProtectedLedger(ledger_id, until_ms) for until_ms, ledger_id in left[:_SHOWN_PROTECTIONS])
@@ -293,7 +293,7 @@ class LedgerDeletion:
 
     def _changed(self, control: Control) -> Control:
         self._runtime.control = control
-        log.info("switches changed", paused=control.paused, rate_per_second=control.rate_per_second)
+        log.info("pause or rate changed", paused=control.paused, rate_per_second=control.rate_per_second)
         return control
 
     def _require_enabled(self) -> None:
@@ -318,17 +318,17 @@ class LedgerDeletion:
         )
 
 
-def _answer(settlement: Settlement) -> LedgerDeletionAnswer:
-    """A settlement as the answer of a direct call, or as the error that says what is in the way."""
-    if settlement.decision == "deleted":
+def _answer(outcome: RecordOutcome) -> LedgerDeletionAnswer:
+    """A outcome as the answer of a direct call, or as the error that says what is in the way."""
+    if outcome.decision == "deleted":
         return LedgerDeletionAnswer.DELETED
-    reason = Reason(settlement.reason)
+    reason = Reason(outcome.reason)
     if reason is Reason.ALREADY_GONE:
         return LedgerDeletionAnswer.GONE
     if reason is Reason.IN_USE:
-        raise ConflictError(f"ledger still in use: {settlement.detail}")
-    if settlement.decision == "kept":
-        raise InvalidInputError(f"{reason.value}: {settlement.detail}")
+        raise ConflictError(f"ledger still in use: {outcome.detail}")
+    if outcome.decision == "kept":
+        raise InvalidInputError(f"{reason.value}: {outcome.detail}")
     if reason in (Reason.REFERENCES_UNKNOWN, Reason.METADATA_UNREADABLE, Reason.TEMPORARY_FAILURE):
-        raise TemporaryError(f"{reason.value}: {settlement.detail}")
-    raise ConflictError(f"{reason.value}: {settlement.detail}")
+        raise TemporaryError(f"{reason.value}: {outcome.detail}")
+    raise ConflictError(f"{reason.value}: {outcome.detail}")

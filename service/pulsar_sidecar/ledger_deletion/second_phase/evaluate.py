@@ -29,7 +29,7 @@ class Malformed:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Evaluation:
     """A candidate with the facts it was judged by."""
 
     candidate: Candidate
@@ -57,7 +57,7 @@ def read_deliveries(deliveries: Sequence[Delivery]) -> tuple[list[Candidate], li
     return candidates, malformed
 
 
-def judge(gatherer: Gatherer, policy: Policy, candidates: Sequence[Candidate]) -> list[Judgement]:
+def evaluate(gatherer: Gatherer, policy: Policy, candidates: Sequence[Candidate]) -> list[Evaluation]:
     """Judge a batch.
 
     Raises:
@@ -65,6 +65,6 @@ def judge(gatherer: Gatherer, policy: Policy, candidates: Sequence[Candidate]) -
     """
     questions = [Question(candidate.record, in_use_since_ms(candidate.delivery.properties)) for candidate in candidates]
     return [
-        Judgement(candidate, facts, decide(facts, policy))
+        Evaluation(candidate, facts, decide(facts, policy))
         for candidate, facts in zip(candidates, gatherer.gather(questions), strict=True)
     ]
