@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.responses import Response
 
-from pulsar_sidecar.api.rooms.ledger_deletion.schemas import Healthy, Reason
+from pulsar_sidecar.api.schemas import Healthy, Reason
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.observability.metrics import CONTENT_TYPE

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pulsar_sidecar.api import errors
-from pulsar_sidecar.api.rooms.ledger_deletion.schemas import Healthy
+from pulsar_sidecar.api.schemas import Healthy
 from pulsar_sidecar.model.errors import TemporaryError
 
 _METHODS = ["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]

@@ -19,7 +19,7 @@ from pulsar_sidecar.api.rooms.ack_state.schemas import (
     ack_state_answer,
     removal_answer,
 )
-from pulsar_sidecar.api.rooms.ledger_deletion.schemas import Reason
+from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.model.names import TopicName
 
 _V2 = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"

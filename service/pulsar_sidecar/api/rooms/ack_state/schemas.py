@@ -6,7 +6,7 @@ from pulsar_sidecar.ack_state.judging import AckState, Redelivery
 from pulsar_sidecar.ack_state.pausing import PauseState, TopicPolicy
 from pulsar_sidecar.ack_state.service import PauseRemoval
 from pulsar_sidecar.ack_state.stored import StoredPlace
-from pulsar_sidecar.api.rooms.ledger_deletion.schemas import Answer, Query
+from pulsar_sidecar.api.schemas import Answer, Query
 
 
 class AckStateParameters(Query):

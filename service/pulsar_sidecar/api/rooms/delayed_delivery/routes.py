@@ -39,7 +39,7 @@ from pulsar_sidecar.api.rooms.delayed_delivery.schemas import (
     SelectionPayload,
     SkipRequest,
 )
-from pulsar_sidecar.api.rooms.ledger_deletion.schemas import Reason
+from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.delayed_delivery.cancel.checks import check_deliver_at, check_subscription_name
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Outcome, Target
 from pulsar_sidecar.delayed_delivery.service import DelayedDeliveryService

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pulsar_sidecar.api.rooms.ledger_deletion.schemas import Answer, Query, Request
+from pulsar_sidecar.api.schemas import Answer, Query, Request
 
 MAX_MESSAGE_IDS = 50_000
 

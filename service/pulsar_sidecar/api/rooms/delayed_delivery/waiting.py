@@ -11,7 +11,7 @@ from pulsar_sidecar.api.rooms.delayed_delivery.waiting_schemas import (
     WaitingParameters,
     waiting_answer,
 )
-from pulsar_sidecar.api.rooms.ledger_deletion.schemas import Reason
+from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.delayed_delivery.waiting import WaitingMessages, parse_backlog_position
 from pulsar_sidecar.model.names import TopicName
 

@@ -25,7 +25,6 @@ from pulsar_sidecar.api.rooms.ledger_deletion.schemas import (
     InflightAnswer,
     PauseRequest,
     RateRequest,
-    Reason,
     RedriveAnswer,
     RedriveRequest,
     StatusAnswer,
@@ -33,6 +32,7 @@ from pulsar_sidecar.api.rooms.ledger_deletion.schemas import (
     UndeleteAnswer,
     UndeleteRequest,
 )
+from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.ledger_deletion.service import InflightEstimate, LedgerDeletionService
 from pulsar_sidecar.model.ids import LedgerId
 

@@ -6,9 +6,9 @@ record must be beyond its shape is the room's to say (`ledger_deletion.pending`)
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field, model_validator
 
+from pulsar_sidecar.api.schemas import Answer, Query, Request
 from pulsar_sidecar.ledger_deletion.service import OperationState, ShadowDeletionStage
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 
@@ -22,46 +22,6 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 LedgerIdNumber = Annotated[int, Field(ge=0, le=MAX_LEDGER_ID, description="BookKeeper's ledger id.", examples=[4711])]
 _Int64 = Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)]
 _Text = Annotated[str, Field(max_length=8192)]
-
-
-class Request(BaseModel):
-    """What a caller sends."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        alias_generator=to_camel,
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-        use_attribute_docstrings=True,
-    )
-
-
-class Query(BaseModel):
-    """Parameters after the question mark; they arrive as text, so "true" is true."""
-
-    model_config = ConfigDict(
-        extra="forbid", alias_generator=to_camel, hide_input_in_errors=True, use_attribute_docstrings=True
-    )
-
-
-class Answer(BaseModel):
-    """What the service says."""
-
-    model_config = ConfigDict(
-        from_attributes=True,
-        alias_generator=to_camel,
-        validate_by_name=True,
-        serialize_by_alias=True,
-        use_attribute_docstrings=True,
-    )
-
-
-class Reason(Answer):
-    """Every error's body (Pulsar ``ErrorData``)."""
-
-    reason: str
-    """What went wrong and what to do next."""
 
 
 # --- parameters ----------------------------------------------------------------------------------------------------
@@ -106,7 +66,7 @@ class OffloadContextPayload(Request):
     """High half of the offload attempt's UUID, signed."""
     driver_name: _Text
     """Offload driver, such as ``aws-s3``."""
-    metadata: dict[_Text, _Text] = {}
+    metadata: dict[_Text, _Text] = Field(default={})
     """The driver's own metadata, such as bucket and region."""
 
 
@@ -352,9 +312,3 @@ class EndProtectionAnswer(Answer):
     """The ledger that may be deleted from now on."""
 
     ledger_id: int
-
-
-class Healthy(Answer):
-    """The probe's good answer."""
-
-    ok: bool = True

@@ -6,7 +6,8 @@ from starlette.responses import JSONResponse
 from pulsar_sidecar.api.path_parameters import Cluster, Namespace, Tenant, Topic
 from pulsar_sidecar.api.paths import persistent_topic, persistent_v1_topic
 from pulsar_sidecar.api.rooms.ledger_deletion.records import shadow_deletion_answer
-from pulsar_sidecar.api.rooms.ledger_deletion.schemas import Reason, ShadowDeletionAnswer
+from pulsar_sidecar.api.rooms.ledger_deletion.schemas import ShadowDeletionAnswer
+from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.ledger_deletion.service import LedgerDeletionService, ShadowDeletionStage
 from pulsar_sidecar.model.names import TopicName
 

@@ -15,10 +15,10 @@ from pulsar_sidecar.api.rooms.ledger_deletion.records import check_same_topic, r
 from pulsar_sidecar.api.rooms.ledger_deletion.schemas import (
     DeleteLedgerPayload,
     LedgerDeletionParameters,
-    Reason,
     TopicDeletionAnswer,
     TopicDeletionParameters,
 )
+from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.ledger_deletion.service import (
     LedgerDeletionAnswer,
     LedgerDeletionService,

@@ -1,0 +1,53 @@
+"""What every request and every answer of the REST door has in common.
+
+Names are Pulsar's camelCase. Requests are strict: no unknown field, no other type, no number out of range.
+"""
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+
+class Request(BaseModel):
+    """What a caller sends."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        alias_generator=to_camel,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class Query(BaseModel):
+    """Parameters after the question mark; they arrive as text, so "true" is true."""
+
+    model_config = ConfigDict(
+        extra="forbid", alias_generator=to_camel, hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+
+class Answer(BaseModel):
+    """What the service says."""
+
+    model_config = ConfigDict(
+        from_attributes=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        serialize_by_alias=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class Reason(Answer):
+    """Every error's body (Pulsar ``ErrorData``)."""
+
+    reason: str
+    """What went wrong and what to do next."""
+
+
+class Healthy(Answer):
+    """The probe's good answer."""
+
+    ok: bool = True
