@@ -11,9 +11,10 @@ from functools import reduce
 
 import numpy as np
 import pyarrow as pa
-from pulsar_sidecar.audit.columnar.decoding import NODE_COLUMNS
-from pulsar_sidecar.audit.columnar.varints import Numbers
+from pulsar_sidecar.audit.arrays import Numbers
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.batch_work import OWNER_COLUMNS
+from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS
 from pulsar_sidecar.audit.engine.findings import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS
 from pulsar_sidecar.audit.engine.judging import Judge
 from pulsar_sidecar.audit.engine.protections import Shields
@@ -130,11 +131,14 @@ class Findings:
 class Finding:
     """One audit's way from the inputs to the findings."""
 
-    def __init__(self, inputs: Inputs, policy: Policy, earlier_orphans: DataFrame | None) -> None:
+    def __init__(
+        self, inputs: Inputs, policy: Policy, earlier_orphans: DataFrame | None, columns: ColumnReader
+    ) -> None:
         self._inputs = inputs
         self._spark = inputs.spark
         self._policy = policy
         self._earlier = earlier_orphans
+        self._columns = columns
         self._root = inputs.dump_manifest.ledgers_root
         # More than partitions, so that these are of about one size.
         self._shares = 4 * int(str(self._spark.conf.get("spark.sql.shuffle.partitions")))
@@ -191,20 +195,23 @@ class Finding:
     def _facts(self) -> DataFrame:
         nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), NODE_COLUMNS)
         looked_at: list[tuple[Rows, first_pass.Task]] = [
-            (nodes, first_pass.decode_nodes_task(self._shares)),
+            (nodes, first_pass.decode_nodes_task(self._columns, self._shares)),
             (
                 self._inputs.nodes((Subtree.OTHER,), NODE_COLUMNS),
                 first_pass.unknown_nodes_task(self._policy.foreign_subtrees),
             ),
             (self._inputs.nodes((Subtree.ADMIN,), ["path"]), first_pass.known_tenants_task()),
             (self._inputs.nodes((Subtree.ADMIN,), NODE_COLUMNS), first_pass.admin_nodes_task()),
-            (self._inputs.table(Table.CURSOR_LEDGERS), first_pass.decode_cursor_ledgers_task(self._shares)),
-            (self._inputs.table(Table.LOG_SEGMENTS), first_pass.decode_log_segments_task(self._shares)),
+            (
+                self._inputs.table(Table.CURSOR_LEDGERS),
+                first_pass.decode_cursor_ledgers_task(self._columns, self._shares),
+            ),
+            (self._inputs.table(Table.LOG_SEGMENTS), first_pass.decode_log_segments_task(self._columns, self._shares)),
             (self._inputs.ledgers(["ledger_id"]), first_pass.listed_ids_task(LISTED)),
         ]
         if self._inputs.own_ledgers:
             ledgers = self._inputs.nodes((Subtree.LEDGERS,), ["path", "unreadable"])
-            looked_at.append((ledgers, first_pass.dumped_ids_task(DUMPED, self._root)))
+            looked_at.append((ledgers, first_pass.dumped_ids_task(self._columns, DUMPED, self._root)))
         return reduce(DataFrame.union, (rows.mapped(task, first_pass.FACTS) for rows, task in looked_at))
 
     def _missing(self, facts: DataFrame, gone: Numbers) -> DataFrame:
@@ -218,7 +225,7 @@ class Finding:
         )
         single = _not_replaced(about.distinct()).join(F.broadcast(self._ids(gone)), "ledger_id", "left_semi")
         rows = single.select("ledger_id", "kind", "path").mapInArrow(in_worker(usage_tasks.missing_rows_task), schema)
-        return nodes.mapped(usage_tasks.lists_naming_task(gone), schema).union(rows)
+        return nodes.mapped(usage_tasks.lists_naming_task(self._columns, gone), schema).union(rows)
 
     def _missing_ids(self, compared: DataFrame, count: int, reported: Sequence[Row]) -> Numbers:
         demand_few_missing(count)
@@ -244,8 +251,9 @@ class Finding:
             ledgers = self._inputs.ledgers(LISTED_LEDGER_COLUMNS)
         if few:
             chosen = (_ids_of(candidates, "candidates"), np.unique(_ids_of(named, "content")))
-            return ledgers.mapped(tasks.choose_ledgers_task(self._root, *chosen, self._shares), tasks.READ_LEDGERS)
-        task = tasks.read_ledgers_task(self._root, self._shares)
+            chooses = tasks.choose_ledgers_task(self._columns, self._root, *chosen, self._shares)
+            return ledgers.mapped(chooses, tasks.READ_LEDGERS)
+        task = tasks.read_ledgers_task(self._columns, self._root, self._shares)
         return self._joined(ledgers, candidates, named).mapInArrow(in_worker(task), tasks.READ_LEDGERS)
 
     def _joined(self, ledgers: Rows, candidates: DataFrame, named: DataFrame) -> DataFrame:
@@ -289,10 +297,10 @@ class Finding:
         nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), OWNER_COLUMNS)
         if few:
             named = paths.toArrow().column("path").combine_chunks()
-            owners = nodes.mapped(tasks.choose_owners_task(named), tasks.OWNERS)
+            owners = nodes.mapped(tasks.choose_owners_task(self._columns, named), tasks.OWNERS)
         else:
             joined = nodes.frame().join(paths, "path", "left_semi").select(*nodes.columns)
-            owners = joined.mapInArrow(in_worker(tasks.owner_nodes_task), tasks.OWNERS)
+            owners = joined.mapInArrow(in_worker(tasks.owner_nodes_task(self._columns)), tasks.OWNERS)
         owners = self._keep(owners)
         rows = candidates
         for prefix in ("owner", "topic"):

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pulsar_sidecar.audit.columnar.decoding import decode_cursor_ledgers, decode_log_segments, singles_batch
-from pulsar_sidecar.audit.columnar.owner_columns import owners_at
-from pulsar_sidecar.audit.columnar.varints import Ids
+from pulsar_sidecar.audit.arrays import Ids
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.batch_work import decode_part, dumped_ids
+from pulsar_sidecar.audit.engine.decoding import decode_cursor_ledgers, decode_log_segments, singles_batch
 from pulsar_sidecar.audit.engine.protections import Damage
 from pulsar_sidecar.audit.engine.shadow_topics import admin_facts
 from pulsar_sidecar.audit.engine.tenants import known_tenants
@@ -104,16 +104,16 @@ def _task(look: Callable[[pa.RecordBatch, _IdSets], Iterator[pa.RecordBatch]]) -
     return task
 
 
-def decode_nodes_task(shares: int) -> Task:
+def decode_nodes_task(columns: ColumnReader, shares: int) -> Task:
     """Nodes to `FACTS`."""
 
     def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
-        part = decode_part(batch)
+        part = decode_part(columns, batch)
         sets.add(part.ids, IDS)
         yield _topic_facts(USAGE, part.usage, shares)
         yield _topic_facts(LOADED, part.loaded, shares)
-        yield _single_facts(OTHER, part.singles, sets, shares)
-        yield _single_facts(UNSIZED, part.unsized, sets, shares)
+        yield _single_facts(OTHER, columns, part.singles, sets, shares)
+        yield _single_facts(UNSIZED, columns, part.unsized, sets, shares)
         yield _facts(_damage_facts(part.damages))
         yield _facts({"tag": COMPACTION, "path": path} for path in part.compaction_cursors)
         yield _facts(_shadow_facts(part.shadows))
@@ -151,25 +151,25 @@ def known_tenants_task() -> Task:
     return _task(look)
 
 
-def decode_cursor_ledgers_task(shares: int) -> Task:
+def decode_cursor_ledgers_task(columns: ColumnReader, shares: int) -> Task:
     """Readings of compaction cursors' ledgers to `FACTS`."""
 
     def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
         rows = batch.to_pylist()
         references, damages = decode_cursor_ledgers(rows)
-        yield _single_facts(OTHER, singles_batch(references), sets, shares)
+        yield _single_facts(OTHER, columns, singles_batch(references), sets, shares)
         yield _facts(_damage_facts(damages))
         yield _facts({"tag": READ, "path": row["cursor_path"]} for row in rows)
 
     return _task(look)
 
 
-def decode_log_segments_task(shares: int) -> Task:
+def decode_log_segments_task(columns: ColumnReader, shares: int) -> Task:
     """DistributedLog's records to `FACTS`."""
 
     def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
         references, unread = decode_log_segments(batch.to_pylist())
-        yield _single_facts(OTHER, singles_batch(references), sets, shares)
+        yield _single_facts(OTHER, columns, singles_batch(references), sets, shares)
         yield _facts([{"tag": UNREAD, "ledgers": unread}] if unread else [])
 
     return _task(look)
@@ -185,11 +185,11 @@ def listed_ids_task(tag: str) -> Task:
     return _task(look)
 
 
-def dumped_ids_task(tag: str, root: str) -> Task:
+def dumped_ids_task(columns: ColumnReader, tag: str, root: str) -> Task:
     """The ids of the dump's own ledgers, and directories that could not be read, to `FACTS`."""
 
     def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
-        ids, unread = dumped_ids(root, batch)
+        ids, unread = dumped_ids(columns, root, batch)
         sets.add(ids[ids >= 0], tag)
         yield _facts({"tag": UNREAD, "path": path} for path in unread)
 
@@ -208,11 +208,12 @@ def _topic_facts(tag: str, rows: pa.RecordBatch, shares: int) -> pa.RecordBatch:
     return _facts({"tag": tag, "part": share, "content": content} for share, content in packed)
 
 
-def _single_facts(tag: str, singles: pa.RecordBatch, sets: _IdSets, shares: int) -> pa.RecordBatch:
+def _single_facts(
+    tag: str, columns: ColumnReader, singles: pa.RecordBatch, sets: _IdSets, shares: int
+) -> pa.RecordBatch:
     ids = singles.column("ledger_id").to_numpy()
     sets.add(ids, IDS, SINGLE_IDS)
-    columns = [singles.column(name) for name in ("ledger_id", "kind", "path")]
-    named = pa.RecordBatch.from_arrays([*columns, *owners_at(singles.column("path"))], schema=OTHERS)
+    named = pa.RecordBatch.from_arrays([*singles.columns, *columns.owners_at(singles.column("path"))], schema=OTHERS)
     share_of = shares_of_ledgers(ids, shares)
     counts = np.bincount(share_of, minlength=shares)
     return _facts(

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from pulsar_sidecar.audit.columnar.varints import Ids, Numbers
+from pulsar_sidecar.audit.arrays import Ids, Numbers
 
 RANGE_BITS = 20
 _RANGE = 1 << RANGE_BITS

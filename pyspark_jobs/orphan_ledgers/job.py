@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
 
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.policies import HOUR_MS, Policy
 from pulsar_sidecar.audit.results.guards import (
     EXIT_ERROR,
@@ -67,7 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         spark = session(SparkSession.builder.appName("orphan-ledgers"))
         try:
             ship_wheel(spark.sparkContext, Path(scratch))
-            summary = run(spark, options.dump, options.listing, options.output, options.previous, _policy(options))
+            summary = run(
+                spark, options.dump, options.listing, options.output, options.previous, _policy(options), options.exact
+            )
         except SidecarError as error:
             print(f"error: {error}", file=sys.stderr)  # noqa: T201
             return EXIT_ERROR
@@ -100,7 +103,13 @@ def _set_partitions(spark: SparkSession, *manifests: Manifest) -> None:
 
 
 def run(
-    spark: SparkSession, dump: str, listing: str, output: str, previous: str | None, policy: Policy
+    spark: SparkSession,
+    dump: str,
+    listing: str,
+    output: str,
+    previous: str | None,
+    policy: Policy,
+    exact: bool = False,
 ) -> AuditSummary:
     """Audit.
 
@@ -114,7 +123,7 @@ def run(
         raise InvalidInputError(f"there is no directory above {output}; make it first")
     inputs, about, earlier_orphans = _opened(spark, dump, listing, previous, policy)
     unfinished = target.unfinished()
-    finding = Finding(inputs, policy, earlier_orphans)
+    finding = Finding(inputs, policy, earlier_orphans, ColumnReader(exact))
     try:
         unfinished.make()
         summary = _audit(inputs, about, finding, unfinished, output)
@@ -244,6 +253,11 @@ def _parser() -> argparse.ArgumentParser:
         "--bookkeeper-exclusive-to-cluster",
         action="store_true",
         help="this BookKeeper serves only this Pulsar cluster; without it nothing is condemned",
+    )
+    parser.add_argument(
+        "--exact",
+        action="store_true",
+        help="read every node by itself with the exact decoder instead of whole columns; slower, with the same result",
     )
     return parser
 

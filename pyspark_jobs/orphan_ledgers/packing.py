@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pulsar_sidecar.audit.columnar.varints import Numbers
+from pulsar_sidecar.audit.arrays import Numbers
 from pyarrow import ipc
 
 

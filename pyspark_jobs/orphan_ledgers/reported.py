@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pulsar_sidecar.audit.columnar.decoding import unread_compaction_cursors
+from pulsar_sidecar.audit.engine.decoding import unread_compaction_cursors
 from pulsar_sidecar.audit.engine.protections import Damage, Reach, Shields
 from pulsar_sidecar.audit.engine.shadow_topics import dangers
 from pulsar_sidecar.audit.results.summaries import Danger

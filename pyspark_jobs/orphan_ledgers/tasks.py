@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-from pulsar_sidecar.audit.columnar.id_tables import IdTable
-from pulsar_sidecar.audit.columnar.ledger_ids import ledger_ids
-from pulsar_sidecar.audit.columnar.varints import Mask, Numbers
+from pulsar_sidecar.audit.arrays import Mask, Numbers
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.batch_work import (
     LISTED,
     NO_LEDGER,
@@ -29,7 +28,7 @@ from pulsar_sidecar.audit.engine.findings import (
     withheld,
 )
 from pulsar_sidecar.audit.engine.judging import Judge
-from pulsar_sidecar.audit.engine.ledger_sets import LedgerSets
+from pulsar_sidecar.audit.engine.ledger_sets import IdTable, LedgerSets
 from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.plans import block_digest
 from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS
@@ -114,45 +113,49 @@ def ids_task(column: str, root: str) -> Task:
 # --- ledgers that were looked up -----------------------------------------------------------------------------------
 
 
-def read_ledgers_task(root: str, shares: int) -> Task:
+def read_ledgers_task(columns: ColumnReader, root: str, shares: int) -> Task:
     """Rows of ledgers with ``is_candidate`` to `READ_LEDGERS`."""
 
     def task(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             chosen = batch.column("is_candidate").to_numpy(zero_copy_only=False)
-            listed = _listed(batch, root)
-            yield from _read(listed, chosen, ~chosen, shares)
+            listed = _listed(columns, batch, root)
+            yield from _read(columns, listed, chosen, ~chosen, shares)
 
     return task
 
 
-def choose_ledgers_task(root: str, candidates: Numbers, named: Numbers, shares: int) -> Task:
+def choose_ledgers_task(columns: ColumnReader, root: str, candidates: Numbers, named: Numbers, shares: int) -> Task:
     """Rows of all ledgers to `READ_LEDGERS` of these."""
 
     def task(batches: Batches) -> Iterator[pa.RecordBatch]:
         are_candidates, are_named = IdTable(candidates), IdTable(named)
         for batch in batches:
-            listed = _listed(batch, root)
+            listed = _listed(columns, batch, root)
             ids = listed.column("ledger_id").fill_null(NO_LEDGER).to_numpy()
-            yield from _read(listed, are_candidates.holds(ids), are_named.holds(ids), shares)
+            yield from _read(columns, listed, are_candidates.holds(ids), are_named.holds(ids), shares)
 
     return task
 
 
-def choose_owners_task(paths: pa.Array) -> Task:
+def choose_owners_task(columns: ColumnReader, paths: pa.Array) -> Task:
     """All nodes to `OWNERS` of those at these paths."""
 
     def task(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield _owners(owner_nodes_at(paths, batch))
+            yield _owners(owner_nodes_at(columns, paths, batch))
 
     return task
 
 
-def owner_nodes_task(batches: Batches) -> Iterator[pa.RecordBatch]:
+def owner_nodes_task(columns: ColumnReader) -> Task:
     """Nodes to `OWNERS`."""
-    for batch in batches:
-        yield _owners(owner_nodes(batch))
+
+    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield _owners(owner_nodes(columns, batch))
+
+    return task
 
 
 def judge_task(judge: Judge) -> Task:
@@ -246,16 +249,18 @@ def _wanted(ledger_ids: list[int], root: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(ledger_ids, pa.int64()), pa.array(paths, pa.string())], schema=_WANTED)
 
 
-def _listed(batch: pa.RecordBatch, root: str) -> pa.RecordBatch:
+def _listed(columns: ColumnReader, batch: pa.RecordBatch, root: str) -> pa.RecordBatch:
     """Rows of a listing; nodes of ledgers become such rows."""
     if "path" not in batch.schema.names:
         return batch
-    return as_listed(ledger_ids(batch.column("path"), root), batch.select(list(NODE_METADATA_COLUMNS)))
+    return as_listed(columns.ledger_ids(batch.column("path"), root), batch.select(list(NODE_METADATA_COLUMNS)))
 
 
-def _read(listed: pa.RecordBatch, are_candidates: Mask, are_named: Mask, shares: int) -> Iterator[pa.RecordBatch]:
+def _read(
+    columns: ColumnReader, listed: pa.RecordBatch, are_candidates: Mask, are_named: Mask, shares: int
+) -> Iterator[pa.RecordBatch]:
     """`READ_LEDGERS` of some rows of a listing."""
-    sizes = sizes_of(listed.filter(pa.array(are_named)))
+    sizes = sizes_of(columns, listed.filter(pa.array(are_named)))
     packed = pack_shares(sizes, shares_of_ledgers(sizes.column("ledger_id").to_numpy(), shares))
     candidates = listed.filter(pa.array(are_candidates)).select(LISTED.names).to_pylist()
     rows = [*({"part": part, "content": each} for part, each in packed), *map(_candidate, candidates)]

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pulsar_sidecar.audit.columnar.id_tables import IdTable
-from pulsar_sidecar.audit.columnar.varints import Numbers
+from pulsar_sidecar.audit.arrays import Numbers
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.batch_work import SIZES, lists_naming, newest_sizes
+from pulsar_sidecar.audit.engine.ledger_sets import IdTable
 from pulsar_sidecar.audit.engine.missing import missing_row
 from pulsar_sidecar.audit.engine.usage import NAMED_USAGE, counts_of_usage, usage_table
 from pulsar_sidecar.audit.results.tables import MISSING_LEDGERS, LedgerKind
@@ -34,13 +35,13 @@ _COUNTS = pa.schema(
 COUNTS = "column string, value string, ledgers bigint, bytes bigint, unknown_size_ledgers bigint"
 
 
-def lists_naming_task(wanted: Numbers) -> Task:
+def lists_naming_task(columns: ColumnReader, wanted: Numbers) -> Task:
     """Nodes to rows of missing ledgers, of which their lists name some."""
 
     def task(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if batch.num_rows:
-                yield _missing(lists_naming(wanted, batch).to_pylist())
+                yield _missing(lists_naming(columns, wanted, batch).to_pylist())
 
     return task
 

@@ -67,6 +67,7 @@ def _measured(count: int, engines: Sequence[str], scratch: Path | None) -> Table
 
 _ENGINES = {
     "embedded": "embedded engine, whole audit",
+    "exact": "embedded engine, whole audit, --exact",
     "spark": f"Spark job, whole audit (local, {_DRIVER_MEMORY} driver)",
     "sets": "embedded engine's comparison of ids alone",
     "spark-sets": "Spark job's comparison of ids alone",
@@ -94,16 +95,20 @@ def _in_a_process(name: str, place: Path) -> list[dict[str, float]]:
 # --- in the process ------------------------------------------------------------------------------------------------
 
 
-def _embedded(place: Path) -> int:
+def _embedded(place: Path, *more: str) -> int:
     from pulsar_sidecar.adapters.parquet.audits import read_summary
 
     places = [f"--{name}={place / name}" for name in ("dump", "listing")]
     output = place / f"embedded-{os.getpid()}"
-    command = [sys.executable, "-m", "pulsar_sidecar", "audit", "run", *places, f"--output={output}"]
+    command = [sys.executable, "-m", "pulsar_sidecar", "audit", "run", *places, *more, f"--output={output}"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode not in _FINISHED:
         raise RuntimeError(ran.stderr[-2000:])
     return sum(count.ledgers for count in read_summary(output).orphans.values())
+
+
+def _exact(place: Path) -> int:
+    return _embedded(place, "--exact")
 
 
 def _spark(place: Path) -> int:
@@ -172,6 +177,7 @@ def _duckdb(place: Path) -> int:
 def _main(name: str, place: Path) -> None:
     work = {
         "embedded": _embedded,
+        "exact": _exact,
         "spark": _spark,
         "sets": _sets,
         "spark-sets": _spark_sets,

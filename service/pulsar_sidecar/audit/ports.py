@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from pulsar_sidecar.audit.columnar.varints import Ids, Numbers
+from pulsar_sidecar.audit.arrays import Ids, Numbers
 from pulsar_sidecar.audit.results.summaries import Input
 from pulsar_sidecar.audit.results.tables import Subtree, Table
 from pulsar_sidecar.audit.sources.manifests import FileDigest, Manifest, OrderRange, Proof, Source

@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.columnar.decoding import (
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
+from pulsar_sidecar.audit.engine.decoding import (
     NODE_COLUMNS,
     decode_cursor_ledgers,
     decode_log_segments,
@@ -38,7 +39,7 @@ def referring_paths(
 def _in_nodes(ledger_id: int, nodes: Iterable[pa.RecordBatch]) -> Iterator[str]:
     wanted = np.array([ledger_id])
     for batch in nodes:
-        decoded = decode_nodes(batch.select(list(NODE_COLUMNS)))
+        decoded = decode_nodes(batch.select(list(NODE_COLUMNS)), ColumnReader())
         yield from decoded.lists_naming(wanted).column("path").to_pylist()
         singles = decoded.singles
         yield from singles.filter(pc.equal(singles.column("ledger_id"), ledger_id)).column("path").to_pylist()

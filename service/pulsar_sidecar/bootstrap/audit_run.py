@@ -40,7 +40,7 @@ def make_audit(request: AuditRequest, say: "Say") -> Audited:
 
         earlier = None if request.previous is None else open_earlier(request.previous)
         inputs = open_inputs(request.dump, request.listing, *manifests, workers)
-        order = Order(request.policy, tool_version(), str(request.output))
+        order = Order(request.policy, tool_version(), str(request.output), request.exact)
         summary = run_audit(inputs, earlier, partial(parquet_output, request.output), order, say)
     conclusion = conclude(summary, str(request.output))
     return Audited(exit_code(summary), f"{conclusion.verdict.value}: {conclusion.sentence}", conclusion.next_step)

@@ -6,21 +6,14 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.columnar.id_tables import IdTable
-from pulsar_sidecar.audit.columnar.owner_columns import (
-    are_plain_managed_ledgers,
-    owner_at,
-    owners_at,
-    owners_of_plain_cursors,
-    topics_of_managed_ledgers,
-)
-from pulsar_sidecar.audit.columnar.plain_cursors import NO_LEDGER, read_plain_cursors
-from pulsar_sidecar.audit.columnar.plain_schemas import read_plain_schemas
+from pulsar_sidecar.audit.columnar.cursors_and_schemas import NO_LEDGER, read_plain_cursors, read_plain_schemas
+from pulsar_sidecar.audit.columnar.owners import are_plain_managed_ledgers, owners_of_plain_cursors
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.columnar.varints import ValueBytes
 from pulsar_sidecar.audit.engine.batch_work import DecodedPart, decode_part, newest_sizes, owner_nodes
 from pulsar_sidecar.audit.engine.causes import owner_node
-from pulsar_sidecar.audit.engine.ledger_sets import LedgerSets
-from pulsar_sidecar.audit.engine.places import Place, locate, owner_of_managed_ledger
+from pulsar_sidecar.audit.engine.ledger_sets import IdTable, LedgerSets
+from pulsar_sidecar.audit.engine.places import Place, locate, owner_at, owner_of_managed_ledger
 from pulsar_sidecar.audit.results.tables import NODES
 from pulsar_sidecar.ledger_ownership.references import cursor_references, schema_references
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
@@ -28,6 +21,8 @@ from pulsar_sidecar.wire import SchemaStorageFormat_pb2 as schema_storage
 
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes, schema_locator_bytes
 from tests.unit.audit.sources import node
+
+READERS = (ColumnReader(), ColumnReader(exact=True))
 
 # --- bytes ---------------------------------------------------------------------------------------------------------
 
@@ -57,14 +52,16 @@ PATHS = st.one_of(
 @given(st.lists(PATHS, max_size=8))
 def test_owners_of_a_column_are_the_owners_of_its_paths(paths: list[str]) -> None:
     column = pa.array(paths, pa.string())
-    found = zip(*(names.to_pylist() for names in owners_at(column)), strict=True)
-    assert list(found) == [(each.tenant, each.namespace, each.topic) for each in map(owner_at, paths)]
+    for columns in READERS:
+        found = zip(*(names.to_pylist() for names in columns.owners_at(column)), strict=True)
+        assert list(found) == [(each.tenant, each.namespace, each.topic) for each in map(owner_at, paths)]
 
 
 @given(st.lists(NAMES, max_size=8))
 def test_topics_of_a_column_are_the_topics_of_its_names(names: list[str]) -> None:
-    found = topics_of_managed_ledgers(pa.array(names, pa.string())).to_pylist()
-    assert found == [owner_of_managed_ledger(name).topic for name in names]
+    for columns in READERS:
+        _, _, topics = columns.owners_of(pa.array(names, pa.string()))
+        assert topics.to_pylist() == [owner_of_managed_ledger(name).topic for name in names]
 
 
 @given(st.lists(PATHS, max_size=8))
@@ -195,7 +192,9 @@ def test_the_sets_of_an_audit(listed: list[int], dumped: list[int], referenced: 
 
 
 def part_of(*nodes: tuple[str, bytes]) -> DecodedPart:
-    return decode_part(pa.RecordBatch.from_pylist([node(path, value) for path, value in nodes], schema=NODES))
+    return decode_part(
+        ColumnReader(), pa.RecordBatch.from_pylist([node(path, value) for path, value in nodes], schema=NODES)
+    )
 
 
 def test_a_part_tells_which_nodes_name_a_ledger() -> None:
@@ -231,4 +230,5 @@ def test_owners_nodes_read_together_are_those_read_alone() -> None:
     rows.append(node("/schemas/t/n/a", schema_locator_bytes([4, 5])))
     columns = ["path", "value", "version", "mzxid"]
     nodes = pa.RecordBatch.from_pylist(rows, schema=NODES).select(columns)
-    assert owner_nodes(nodes) == [owner_node(row) for row in nodes.to_pylist()]
+    for columns in READERS:
+        assert owner_nodes(columns, nodes) == [owner_node(row) for row in nodes.to_pylist()]

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.columnar.decoding import decode_nodes
-from pulsar_sidecar.audit.columnar.ledger_ids import ledger_ids
 from pulsar_sidecar.audit.columnar.ledger_lists import read_ledger_lists
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.batch_work import lists_naming
+from pulsar_sidecar.audit.engine.decoding import decode_nodes
 from pulsar_sidecar.audit.engine.places import (
     Owner,
     Place,
@@ -30,6 +30,8 @@ from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes, schema_locator_bytes
 from tests.unit.audit.sources import node
+
+READERS = (ColumnReader(), ColumnReader(exact=True))
 
 numbers = st.one_of(
     st.integers(-(2**63), 2**63 - 1), st.integers(0, 300), st.sampled_from([0, 127, 128, 2**56 - 1, 2**56, 2**62])
@@ -71,8 +73,8 @@ def exactly(value: bytes) -> list[tuple[int, int, int, bool]] | None:
 @given(st.lists(st.one_of(list_values(), st.binary(max_size=20), st.none()), max_size=12), st.integers(0, 3))
 def test_many_lists_at_once_are_read_as_each_alone(values: Sequence[bytes | None], skipped: int) -> None:
     column = pa.array([*([b"x"] * skipped), *values], pa.binary()).slice(skipped)
-    lists = read_ledger_lists(column)
-    left = set(lists.left.tolist())
+    lists, unread = read_ledger_lists(column)
+    left = set(unread.tolist())
     assert {number for number, value in enumerate(values) if value is None} <= left
     for number, value in enumerate(values):
         chosen = lists.node == number
@@ -83,8 +85,8 @@ def test_many_lists_at_once_are_read_as_each_alone(values: Sequence[bytes | None
 
 def test_the_plain_shape_is_not_left_to_the_slow_reader() -> None:
     values = [managed_ledger_bytes(range(start, start + 60)) for start in range(1, 2_000_000, 250_000)] * 600
-    lists = read_ledger_lists(pa.array(values, pa.binary()))
-    assert len(lists.left) == 0
+    lists, left = read_ledger_lists(pa.array(values, pa.binary()))
+    assert len(left) == 0
     assert len(lists.ledger_id) == 60 * len(values)
     assert (np.diff(lists.node) >= 0).all()
 
@@ -99,10 +101,11 @@ def test_nodes_that_name_some_ledgers_are_found_without_reading_all(
     nodes: Sequence[tuple[str, bytes]], data: st.DataObject
 ) -> None:
     batch = pa.RecordBatch.from_pylist([node(path, value) for path, value in nodes], NODES)
-    everything = decode_nodes(batch)
+    everything = decode_nodes(batch, ColumnReader())
     named = st.sampled_from([0, *everything.lists.ledger_id.tolist()])
     wanted = np.unique(np.array(data.draw(st.lists(named, max_size=4)), np.int64))
-    assert lists_naming(wanted, batch).to_pylist() == everything.lists_naming(wanted).to_pylist()
+    for columns in READERS:
+        assert lists_naming(columns, wanted, batch).to_pylist() == everything.lists_naming(wanted).to_pylist()
 
 
 # --- paths ---------------------------------------------------------------------------------------------------------
@@ -116,8 +119,9 @@ def test_nodes_that_name_some_ledgers_are_found_without_reading_all(
 ), max_size=30))  # fmt: skip
 def test_ids_of_many_paths_are_the_ids_of_each(paths: list[str]) -> None:
     paths += [ledger_path(LedgerId(number)) for number in range(200)]
-    found = ledger_ids(pa.array(paths, pa.string()), "/ledgers").to_pylist()
-    assert found == [ledger_id_of_path(path) for path in paths]
+    for columns in READERS:
+        found = columns.ledger_ids(pa.array(paths, pa.string()), "/ledgers").to_pylist()
+        assert found == [ledger_id_of_path(path) for path in paths]
 
 
 @given(st.integers(0, 21), st.characters(max_codepoint=0xFF), st.integers(0, LAST_SHORT_LEDGER_ID))
@@ -126,7 +130,7 @@ def test_ids_of_many_paths_are_the_ids_of_each(paths: list[str]) -> None:
 def test_a_path_with_one_other_character_among_many(place: int, character: str, ledger_id: int) -> None:
     path = ledger_path(LedgerId(ledger_id))
     paths = [path[:place] + character + path[place + 1 :], *(ledger_path(LedgerId(number)) for number in range(20))]
-    found = ledger_ids(pa.array(paths, pa.string()), "/ledgers").to_pylist()
+    found = ColumnReader().ledger_ids(pa.array(paths, pa.string()), "/ledgers").to_pylist()
     assert found == [ledger_id_of_path(each) for each in paths]
 
 
@@ -134,8 +138,9 @@ def test_a_path_with_one_other_character_among_many(place: int, character: str, 
 def test_ids_below_any_root(root: str) -> None:
     paths = [ledger_path(LedgerId(number), root) for number in (0, 7, 12_345_678, LAST_SHORT_LEDGER_ID)]
     others = [f"{path[:1]}x{path[2:]}" for path in paths]
-    assert ledger_ids(pa.array(paths), root).to_pylist() == [0, 7, 12_345_678, LAST_SHORT_LEDGER_ID]
-    assert ledger_ids(pa.array(others), root).to_pylist() == [None] * 4
+    columns = ColumnReader()
+    assert columns.ledger_ids(pa.array(paths), root).to_pylist() == [0, 7, 12_345_678, LAST_SHORT_LEDGER_ID]
+    assert columns.ledger_ids(pa.array(others), root).to_pylist() == [None] * 4
 
 
 PARTS = st.sampled_from(["t", "n", "persistent", "non-persistent", "a%2Fb", "x+y", "~", "é", "a.b-partition-3", "%"])
@@ -183,7 +188,7 @@ def test_nobody_owns_what_is_no_topics() -> None:
 
 def decoded(path: str, value: bytes) -> tuple[set[int], list[tuple[int, LedgerKind]], int]:
     nodes = pa.RecordBatch.from_pylist([node(path, value)], schema=NODES)
-    found = decode_nodes(nodes)
+    found = decode_nodes(nodes, ColumnReader())
     return (
         set(found.lists.ledger_id.tolist()),
         [(each["ledger_id"], LedgerKind(each["kind"])) for each in found.singles.to_pylist()],

@@ -65,7 +65,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Job:
 
 def test_what_is_not_said_is_as_in_the_embedded_engine(fake: Job) -> None:
     assert job.main(PLACES) == 0
-    assert fake.asked == [("d", "l", "o", None, Policy())]
+    assert fake.asked == [("d", "l", "o", None, Policy(), False)]
     assert fake.spark.stopped == 1
 
 
@@ -86,7 +86,7 @@ def test_a_wheel_is_sent_under_a_name_that_executors_import_from(
 
 def test_every_option(fake: Job) -> None:
     options = ("--previous", "p", "--min-age-hours", "1.5", "--look-window-hours", "2", "--max-share", "0.3")
-    job.main((*PLACES, *options, "--max-shrink", "0.4", "--allow-young", *FOREIGN, *EXCLUSIVE))
+    job.main((*PLACES, *options, "--max-shrink", "0.4", "--allow-young", "--exact", *FOREIGN, *EXCLUSIVE))
     policy = Policy(
         round(1.5 * HOUR_MS),
         2 * HOUR_MS,
@@ -96,7 +96,7 @@ def test_every_option(fake: Job) -> None:
         foreign_subtrees=("/hbase", "/kafka"),
         bookkeeper_exclusive=True,
     )
-    assert fake.asked == [("d", "l", "o", "p", policy)]
+    assert fake.asked == [("d", "l", "o", "p", policy, True)]
 
 
 @pytest.mark.parametrize(

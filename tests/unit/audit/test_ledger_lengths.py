@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.columnar import ledger_lengths as module
 from pulsar_sidecar.audit.columnar.ledger_lengths import ledger_lengths
-from pulsar_sidecar.audit.engine.findings import ledger_length
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
+from pulsar_sidecar.audit.engine.candidates import ledger_length
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
 
@@ -55,7 +55,8 @@ def nodes(draw: st.DrawFn) -> bytes:
 @given(st.lists(st.one_of(nodes(), st.binary(max_size=60), st.none()), max_size=12), st.integers(0, 2))
 def test_many_lengths_at_once_are_each_ledgers(values: Sequence[bytes | None], skipped: int) -> None:
     column = pa.array([*([b"x"] * skipped), *values], pa.binary()).slice(skipped)
-    assert ledger_lengths(column).to_pylist() == [ledger_length(value) for value in values]
+    for columns in (ColumnReader(), ColumnReader(exact=True)):
+        assert columns.ledger_lengths(column).to_pylist() == [ledger_length(value) for value in values]
 
 
 def test_what_brokers_write_is_not_left_to_the_slow_reader() -> None:
@@ -66,5 +67,6 @@ def test_what_brokers_write_is_not_left_to_the_slow_reader() -> None:
         for length in (0, 127, 2**40)
         for more in ({}, {5: ("bookie-2:3181", "bookie-3:3181")})
     ]
-    found = module._plain_lengths(module.ValueBytes(pa.array(values, pa.binary())))
+    found, left = ledger_lengths(pa.array(values, pa.binary()))
+    assert not left.any()
     assert found.tolist() == [-1 if ledger_length(value) is None else ledger_length(value) for value in values]

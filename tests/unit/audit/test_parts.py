@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.columnar.ledger_ids import ledger_ids
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.results.tables import CURSOR_LEDGERS, NODES, Subtree
 from pulsar_sidecar.audit.sources.cursor_ledgers import CursorLedgers
 from pulsar_sidecar.audit.sources.log_segments import log_segments
@@ -34,7 +34,7 @@ NEARLY = st.from_regex(r"/(ledgers|l)(/[0-9]{2,4}){1,5}(/L[0-9]{3,5})?(/x)?", fu
 @example(["/ledgers/99/9999/L9999", "/ledgers/000/0000/0000/0000/L0001", "/ledgers/999/9999/9999/9999/L9999"])
 @example(["/ledgers", "/ledgers/00", "/", "", "/ledgersx/00/0000/L0001", "/x/ledgers/00/0000/L0001"])
 def test_ids_of_a_column_are_the_ids_of_its_paths(paths: list[str]) -> None:
-    assert ledger_ids(pa.array(paths, pa.string()), "/ledgers").to_pylist() == [
+    assert ColumnReader().ledger_ids(pa.array(paths, pa.string()), "/ledgers").to_pylist() == [
         ledger_id_of_path(path) for path in paths
     ]
 

@@ -51,7 +51,7 @@ def test_an_audit_as_it_is_usually_asked_for() -> None:
 def test_every_option() -> None:
     engine = Engine(code=2)
     options = ("--previous", "p", "--min-age-hours", "1.5", "--look-window-hours", "2", "--max-share", "0.3")
-    result = ran(engine, *PLACES, *options, "--max-shrink", "0.4", "--allow-young", *FOREIGN, *EXCLUSIVE)
+    result = ran(engine, *PLACES, *options, "--max-shrink", "0.4", "--allow-young", "--exact", *FOREIGN, *EXCLUSIVE)
     assert result.exit_code == 2
     policy = Policy(
         round(1.5 * HOUR_MS),
@@ -62,7 +62,7 @@ def test_every_option() -> None:
         foreign_subtrees=("/hbase", "/kafka"),
         bookkeeper_exclusive=True,
     )
-    assert engine.requests == [AuditRequest(Path("d"), Path("l"), Path("o"), Path("p"), policy)]
+    assert engine.requests == [AuditRequest(Path("d"), Path("l"), Path("o"), Path("p"), policy, exact=True)]
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])

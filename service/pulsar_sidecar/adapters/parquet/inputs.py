@@ -25,7 +25,7 @@ from pulsar_sidecar.adapters.parquet.row_groups import (
     work_on_rows,
 )
 from pulsar_sidecar.adapters.parquet.workers import Workers
-from pulsar_sidecar.audit.columnar.varints import Ids, Numbers
+from pulsar_sidecar.audit.arrays import Ids, Numbers
 from pulsar_sidecar.audit.engine.comparing import EarlierAudit
 from pulsar_sidecar.audit.engine.findings import EARLIER_COLUMNS
 from pulsar_sidecar.audit.engine.usage import counts_of_usage

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pulsar_sidecar.audit.columnar.varints import Ids, Numbers
+from pulsar_sidecar.audit.arrays import Ids, Numbers
 from pulsar_sidecar.audit.sources.manifests import Manifest
 
 Worked = TypeVar("Worked")

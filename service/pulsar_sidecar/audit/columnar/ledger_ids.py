@@ -7,12 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.columnar.varints import Mask, Numbers
+from pulsar_sidecar.audit.arrays import Mask, Numbers
 from pulsar_sidecar.ledger_ownership.paths import LAST_SHORT_LEDGER_ID
 
-_SHORT = r"^/[0-9]{2}/[0-9]{4}/L[0-9]{4}$"
-_LONG = r"^/[0-9]{3}/[0-9]{4}/[0-9]{4}/[0-9]{4}/L[0-9]{4}$"
-_LARGEST = "9223372036854775807"
 _SHORT_FORM = b"/00/0000/L0000"
 _WORD = 8
 _WORDS = np.dtype("<u8")
@@ -23,51 +20,20 @@ _TWOS = np.uint64(0x00FF00FF00FF00FF)
 _FOUR = np.uint64(0xFFFF)
 
 
-def ledger_ids(paths: pa.Array, ledgers_root: str) -> pa.Array:
-    """The id whose metadata node is at each path, null for every other node."""
-    short = _all_short(paths, ledgers_root)
-    return _ledger_ids(paths, ledgers_root) if short is None else short
-
-
-def _ledger_ids(paths: pa.Array, ledgers_root: str) -> pa.Array:
-    below = pc.utf8_slice_codeunits(paths, len(ledgers_root))
-    digits = pc.replace_substring_regex(below, r"[/L]", "")
-    is_below = pc.starts_with(paths, f"{ledgers_root}/")
-    short = pc.and_(is_below, pc.match_substring_regex(below, _SHORT))
-    fits = pc.less_equal(digits, _LARGEST)
-    long = pc.and_(pc.and_(is_below, pc.match_substring_regex(below, _LONG)), fits)
-    numbers = pc.if_else(pc.or_(short, long), digits, None).cast(pa.int64())
-    is_short = pc.less_equal(numbers, LAST_SHORT_LEDGER_ID)
-    return pc.if_else(pc.equal(short, is_short), numbers, None)
-
-
-def _all_short(paths: pa.Array, ledgers_root: str) -> pa.Array | None:
-    """The same for a column in which most are short ids, by their characters; None for any other column."""
+def ledger_ids(paths: pa.Array, ledgers_root: str) -> tuple[Numbers, Mask, Mask]:
+    """The id of each path that has the short form, which paths those are, and which are left to the exact reader."""
     root = ledgers_root.encode()
-    width = len(root) + len(_SHORT_FORM)
-    lengths = pc.binary_length(paths)
-    fitting = pc.equal(lengths, width)
-    if paths.null_count or not fitting.true_count or fitting.true_count < len(paths) * 0.9:
-        return None
-    kept = fitting.to_numpy(zero_copy_only=False)
-    _, offsets, content = paths.buffers()
-    starts = np.frombuffer(offsets, np.int32, len(paths) + 1, paths.offset * 4)[:-1]
-    data = np.frombuffer(content, np.uint8)
-    if kept.all():
-        first = int(starts[0])
-        numbers, ok = _short_numbers(
-            lambda at: np.ndarray(len(paths), _WORDS, data, offset=first + at, strides=(width,)), root
-        )
-        return pa.array(numbers, mask=None if ok.all() else ~ok)
-    words, places = np.ndarray(len(data) - (_WORD - 1), _WORDS, data, strides=(1,)), starts[kept].astype(np.int64)
+    kept = pc.equal(pc.binary_length(paths), len(root) + len(_SHORT_FORM))
+    kept = kept.fill_null(False).to_numpy(zero_copy_only=False)
     found = np.zeros(len(paths), np.int64)
     valid = np.zeros(len(paths), np.bool_)
-    found[kept], valid[kept] = _short_numbers(lambda at: words[places + at], root)
-    rest = np.flatnonzero(~kept)
-    exact = _ledger_ids(paths.take(pa.array(rest)), ledgers_root)
-    found[rest] = exact.fill_null(0).to_numpy()
-    valid[rest] = exact.is_valid().to_numpy(zero_copy_only=False)
-    return pa.array(found, mask=~valid)
+    if kept.any():
+        _, offsets, content = paths.buffers()
+        data = np.frombuffer(content, np.uint8)
+        places = np.frombuffer(offsets, np.int32, len(paths) + 1, paths.offset * 4)[:-1][kept].astype(np.int64)
+        words: Any = np.ndarray(len(data) - (_WORD - 1), _WORDS, data, strides=(1,))
+        found[kept], valid[kept] = _short_numbers(lambda at: words[places + at], root)
+    return found, valid, ~kept
 
 
 def _short_numbers(words_at: Callable[[int], Any], root: bytes) -> tuple[Numbers, Mask]:

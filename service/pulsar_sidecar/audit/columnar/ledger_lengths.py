@@ -1,6 +1,6 @@
 """The bytes in each ledger of a column of ledgers' nodes.
 
-`audit.findings.ledger_length` reads one node exactly; here BookKeeper's format 3 in the order in which Java
+`audit.engine.candidates.ledger_length` reads one node exactly; here BookKeeper's format 3 in the order in which Java
 writes its fields is read for thousands of nodes at once. Invariant: a length is told from here only if every byte of
 the node was understood as that exact reader understands it; all other nodes are left to it.
 """
@@ -8,9 +8,9 @@ the node was understood as that exact reader understands it; all other nodes are
 import numpy as np
 import pyarrow as pa
 
-from pulsar_sidecar.audit.columnar.varints import Numbers, ValueBytes
+from pulsar_sidecar.audit.arrays import Mask, Numbers
+from pulsar_sidecar.audit.columnar.varints import ValueBytes
 from pulsar_sidecar.audit.columnar.walks import Walk, lengths_at
-from pulsar_sidecar.audit.engine.findings import ledger_length
 
 _NODES_AT_ONCE = 4_096
 _HEADER = b"BookieMetadataFormatVersion\t3\n"
@@ -22,29 +22,21 @@ _CLOSED = 3
 _DIGESTS = 4
 _INT32 = 2**31
 _SHORTEST_KEY = 8
-_UNKNOWN = -1
+UNKNOWN = -1
 _LEFT = -2
 
 
-def ledger_lengths(nodes: pa.Array) -> pa.Array:
-    """`audit.findings.ledger_length` for a column."""
-    parts = [_lengths(nodes.slice(start, _NODES_AT_ONCE)) for start in range(0, len(nodes), _NODES_AT_ONCE)]
+def ledger_lengths(nodes: pa.Array) -> tuple[Numbers, Mask]:
+    """The length of each ledger, `UNKNOWN` while it is not closed, and which nodes are left to the exact reader."""
+    parts = [
+        _plain_lengths(ValueBytes(nodes.slice(start, _NODES_AT_ONCE))) for start in range(0, len(nodes), _NODES_AT_ONCE)
+    ]
     lengths = np.concatenate([np.zeros(0, np.int64), *parts])
-    return pa.array(lengths, mask=lengths == _UNKNOWN)
-
-
-def _lengths(nodes: pa.Array) -> Numbers:
-    data = ValueBytes(nodes)
-    lengths = _plain_lengths(data)
-    left = np.flatnonzero((lengths == _LEFT) & nodes.is_valid().to_numpy(zero_copy_only=False))
-    exact = [ledger_length(value) for value in nodes.take(pa.array(left)).to_pylist()]
-    lengths[left] = [_UNKNOWN if length is None else length for length in exact]
-    lengths[lengths == _LEFT] = _UNKNOWN
-    return lengths
+    return lengths, lengths == _LEFT
 
 
 def _plain_lengths(data: ValueBytes) -> Numbers:
-    """`_UNKNOWN` for ledgers that are not closed, `_LEFT` for nodes that were not understood here."""
+    """`UNKNOWN` for ledgers that are not closed, `_LEFT` for nodes that were not understood here."""
     rows, walk = _below_header(data)
     quorum, ensemble, length = (walk.required(tag) for tag in (_QUORUM, _ENSEMBLE, _LENGTH))
     _, has_last_entry = walk.number(_LAST_ENTRY, or_minus_one=True)
@@ -61,7 +53,7 @@ def _plain_lengths(data: ValueBytes) -> Numbers:
     known = (state >= 1) & (state <= _CLOSED) & (digest <= _DIGESTS)
     understood = walk.ended() & fitting & known & (has_last_entry | (state != _CLOSED))
     lengths: Numbers = np.full(len(data.start), _LEFT)
-    lengths[rows] = np.where(understood, np.where(state == _CLOSED, length, _UNKNOWN), _LEFT)
+    lengths[rows] = np.where(understood, np.where(state == _CLOSED, length, UNKNOWN), _LEFT)
     return lengths
 
 

@@ -6,13 +6,13 @@ every byte of it was understood as that exact reader understands it; all others 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from pulsar_sidecar.audit.columnar.varints import Mask, Numbers, ValueBytes, joined
+from pulsar_sidecar.audit.arrays import LedgerLists, Mask, Numbers
+from pulsar_sidecar.audit.columnar.varints import ValueBytes, joined
 
 _NODES_AT_ONCE = 4_096
 _LEDGERS_AT_ONCE = 8_192
@@ -23,30 +23,17 @@ _LENGTH_AT = 8
 _LONGEST = 0x80
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerLists:
-    """The lists of some nodes, one element for each ledger, grouped by node and in the order of the node's list.
+def read_ledger_lists(values: pa.Array, *, with_entries: bool = True) -> tuple[LedgerLists, Numbers]:
+    """Read every node of a ``binary`` column that has the plain shape, and the positions of all others.
 
-    Attributes:
-        node: the node's position in the column, ascending.
-        entries: 0 everywhere if they were not asked for.
-        closed: whether the node tells the ledger's size.
-        left: positions of the nodes that were not read here.
+    An empty value is a list without ledgers.
     """
-
-    node: Numbers
-    ledger_id: Numbers
-    entries: Numbers
-    size_bytes: Numbers
-    closed: Mask
-    left: Numbers
-
-
-def read_ledger_lists(values: pa.Array, *, with_entries: bool = True) -> LedgerLists:
-    """Read every node of a ``binary`` column that has the plain shape; an empty value is a list without ledgers."""
     starts = range(0, max(len(values), 1), _NODES_AT_ONCE)
-    parts = [_read(values.slice(start, _NODES_AT_ONCE), start, with_entries) for start in starts]
-    return LedgerLists(*(np.concatenate([getattr(part, name) for part in parts]) for name in LedgerLists.__slots__))
+    parts, left = zip(
+        *(_read(values.slice(start, _NODES_AT_ONCE), start, with_entries) for start in starts), strict=True
+    )
+    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in LedgerLists.__slots__)
+    return LedgerLists(*columns), np.concatenate(left)
 
 
 def find_ledgers(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
@@ -72,7 +59,7 @@ def _find(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
     return found, left
 
 
-def _read(values: pa.Array, first: int, with_entries: bool) -> LedgerLists:
+def _read(values: pa.Array, first: int, with_entries: bool) -> tuple[LedgerLists, Numbers]:
     data = ValueBytes(values)
     failed = ~values.is_valid().to_numpy(zero_copy_only=False)
     starts = _starts(data, failed)
@@ -82,8 +69,9 @@ def _read(values: pa.Array, first: int, with_entries: bool) -> LedgerLists:
     # In ascending order no ledger is named twice, which the exact reader would refuse.
     good[1:] &= (ledger_id[1:] > ledger_id[:-1]) | (node[1:] != node[:-1])
     failed[node[~good]] = True
-    found = LedgerLists(node + first, ledger_id, entries, size, closed, np.flatnonzero(failed) + first)
-    return found if good.all() and not failed[node].any() else _without(found, failed[node])
+    kept = ~failed[node]
+    found = LedgerLists(node[kept] + first, ledger_id[kept], entries[kept], size[kept], closed[kept])
+    return found, np.flatnonzero(failed) + first
 
 
 def _starts(data: ValueBytes, failed: Mask) -> Numbers:
@@ -141,9 +129,3 @@ def _columns(data: ValueBytes, start: Numbers, with_entries: bool) -> tuple[Numb
     at += size
     good &= ok & (at == stop)
     return ledger_id, joined(entries) if with_entries else np.zeros_like(ledger_id), size_bytes, timestamp != 0, good
-
-
-def _without(lists: LedgerLists, gone: Mask) -> LedgerLists:
-    columns = (lists.node, lists.ledger_id, lists.entries, lists.size_bytes)
-    node, ledger_id, entries, size = (column[~gone] for column in columns)
-    return LedgerLists(node, ledger_id, entries, size, lists.closed[~gone], lists.left)

@@ -7,14 +7,9 @@ Invariant: a number is answered as good only if it stands in its shortest form, 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-Numbers = npt.NDArray[np.int64]
-Ids = npt.NDArray[np.int64] | npt.NDArray[np.int32]
-"""Many ledger ids, in the narrower numbers wherever all of them fit."""
-
-Mask = npt.NDArray[np.bool_]
+from pulsar_sidecar.audit.arrays import Mask, Numbers
 
 _PADDING = 64
 """So much may be read behind the last byte; a few fields of 11 bytes at most are."""
@@ -34,20 +29,6 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 _MINUS_ONE = np.uint64(0xFFFFFFFFFFFFFF00)
 _MINUS_ONE_REST, _MINUS_ONE_END = np.uint64(0xFFFFFF), np.uint64(0x01FFFF)
 _MINUS_ONE_BYTES = 11
-_WIDEST_NARROW = 2**31 - 1
-
-
-def narrowed(ids: Numbers) -> Ids:
-    """The same ids in half the memory, which is what comparing millions of them takes time for, if they fit."""
-    return ids.astype(np.int32) if not len(ids) or int(ids.max()) <= _WIDEST_NARROW else ids
-
-
-def sums_between(values: Numbers | Mask, starts: Numbers) -> Numbers:
-    """Exact sums of what lies between some places and the next of them."""
-    if not len(starts):
-        return np.zeros(0, np.int64)
-    totals: Numbers = np.add.reduceat(values.astype(np.int64), starts)
-    return totals
 
 
 def joined(groups: Any) -> Numbers:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from pulsar_sidecar.audit.columnar.varints import Mask, Numbers, ValueBytes
+from pulsar_sidecar.audit.arrays import Mask, Numbers
+from pulsar_sidecar.audit.columnar.varints import ValueBytes
 
 _POSITION_LEDGER, _POSITION_ENTRY = 0x08, 0x10
 _MOST_REPEATED = 100

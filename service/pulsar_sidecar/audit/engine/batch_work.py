@@ -8,13 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.columnar.decoding import DecodedNodes, decode_nodes, is_compaction_cursor
-from pulsar_sidecar.audit.columnar.ledger_ids import ledger_ids
-from pulsar_sidecar.audit.columnar.ledger_lengths import ledger_lengths
-from pulsar_sidecar.audit.columnar.ledger_lists import find_ledgers, read_ledger_lists
-from pulsar_sidecar.audit.columnar.owner_columns import are_plain_managed_ledgers, are_schemas, owners_of_plain_cursors
-from pulsar_sidecar.audit.columnar.varints import Ids, Numbers, narrowed
+from pulsar_sidecar.audit.arrays import Ids, Numbers, narrowed
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.causes import OwnerNode, owner_node
+from pulsar_sidecar.audit.engine.decoding import DecodedNodes, decode_nodes, is_compaction_cursor
 from pulsar_sidecar.audit.engine.findings import LISTED_LEDGER_COLUMNS, Cases, read_cases
 from pulsar_sidecar.audit.engine.places import locate
 from pulsar_sidecar.audit.engine.protections import Damage
@@ -73,16 +70,16 @@ def listed_ids(batch: pa.RecordBatch) -> Ids:
     return narrowed(batch.column("ledger_id").to_numpy())
 
 
-def dumped_ids(root: str, batch: pa.RecordBatch) -> tuple[Ids, list[str]]:
+def dumped_ids(columns: ColumnReader, root: str, batch: pa.RecordBatch) -> tuple[Ids, list[str]]:
     """The ids of a batch of the dump's ledgers, -1 for what is none, and directories that could not be read."""
-    ids = ledger_ids(batch.column("path"), root)
+    ids = columns.ledger_ids(batch.column("path"), root)
     unread = batch.filter(pc.and_(pc.is_null(ids), pc.is_valid(batch.column("unreadable"))))
     return narrowed(ids.fill_null(NO_LEDGER).to_numpy()), unread.column("path").to_pylist()
 
 
-def decode_part(batch: pa.RecordBatch) -> DecodedPart:
+def decode_part(columns: ColumnReader, batch: pa.RecordBatch) -> DecodedPart:
     """Decode a batch of nodes."""
-    decoded = decode_nodes(batch, with_entries=False)
+    decoded = decode_nodes(batch, columns, with_entries=False)
     lists = decoded.lists
     starts = np.flatnonzero(np.diff(lists.node, prepend=-1))
     paths = decoded.paths.filter(pc.ends_with(decoded.paths, f"/{COMPACTION_CURSOR}")).to_pylist()
@@ -91,11 +88,11 @@ def decode_part(batch: pa.RecordBatch) -> DecodedPart:
         narrowed(lists.ledger_id),
         lists.node[starts],
         np.diff(starts, append=len(lists.node)),
-        named_usage(decoded.usage()),
+        named_usage(columns, decoded.usage()),
         decoded.unsized(),
         decoded.singles,
         decoded.damages,
-        loaded_topics(decoded.cursors),
+        loaded_topics(columns, decoded.cursors),
         [path for path in paths if is_compaction_cursor(locate(path))],
         list(_shadows(decoded)),
     )
@@ -108,20 +105,19 @@ def _shadows(decoded: DecodedNodes) -> Iterator[Shadow]:
             yield Shadow(topic, source)
 
 
-def lists_naming(wanted: Numbers, batch: pa.RecordBatch) -> pa.RecordBatch:
+def lists_naming(columns: ColumnReader, wanted: Numbers, batch: pa.RecordBatch) -> pa.RecordBatch:
     """References to some ledgers from managed ledgers' lists (`audit.decoding.REFERENCES`)."""
-    found, left = find_ledgers(batch.column("value"), wanted)
-    # What stands at such a place is never read as a list unless it has a list's plain shape.
-    no_list = pc.or_(pc.is_valid(owners_of_plain_cursors(batch.column("path"))), are_schemas(batch.column("path")))
-    some = found | (left & ~no_list.to_numpy(zero_copy_only=False))
-    return decode_nodes(batch.filter(pa.array(some))).lists_naming(wanted)
+    some = columns.may_name(batch.column("value"), wanted)
+    return decode_nodes(batch.filter(pa.array(some)), columns).lists_naming(wanted)
 
 
-def read_ledgers(candidates: Numbers, rows: pa.RecordBatch, ids: Ids) -> tuple[pa.RecordBatch, Cases]:
+def read_ledgers(
+    columns: ColumnReader, candidates: Numbers, rows: pa.RecordBatch, ids: Ids
+) -> tuple[pa.RecordBatch, Cases]:
     """`SIZES` of the ledgers that are no candidates, and the candidates, from rows as `as_listed` takes."""
     listed = as_listed(pa.array(ids, pa.int64()), rows)
     is_candidate = np.isin(ids, candidates)
-    return sizes_of(listed.filter(pa.array(~is_candidate))), read_cases(listed.filter(pa.array(is_candidate)))
+    return sizes_of(columns, listed.filter(pa.array(~is_candidate))), read_cases(listed.filter(pa.array(is_candidate)))
 
 
 def as_listed(ids: pa.Array, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -129,10 +125,10 @@ def as_listed(ids: pa.Array, rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([ids, *rows.columns], schema=LISTED)
 
 
-def sizes_of(ledgers: pa.RecordBatch) -> pa.RecordBatch:
+def sizes_of(columns: ColumnReader, ledgers: pa.RecordBatch) -> pa.RecordBatch:
     """The size of each."""
     order = (ledgers.column(name).fill_null(0) for name in ("czxid", "mzxid"))
-    lengths = ledger_lengths(ledgers.column("metadata"))
+    lengths = columns.ledger_lengths(ledgers.column("metadata"))
     return pa.RecordBatch.from_arrays([ledgers.column("ledger_id"), *order, lengths], schema=SIZES)
 
 
@@ -149,24 +145,24 @@ def age_order(row: Mapping[str, Any]) -> tuple[int, int]:
     return row["czxid"] or 0, row["mzxid"] or 0
 
 
-def owner_nodes_at(paths: pa.Array, batch: pa.RecordBatch) -> list[OwnerNode]:
+def owner_nodes_at(columns: ColumnReader, paths: pa.Array, batch: pa.RecordBatch) -> list[OwnerNode]:
     """What the nodes at some paths hold."""
-    return owner_nodes(batch.filter(pc.is_in(batch.column("path"), value_set=paths)))
+    return owner_nodes(columns, batch.filter(pc.is_in(batch.column("path"), value_set=paths)))
 
 
-def owner_nodes(nodes: pa.RecordBatch) -> list[OwnerNode]:
+def owner_nodes(columns: ColumnReader, nodes: pa.RecordBatch) -> list[OwnerNode]:
     """`audit.causes.owner_node` of each; plain lists are read together."""
-    lists = read_ledger_lists(nodes.column("value"), with_entries=False)
+    plain = columns.read_nodes(nodes.column("path"), nodes.column("value"))
+    lists, misplaced = plain.lists, set(plain.misplaced.tolist())
     starts = np.flatnonzero(np.diff(lists.node, prepend=NO_LEDGER))
     counts = np.diff(starts, append=len(lists.node))
     ends = starts + counts - 1
-    plain = are_plain_managed_ledgers(nodes.column("path")).to_numpy(zero_copy_only=False)
     summed = zip(lists.node[starts], counts, lists.ledger_id[starts], lists.ledger_id[ends], strict=True)
-    read = {int(node): (int(count), int(first), int(last)) for node, count, first, last in summed if plain[node]}
+    read = {int(node): (int(count), int(first), int(last)) for node, count, first, last in summed}
     about = nodes.select(["path", "version", "mzxid"]).to_pylist()
     return [
         OwnerNode(row["path"], row["version"], row["mzxid"], *read[number])
-        if number in read
+        if number in read and number not in misplaced
         else owner_node({**row, "value": nodes.column("value")[number].as_py()})
         for number, row in enumerate(about)
     ]

@@ -96,6 +96,14 @@ def length_bytes(metadata: LedgerMetadata) -> int | None:
     return metadata.length_bytes if metadata.state is LedgerState.CLOSED else None
 
 
+def ledger_length(metadata: bytes | None) -> int | None:
+    """The bytes in a ledger by its node; None while they are not known."""
+    try:
+        return None if metadata is None else length_bytes(decode_ledger_metadata(metadata))
+    except UndecodableError:
+        return None
+
+
 def _claimed(extent: Extent, claim: Claim) -> Claimed:
     match claim:
         case DataClaim(name):

@@ -15,19 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.columnar.decoding import (
-    NODE_COLUMNS,
-    REFERENCES,
-    SINGLES,
-    Reference,
-    decode_cursor_ledgers,
-    decode_log_segments,
-    single_references,
-    singles_batch,
-    unread_compaction_cursors,
-)
-from pulsar_sidecar.audit.columnar.id_tables import IdTable
-from pulsar_sidecar.audit.columnar.varints import Ids, Numbers
+from pulsar_sidecar.audit.arrays import Ids, Numbers
+from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.batch_work import (
     OWNER_COLUMNS,
     SIZES,
@@ -42,6 +31,16 @@ from pulsar_sidecar.audit.engine.batch_work import (
     read_ledgers,
 )
 from pulsar_sidecar.audit.engine.causes import OwnerNode
+from pulsar_sidecar.audit.engine.decoding import (
+    NODE_COLUMNS,
+    REFERENCES,
+    Reference,
+    decode_cursor_ledgers,
+    decode_log_segments,
+    single_references,
+    singles_batch,
+    unread_compaction_cursors,
+)
 from pulsar_sidecar.audit.engine.findings import (
     LISTED_METADATA_COLUMNS,
     NODE_METADATA_COLUMNS,
@@ -52,7 +51,7 @@ from pulsar_sidecar.audit.engine.findings import (
     withheld,
 )
 from pulsar_sidecar.audit.engine.judging import EarlierLook, Judge
-from pulsar_sidecar.audit.engine.ledger_sets import LedgerSets
+from pulsar_sidecar.audit.engine.ledger_sets import IdTable, LedgerSets
 from pulsar_sidecar.audit.engine.missing import made_before, missing_table, not_replaced
 from pulsar_sidecar.audit.engine.protections import Damage, Shields
 from pulsar_sidecar.audit.engine.shadow_topics import ShadowFacts, admin_facts, dangers
@@ -135,10 +134,13 @@ class _Seen:
 class Comparing:
     """Compares what a dump references with what it and the listing have."""
 
-    def __init__(self, inputs: AuditInputs, about: About, earlier: EarlierAudit | None, say: Say) -> None:
+    def __init__(
+        self, inputs: AuditInputs, about: About, earlier: EarlierAudit | None, columns: ColumnReader, say: Say
+    ) -> None:
         self._inputs = inputs
         self._about = about
         self._earlier = earlier
+        self._columns = columns
         self._say = say
         self._root = inputs.dump.ledgers_root
         self._own_ledgers = LEDGERS_LEFT_OUT not in inputs.dump.left_out
@@ -146,7 +148,8 @@ class Comparing:
     def find(self) -> Findings:
         """Do it."""
         # All of this work is handed out before the first answer is waited for; the longest comes first.
-        nodes = {subtree: self._inputs.nodes(subtree, NODE_COLUMNS, decode_part) for subtree in _NODES}
+        decode = partial(decode_part, self._columns)
+        nodes = {subtree: self._inputs.nodes(subtree, NODE_COLUMNS, decode) for subtree in _NODES}
         unknown = self._inputs.nodes(
             Subtree.OTHER, NODE_COLUMNS, partial(unknown_subtrees, foreign=self._about.policy.foreign_subtrees)
         )
@@ -168,11 +171,11 @@ class Comparing:
         lists = self._lists_naming(gone, seen)
         sizes, cases = self._read_wanted(sets, alone.column("ledger_id").to_numpy())
         owners = self._owner_nodes(cases)
-        counted = [*(part.usage for part in seen.parts()), named_usage(single_usage(alone, sizes))]
+        counted = [*(part.usage for part in seen.parts()), named_usage(self._columns, single_usage(alone, sizes))]
         named_in_vain = _named_in_vain(gone, seen, list(lists))
         missing = made_before(named_in_vain, sets.newest())
         shadows = _shadows(seen, known_admin)
-        usage = _usage(counted, named_in_vain, seen, shadows)
+        usage = self._usage(counted, named_in_vain, seen, shadows)
         orphans, unattributed = self._judge(cases, seen.shields, {node.path: node for some in owners for node in some})
         found = _found(sets, usage, orphans, unattributed, missing)
         demand_plausible(found.measured(), self._inputs.dump)
@@ -211,7 +214,7 @@ class Comparing:
     def _dumped_parts(self) -> Iterable[tuple[Ids, list[str]]]:
         if not self._own_ledgers:
             return ()
-        work = partial(dumped_ids, self._root)
+        work = partial(dumped_ids, self._columns, self._root)
         return self._inputs.columns_of_nodes(Subtree.LEDGERS, ["path", "unreadable"], work)
 
     def _cursor_ledgers(self, parts: Sequence[DecodedPart]) -> tuple[list[Reference], list[Damage]]:
@@ -234,7 +237,7 @@ class Comparing:
         """Begin to read who names the missing ledgers."""
         if not len(gone):
             return ()
-        table, work = IdTable(gone), partial(lists_naming, gone)
+        table, work = IdTable(gone), partial(lists_naming, self._columns, gone)
         parts = seen.decoded.items()
         return chain.from_iterable(
             [self._inputs.nodes_at(subtree, NODE_COLUMNS, _nodes_naming(table, some), work) for subtree, some in parts]
@@ -245,7 +248,7 @@ class Comparing:
         paths = sorted(set().union(*(each.owner_paths() for each in cases)))
         if not paths:
             return ()
-        work = partial(owner_nodes_at, pa.array(paths, pa.string()))
+        work = partial(owner_nodes_at, self._columns, pa.array(paths, pa.string()))
         return chain.from_iterable([self._inputs.nodes(subtree, OWNER_COLUMNS, work) for subtree in _NODES])
 
     def _read_wanted(self, sets: LedgerSets, unsized: Numbers) -> tuple[pa.Table, list[Cases]]:
@@ -253,7 +256,7 @@ class Comparing:
         candidates = sets.candidates()
         positions = sets.rows_of(np.concatenate([candidates, unsized]))
         ids = sets.dumped[positions]
-        work = partial(read_ledgers, candidates)
+        work = partial(read_ledgers, self._columns, candidates)
         if self._own_ledgers:
             answers = self._inputs.ledger_nodes_at(NODE_METADATA_COLUMNS, positions, ids, work)
         else:
@@ -265,6 +268,13 @@ class Comparing:
             if some.rows:
                 cases.append(some)
         return newest_sizes(pa.Table.from_batches(sizes, SIZES)), _without_repetitions(cases)
+
+    def _usage(
+        self, counted: Sequence[pa.RecordBatch], named_in_vain: pa.Table, seen: _Seen, shadows: Sequence[Shadow]
+    ) -> pa.Table:
+        taken_off = [named_usage(self._columns, usage_taken_off(batch)) for batch in named_in_vain.to_batches()]
+        names = {str(shadow.topic) for shadow in shadows}
+        return usage_table([*counted, *taken_off], [part.loaded for part in seen.parts()], names)
 
     def _judge(
         self, cases: Sequence[Cases], shields: Shields, nodes: Mapping[str, OwnerNode]
@@ -349,14 +359,6 @@ def _named_in_vain(gone: Numbers, seen: _Seen, lists: Sequence[pa.RecordBatch]) 
         return REFERENCES.empty_table()
     named = seen.singles.filter(pc.is_in(seen.singles.column("ledger_id"), pa.array(gone)))
     return pa.Table.from_batches([single_references(not_replaced(named, seen.singles)), *lists], REFERENCES)
-
-
-def _usage(
-    counted: Sequence[pa.RecordBatch], named_in_vain: pa.Table, seen: _Seen, shadows: Sequence[Shadow]
-) -> pa.Table:
-    taken_off = [named_usage(usage_taken_off(batch)) for batch in named_in_vain.to_batches()]
-    names = {str(shadow.topic) for shadow in shadows}
-    return usage_table([*counted, *taken_off], [part.loaded for part in seen.parts()], names)
 
 
 def _found(sets: LedgerSets, usage: pa.Table, orphans: pa.Table, unattributed: pa.Table, missing: pa.Table) -> Found:

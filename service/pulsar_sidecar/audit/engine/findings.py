@@ -11,12 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.engine.candidates import Claimed, Unattributed, length_bytes, read_candidate
+from pulsar_sidecar.audit.engine.candidates import Claimed, Unattributed, read_candidate
 from pulsar_sidecar.audit.engine.causes import OwnerNode
 from pulsar_sidecar.audit.engine.judging import EarlierLook, Judge
 from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, OrphanStanding
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.model.errors import UndecodableError
 
 _WRITES = ("version", "ctime_ms", "czxid", "mzxid", "unreadable")
 NODE_METADATA_COLUMNS = ("value", *_WRITES)
@@ -74,14 +72,6 @@ def earlier_looks(rows: pa.Table) -> dict[int, EarlierLook]:
         row["ledger_id"]: EarlierLook(row["version"], row["czxid"], row["mzxid"], row["first_seen_ms"])
         for row in rows.select(EARLIER_COLUMNS).to_pylist()
     }
-
-
-def ledger_length(metadata: bytes | None) -> int | None:
-    """The bytes in a ledger by its node; None while they are not known."""
-    try:
-        return None if metadata is None else length_bytes(decode_ledger_metadata(metadata))
-    except UndecodableError:
-        return None
 
 
 def withheld(orphans: pa.Table, guards: str) -> pa.Table:

@@ -1,11 +1,93 @@
-"""What the listing has, what the dump has and what is referenced, held against each other; for both engines."""
+"""What the listing has, what the dump has and what is referenced, held against each other; for both engines.
 
-from collections.abc import Sequence
+Sets of millions of ids are tables over the whole span of ids where that fits memory.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from pulsar_sidecar.audit.columnar.id_tables import IdSpan
-from pulsar_sidecar.audit.columnar.varints import Ids, Mask, Numbers
+from pulsar_sidecar.audit.arrays import Ids, Mask, Numbers
+
+_WIDEST_SPAN = 1 << 28
+"""A byte for each id in it."""
+_IDS_AT_ONCE = 1 << 16
+"""So that what one step makes stays in the processor's cache."""
+
+
+class IdSpan:
+    """Gives every id of some sets a place in tables, and the place behind the last one to every other id."""
+
+    def __init__(self, *sets: Ids) -> None:
+        some = [ids for ids in sets if len(ids)]
+        self._first = max(0, min((int(ids.min()) for ids in some), default=0))
+        self._size = max(0, max((int(ids.max()) for ids in some), default=-1) - self._first + 1)
+        self._ordered: Numbers | None = None
+        if self._size > _WIDEST_SPAN:
+            ids = np.unique(np.concatenate(some)).astype(np.int64)
+            self._ordered = ids[ids >= 0]
+            self._size = len(self._ordered)
+
+    def table(self, sets: Iterable[Ids]) -> Mask:
+        """The union of these sets; -1 is never in it."""
+        table = np.zeros(self._size + 1, np.bool_)
+        for ids in sets:
+            self.add(ids, table)
+        return table
+
+    def add(self, ids: Ids, table: Mask) -> Numbers:
+        """Add these to a table; those without a place in it are answered, -1 among them."""
+        placeless = [np.zeros(0, np.int64)]
+        for piece in _pieces(len(ids)):
+            places = self._places(ids[piece])
+            table[places] = True
+            if table[self._size]:
+                table[self._size] = False
+                placeless.append(ids[piece][places == self._size].astype(np.int64))
+        return np.concatenate(placeless)
+
+    def among(self, ids: Ids, table: Mask) -> Mask:
+        """Which of these ids are in a set."""
+        found = np.empty(len(ids), np.bool_)
+        for piece in _pieces(len(ids)):
+            found[piece] = table[self._places(ids[piece])]
+        return found
+
+    def ids(self, table: Mask) -> Numbers:
+        """The ids of a set, ascending."""
+        places = np.flatnonzero(table)
+        return places + self._first if self._ordered is None else self._ordered[places]
+
+    def highest(self, table: Mask) -> int:
+        """The highest id of a set, -1 if it is empty."""
+        place = len(table) - 1 - int(table[::-1].argmax())
+        if not table[place]:
+            return -1
+        return place + self._first if self._ordered is None else int(self._ordered[place])
+
+    def _places(self, ids: Ids) -> Numbers:
+        if self._ordered is None:
+            distances = (ids.astype(np.int64) - self._first).view(np.uint64)
+            return np.minimum(distances, np.uint64(self._size)).view(np.int64)
+        at = np.searchsorted(self._ordered, ids)
+        places: Numbers = np.where(self._ordered[np.minimum(at, self._size - 1)] == ids, at, self._size)
+        return places
+
+
+class IdTable:
+    """A set of ledger ids; -1 is never in it."""
+
+    def __init__(self, ids: Ids) -> None:
+        self._span = IdSpan(ids)
+        self._table = self._span.table([ids])
+
+    def holds(self, ids: Ids) -> Mask:
+        """Which of these are in the set."""
+        return self._span.among(ids, self._table)
+
+
+def _pieces(count: int) -> Iterator[slice]:
+    return (slice(start, start + _IDS_AT_ONCE) for start in range(0, count, _IDS_AT_ONCE))
 
 
 class LedgerSets:

@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.columnar.owner_columns import owner_at
-from pulsar_sidecar.audit.engine.places import Owner, locate
+from pulsar_sidecar.audit.engine.places import Owner, locate, owner_at
 from pulsar_sidecar.audit.results.tables import MISSING_LEDGERS, LedgerKind
 from pulsar_sidecar.model.names import java_url_decode
 

@@ -66,6 +66,18 @@ def locate(path: str) -> Located:
     return Located(Place.ODD, path)
 
 
+def owner_at(path: str) -> Owner:
+    """Whom the references of a node belong to."""
+    located = locate(path)
+    match located.place:
+        case Place.SCHEMA:
+            return owner_of_schema(located.owner)
+        case Place.ODD:
+            return Owner()
+        case _:
+            return owner_of_managed_ledger(located.owner)
+
+
 def owner_of_managed_ledger(name: str) -> Owner:
     """The owner by a managed ledger's name; nobody if that is no topic's."""
     parts = name.split("/")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.comparing import Comparing, EarlierAudit, Findings
 from pulsar_sidecar.audit.engine.findings import is_condemned
 from pulsar_sidecar.audit.policies import Policy
@@ -30,11 +31,17 @@ OpenAudit = Callable[[tuple[Table, ...], str], AbstractContextManager[TablesOutp
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How to audit, beside the inputs; ``place`` is the directory as its user wrote it."""
+    """How to audit, beside the inputs.
+
+    Attributes:
+        place: the directory as its user wrote it.
+        exact: leave every value to the exact decoder (`audit.columnar.reader`).
+    """
 
     policy: Policy
     tool_version: str
     place: str
+    exact: bool = False
 
 
 def run_audit(
@@ -57,7 +64,7 @@ def run_audit(
         order.policy,
         None if earlier is None else Earlier(earlier.summary, earlier.references),
     )
-    findings = Comparing(inputs, about, earlier, say).find()
+    findings = Comparing(inputs, about, earlier, ColumnReader(order.exact), say).find()
     with open_audit(AUDIT_TABLES, f"audit_id={about.audit_id}") as output:
         return _write(output, about, inputs.listing, findings, order)
 

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.columnar.decoding import LIST_USAGE
-from pulsar_sidecar.audit.columnar.owner_columns import owners_at, topics_of_managed_ledgers
-from pulsar_sidecar.audit.columnar.varints import Numbers, sums_between
+from pulsar_sidecar.audit.arrays import Numbers, sums_between
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
+from pulsar_sidecar.audit.engine.decoding import LIST_USAGE
 from pulsar_sidecar.audit.results.summaries import Count
 from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, LedgerKind
 
@@ -59,15 +59,15 @@ def usage_taken_off(missing: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=LIST_USAGE)
 
 
-def named_usage(usage: pa.RecordBatch) -> pa.RecordBatch:
+def named_usage(columns: ColumnReader, usage: pa.RecordBatch) -> pa.RecordBatch:
     """`NAMED_USAGE` of `LIST_USAGE`."""
     rest = [usage.column(name) for name in ("kind", *_SUMS)]
-    return pa.RecordBatch.from_arrays([*owners_at(usage.column("path")), *rest], schema=NAMED_USAGE)
+    return pa.RecordBatch.from_arrays([*columns.owners_at(usage.column("path")), *rest], schema=NAMED_USAGE)
 
 
-def loaded_topics(cursors: pa.RecordBatch) -> pa.RecordBatch:
+def loaded_topics(columns: ColumnReader, cursors: pa.RecordBatch) -> pa.RecordBatch:
     """`LOADED` of `audit.decoding.CURSORS`."""
-    topics = topics_of_managed_ledgers(cursors.column("managed_ledger"))
+    _, _, topics = columns.owners_of(cursors.column("managed_ledger"))
     loaded = pa.RecordBatch.from_arrays([topics, cursors.column("in_ledger")], schema=LOADED)
     return loaded.filter(pc.is_valid(topics))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.columnar.ledger_ids import ledger_ids
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.ports import LedgerSource, OpenOutput, Say
 from pulsar_sidecar.audit.results.tables import LEDGERS, Table
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest, Moment, Rows
@@ -81,7 +81,7 @@ def ledgers_among(nodes: Iterator[pa.RecordBatch], ledgers_root: str) -> Iterato
         TemporaryError: a directory of ledgers cannot be read, or holds something that is no ledger.
     """
     for batch in nodes:
-        ids = ledger_ids(batch.column("path"), ledgers_root)
+        ids = ColumnReader().ledger_ids(batch.column("path"), ledgers_root)
         _demand_readable_directories(batch.filter(pc.is_null(ids)))
         ledgers = batch.filter(pc.is_valid(ids))
         if ledgers.num_rows:

@@ -62,13 +62,19 @@ class ListingRequest:
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """``audit run``, and the Spark job; ``previous`` is the audit before."""
+    """``audit run``.
+
+    Attributes:
+        previous: the audit before.
+        exact: leave every value to the exact decoder.
+    """
 
     dump: Path
     listing: Path
     output: Path
     previous: Path | None = None
     policy: Policy = field(default_factory=Policy)
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)

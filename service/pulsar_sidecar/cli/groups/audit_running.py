@@ -85,6 +85,14 @@ def add_run(app: typer.Typer, run_audit: RunAudit) -> None:
                 "cluster's references cannot be seen from here.",
             ),
         ] = False,
+        exact: Annotated[
+            bool,
+            typer.Option(
+                "--exact",
+                help="Read every node by itself with the exact decoder instead of whole columns. Slower, with the "
+                "same result: a second opinion before a large plan is applied.",
+            ),
+        ] = False,
     ) -> None:
         policy = Policy(
             min_age_ms=round(min_age_hours * HOUR_MS),
@@ -95,7 +103,7 @@ def add_run(app: typer.Typer, run_audit: RunAudit) -> None:
             foreign_subtrees=tuple(foreign_subtrees or ()),
             bookkeeper_exclusive=bookkeeper_exclusive,
         )
-        raise typer.Exit(_ran(AuditRequest(dump, listing, directory, previous, policy), run_audit))
+        raise typer.Exit(_ran(AuditRequest(dump, listing, directory, previous, policy, exact), run_audit))
 
 
 def _ran(request: AuditRequest, run_audit: RunAudit) -> int:

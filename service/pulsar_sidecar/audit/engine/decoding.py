@@ -6,17 +6,14 @@ it comes out as a `Damage`; a node that was not understood never counts as one w
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.columnar.ledger_lists import LedgerLists, read_ledger_lists
-from pulsar_sidecar.audit.columnar.owner_columns import are_plain_managed_ledgers, are_schemas, owners_of_plain_cursors
-from pulsar_sidecar.audit.columnar.plain_cursors import NO_LEDGER, read_plain_cursors
-from pulsar_sidecar.audit.columnar.plain_schemas import read_plain_schemas
-from pulsar_sidecar.audit.columnar.varints import Mask, Numbers, sums_between
+from pulsar_sidecar.audit.arrays import LedgerLists, Mask, Numbers, sums_between
+from pulsar_sidecar.audit.columnar.reader import CURSORS, SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.places import Located, Place, locate
 from pulsar_sidecar.audit.engine.protections import Damage, Reach, damage_of_undecodable, damage_of_unreadable
 from pulsar_sidecar.audit.results.tables import CursorLedgerState, LedgerKind
@@ -37,15 +34,7 @@ _SCHEMA_SLASHES = 2
 NODE_COLUMNS = ("path", "value", "unreadable")
 """What of `audit.tables.NODES` decoding looks at."""
 
-REFERENCES = pa.schema(
-    [
-        pa.field("ledger_id", pa.int64(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("entries", pa.int64()),
-        pa.field("size_bytes", pa.int64()),
-    ]
-)
+REFERENCES = pa.schema([*SINGLES, pa.field("entries", pa.int64()), pa.field("size_bytes", pa.int64())])
 """Single references. ``size_bytes`` and ``entries`` are null where the node does not tell them."""
 
 LIST_USAGE = pa.schema(
@@ -58,13 +47,6 @@ LIST_USAGE = pa.schema(
     ]
 )
 """How many ledgers each node references, by kind; there may be several rows for one kind."""
-
-
-SINGLES = pa.schema([REFERENCES.field(name) for name in ("ledger_id", "kind", "path")])
-"""References that are no elements of a managed ledger's list."""
-
-CURSORS = pa.schema([pa.field("managed_ledger", pa.string()), pa.field("in_ledger", pa.bool_())])
-"""Cursors by their managed ledgers' names, and whether the position is in a ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,57 +132,22 @@ def single_references(singles: pa.Table) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*columns, none, none], schema=REFERENCES)
 
 
-def decode_nodes(nodes: pa.RecordBatch, *, with_entries: bool = True) -> DecodedNodes:
+def decode_nodes(nodes: pa.RecordBatch, columns: ColumnReader, *, with_entries: bool = True) -> DecodedNodes:
     """Decode nodes of the subtrees ``managed-ledgers`` and ``schemas``; columns `NODE_COLUMNS` at least.
 
     How many entries a ledger has is told by `DecodedNodes.lists_naming` alone, and only ``with_entries``.
     """
     values, paths = nodes.column("value"), nodes.column("path")
-    lists = read_ledger_lists(values, with_entries=with_entries)
-    plain, left = _plain_cursors(lists.left, paths, values)
-    schemas, left = _plain_schemas(left, paths, values)
+    plain = columns.read_nodes(paths, values, with_entries=with_entries)
     reader = _Reader()
     reader.read_unreadable(nodes)
     reader.read_empty(nodes)
-    reader.read_left(left, paths, values)
-    reader.demand_lists_at_their_place(lists, paths)
-    singles = pa.concat_batches([plain.singles, schemas, singles_batch(_distinct(reader.others))])
+    reader.read_left(plain.left, paths, values)
+    reader.refuse_misplaced(paths.take(pa.array(plain.misplaced)).to_pylist())
+    singles = pa.concat_batches([plain.singles, singles_batch(_distinct(reader.others))])
     cursors = pa.concat_batches([plain.cursors, _cursors_batch(reader.cursors)])
-    joined = _joined(lists, reader.list_rows)
+    joined = _joined(plain.lists, reader.list_rows)
     return DecodedNodes(paths, joined, reader.shadows, singles, reader.damages, cursors)
-
-
-class _Plain(NamedTuple):
-    singles: pa.RecordBatch
-    cursors: pa.RecordBatch
-
-
-def _plain_cursors(left: Numbers, paths: pa.Array, values: pa.Array) -> tuple[_Plain, Numbers]:
-    """What cursors of the plain shape reference, and the positions of all other nodes among these."""
-    positions = pa.array(left)
-    there = paths.take(positions)
-    owners = owners_of_plain_cursors(there)
-    cursors = read_plain_cursors(values.take(positions))
-    read = cursors.read & owners.is_valid().to_numpy(zero_copy_only=False)
-    in_ledger = cursors.ledger_id != NO_LEDGER
-    named = read & in_ledger
-    kinds = pa.repeat(LedgerKind.CURSOR.value, int(named.sum()))
-    singles = [pa.array(cursors.ledger_id[named]), kinds, there.filter(pa.array(named))]
-    states = [owners.filter(pa.array(read)), pa.array(in_ledger[read])]
-    return _Plain(
-        pa.RecordBatch.from_arrays(singles, schema=SINGLES), pa.RecordBatch.from_arrays(states, schema=CURSORS)
-    ), left[~read]
-
-
-def _plain_schemas(left: Numbers, paths: pa.Array, values: pa.Array) -> tuple[pa.RecordBatch, Numbers]:
-    """`SINGLES` of schemas of the plain shape, and the positions of all other nodes among these."""
-    is_schema = are_schemas(paths.take(pa.array(left))).to_numpy(zero_copy_only=False)
-    there = left[is_schema]
-    schemas = read_plain_schemas(values.take(pa.array(there)))
-    kinds = pa.repeat(LedgerKind.SCHEMA.value, len(schemas.node))
-    singles = [pa.array(schemas.ledger_id), kinds, paths.take(pa.array(there[schemas.node]))]
-    rest = np.sort(np.concatenate([left[~is_schema], there[~schemas.read]]))
-    return pa.RecordBatch.from_arrays(singles, schema=SINGLES), rest
 
 
 class _Reader:
@@ -231,13 +178,12 @@ class _Reader:
         positions = pa.array(left)
         rows = zip(left.tolist(), paths.take(positions).to_pylist(), values.take(positions).to_pylist(), strict=True)
         for number, path, value in rows:
-            if value is not None:
+            if value:
                 self._read(number, path, value)
 
-    def demand_lists_at_their_place(self, lists: LedgerLists, paths: pa.Array) -> None:
+    def refuse_misplaced(self, paths: Iterable[str]) -> None:
         """A list where a cursor or a schema should be is not what Pulsar writes there; its references count anyhow."""
-        listing = paths.take(pa.array(lists.node[np.flatnonzero(np.diff(lists.node, prepend=-1))]))
-        for path in listing.filter(pc.invert(are_plain_managed_ledgers(listing))).to_pylist():
+        for path in paths:
             place = locate(path).place
             if place in (Place.CURSOR, Place.SCHEMA):
                 self.damages.append(damage_of_undecodable(path, place, "it holds a managed ledger's list"))
@@ -246,8 +192,8 @@ class _Reader:
         located = locate(path)
         readers = {
             Place.MANAGED_LEDGER: (self._read_managed_ledger,),
-            Place.CURSOR: (self._read_cursor,),
-            Place.SCHEMA: (self._read_schema,),
+            Place.CURSOR: (self._read_cursor, self._read_misplaced_list),
+            Place.SCHEMA: (self._read_schema, self._read_misplaced_list),
         }.get(located.place, (self._read_managed_ledger, self._read_cursor))
         reasons = []
         for read in readers:
@@ -260,9 +206,16 @@ class _Reader:
         self.damages.append(damage_of_undecodable(path, located.place, "; ".join(reasons)))
 
     def _read_managed_ledger(self, number: int, path: str, located: Located, value: bytes) -> None:
-        listed: ManagedLedgerReferences = managed_ledger_references(value)
+        listed = managed_ledger_references(value)
         if SHADOW_SOURCE in listed.properties:
             self.shadows[number] = listed.properties[SHADOW_SOURCE]
+        self._add_list(number, listed)
+
+    def _read_misplaced_list(self, number: int, path: str, located: Located, value: bytes) -> None:
+        self._add_list(number, managed_ledger_references(value))
+        self.refuse_misplaced([path])
+
+    def _add_list(self, number: int, listed: ManagedLedgerReferences) -> None:
         for ledger_id, entry in listed.ledgers.items():
             # Once tiered storage's copy has replaced it, the list no longer means BookKeeper's copy.
             if not (entry.offload and entry.offload.bookkeeper_deleted):
@@ -357,4 +310,4 @@ def _joined(lists: LedgerLists, rows: Sequence[tuple[int, int, int, int, bool]])
     columns = [np.concatenate([column, added]) for column, added in zip(old, more, strict=True)]
     order = np.argsort(columns[0], kind="stable")
     node, ledger_id, entries, size, closed = (column[order] for column in columns)
-    return LedgerLists(node, ledger_id, entries, size, closed != 0, lists.left)
+    return LedgerLists(node, ledger_id, entries, size, closed != 0)

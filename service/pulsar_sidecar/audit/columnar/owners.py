@@ -1,15 +1,13 @@
 """Whom the nodes of a whole column belong to, and what kind of node they are: `audit.places`, vectorised.
 
-Invariant: a path is answered here only if it has the plain form that nearly all have; all others go to the exact
-functions one by one.
+Invariant: a path is answered here only if it has the plain form that nearly all have; all others are null.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.engine.places import Owner, Place, locate, owner_of_managed_ledger, owner_of_schema
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS
 
 _PERSISTENT = "persistent"
@@ -30,24 +28,17 @@ _CURSOR = f"^{MANAGED_LEDGERS}/(?P<owner>[^/]*/[^/]*/(?:persistent|non-persisten
 _EITHER = "/(?:persistent|non-persistent)/[^/]*$"
 
 
-def owner_at(path: str) -> Owner:
-    """Whom the references of a node belong to."""
-    located = locate(path)
-    match located.place:
-        case Place.SCHEMA:
-            return owner_of_schema(located.owner)
-        case Place.ODD:
-            return Owner()
-        case _:
-            return owner_of_managed_ledger(located.owner)
-
-
-def owners_at(paths: pa.Array) -> Owners:
-    """`owner_at` for a column."""
+def plain_owners_at(paths: pa.Array) -> Owners:
+    """`audit.engine.places.owner_at` for a column, null where a path is not plain."""
     fields = _fields(paths, _PLAIN_PATH)
     if fields[0].null_count:
         fields = [pc.coalesce(one, other) for one, other in zip(fields, _schema_fields(paths), strict=True)]
-    return _owners(fields, lambda rest: [owner_at(path) for path in rest], paths)
+    return _owners(fields)
+
+
+def plain_owners_of(managed_ledgers: pa.Array) -> Owners:
+    """`audit.engine.places.owner_of_managed_ledger` for a column, null where a name is not plain."""
+    return _owners(_fields(managed_ledgers, _PLAIN_NAME))
 
 
 def _schema_fields(paths: pa.Array) -> list[pa.Array]:
@@ -58,11 +49,6 @@ def _schema_fields(paths: pa.Array) -> list[pa.Array]:
     )
     domains = pc.if_else(pc.is_valid(domains), _PERSISTENT, None)
     return [tenants, namespaces, domains, local_names]
-
-
-def topics_of_managed_ledgers(names: pa.Array) -> pa.Array:
-    """`audit.places.owner_of_managed_ledger` for a column, the topics alone."""
-    return _owners(_fields(names, _PLAIN_NAME), lambda rest: [owner_of_managed_ledger(name) for name in rest], names)[2]
 
 
 def are_plain_managed_ledgers(paths: pa.Array) -> pa.Array:
@@ -87,17 +73,8 @@ def _fields(values: pa.Array, pattern: str) -> list[pa.Array]:
     return [pc.struct_field(found, name) for name in ("tenant", "namespace", "domain", "local")]
 
 
-def _owners(fields: Sequence[pa.Array], exactly: Callable[[list[str]], Sequence[Owner]], values: pa.Array) -> Owners:
+def _owners(fields: Sequence[pa.Array]) -> Owners:
     tenants, namespaces, domains, local_names = fields
     namespaces = pc.binary_join_element_wise(tenants, namespaces, "/")
     topics = pc.binary_join_element_wise(pc.binary_join_element_wise(domains, namespaces, "://"), local_names, "/")
-    if not tenants.null_count:
-        return tenants, namespaces, topics
-    rest = pc.is_null(tenants)
-    owners = exactly(values.filter(rest).to_pylist())
-    columns = ([getattr(owner, name) for owner in owners] for name in Owner.__slots__)
-    tenants, namespaces, topics = (
-        pc.replace_with_mask(column, rest, pa.array(exact, pa.string()))
-        for column, exact in zip((tenants, namespaces, topics), columns, strict=True)
-    )
     return tenants, namespaces, topics

@@ -1,0 +1,161 @@
+"""The one way into the vectorised readers, and the switch that turns them off.
+
+Nothing outside of this folder calls a reader of columns. Invariant: every answer is the one that the exact functions
+give for each value alone; a value that a reader of columns does not understand whole is left to them, and so is every
+value once `ColumnReader.exact` is set.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_sidecar.audit.arrays import LedgerLists, Mask, Numbers, no_lists
+from pulsar_sidecar.audit.columnar.cursors_and_schemas import NO_LEDGER, read_plain_cursors, read_plain_schemas
+from pulsar_sidecar.audit.columnar.ledger_ids import ledger_ids
+from pulsar_sidecar.audit.columnar.ledger_lengths import UNKNOWN, ledger_lengths
+from pulsar_sidecar.audit.columnar.ledger_lists import find_ledgers, read_ledger_lists
+from pulsar_sidecar.audit.columnar.owners import (
+    Owners,
+    are_plain_managed_ledgers,
+    are_schemas,
+    owners_of_plain_cursors,
+    plain_owners_at,
+    plain_owners_of,
+)
+from pulsar_sidecar.audit.engine.candidates import ledger_length
+from pulsar_sidecar.audit.engine.places import Owner, owner_at, owner_of_managed_ledger
+from pulsar_sidecar.audit.results.tables import LedgerKind
+from pulsar_sidecar.ledger_ownership.paths import ledger_id_of_path
+
+_CURSORS_FIRST_BYTE = b"\x08"
+
+SINGLES = pa.schema(
+    [pa.field("ledger_id", pa.int64(), nullable=False)]
+    + [pa.field(name, pa.string(), nullable=False) for name in ("kind", "path")]
+)
+"""References that are no elements of a managed ledger's list."""
+
+CURSORS = pa.schema([pa.field("managed_ledger", pa.string()), pa.field("in_ledger", pa.bool_())])
+"""Cursors by their managed ledgers' names, and whether the position is in a ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainNodes:
+    """What nodes of a plain shape name.
+
+    Attributes:
+        lists: of managed ledgers.
+        misplaced: positions of lists that are not surely where a managed ledger's node is.
+        singles: of cursors and schemas (`SINGLES`).
+        cursors: each cursor that was read (`CURSORS`).
+        left: positions of the nodes of which nothing is known here, ascending.
+    """
+
+    lists: LedgerLists
+    misplaced: Numbers
+    singles: pa.RecordBatch
+    cursors: pa.RecordBatch
+    left: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnReader:
+    """Reads whole columns; with ``exact``, every value of them by itself."""
+
+    exact: bool = False
+
+    def read_nodes(self, paths: pa.Array, values: pa.Array, *, with_entries: bool = False) -> PlainNodes:
+        """Read every node of a plain shape; an empty value is a list without ledgers."""
+        if self.exact:
+            singles, cursors = (pa.RecordBatch.from_pylist([], schema=schema) for schema in (SINGLES, CURSORS))
+            return PlainNodes(no_lists(), np.zeros(0, np.int64), singles, cursors, np.arange(len(values)))
+        lists, left = read_ledger_lists(values, with_entries=with_entries)
+        listing = lists.node[np.flatnonzero(np.diff(lists.node, prepend=-1))]
+        is_plain = are_plain_managed_ledgers(paths.take(pa.array(listing))).to_numpy(zero_copy_only=False)
+        of_cursors, cursors, left = _read_cursors(paths, values, left)
+        of_schemas, left = _read_schemas(paths, values, left)
+        return PlainNodes(lists, listing[~is_plain], pa.concat_batches([of_cursors, of_schemas]), cursors, left)
+
+    def may_name(self, values: pa.Array, wanted: Numbers) -> Mask:
+        """Which nodes may hold a managed ledger's list that names some of these ledgers."""
+        if self.exact:
+            return np.ones(len(values), np.bool_)
+        found, left = find_ledgers(values, wanted)
+        # Cursors begin so, and no list does.
+        is_cursor = pc.fill_null(pc.starts_with(values, _CURSORS_FIRST_BYTE), False)
+        some: Mask = found | (left & ~is_cursor.to_numpy(zero_copy_only=False))
+        return some
+
+    def ledger_ids(self, paths: pa.Array, ledgers_root: str) -> pa.Array:
+        """The id whose metadata node is at each path, null for every other node."""
+        if self.exact:
+            return pa.array([ledger_id_of_path(path, ledgers_root) for path in paths.to_pylist()], pa.int64())
+        found, valid, left = ledger_ids(paths, ledgers_root)
+        rest = [ledger_id_of_path(path, ledgers_root) for path in paths.filter(pa.array(left)).to_pylist()]
+        found[left] = [-1 if ledger_id is None else ledger_id for ledger_id in rest]
+        valid[left] = [ledger_id is not None for ledger_id in rest]
+        return pa.array(found, mask=~valid)
+
+    def ledger_lengths(self, metadata: pa.Array) -> pa.Array:
+        """The bytes in each ledger by its node, null while they are not known."""
+        if self.exact:
+            return pa.array([ledger_length(value) for value in metadata.to_pylist()], pa.int64())
+        lengths, left = ledger_lengths(metadata)
+        exact = [ledger_length(value) for value in metadata.filter(pa.array(left)).to_pylist()]
+        lengths[left] = [UNKNOWN if length is None else length for length in exact]
+        return pa.array(lengths, mask=lengths == UNKNOWN)
+
+    def owners_at(self, paths: pa.Array) -> Owners:
+        """`audit.engine.places.owner_at` of each."""
+        return self._owners(plain_owners_at, owner_at, paths)
+
+    def owners_of(self, managed_ledgers: pa.Array) -> Owners:
+        """`audit.engine.places.owner_of_managed_ledger` of each."""
+        return self._owners(plain_owners_of, owner_of_managed_ledger, managed_ledgers)
+
+    def _owners(
+        self, plainly: Callable[[pa.Array], Owners], exactly: Callable[[str], Owner], values: pa.Array
+    ) -> Owners:
+        columns = (pa.nulls(len(values), pa.string()),) * 3 if self.exact else plainly(values)
+        left = pc.is_null(columns[0])
+        if not left.true_count:
+            return columns
+        owners = [exactly(value) for value in values.filter(left).to_pylist()]
+        tenants, namespaces, topics = (
+            pc.replace_with_mask(column, left, pa.array([getattr(owner, name) for owner in owners], pa.string()))
+            for column, name in zip(columns, Owner.__slots__, strict=True)
+        )
+        return tenants, namespaces, topics
+
+
+def _read_cursors(paths: pa.Array, values: pa.Array, left: Numbers) -> tuple[pa.RecordBatch, pa.RecordBatch, Numbers]:
+    """`SINGLES` and `CURSORS` of cursors of the plain shape, and the positions of all other nodes among these."""
+    positions = pa.array(left)
+    there = paths.take(positions)
+    owners = owners_of_plain_cursors(there)
+    cursors = read_plain_cursors(values.take(positions))
+    read = cursors.read & owners.is_valid().to_numpy(zero_copy_only=False)
+    in_ledger = cursors.ledger_id != NO_LEDGER
+    named = read & in_ledger
+    kinds = pa.repeat(LedgerKind.CURSOR.value, int(named.sum()))
+    singles = [pa.array(cursors.ledger_id[named]), kinds, there.filter(pa.array(named))]
+    states = [owners.filter(pa.array(read)), pa.array(in_ledger[read])]
+    return (
+        pa.RecordBatch.from_arrays(singles, schema=SINGLES),
+        pa.RecordBatch.from_arrays(states, schema=CURSORS),
+        left[~read],
+    )
+
+
+def _read_schemas(paths: pa.Array, values: pa.Array, left: Numbers) -> tuple[pa.RecordBatch, Numbers]:
+    """`SINGLES` of schemas of the plain shape, and the positions of all other nodes among these."""
+    is_schema = are_schemas(paths.take(pa.array(left))).to_numpy(zero_copy_only=False)
+    there = left[is_schema]
+    schemas = read_plain_schemas(values.take(pa.array(there)))
+    kinds = pa.repeat(LedgerKind.SCHEMA.value, len(schemas.node))
+    singles = [pa.array(schemas.ledger_id), kinds, paths.take(pa.array(there[schemas.node]))]
+    rest = np.sort(np.concatenate([left[~is_schema], there[~schemas.read]]))
+    return pa.RecordBatch.from_arrays(singles, schema=SINGLES), rest

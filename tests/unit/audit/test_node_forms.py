@@ -1,0 +1,237 @@
+"""Every form of a node, at every place, is decoded to the same with and without the readers of columns."""
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pulsar_sidecar.audit.columnar.ledger_lengths import ledger_lengths
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
+from pulsar_sidecar.audit.engine.batch_work import lists_naming, owner_nodes
+from pulsar_sidecar.audit.engine.candidates import ledger_length
+from pulsar_sidecar.audit.engine.decoding import DecodedNodes, decode_nodes
+from pulsar_sidecar.audit.results.tables import NODES
+from pulsar_sidecar.ledger_ownership.paths import ledger_id_of_path, ledger_path
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+from pulsar_sidecar.wire import SchemaStorageFormat_pb2 as schema_storage
+
+from tests.fakes.bookkeeper import (
+    compressed,
+    cursor_bytes,
+    cursor_custom_metadata,
+    data_custom_metadata,
+    delimited,
+    ledger_metadata_bytes,
+    managed_ledger_bytes,
+    schema_locator_bytes,
+    wrapped,
+)
+from tests.unit.audit.sources import node
+
+COLUMNS, EXACT = ColumnReader(), ColumnReader(exact=True)
+BIG = 2**40
+
+PLACES = {
+    "managed ledger": "/managed-ledgers/t/n/persistent/a",
+    "managed ledger, V1": "/managed-ledgers/t/c/n/persistent/a",
+    "encoded topic": "/managed-ledgers/t/n/persistent/a%2Fb-partition-3",
+    "cursor": "/managed-ledgers/t/n/persistent/a/sub",
+    "cursor, V1": "/managed-ledgers/t/c/n/persistent/a/sub",
+    "compaction cursor": "/managed-ledgers/t/n/persistent/a/__compaction",
+    "either": "/managed-ledgers/t/c/persistent/persistent/x",
+    "above managed ledgers": "/managed-ledgers/t/n",
+    "odd": "/managed-ledgers/a/b/c/d/e/f/g",
+    "schema": "/schemas/t/n/a",
+    "above schemas": "/schemas/t",
+}
+
+
+def offloaded(*, deleted: bool) -> OffloadContext:
+    return OffloadContext(
+        uid_msb=1, uid_lsb=2, driver_name="S3", driver_metadata={}, complete=True, bookkeeper_deleted=deleted
+    )
+
+
+def with_holes(count: int, last_active: int | None = None) -> bytes:
+    info = ml.ManagedCursorInfo.FromString(cursor_bytes(7))
+    info.ClearField("lastActive")
+    for entry in range(count):
+        deleted = info.individualDeletedMessages.add()
+        for end, place in ((deleted.lowerEndpoint, -1), (deleted.upperEndpoint, 2 * entry)):
+            end.ledgerId, end.entryId = 2**30, place
+    if last_active is not None:
+        info.lastActive = last_active
+    return info.SerializeToString()
+
+
+def ledger_info(*ledgers: dict[str, int]) -> bytes:
+    info = ml.ManagedLedgerInfo()
+    for ledger in ledgers:
+        info.ledgerInfo.add(**ledger)
+    return info.SerializeToString()
+
+
+def locator(**changed: Any) -> bytes:
+    whole = schema_storage.SchemaLocator.FromString(schema_locator_bytes([4]))
+    for name, value in changed.items():
+        setattr(whole.info.position if name in ("ledgerId", "entryId") else whole.info, name, value)
+    return whole.SerializeToString()
+
+
+PLAIN_FORMS = {
+    "list of one": managed_ledger_bytes([5]),
+    "list": managed_ledger_bytes([1, 2, 300]),
+    "list of large ids": managed_ledger_bytes([127, 128, 2**14, BIG, 2**49 - 1]),
+    "list that tells all": ledger_info(*({"ledgerId": n, "entries": n, "size": 7 * n, "timestamp": n} for n in (1, 9))),
+    "list without entries": ledger_info({"ledgerId": 3, "size": 128, "timestamp": 1}, {"ledgerId": 4}),
+    "list that is long": managed_ledger_bytes(range(1, 300)),
+    "cursor with a ledger": cursor_bytes(6, mark_delete=(5, 9)),
+    "cursor with a large ledger": cursor_bytes(BIG, mark_delete=(BIG, 2**33)),
+    "cursor in its node": cursor_bytes(mark_delete=(3, 4)),
+    "cursor with holes": with_holes(3),
+    "cursor with holes, and active": with_holes(2, last_active=1),
+    "schema": schema_locator_bytes([8]),
+    "schema of versions": schema_locator_bytes([9, BIG, 9, 11]),
+    "schema without a ledger": locator(ledgerId=-1, entryId=-1),
+}
+ODD_FORMS = {
+    "not read": None,
+    "empty": b"",
+    "text": b"not protobuf at all",
+    "one byte": b"\x0a",
+    "list, out of order": managed_ledger_bytes([9, 8]),
+    "list that repeats": managed_ledger_bytes([4, 4]),
+    "list of a negative id": ledger_info({"ledgerId": -5}),
+    "list of the largest ids": managed_ledger_bytes([2**49, MAX_LEDGER_ID]),
+    "list of a ledger without id": b"\x0a\x02\x10\x01",
+    "list with an id of more bytes": b"\x0a\x03\x08\x85\x00",
+    "list in two orders": b"\x0a\x04\x10\x01\x08\x05",
+    "list, cut": managed_ledger_bytes([1, 2])[:-1],
+    "list, cut in a ledger's length": managed_ledger_bytes([1, 2]) + b"\x0a",
+    "list, and more": managed_ledger_bytes([1, 2]) + b"\x50\x01",
+    "list with a long ledger": b"\x0a\x83\x01\x08\x05\x10" + b"\x01" * 0x80,
+    "list of a shadow": managed_ledger_bytes([1, 2], properties={"PULSAR.SHADOW_SOURCE": "persistent://t/n/s"}),
+    "list with a property": managed_ledger_bytes([1, 2], properties={"k": "v"}),
+    "terminated list": managed_ledger_bytes([1, 2], terminated=True),
+    "list, offloaded": managed_ledger_bytes([1, 2], offloaded={1: offloaded(deleted=False)}),
+    "list, offloaded and deleted": managed_ledger_bytes([1, 2], offloaded={1: offloaded(deleted=True)}),
+    "compressed list": compressed("ZLIB", managed_ledger_bytes([1, 2]), zlib.compress(managed_ledger_bytes([1, 2]))),
+    "wrapped list": wrapped("NONE", len(managed_ledger_bytes([1, 2])), managed_ledger_bytes([1, 2])),
+    "wrapped cursor": wrapped("NONE", len(cursor_bytes(6)), cursor_bytes(6)),
+    "cursor with a compacted ledger": cursor_bytes(6, compacted_ledger=7),
+    "cursor with buckets": cursor_bytes(6, buckets={"#pulsar.internal.delayed.bucket0_9": 8}),
+    "cursor with too many holes": with_holes(300),
+    "cursor of the largest ids": cursor_bytes(MAX_LEDGER_ID),
+    "cursor of a negative id": cursor_bytes(-2),
+    "cursor with a ledger of more bytes": b"\x08\x86\x00",
+    "cursor of its ledger alone": b"\x08\x06",
+    "cursor, cut": cursor_bytes(6)[:-1],
+    "cursor, and more": cursor_bytes(6) + b"\x78\x01",
+    "cursor in two orders": b"\x10\x01\x08\x06",
+    "schema with a negative ledger": locator(ledgerId=-2),
+    "schema with a negative version": locator(version=-1),
+    "schema, cut": schema_locator_bytes([8])[:-1],
+    "schema, and more": schema_locator_bytes([8]) + b"\x78\x01",
+    "schema without a hash": schema_locator_bytes([8]).replace(b"\x1a\x20" + bytes(32), b""),
+    "schema of many versions": schema_locator_bytes(list(range(1, 150))),
+}
+FORMS = PLAIN_FORMS | ODD_FORMS
+WHERE = {"list": ("managed ledger", "managed ledger, V1"), "curs": ("cursor",), "sche": ("schema",)}
+
+
+def nodes_of(*rows: tuple[str, bytes | None]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([node(path, value) for path, value in rows], schema=NODES)
+
+
+def canonical(found: DecodedNodes) -> tuple[Any, ...]:
+    columns = (found.lists.node, found.lists.ledger_id, found.lists.entries, found.lists.size_bytes, found.lists.closed)
+    return (
+        list(zip(*(column.tolist() for column in columns), strict=True)),
+        sorted(map(str, found.singles.to_pylist())),
+        sorted(map(str, found.cursors.to_pylist())),
+        sorted(found.damages),
+        found.shadows,
+        sorted(map(str, found.usage().to_pylist())),
+        sorted(map(str, found.unsized().to_pylist())),
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_node_says_the_same_both_ways_wherever_it_is(form: str) -> None:
+    for place in PLACES.values():
+        nodes = nodes_of((place, FORMS[form]))
+        exact = decode_nodes(nodes, EXACT)
+        assert canonical(decode_nodes(nodes, COLUMNS)) == canonical(exact), place
+        wanted = exact.lists.ledger_id[:1]
+        assert lists_naming(COLUMNS, wanted, nodes).to_pylist() == lists_naming(EXACT, wanted, nodes).to_pylist()
+        assert owner_nodes(COLUMNS, nodes) == owner_nodes(EXACT, nodes), place
+
+
+def test_all_nodes_of_a_batch_say_the_same_both_ways() -> None:
+    every = [(path, value) for path in PLACES.values() for value in FORMS.values()]
+    nodes = nodes_of(*((f"{path}{number}", value) for number, (path, value) in enumerate(every)))
+    for batch in (nodes, nodes.slice(5), nodes.slice(3, 100), nodes.slice(0, 0)):
+        assert canonical(decode_nodes(batch, COLUMNS)) == canonical(decode_nodes(batch, EXACT))
+
+
+@pytest.mark.parametrize("form", PLAIN_FORMS)
+def test_the_plain_forms_are_not_left_to_the_exact_decoder(form: str) -> None:
+    for place in WHERE[form[:4]]:
+        nodes = nodes_of((PLACES[place], PLAIN_FORMS[form]))
+        assert COLUMNS.read_nodes(nodes.column("path"), nodes.column("value")).left.tolist() == []
+
+
+def test_exactly_nothing_is_read_by_columns() -> None:
+    nodes = nodes_of(*((PLACES["managed ledger"], value) for value in FORMS.values()))
+    plain = EXACT.read_nodes(nodes.column("path"), nodes.column("value"))
+    assert plain.left.tolist() == list(range(len(FORMS)))
+    assert len(plain.lists.node) == plain.singles.num_rows == plain.cursors.num_rows == 0
+
+
+# --- ledgers' paths and lengths ------------------------------------------------------------------------------------
+
+
+def test_paths_say_the_same_both_ways() -> None:
+    ids = [0, 9, 10, 1234, 99_999, 12_345_678, 2**31 - 1, 2**31, 9_999_999_999, 10**10, MAX_LEDGER_ID]
+    paths = [ledger_path(LedgerId(each)) for each in ids]
+    good = paths[1]
+    paths += [good[:place] + other + good[place + 1 :] for place in range(len(good)) for other in ":/0L9l\xe9\x00"]
+    paths += ["", "/ledgers", "/ledgers/00/0000", "/ledgers/L0001/00/0000", "/ledgers/99/9999/L9999", f"{good}0"]
+    exact = [ledger_id_of_path(path) for path in paths]
+    for columns in (COLUMNS, EXACT):
+        assert columns.ledger_ids(pa.array(paths, pa.string()), "/ledgers").to_pylist() == exact
+        assert columns.ledger_ids(pa.array(["", *paths], pa.string()).slice(3), "/ledgers").to_pylist() == exact[2:]
+
+
+def metadata_forms() -> Iterator[tuple[bytes | None, bool]]:
+    """Ledgers' nodes, and whether readers of columns understand them."""
+    more = {5: ("bookie-2:3181", "bookie-3:3181"), 9: ("bookie-1:3181", "bookie-3:3181")}
+    for custom in ({}, data_custom_metadata("t/n/persistent/" + "x" * 200), cursor_custom_metadata("t/n/x", "sub")):
+        for length in (0, 127, 128, BIG):
+            for later in ({}, more):
+                for state in LedgerState:
+                    yield ledger_metadata_bytes(state, custom, length_bytes=length, later_ensembles=later), True
+    whole = ledger_metadata_bytes()
+    for changed in ({"ack_quorum_size": 3}, {"ack_quorum_size": 0}, {"write_quorum_size": 9}, {"last_entry_id": -2}):
+        yield ledger_metadata_bytes(**changed), False  # type: ignore[arg-type]
+    for ensemble in ((), ("ü:3181", "bookie:3181"), ("same:1", "same:1")):
+        yield ledger_metadata_bytes(ensemble=ensemble, later_ensembles=more), False
+    yield ledger_metadata_bytes(custom_metadata={"short": b"1"}), False
+    yield from ((piece, False) for piece in (None, b"", b"x", whole[:30], whole[:31], whole[:-1], whole + b"\x00"))
+    yield from ((whole[:place] + b"\x7f" + whole[place + 1 :], False) for place in range(len(whole)))
+    header, _, message = whole.partition(b"3\n")
+    yield header + b"2\n" + message, False
+    yield header + b"3\n" + delimited(message[1:] + b"\x78\x01"), False
+
+
+def test_lengths_say_the_same_both_ways() -> None:
+    forms = list(metadata_forms())
+    values = [value for value, _ in forms]
+    exact = [ledger_length(value) for value in values]
+    for columns in (COLUMNS, EXACT):
+        assert columns.ledger_lengths(pa.array(values, pa.binary())).to_pylist() == exact
+    _, left = ledger_lengths(pa.array(values, pa.binary()))
+    assert not any(is_left for is_left, (_, is_plain) in zip(left.tolist(), forms, strict=True) if is_plain)
