@@ -21,12 +21,12 @@ from typing import Any
 import pulsar
 from pulsar_sidecar.audit.reference_scan import Census, demand_complete, take_census
 from pulsar_sidecar.ledger_ownership.claims import CursorClaim, DataClaim, read_claim
-from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, managed_ledger_path
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 from tests.cluster.patience import PATIENCE_SECONDS, Found, NotInTime, until
 from tests.cluster.sidecars import SidecarProcess

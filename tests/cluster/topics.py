@@ -19,7 +19,7 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnecti
 from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
 from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveTree, LiveZooKeeper
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
-from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers
+from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
     DEFAULT_LEDGERS_ROOT,
@@ -35,6 +35,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerMetadata, LedgerType
 from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.model.names import CursorName, TopicName, java_url_decode, java_url_encode, parse_topic_name
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 from tests.cluster.clients import PatientClient
 from tests.cluster.patience import OPERATION_SECONDS, until

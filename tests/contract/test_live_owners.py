@@ -15,11 +15,14 @@ from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpTimeouts
 from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.ledger_deletion.ports import LiveOwners, OwnerView
+from pulsar_sidecar.ledger_deletion.ports import LiveOwners
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_name
+from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR, Cursor, TopicInternalStats
 
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import unique
@@ -42,6 +45,9 @@ class World(Protocol):
     def break_a_broker(self) -> None: ...
 
 
+NAMED = "a subscription/ü"
+
+
 class FakeWorld:
     def __init__(self) -> None:
         self.owners = FakeLiveOwners()
@@ -50,14 +56,17 @@ class FakeWorld:
     def loaded_topic(self, local_name: str = "topic") -> TopicName:
         topic = new_topic(local_name)
         ledger, self._next_ledger = LedgerId(self._next_ledger), self._next_ledger + 2
-        view = OwnerView(
+        at_start = Position(ledger, EntryId(0))
+        cursor = Cursor(PositionRanges(at_start), 0, at_start, LedgerId(ledger + 1), EntryId(0))
+        view = TopicInternalStats(
             broker="broker",
-            cursors=frozenset({CursorName("a+subscription%2F%C3%BC")}),
-            ledgers=frozenset({ledger}),
+            cursors={NAMED: cursor},
+            ledgers={ledger: 1},
+            last_confirmed=at_start,
             cursor_ledgers=frozenset({LedgerId(ledger + 1)}),
             schema_ledgers=frozenset(),
             compacted_ledger=None,
-            reading=frozenset({ledger}),
+            ledgers_being_read=frozenset({ledger}),
         )
         self.owners.load(topic, view)
         self.owners.own(topic, "http://broker:8080")
@@ -161,12 +170,12 @@ def test_a_loaded_topic_has_a_view_and_the_others_of_the_batch_have_none(world: 
     views = world.owners.views([loaded, new_topic("unknown"), other, loaded])
     assert views.keys() == {loaded, other}
     view = views[loaded]
-    assert view.cursors == {CursorName("a+subscription%2F%C3%BC")}
+    assert set(view.cursors) == {NAMED}
     assert len(view.ledgers) == 1
     assert len(view.cursor_ledgers) == 1
-    assert view.reading <= view.ledgers
+    assert view.ledgers_being_read <= view.ledgers.keys()
     assert (view.schema_ledgers, view.compacted_ledger) == (frozenset(), None)
-    assert not view.ledgers & views[other].ledgers
+    assert not view.ledgers.keys() & views[other].ledgers.keys()
 
 
 def test_an_unloaded_topic_has_no_view(world: World) -> None:
@@ -216,9 +225,9 @@ def test_a_view_names_what_the_metadata_names(real: ClusterWorld) -> None:
     info = real.rest.get(topic_path(topic, "/internal-info"))
     assert isinstance(info, dict)
     view = real.owners.views([topic])[topic]
-    assert view.ledgers == {ledger["ledgerId"] for ledger in info["ledgers"]}
+    assert view.ledgers.keys() == {ledger["ledgerId"] for ledger in info["ledgers"]}
     assert view.cursor_ledgers == {cursor["cursorsLedgerId"] for cursor in info["cursors"].values()}
-    assert view.cursors == set(info["cursors"])
+    assert {encode_cursor(name) for name in view.cursors} == set(info["cursors"])
 
 
 def test_system_topics_are_listed(real: ClusterWorld) -> None:
@@ -241,8 +250,8 @@ def test_schema_and_compacted_ledgers_are_in_the_view(real: ClusterWorld) -> Non
     metadata = real.rest.get(f"{path}/metadata")
     assert isinstance(metadata, dict)
     assert view.schema_ledgers == {metadata["info"]["ledgerId"]}
-    assert view.compacted_ledger not in view.ledgers | view.cursor_ledgers | view.schema_ledgers
-    assert CursorName("__compaction") in view.cursors
+    assert view.compacted_ledger not in view.ledgers.keys() | view.cursor_ledgers | view.schema_ledgers
+    assert COMPACTION_CURSOR in view.cursors
 
 
 def test_a_reader_without_a_subscription_counts_as_reading(real: ClusterWorld) -> None:
@@ -251,7 +260,7 @@ def test_a_reader_without_a_subscription_counts_as_reading(real: ClusterWorld) -
     reader = real.client.create_reader(str(topic), pulsar.MessageId.earliest)
     during = real.owners.views([topic])[topic]
     assert len(during.cursors) == len(before.cursors) + 1
-    assert during.reading == before.ledgers
+    assert during.ledgers_being_read == before.ledgers.keys()
     assert during == replace(during, cursor_ledgers=before.cursor_ledgers)
     reader.close()
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from pulsar_sidecar.ack_state.cursors import CursorInMemory, TopicCursors
 from pulsar_sidecar.ack_state.judging import AckState, Wishes, judge
 from pulsar_sidecar.ack_state.limits import AckStateLimits, kept
 from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
@@ -14,6 +13,13 @@ from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import (
+    ConnectedConsumer,
+    Cursor,
+    Subscription,
+    SubscriptionType,
+    TopicInternalStats,
+)
 
 LEDGER, CURSOR_LEDGER = LedgerId(6), LedgerId(7)
 
@@ -40,12 +46,19 @@ def state_of(
     stored = StoredCursor(
         StoredPlace.CURSOR_LEDGER, written, written.range_count, 0, 12 * written.range_count, CURSOR_LEDGER, EntryId(5)
     )
-    cursor = CursorInMemory(
-        memory, count, Position(LEDGER, EntryId(2 * count)), (CURSOR_LEDGER, EntryId(5)), "Shared", 2, 4, 3, count
+    cursor = Cursor(memory, count, Position(LEDGER, EntryId(2 * count)), CURSOR_LEDGER, EntryId(5))
+    internal = TopicInternalStats({LEDGER: 2 * count}, Position(LEDGER, EntryId(2 * count - 1)), {subscription: cursor})
+    consumers = tuple(ConnectedConsumer(f"consumer-{number}", "/127.0.0.1:1", None) for number in range(2))
+    found = Subscription(
+        subscription,
+        SubscriptionType.SHARED,
+        consumers,
+        unacked_messages=4,
+        delayed_messages=3,
+        backlog=count,
     )
-    cursors = TopicCursors("127.0.0.1:8080", {LEDGER: 2 * count}, {subscription: cursor})
     said = policies or Policies(TopicPolicy.TRUE, None, False)
-    return judge(topic, subscription, cursors, stored, limits, said, wishes or Wishes())
+    return judge(topic, found, "127.0.0.1:8080", internal, stored, limits, said, wishes or Wishes())
 
 
 @dataclass(slots=True)

@@ -6,7 +6,6 @@ One object is every port of the room of acknowledgement states; it follows ``Man
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.ack_state.cursors import CursorInMemory, TopicCursors
 from pulsar_sidecar.ack_state.limits import AckStateLimits, kept
 from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
 from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
@@ -15,6 +14,7 @@ from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import Cursor, Subscription, SubscriptionType, TopicInternalStats, TopicStats
 
 LEDGER, CURSOR_LEDGER = LedgerId(6), LedgerId(7)
 FIRST_ENTRY = EntryId(0)
@@ -26,7 +26,7 @@ class FakeCursor:
     written: PositionRanges = field(default_factory=lambda: PositionRanges(Position(LEDGER, EntryId(-1))))
     ledger: LedgerId = CURSOR_LEDGER
     entry: EntryId = FIRST_ENTRY
-    type: str | None = "Shared"
+    type: str = "Shared"
 
 
 @dataclass(slots=True)
@@ -75,12 +75,20 @@ class FakeAcknowledgingBroker:
         self.before("partitions")
         return self.partitioned.get(topic, 0 if topic in self.topics else None)
 
-    def cursors(self, topic: TopicName) -> TopicCursors:
-        self.before("cursors")
+    def stats(self, topic: TopicName) -> TopicStats:
+        self.before("stats")
+        found = self._existing(topic).subscriptions
+        return TopicStats(
+            "127.0.0.1:8080",
+            {name: Subscription(name, SubscriptionType(cursor.type)) for name, cursor in found.items()},
+        )
+
+    def internal_stats(self, topic: TopicName) -> TopicInternalStats:
+        self.before("internal stats")
         found = self._existing(topic)
-        return TopicCursors(
-            broker="127.0.0.1:8080",
-            lengths={LEDGER: found.entries},
+        return TopicInternalStats(
+            ledgers={LEDGER: found.entries},
+            last_confirmed=Position(LEDGER, EntryId(found.entries - 1)),
             cursors={name: _in_memory(cursor, found.entries) for name, cursor in found.subscriptions.items()},
         )
 
@@ -94,14 +102,14 @@ class FakeAcknowledgingBroker:
         topic: TopicName,
         subscription: str,
         lengths: Mapping[LedgerId, int],
-        known: tuple[LedgerId, EntryId] | None,
+        cursor: Cursor,
     ) -> StoredCursor | None:
         self.before("stored")
-        cursor = self._existing(topic).subscriptions.get(subscription)
-        if cursor is None:
+        found = self._existing(topic).subscriptions.get(subscription)
+        if found is None:
             return None
         return StoredCursor(
-            StoredPlace.CURSOR_LEDGER, cursor.written, cursor.written.range_count, 0, 1, cursor.ledger, cursor.entry
+            StoredPlace.CURSOR_LEDGER, found.written, found.written.range_count, 0, 1, found.ledger, found.entry
         )
 
     # --- PausePolicies ---------------------------------------------------------------------------------------------
@@ -137,11 +145,11 @@ class FakeAcknowledgingBroker:
         return self.topics[topic]
 
 
-def _in_memory(cursor: FakeCursor, entries: int) -> CursorInMemory:
-    return CursorInMemory(
+def _in_memory(cursor: FakeCursor, entries: int) -> Cursor:
+    return Cursor(
         acknowledged=cursor.memory,
         ranges=cursor.memory.range_count,
         read_position=Position(LEDGER, EntryId(entries)),
-        stored=(cursor.ledger, cursor.entry),
-        type=cursor.type,
+        ledger=cursor.ledger,
+        ledger_last_entry=cursor.entry,
     )

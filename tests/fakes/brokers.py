@@ -6,9 +6,9 @@ Invariant: what these fakes allow, a cluster allows; ``tests/contract/test_live_
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from pulsar_sidecar.ledger_deletion.ports import OwnerView
 from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 from tests.fakes.hooks import AnswerLostError, Hooks
 
@@ -19,10 +19,10 @@ class FakeLiveOwners:
     def __init__(self) -> None:
         self.hooks = Hooks()
         self.asked: list[frozenset[TopicName]] = []
-        self._views: dict[TopicName, OwnerView] = {}
+        self._views: dict[TopicName, TopicInternalStats] = {}
         self._urls: dict[TopicName, str] = {}
 
-    def load(self, topic: TopicName, view: OwnerView) -> None:
+    def load(self, topic: TopicName, view: TopicInternalStats) -> None:
         self._views[topic] = view
 
     def unload(self, topic: TopicName) -> None:
@@ -34,7 +34,7 @@ class FakeLiveOwners:
         if url is not None:
             self._urls[topic] = url
 
-    def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, OwnerView]:
+    def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, TopicInternalStats]:
         self.asked.append(frozenset(topics))
         self.hooks.arrive("views")
         return {topic: self._views[topic] for topic in topics if topic in self._views}

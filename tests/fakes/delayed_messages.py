@@ -10,17 +10,7 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.delayed_delivery.cancel.facts import (
-    Absent,
-    CursorFacts,
-    DelayPolicy,
-    EntryAnswer,
-    EntryFacts,
-    LedgerSpan,
-    SubscriptionFacts,
-    SubscriptionType,
-    TopicState,
-)
+from pulsar_sidecar.delayed_delivery.cancel.facts import Absent, DelayPolicy, EntryAnswer, EntryFacts
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Outcome, Target
 from pulsar_sidecar.delayed_delivery.ports import (
     Acknowledged,
@@ -36,6 +26,13 @@ from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import (
+    ConnectedConsumer,
+    Cursor,
+    Subscription,
+    SubscriptionType,
+    TopicInternalStats,
+)
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
@@ -201,22 +198,19 @@ class FakeCluster:
     def partition_of_ledger(self, topic: TopicName, partitions: int, ledger_id: LedgerId) -> int | None:
         return None
 
-    def subscriptions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> Mapping[str, SubscriptionFacts]:
+    def subscriptions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> Mapping[str, Subscription]:
         with self._call("subscriptions"):
             self._existing()
             return {name: _facts(found) for name, found in self.subscriptions_.items()}
 
-    def state(self, topic: TopicName) -> TopicState:
+    def state(self, topic: TopicName) -> TopicInternalStats:
         with self._call("state"):
             self._existing()
             last = max(self.entries, default=BEFORE_ALL)
-            cursors = {
-                name: CursorFacts(_ranges(found.acked), LedgerId(99), len(found.stored))
-                for name, found in self.subscriptions_.items()
-            }
+            cursors = {name: _cursor(found) for name, found in self.subscriptions_.items()}
             ledgers = [LedgerId(ledger_id) for ledger_id in range(LEDGER, self.ledger + 1)]
-            spans = tuple(LedgerSpan(one, EntryId(self._length(one) - 1)) for one in ledgers)
-            return TopicState(() if self.dropped else spans, last, cursors)
+            lengths = {one: self._length(one) for one in ledgers}
+            return TopicInternalStats({} if self.dropped else lengths, last, cursors)
 
     def delay_policy(self, topic: TopicName) -> DelayPolicy:
         return self.policy
@@ -241,7 +235,7 @@ class FakeCluster:
     def acknowledge(
         self,
         topic: TopicName,
-        subscription: SubscriptionFacts,
+        subscription: Subscription,
         positions: Sequence[Position],
         once_joined: Callable[[], None] | None = None,
     ) -> Acknowledged:
@@ -412,15 +406,22 @@ class FakeSidecar:
         return facts.deliver_at_ms if isinstance(facts, EntryFacts) else self.cluster.clock.now_ms() + 1
 
 
-def _facts(found: FakeSubscription) -> SubscriptionFacts:
-    return SubscriptionFacts(
+def _facts(found: FakeSubscription) -> Subscription:
+    return Subscription(
         found.name,
         found.type,
-        frozenset((f"consumer-{number}", "client", str(found.connected)) for number in range(found.consumers)),
+        tuple(
+            ConnectedConsumer(f"consumer-{number}", "client", str(found.connected)) for number in range(found.consumers)
+        ),
         found.messages_out,
         sticky=found.sticky,
         durable=found.durable,
     )
+
+
+def _cursor(found: FakeSubscription) -> Cursor:
+    acknowledged = _ranges(found.acked)
+    return Cursor(acknowledged, acknowledged.range_count, at(0), LedgerId(99), EntryId(len(found.stored)))
 
 
 def _ranges(acked: Collection[Position]) -> PositionRanges:

@@ -6,11 +6,11 @@ Invariant: between any two steps the world is one that a killed broker can leave
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path, partitioned_topic_path, schema_path
 from pulsar_sidecar.ledger_ownership.references import schema_references
 from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 from tests.fakes.brokers import TopicDeletion
 

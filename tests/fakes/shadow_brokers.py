@@ -8,13 +8,15 @@ A load has two moments: the broker reads which source the topic has, and later o
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from pulsar_sidecar.ledger_deletion.ports import ConnectedClients, OwnerView
+from pulsar_sidecar.ledger_deletion.ports import ConnectedClients
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError
-from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.metadata import FakeMetadataStore
@@ -117,8 +119,8 @@ class ShadowBrokers:
 
     # --- the ports ---------------------------------------------------------------------------------------------------
 
-    def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, OwnerView]:
-        empty = OwnerView("broker", *(frozenset(),) * 4, None, frozenset())  # type: ignore[arg-type]
+    def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, TopicInternalStats]:
+        empty = TopicInternalStats({}, Position(LedgerId(-1), EntryId(-1)), broker="broker")
         return {topic: empty for topic in topics if topic in self._loaded}
 
     def owner_url(self, topic: TopicName) -> str | None:

@@ -8,8 +8,6 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.ledger_deletion.ports import OwnerView
-from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR
 from pulsar_sidecar.ledger_ownership.paths import (
     MANAGED_LEDGERS,
     SCHEMAS,
@@ -28,10 +26,13 @@ from pulsar_sidecar.ledger_ownership.references import (
     schema_references,
 )
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
-from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
 from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion, Node, always
-from pulsar_sidecar.model.names import CursorName, TopicName, encode_cursor, parse_topic_name
+from pulsar_sidecar.model.names import CursorName, TopicName, encode_cursor, java_url_decode, parse_topic_name
+from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR, Cursor, TopicInternalStats
 
 from tests.fakes.bookkeeper import (
     FakeLedgerEntries,
@@ -100,10 +101,13 @@ class WorldOwners(FakeLiveOwners):
         super().__init__()
         self._world = world
 
-    def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, OwnerView]:
+    def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, TopicInternalStats]:
         self.asked.append(frozenset(topics))
         self.hooks.arrive("views")
         return {topic: self._world.view(topic) for topic in topics if topic in self._world.loaded}
+
+
+BEFORE_EVERYTHING = Position(LedgerId(-1), EntryId(-1))
 
 
 @dataclass(slots=True)
@@ -376,20 +380,21 @@ class World:
         ids = set(cursor.buckets.values()) | ({cursor.cursor_ledger} - {None})
         return ids | (self.compacted(cursor) if parts[-1] == COMPACTION_CURSOR else frozenset())
 
-    def view(self, topic: TopicName) -> OwnerView:
+    def view(self, topic: TopicName) -> TopicInternalStats:
         """What the broker that has the topic loaded says of it."""
         cursors = self.cursors(topic)
         compacted = self.compacted(cursors[COMPACTION_CURSOR]) if COMPACTION_CURSOR in cursors else frozenset()
         listed = self.listed(topic)
         schema = self.store.peek(schema_path(topic.schema_id))
-        return OwnerView(
+        return TopicInternalStats(
             broker=BROKER,
-            cursors=frozenset(cursors),
-            ledgers=frozenset(listed),
+            cursors={java_url_decode(name): _cursor(c.cursor_ledger) for name, c in cursors.items()},
+            ledgers=dict.fromkeys(sorted(listed), 1),
+            last_confirmed=BEFORE_EVERYTHING,
             cursor_ledgers=frozenset(c.cursor_ledger for c in cursors.values() if c.cursor_ledger is not None),
             schema_ledgers=schema_references(schema.data) if schema else frozenset(),
             compacted_ledger=max(compacted, default=None),
-            reading=frozenset(listed[-1:]),
+            ledgers_being_read=frozenset(listed[-1:]),
         )
 
     def dangling(self) -> set[LedgerId]:
@@ -423,3 +428,7 @@ class World:
     def _next_id(self) -> int:
         self.next_ledger_id += 1
         return self.next_ledger_id
+
+
+def _cursor(ledger: LedgerId | None) -> Cursor:
+    return Cursor(PositionRanges(BEFORE_EVERYTHING), 0, BEFORE_EVERYTHING, ledger, EntryId(0))

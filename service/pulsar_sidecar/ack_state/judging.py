@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from pulsar_sidecar.ack_state.cursors import CursorInMemory, TopicCursors
 from pulsar_sidecar.ack_state.limits import AckStateLimits, kept, written_bytes
 from pulsar_sidecar.ack_state.pausing import PauseState, Policies, blocked, pause_state
 from pulsar_sidecar.ack_state.plotting import Stretch, stretches
@@ -13,6 +12,7 @@ from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import Cursor, Subscription, TopicInternalStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class AckState:
     """
 
     topic: TopicName
-    subscription: str
+    subscription: Subscription
     broker: str | None
-    cursor: CursorInMemory
+    cursor: Cursor
     limits: AckStateLimits
     policies: Policies
     ranges_left: int
@@ -71,31 +71,32 @@ class Wishes:
 
 def judge(
     topic: TopicName,
-    subscription: str,
-    cursors: TopicCursors,
+    subscription: Subscription,
+    broker: str | None,
+    internal: TopicInternalStats,
     stored: StoredCursor | None,
     limits: AckStateLimits,
     policies: Policies,
     wishes: Wishes,
 ) -> AckState:
-    """Put together what is known; ``stored`` must not be older than ``cursors``."""
-    cursor = cursors.cursors[subscription]
+    """Put together what is known; ``stored`` must not be older than ``internal``, nor that than ``subscription``."""
+    cursor, lengths = internal.cursor(subscription.name), internal.ledgers
     after_unload = kept(cursor.acknowledged, limits)
-    recovered = PositionRanges(_before_everything(cursors)) if stored is None else stored.acknowledged
+    recovered = PositionRanges(_before_everything(lengths)) if stored is None else stored.acknowledged
     return AckState(
         topic=topic,
         subscription=subscription,
-        broker=cursors.broker,
+        broker=broker,
         cursor=cursor,
         limits=limits,
         policies=policies,
         ranges_left=max(0, limits.max_unacked_ranges - cursor.ranges),
         written_bytes=written_bytes(cursor.acknowledged, limits),
-        pause=pause_state(cursor, policies, limits),
+        pause=pause_state(subscription.type, cursor.ranges, policies, limits),
         stored=stored,
-        after_crash=_redelivery(cursor.acknowledged.without(recovered, cursors.lengths), wishes.ranges),
-        after_unload=_redelivery(cursor.acknowledged.without(after_unload, cursors.lengths), wishes.ranges),
-        stretches=stretches(cursor.acknowledged, recovered, cursors.lengths, wishes.stretches),
+        after_crash=_redelivery(cursor.acknowledged.without(recovered, lengths), wishes.ranges),
+        after_unload=_redelivery(cursor.acknowledged.without(after_unload, lengths), wishes.ranges),
+        stretches=stretches(cursor.acknowledged, recovered, lengths, wishes.stretches),
     )
 
 
@@ -104,5 +105,5 @@ def _redelivery(lost: Iterable[EntryRange], shown: int) -> Redelivery:
     return Redelivery(sum(each.entries for each in found), len(found), tuple(islice(found, shown)))
 
 
-def _before_everything(cursors: TopicCursors) -> Position:
-    return Position(min(cursors.lengths, default=LedgerId(0)), EntryId(-1))
+def _before_everything(ledgers: Iterable[LedgerId]) -> Position:
+    return Position(min(ledgers, default=LedgerId(0)), EntryId(-1))

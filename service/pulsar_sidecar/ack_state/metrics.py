@@ -35,5 +35,5 @@ class AckStateMetrics(Collector):
             family = GaugeMetricFamily(f"pulsar_subscription_{name}", text, labels=("cluster", "topic", "subscription"))
             for state in states:
                 if (value := value_of(state)) is not None:
-                    family.add_metric([self._cluster, str(state.topic), state.subscription], float(value))
+                    family.add_metric([self._cluster, str(state.topic), state.subscription.name], float(value))
             yield family

@@ -7,8 +7,8 @@ effect says so and the cursor holds more ranges than may be written down.
 from dataclasses import dataclass
 from enum import Enum
 
-from pulsar_sidecar.ack_state.cursors import CursorInMemory
 from pulsar_sidecar.ack_state.limits import AckStateLimits, fully_persistable
+from pulsar_sidecar.model.topic_stats import SubscriptionType
 
 
 class TopicPolicy(Enum):
@@ -56,14 +56,14 @@ class Policies:
         return None if inherited else False
 
 
-def pause_state(cursor: CursorInMemory, policies: Policies, limits: AckStateLimits) -> PauseState:
-    """Where the subscription stands after its next acknowledgement at the latest."""
+def pause_state(kind: SubscriptionType, ranges: int, policies: Policies, limits: AckStateLimits) -> PauseState:
+    """The state after the subscription's next acknowledgement at the latest; ``ranges`` are its cursor's."""
     enabled = policies.enabled
     if enabled is False:
         return PauseState.OFF
-    if not cursor.dispatcher_can_pause:
+    if not kind.dispatches_to_many:
         return PauseState.NOT_APPLICABLE
-    if fully_persistable(cursor.ranges, limits):
+    if fully_persistable(ranges, limits):
         return PauseState.ARMED
     return PauseState.UNKNOWN if enabled is None else PauseState.IN_FORCE
 

@@ -7,12 +7,12 @@ subscription; asking about a topic loads it on its broker.
 from collections.abc import Mapping
 from typing import Protocol
 
-from pulsar_sidecar.ack_state.cursors import TopicCursors
 from pulsar_sidecar.ack_state.limits import AckStateLimits
 from pulsar_sidecar.ack_state.pausing import Policies
 from pulsar_sidecar.ack_state.stored import StoredCursor
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import Cursor, TopicInternalStats, TopicStats
 
 
 class Subscriptions(Protocol):
@@ -22,12 +22,12 @@ class Subscriptions(Protocol):
         """How many partitions the topic has, 0 for an unpartitioned one; None when a broker knows no such topic."""
         ...
 
-    def cursors(self, topic: TopicName) -> TopicCursors:
-        """The topic's ledgers and its subscriptions' cursors, as the owning broker holds them in memory.
+    def stats(self, topic: TopicName) -> TopicStats:
+        """The topic's subscriptions; `NotFoundError` when there is no such topic."""
+        ...
 
-        Raises:
-            NotFoundError: there is no such topic.
-        """
+    def internal_stats(self, topic: TopicName) -> TopicInternalStats:
+        """The topic's ledgers and cursors; `NotFoundError` when there is no such topic."""
         ...
 
     def limits(self, broker: str | None) -> AckStateLimits:
@@ -43,7 +43,7 @@ class StoredCursors(Protocol):
         topic: TopicName,
         subscription: str,
         lengths: Mapping[LedgerId, int],
-        known: tuple[LedgerId, EntryId] | None,
+        cursor: Cursor,
     ) -> StoredCursor | None:
         """What a broker would recover; None for a subscription that has no cursor in the store (a reader's).
 
@@ -51,7 +51,7 @@ class StoredCursors(Protocol):
             topic: a partition, or a topic without partitions.
             subscription: its name.
             lengths: the entries of each of the topic's ledgers.
-            known: the cursor's ledger and the last entry of it that the broker knows to be stored; None: it has none.
+            cursor: as its broker holds it.
 
         Raises:
             TemporaryError: the cursor's ledger is another one by now; look at the broker again.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers
+from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS
 from pulsar_sidecar.ledger_ownership.references import (
     cursor_references,
@@ -17,6 +17,7 @@ from pulsar_sidecar.ledger_ownership.references import (
 )
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 _DOMAIN = "persistent"
 

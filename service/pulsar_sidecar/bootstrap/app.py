@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpTimeouts
+from pulsar_sidecar.adapters.pulsar.rest.runtime_configuration import RuntimeConfiguration
 from pulsar_sidecar.api.app import create_app, create_starting_app
 from pulsar_sidecar.api.connections import Limits
 from pulsar_sidecar.api.server import listening_socket, server_for
@@ -159,15 +160,14 @@ class _Process:
         self._waits_for = f"the brokers at {self._rest.addresses} have not said yet which cluster they are"
         while not self._ended.is_set():
             try:
-                document = self._rest.get("/admin/v2/brokers/configuration/runtime")
+                name = RuntimeConfiguration.of(self._rest).text("clusterName")
             except TemporaryError as error:
                 if str(error) != self._waits_for:
                     self._waits_for = str(error)
                     log.warning("the brokers do not say yet which cluster they are", error=self._waits_for)
                 self._clock.wait_seconds(1.0, self._ended)
                 continue
-            name = document.get("clusterName") if isinstance(document, dict) else None
-            if not isinstance(name, str) or not name:
+            if not name:
                 raise InvalidInputError("the brokers do not say their clusterName; set clusterName")
             return name
         return None

@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy, EntryAnswer, SubscriptionFacts, TopicState
+from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy, EntryAnswer
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import Subscription, TopicInternalStats
 
 TYPES_SECONDS: Final = 2.0
 """How old the subscriptions' types may be, far from the due time; whether they exist is asked each time."""
@@ -76,14 +77,14 @@ class Topics(Protocol):
         """The partition whose managed ledger lists the ledger, None when none does."""
         ...
 
-    def subscriptions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> Mapping[str, SubscriptionFacts]:
+    def subscriptions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> Mapping[str, Subscription]:
         """The topic's subscriptions by name, asked now or at most so long ago.
 
         Raises `NotFoundError` when there is no such topic.
         """
         ...
 
-    def state(self, topic: TopicName) -> TopicState:
+    def state(self, topic: TopicName) -> TopicInternalStats:
         """Its ledgers and cursors. Raises `NotFoundError` when there is no such topic."""
         ...
 
@@ -127,7 +128,7 @@ class Acknowledger(Protocol):
     def acknowledge(
         self,
         topic: TopicName,
-        subscription: SubscriptionFacts,
+        subscription: Subscription,
         positions: Sequence[Position],
         once_joined: Callable[[], None] | None = None,
     ) -> Acknowledged:

@@ -10,12 +10,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from pulsar_sidecar.delayed_delivery.cancel.facts import EntryAnswer, EntryFacts, SubscriptionType, TopicState
+from pulsar_sidecar.delayed_delivery.cancel.facts import EntryAnswer, EntryFacts
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import SubscriptionType, TopicInternalStats
 
 BEFORE_EVERYTHING: Final = Position(LedgerId(0), EntryId(-1))
 _PLACE: Final = re.compile(r"(\d{1,9}):(\d{1,18}):(-1|\d{1,18})", re.ASCII)
@@ -130,14 +131,14 @@ def parse_backlog_position(text: str) -> BacklogPosition:
     return BacklogPosition(partition, Position(LedgerId(ledger_id), EntryId(entry_id)))
 
 
-def entries_beyond(state: TopicState, position: Position) -> int:
+def entries_beyond(state: TopicInternalStats, position: Position) -> int:
     """How many entries the topic has after a position."""
     beyond = 0
-    for span in state.ledgers:
-        if span.ledger_id > position.ledger_id:
-            beyond += span.last_entry + 1
-        elif span.ledger_id == position.ledger_id:
-            beyond += max(0, span.last_entry - position.entry_id)
+    for ledger_id, entries in state.ledgers.items():
+        if ledger_id > position.ledger_id:
+            beyond += entries
+        elif ledger_id == position.ledger_id:
+            beyond += max(0, entries - 1 - position.entry_id)
     return beyond
 
 

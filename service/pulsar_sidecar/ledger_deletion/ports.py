@@ -11,7 +11,8 @@ from typing import Protocol
 
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext
-from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, TopicName
+from pulsar_sidecar.model.names import ManagedLedgerName, TopicName
+from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 
 class DeletionTopic(Enum):
@@ -29,28 +30,11 @@ SYSTEM_NAMESPACE = "pulsar/system"
 # --- brokers -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerView:
-    """What the broker that has a topic loaded says it uses (``internalStats``).
-
-    ``cursors`` names every cursor the broker holds open; ``reading`` holds the ledgers at which a cursor's read
-    position stands, non-durable readers included.
-    """
-
-    broker: str
-    cursors: frozenset[CursorName]
-    ledgers: frozenset[LedgerId]
-    cursor_ledgers: frozenset[LedgerId]
-    schema_ledgers: frozenset[LedgerId]
-    compacted_ledger: LedgerId | None
-    reading: frozenset[LedgerId]
-
-
 class LiveOwners(Protocol):
     """The brokers that own topics right now."""
 
-    def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, OwnerView]:
-        """The owner's view of each topic that is loaded somewhere; a topic that is loaded nowhere is left out.
+    def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, TopicInternalStats]:
+        """What the owner of each loaded topic reports, with its name; a topic that is loaded nowhere is left out.
 
         Asks for no topic that no broker names as loaded. Raises `TemporaryError` unless every live broker was asked.
         """

@@ -13,10 +13,6 @@ from pulsar_sidecar.ledger_ownership.references import CursorReferences, positio
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore
-from pulsar_sidecar.model.names import CursorName
-
-COMPACTION_CURSOR = CursorName("__compaction")
-"""``Compactor.COMPACTION_SUBSCRIPTION``: its position carries the id of the compacted ledger."""
 
 _TAIL_ENTRIES = 2
 """The newest entry may not be acknowledged; then the one before it is what a broker would recover."""

@@ -76,8 +76,8 @@ def test_exactly_what_is_predicted_comes_again(steps: list[int | str], limit: in
 
 
 def test_one_subscription_or_all(broker: FakeAcknowledgingBroker, states: AckStates) -> None:
-    assert [state.subscription for state in states.ack_states(TOPIC, None, ALL)] == ["s", "other"]
-    assert [state.subscription for state in states.ack_states(TOPIC, "other", ALL)] == ["other"]
+    assert [state.subscription.name for state in states.ack_states(TOPIC, None, ALL)] == ["s", "other"]
+    assert [state.subscription.name for state in states.ack_states(TOPIC, "other", ALL)] == ["other"]
     with pytest.raises(NotFoundError, match="no durable subscription"):
         states.ack_states(TOPIC, "nobody", ALL)
     with pytest.raises(NotFoundError, match="no topic"):
@@ -160,11 +160,11 @@ def test_only_so_much_is_remembered_and_only_for_a_while(clock: FakeClock) -> No
     for number in range(MOST_SUBSCRIPTIONS + 5):
         remembered.remember([state_of(TOPIC, f"s{number}", 1)])
     assert len(remembered.recent()) == MOST_SUBSCRIPTIONS
-    assert remembered.recent()[0].subscription == "s5"
+    assert remembered.recent()[0].subscription.name == "s5"
     clock.advance_ms(int(REMEMBERED_SECONDS * 1000) - 1)
     remembered.remember([state_of(TOPIC, "s5", 2)])
     clock.advance_ms(2)
-    assert [(state.subscription, state.cursor.ranges) for state in remembered.recent()] == [("s5", 2)]
+    assert [(state.subscription.name, state.cursor.ranges) for state in remembered.recent()] == [("s5", 2)]
 
 
 def test_watched_topics_are_asked_about_again_and_again(broker: FakeAcknowledgingBroker, clock: FakeClock) -> None:
@@ -175,9 +175,9 @@ def test_watched_topics_are_asked_about_again_and_again(broker: FakeAcknowledgin
     defects = [RuntimeError("a defect")]
 
     def look(call: str) -> None:
-        if call == "cursors" and defects:
+        if call == "stats" and defects:
             raise defects.pop()
-        if call == "cursors":
+        if call == "stats":
             looked.release()
 
     broker.before = look
@@ -187,7 +187,7 @@ def test_watched_topics_are_asked_about_again_and_again(broker: FakeAcknowledgin
     watch.close()
     watch.close()
     states.close()
-    assert {state.subscription for state in remembered.recent()} == {"s", "other"}
+    assert {state.subscription.name for state in remembered.recent()} == {"s", "other"}
 
 
 def test_nothing_to_watch_starts_nothing(states: AckStates, clock: FakeClock) -> None:

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ack_state.cursors import CursorInMemory, TopicCursors
 from pulsar_sidecar.ack_state.judging import AckState, Wishes, judge
 from pulsar_sidecar.ack_state.limits import AckStateLimits, kept
 from pulsar_sidecar.ack_state.pausing import PauseState, Policies, TopicPolicy
@@ -11,6 +10,7 @@ from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.topic_stats import Cursor, Subscription, SubscriptionType, TopicInternalStats
 
 from tests.unit.ack_state.test_stored import at
 
@@ -24,8 +24,8 @@ entries = st.sets(
 marks = st.one_of(st.tuples(st.just(3), st.integers(-1, 39)), st.tuples(st.just(5), st.integers(-1, 24)))
 
 
-def cursor(acknowledged: PositionRanges, kind: str | None = "Shared") -> CursorInMemory:
-    return CursorInMemory(acknowledged, acknowledged.range_count, at(5, 25), (LedgerId(9), EntryId(1)), kind)
+def cursor(acknowledged: PositionRanges) -> Cursor:
+    return Cursor(acknowledged, acknowledged.range_count, at(5, 25), LedgerId(9), EntryId(1))
 
 
 def stored(acknowledged: PositionRanges) -> StoredCursor:
@@ -41,13 +41,13 @@ def judged(
     limits: AckStateLimits | None = None,
     policies: Policies = NOTHING,
     wishes: Wishes | None = None,
-    kind: str | None = "Shared",
+    kind: str = "Shared",
 ) -> AckState:
-    cursors = TopicCursors("broker:8080", LENGTHS, {"sub": cursor(memory, kind)})
     return judge(
         TOPIC,
-        "sub",
-        cursors,
+        Subscription("sub", SubscriptionType(kind)),
+        "broker:8080",
+        TopicInternalStats(LENGTHS, at(5, 24), {"sub": cursor(memory)}),
         None if written is None else stored(written),
         limits or AckStateLimits(max_unacked_ranges=3),
         policies,
@@ -117,13 +117,13 @@ FALSE_OR_UNSET, TRUE = TopicPolicy.FALSE_OR_UNSET, TopicPolicy.TRUE
         (Policies(TRUE, None, False), "Shared", 4, PauseState.IN_FORCE, True),
         (Policies(TRUE, False, False), "Key_Shared", 4, PauseState.IN_FORCE, True),
         (Policies(TRUE, True, True), "Failover", 4, PauseState.NOT_APPLICABLE, False),
-        (Policies(TRUE, True, True), None, 4, PauseState.NOT_APPLICABLE, False),
+        (Policies(TRUE, True, True), "None", 4, PauseState.NOT_APPLICABLE, False),
         (Policies(FALSE_OR_UNSET, True, False), "Shared", 4, PauseState.UNKNOWN, None),
         (Policies(FALSE_OR_UNSET, None, True), "Shared", 4, PauseState.UNKNOWN, None),
         (Policies(FALSE_OR_UNSET, None, True), "Shared", 3, PauseState.ARMED, False),
     ],
 )
-def test_the_pause(policies: Policies, kind: str | None, count: int, state: PauseState, blocked: bool | None) -> None:
+def test_the_pause(policies: Policies, kind: str, count: int, state: PauseState, blocked: bool | None) -> None:
     memory = ranges((3, -1), {(3, 2 * entry + 1) for entry in range(count)})
     found = judged(memory, policies=policies, kind=kind)
     assert (found.pause, found.blocked) == (state, blocked)

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from pulsar_sidecar.delayed_delivery.cancel.facts import LedgerSpan, SubscriptionFacts, SubscriptionType, TopicState
 from pulsar_sidecar.delayed_delivery.cancel.reconcile import watched
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Subscription, SubscriptionType, TopicInternalStats
 
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, FakeSubscription, at
 
@@ -131,23 +131,23 @@ def test_a_new_leader_does_not_go_by_what_it_watched_before_others_led() -> None
 
 # --- whether a cursor was watched ----------------------------------------------------------------------------------
 
-STAYS = ("c", "client", "2026-11-23T05:00:00Z")
-COMES = ("c", "client", "2026-11-23T05:00:05Z")
+STAYS = ConnectedConsumer("c", "client", "2026-11-23T05:00:00Z")
+COMES = ConnectedConsumer("c", "client", "2026-11-23T05:00:05Z")
 
 
-def _found(*consumers: tuple[str, str, str], out: int = 0) -> SubscriptionFacts:
-    return SubscriptionFacts("s", SubscriptionType.SHARED, frozenset(consumers), out)
+def _found(*consumers: ConnectedConsumer, out: int = 0) -> Subscription:
+    return Subscription("s", SubscriptionType.SHARED, consumers, out)
 
 
-def _state(*ledgers: int, terminated: bool = False) -> TopicState:
-    spans = tuple(LedgerSpan(LedgerId(one), EntryId(0)) for one in ledgers)
-    return TopicState(spans, at(0), {}, terminated=terminated)
+def _state(*ledgers: int, terminated: bool = False) -> TopicInternalStats:
+    return TopicInternalStats({LedgerId(one): 1 for one in ledgers}, at(0), {}, terminated=terminated)
 
 
 @pytest.mark.parametrize(
     ("found", "state", "goes_on"),
     [
         (_found(STAYS, out=9), _state(8, 9), True),
+        (_found(STAYS._replace(connected_since=None), out=9), _state(8), False),
         (_found(STAYS, COMES, out=9), _state(8), True),
         (_found(COMES, out=5), _state(8), True),
         (_found(COMES, out=6), _state(8), False),
@@ -158,7 +158,7 @@ def _state(*ledgers: int, terminated: bool = False) -> TopicState:
     ],
 )
 def test_a_consumer_that_stayed_or_nothing_handed_out_shows_that_a_cursor_kept_what_it_held(
-    found: SubscriptionFacts, state: TopicState, goes_on: bool
+    found: Subscription, state: TopicInternalStats, goes_on: bool
 ) -> None:
     first = watched(None, _found(STAYS, out=5), _state(8), 1_000)
     assert first.since_ms == 1_000

@@ -8,21 +8,15 @@ from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.cancel.ack_ranges import fitting, runs
 from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import CancellationIndex
 from pulsar_sidecar.delayed_delivery.cancel.chunks import chunk_candidates, chunks_of
-from pulsar_sidecar.delayed_delivery.cancel.facts import (
-    Chunk,
-    CursorFacts,
-    EntryFacts,
-    LedgerSpan,
-    TopicState,
-    Unreadable,
-)
+from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, EntryFacts, Unreadable
 from pulsar_sidecar.delayed_delivery.cancel.log_records import decode, encode_all, key_of, parse_key
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
 from pulsar_sidecar.delayed_delivery.cancel.select import Selection, preview, select, waiting_positions
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 from tests.fakes.delayed_messages import TOPIC, at
 
@@ -191,10 +185,9 @@ def test_a_selection_of_everything_is_refused() -> None:
 
 
 def test_what_waits_is_what_some_cursor_has_not_acknowledged() -> None:
-    spans = (LedgerSpan(LedgerId(5), EntryId(1)), LedgerSpan(LedgerId(6), EntryId(-1)))
     cursor = PositionRanges(at(-1, 5), [(at(-1, 5), at(0, 5))])
     other = PositionRanges(at(-1, 5), [(at(0, 5), at(1, 5)), (at(-1, 6), at(0, 6))])
-    state = TopicState(spans, at(1, 6), {"s": CursorFacts(cursor, None, -1)})
+    state = TopicInternalStats({LedgerId(5): 2, LedgerId(6): 2}, at(1, 6))
     assert list(waiting_positions(state, [cursor])) == [at(1, 5), at(0, 6), at(1, 6)]
     assert list(waiting_positions(state, [cursor, other])) == [at(0, 5), at(1, 5), at(0, 6), at(1, 6)]
     assert list(waiting_positions(state, [])) == []

@@ -9,12 +9,13 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, SubscriptionType
+from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk
 from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import ReissueIntent, ReissueIntents
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Cause, Target
 from pulsar_sidecar.delayed_delivery.service import Reissued
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError, UndecodableError
+from pulsar_sidecar.model.topic_stats import SubscriptionType
 
 from tests.fakes.delayed_messages import TOPIC, CrashError, FakeCluster, FakeSidecar, at
 from tests.fakes.reissuing import DUE_MS, NEW_MS, Reissuing, only

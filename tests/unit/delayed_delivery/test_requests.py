@@ -1,7 +1,7 @@
 """What a caller is told, and what became of the message: each verdict is checked against the broker."""
 
 import pytest
-from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, DelayPolicy, SubscriptionType, Unreadable
+from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, DelayPolicy, Unreadable
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     CancellationStatus,
     CancelOptions,
@@ -19,6 +19,7 @@ from pulsar_sidecar.model.errors import (
     OutcomeUnknownError,
     TemporaryError,
 )
+from pulsar_sidecar.model.topic_stats import SubscriptionType
 
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, at
 

@@ -3,11 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, SubscriptionType, Unreadable
+from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, Unreadable
 from pulsar_sidecar.delayed_delivery.waiting import BacklogPosition, Waiting, parse_backlog_position
 from pulsar_sidecar.delayed_delivery.workflow.waiting import WaitingReader
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.model.topic_stats import SubscriptionType
 
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, at
 

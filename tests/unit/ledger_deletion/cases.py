@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from pulsar_sidecar.ledger_deletion.ports import OwnerView
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.facts import (
@@ -32,6 +31,8 @@ from pulsar_sidecar.model.ledgers import (
 )
 from pulsar_sidecar.model.metadata import Guard
 from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
+from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
 OTHER = parse_topic_name("persistent://public/default/others")
@@ -96,17 +97,18 @@ def stored(
     )
 
 
-def view(**used: object) -> OwnerView:
+def view(**used: object) -> TopicInternalStats:
     empty: dict[str, object] = {
         "broker": "broker-1:8080",
-        "cursors": frozenset(),
-        "ledgers": frozenset(),
+        "cursors": {},
+        "last_confirmed": Position(LedgerId(-1), EntryId(-1)),
+        "ledgers": {},
         "cursor_ledgers": frozenset(),
         "schema_ledgers": frozenset(),
         "compacted_ledger": None,
-        "reading": frozenset(),
+        "ledgers_being_read": frozenset(),
     }
-    return OwnerView(**(empty | used))  # type: ignore[arg-type]
+    return TopicInternalStats(**(empty | used))  # type: ignore[arg-type]
 
 
 def facts(
@@ -114,7 +116,7 @@ def facts(
     *,
     ledger: StoredLedger | UndecodableLedger | str | None = "matching",
     references: References = NOT_REFERENCED,
-    owner: OwnerView | None = None,
+    owner: TopicInternalStats | None = None,
     operation_running: bool = False,
     in_use_since_ms: int | None = None,
     now_ms: int = NOW_MS,

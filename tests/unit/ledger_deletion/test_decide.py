@@ -35,7 +35,7 @@ from pulsar_sidecar.ledger_ownership.claims import (
 )
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState
-from pulsar_sidecar.model.names import CursorName, SchemaId, encode_cursor
+from pulsar_sidecar.model.names import CursorName, SchemaId
 
 from tests.unit.ledger_deletion.cases import (
     BUCKET_KEY,
@@ -85,7 +85,7 @@ def test_a_ledger_of_another_kind_stays(component: LedgerComponent, claimed: Led
     ("component", "claim"),
     [
         (LedgerComponent.MANAGED_LEDGER, DataClaim(OTHER.managed_ledger_name)),
-        (LedgerComponent.MANAGED_CURSOR, CursorClaim(OTHER.managed_ledger_name, encode_cursor(SUBSCRIPTION))),
+        (LedgerComponent.MANAGED_CURSOR, CursorClaim(OTHER.managed_ledger_name, SUBSCRIPTION)),
         (LedgerComponent.MANAGED_CURSOR, CursorClaim(TOPIC.managed_ledger_name, CursorName("other"))),
         (LedgerComponent.SCHEMA_STORAGE, SchemaClaim(OTHER.schema_id)),
         (LedgerComponent.COMPACTED_LEDGER, CompactedClaim(OTHER)),
@@ -102,7 +102,7 @@ def test_a_cursor_may_be_named_as_the_store_or_as_people_spell_it() -> None:
     claim = CLAIMS[LedgerComponent.MANAGED_CURSOR]
     about = record(LedgerComponent.MANAGED_CURSOR)
     assert matches(about, claim)
-    assert matches(replace(about, cursor_name=encode_cursor(SUBSCRIPTION)), claim)
+    assert matches(replace(about, cursor_name=SUBSCRIPTION), claim)
     assert not matches(replace(about, cursor_name=None), claim)
     bucket = record(LedgerComponent.DELAYED_INDEX_BUCKET)
     assert matches(replace(bucket, cursor_name=None), CLAIMS[LedgerComponent.DELAYED_INDEX_BUCKET])
@@ -161,7 +161,7 @@ def test_a_clock_that_went_back_makes_young_not_old() -> None:
         ({"cursor_ledgers": frozenset({LEDGER_ID})}, Reason.OWNER_STILL_USES),
         ({"schema_ledgers": frozenset({LEDGER_ID})}, Reason.OWNER_STILL_USES),
         ({"compacted_ledger": LEDGER_ID}, Reason.OWNER_STILL_USES),
-        ({"reading": frozenset({LEDGER_ID})}, Reason.STILL_BEING_READ),
+        ({"ledgers_being_read": frozenset({LEDGER_ID})}, Reason.STILL_BEING_READ),
     ],
 )
 def test_what_the_live_owner_uses_waits(
@@ -180,9 +180,9 @@ def test_an_owner_that_uses_other_ledgers_is_no_obstacle() -> None:
 
 def test_a_bucket_waits_for_the_tracker_that_may_hold_it() -> None:
     about = record(LedgerComponent.DELAYED_INDEX_BUCKET)
-    loaded = view(cursors=frozenset({encode_cursor(SUBSCRIPTION)}))
+    loaded = view(cursors=frozenset({SUBSCRIPTION}))
     assert reason_of(decide(facts(about, owner=loaded), POLICY)) is Reason.OWNER_STILL_USES
-    assert isinstance(decide(facts(about, owner=view(cursors=frozenset({CursorName("x")}))), POLICY), Delete)
+    assert isinstance(decide(facts(about, owner=view(cursors=frozenset({"x"}))), POLICY), Delete)
 
 
 def test_a_ledger_under_repair_waits() -> None:
@@ -236,7 +236,7 @@ def test_a_copy_that_is_used_stays() -> None:
 
 @pytest.mark.parametrize("about", [record(), offload_record()])
 def test_an_owner_that_lists_the_ledger_for_its_other_copy_is_no_obstacle(about: object) -> None:
-    owner = view(ledgers=frozenset({LEDGER_ID}), reading=frozenset({LEDGER_ID}))
+    owner = view(ledgers=frozenset({LEDGER_ID}), ledgers_being_read=frozenset({LEDGER_ID}))
     other_copy = Unreferenced((GUARD,), other_copy_listed=True)
     verdict = decide(facts(about, references=other_copy, owner=owner), POLICY)  # type: ignore[arg-type]
     assert isinstance(verdict, (Delete, DeleteOffloaded))
@@ -307,7 +307,7 @@ def test_a_plain_record_is_believed_after_the_settle_window(since_ms: int | None
 
 YOUNG = stored(state=LedgerState.OPEN, age_ms=1)
 BUCKET = stored(CLAIMS[LedgerComponent.DELAYED_INDEX_BUCKET])
-TRACKER = view(cursors=frozenset({encode_cursor(SUBSCRIPTION)}))
+TRACKER = view(cursors=frozenset({SUBSCRIPTION}))
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,10 @@ TRACKER = view(cursors=frozenset({encode_cursor(SUBSCRIPTION)}))
             facts(owner=view(ledgers=frozenset({LEDGER_ID}))),
             "broker-1:8080 has the topic loaded and lists the ledger",
         ),
-        (facts(owner=view(reading=frozenset({LEDGER_ID}))), "a cursor on broker-1:8080 stands on the ledger"),
+        (
+            facts(owner=view(ledgers_being_read=frozenset({LEDGER_ID}))),
+            "a cursor on broker-1:8080 stands on the ledger",
+        ),
         (
             facts(record(LedgerComponent.DELAYED_INDEX_BUCKET), ledger=BUCKET, owner=TRACKER),
             "broker-1:8080 has the subscription's delayed index loaded",

@@ -32,7 +32,7 @@ from pulsar_sidecar.ledger_ownership.claims import (
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
 from pulsar_sidecar.model.metadata import Guard
-from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, SchemaId, encode_cursor
+from pulsar_sidecar.model.names import ManagedLedgerName, SchemaId
 
 from tests.unit.ledger_deletion.cases import (
     CLAIMS,
@@ -78,12 +78,12 @@ references = st.one_of(
 )
 owners = st.none() | st.builds(
     view,
-    cursors=st.frozensets(st.sampled_from([encode_cursor(SUBSCRIPTION), CursorName("x")])),
+    cursors=st.frozensets(st.sampled_from([SUBSCRIPTION, "x"])),
     ledgers=st.frozensets(ledger_ids),
     cursor_ledgers=st.frozensets(ledger_ids),
     schema_ledgers=st.frozensets(ledger_ids),
     compacted_ledger=st.none() | ledger_ids,
-    reading=st.frozensets(ledger_ids),
+    ledgers_being_read=st.frozensets(ledger_ids),
 )
 marks = st.fixed_dictionaries(
     {},
@@ -133,7 +133,7 @@ def test_delete_means_everything_that_the_invariant_says(case: Facts) -> None:
     assert not isinstance(ledger.claim, LINKED_AFTER_CLOSING) or age_ms >= POLICY.unlinked_min_age_ms
     if case.owner is not None and not case.references.other_copy_listed:
         owner = case.owner
-        assert LEDGER_ID not in owner.ledgers | owner.cursor_ledgers | owner.schema_ledgers | owner.reading
+        assert LEDGER_ID not in owner.ledgers | owner.cursor_ledgers | owner.schema_ledgers | owner.ledgers_being_read
         assert owner.compacted_ledger != LEDGER_ID
 
 

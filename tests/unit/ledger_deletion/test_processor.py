@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OwnerView
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, encode_record
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Reason
 from pulsar_sidecar.ledger_deletion.second_phase.retry import REASON, RECONSUMETIMES, RetryPolicy
@@ -27,6 +27,7 @@ from pulsar_sidecar.model.errors import (
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
 from pulsar_sidecar.model.names import CursorName, TopicName
+from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 from tests.fakes.bookkeeper import (
     bucket_custom_metadata,
@@ -474,7 +475,7 @@ def test_facts_that_take_too_long_to_gather_are_gathered_for_fewer(world: World,
     send(world, *(about(each, orphan(world, each)) for each in others))
     answer = world.owners.views
 
-    def slowly(topics: Collection[TopicName]) -> Mapping[TopicName, OwnerView]:
+    def slowly(topics: Collection[TopicName]) -> Mapping[TopicName, TopicInternalStats]:
         world.clock.advance_ms(3_000 * len(topics))
         return answer(topics)
 

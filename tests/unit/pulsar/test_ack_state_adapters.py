@@ -17,6 +17,7 @@ from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import CursorName, parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.topic_stats import Cursor, SubscriptionType
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 from tests.fakes.admin_answers import FakeAdminRest
@@ -39,6 +40,7 @@ LENGTHS = {LedgerId(6): 50}
 def stats(**more: object) -> dict[str, object]:
     return {
         "ownerBroker": "b:8080",
+        "publishers": [],
         "subscriptions": {
             SUB: {
                 "type": "Shared",
@@ -46,9 +48,10 @@ def stats(**more: object) -> dict[str, object]:
                 "consumers": [{}, {}],
                 "unackedMessages": 4,
                 "msgDelayed": 3,
+                "msgOutCounter": 9,
                 **more,
             },
-            "a reader": {"type": "Exclusive", "durable": False},
+            "a reader": {"type": "Exclusive", "durable": False, "consumers": [], "msgOutCounter": 0},
         },
     }
 
@@ -67,6 +70,8 @@ def internal_stats(**more: object) -> dict[str, Any]:
         "ledgers": [{"ledgerId": 6, "entries": 0}],
         "lastConfirmedEntry": "6:49",
         "cursors": {"a+sub%2F": cursor},
+        "schemaLedgers": [],
+        "compactedLedger": {"ledgerId": -1, "entries": -1},
     }
 
 
@@ -114,19 +119,21 @@ def policies(rest: FakeAdminRest, store: FakeMetadataStore, subscriptions: Broke
 
 
 def test_a_cursor_has_every_part(subscriptions: BrokerSubscriptions) -> None:
-    found = subscriptions.cursors(TOPIC)
-    assert (found.broker, found.lengths, list(found.cursors)) == ("b:8080", LENGTHS, [SUB])
-    cursor = found.cursors[SUB]
+    stats, internal = subscriptions.stats(TOPIC), subscriptions.internal_stats(TOPIC)
+    assert (stats.broker, internal.ledgers, list(stats.subscriptions)) == ("b:8080", LENGTHS, [SUB, "a reader"])
+    found, cursor = stats.subscriptions[SUB], internal.cursor(SUB)
     assert cursor.acknowledged == PositionRanges(at(6, -1)).with_positions([at(6, entry) for entry in (1, 3, 4, 5)])
-    assert (cursor.ranges, cursor.read_position, cursor.stored) == (2, at(6, 9), (7, 5))
-    assert (cursor.type, cursor.consumers, cursor.unacked_messages, cursor.delayed_messages) == ("Shared", 2, 4, 3)
+    assert (cursor.ranges, cursor.read_position, cursor.ledger, cursor.ledger_last_entry) == (2, at(6, 9), 7, 5)
+    assert (found.type, len(found.consumers)) == (SubscriptionType.SHARED, 2)
+    assert (found.unacked_messages, found.delayed_messages, found.durable) == (4, 3, True)
+    assert stats.subscriptions["a reader"].durable is False
 
 
 def test_a_subscription_without_a_type_or_a_ledger(rest: FakeAdminRest, subscriptions: BrokerSubscriptions) -> None:
     rest.answers[f"{PLACE}/stats"] = stats(type="None")
     rest.answers[f"{PLACE}/internalStats"] = internal_stats(cursorLedger=-1)
-    cursor = subscriptions.cursors(TOPIC).cursors[SUB]
-    assert (cursor.type, cursor.stored) == (None, None)
+    assert subscriptions.stats(TOPIC).subscriptions[SUB].type is SubscriptionType.NONE
+    assert subscriptions.internal_stats(TOPIC).cursor(SUB).ledger is None
 
 
 @pytest.mark.parametrize(
@@ -146,7 +153,7 @@ def test_an_answer_that_lacks_a_part_is_none(
 ) -> None:
     rest.answers[f"{PLACE}/{path}"] = answer
     with pytest.raises(TemporaryError):
-        subscriptions.cursors(TOPIC)
+        subscriptions.stats(TOPIC) and subscriptions.internal_stats(TOPIC).cursor(SUB)
 
 
 def test_limits_are_the_owners_and_are_remembered_for_a_while(rest: FakeAdminRest, store: FakeMetadataStore) -> None:
@@ -184,6 +191,10 @@ def stored_cursors(store: FakeMetadataStore, payload: bytes | None = None) -> Bo
     return BookieStoredCursors(store, BookieEntries(bookies), "/ledgers")
 
 
+def cursor(ledger_id: LedgerId | None, last_entry: int = -1) -> Cursor:
+    return Cursor(PositionRanges(at(6, 0)), 0, at(6, 1), ledger_id, EntryId(last_entry))
+
+
 def node(ledger_id: int) -> bytes:
     ranges = PositionRanges(at(6, 0)).with_positions([at(6, 2)])
     return ml.ManagedCursorInfo(
@@ -193,7 +204,7 @@ def node(ledger_id: int) -> bytes:
 
 def test_a_cursor_in_its_node(store: FakeMetadataStore) -> None:
     store.put(CURSOR, node(-1))
-    found = stored_cursors(store).stored(TOPIC, SUB, LENGTHS, None)
+    found = stored_cursors(store).stored(TOPIC, SUB, LENGTHS, cursor(None))
     assert found is not None
     assert (found.place, found.acknowledged) == (
         StoredPlace.METADATA_STORE,
@@ -206,7 +217,7 @@ def test_a_cursor_in_its_ledger_is_the_entry_that_the_broker_knows(store: FakeMe
     ranges = PositionRanges(at(6, 4)).with_positions([at(6, 8)])
     payload = ml.PositionInfo(ledgerId=6, entryId=4, individualDeletedMessages=sparse(ranges)).SerializeToString()
     cursors = stored_cursors(store, payload)
-    found = cursors.stored(TOPIC, SUB, LENGTHS, (LedgerId(7), EntryId(5)))
+    found = cursors.stored(TOPIC, SUB, LENGTHS, cursor(LedgerId(7), 5))
     assert found is not None
     assert (found.acknowledged, found.ledger_id, found.entry_id) == (ranges, 7, 5)
     assert cursors.read(TOPIC, SUB, LedgerId(7), 5) == ranges
@@ -215,16 +226,16 @@ def test_a_cursor_in_its_ledger_is_the_entry_that_the_broker_knows(store: FakeMe
 def test_a_cursor_that_moved_or_went_is_looked_at_again(store: FakeMetadataStore) -> None:
     store.put(CURSOR, node(7))
     cursors = stored_cursors(store)
-    for known in (None, (LedgerId(8), EntryId(0)), (LedgerId(7), EntryId(5))):
+    for known in (cursor(None), cursor(LedgerId(8), 0), cursor(LedgerId(7), 5)):
         with pytest.raises(TemporaryError):
             cursors.stored(TOPIC, SUB, LENGTHS, known)
-    empty = cursors.stored(TOPIC, SUB, LENGTHS, (LedgerId(7), EntryId(-1)))
+    empty = cursors.stored(TOPIC, SUB, LENGTHS, cursor(LedgerId(7)))
     assert empty is not None
     assert empty.acknowledged.mark_delete == at(6, 0)
 
 
 def test_a_subscription_that_is_not_in_the_store_has_nothing_stored(store: FakeMetadataStore) -> None:
-    assert stored_cursors(store).stored(TOPIC, "nobody", LENGTHS, None) is None
+    assert stored_cursors(store).stored(TOPIC, "nobody", LENGTHS, cursor(None)) is None
     assert stored_cursors(store).read(TOPIC, "nobody", None, -1) is None
 
 

@@ -8,7 +8,6 @@ from pulsar_sidecar.adapters.pulsar.client.acknowledger import ConsumerAcknowled
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts
 from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
-from pulsar_sidecar.delayed_delivery.cancel.facts import SubscriptionFacts, SubscriptionType
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import (
     ConflictError,
@@ -18,6 +17,7 @@ from pulsar_sidecar.model.errors import (
     SidecarError,
     TemporaryError,
 )
+from pulsar_sidecar.model.topic_stats import Subscription, SubscriptionType
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 from tests.cluster.patience import until
@@ -25,7 +25,7 @@ from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, clo
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC, at
 
-SHARED = SubscriptionFacts("my sub", SubscriptionType.SHARED)
+SHARED = Subscription("my sub", SubscriptionType.SHARED)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_refused_consumer_leaves_nothing_in_the_log(broker: BinaryBroker) -> N
 
 
 def test_it_joins_key_shared_with_the_mode_in_use(broker: BinaryBroker) -> None:
-    found = SubscriptionFacts("s", SubscriptionType.KEY_SHARED, allow_out_of_order=True)
+    found = Subscription("s", SubscriptionType.KEY_SHARED, allow_out_of_order=True)
     with acknowledger(broker) as helper:
         helper.acknowledge(TOPIC, found, [at(1)])
     joined = broker.seen[2].subscribe

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpTimeouts
-from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
+from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners, owned_bundles, owning_url
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
-from tests.unit.pulsar.test_owner_views import internal_stats
+from tests.unit.pulsar.test_topic_stats import internal_stats
 
 TOPIC = parse_topic_name("persistent://public/default/t")
 OTHER = parse_topic_name("persistent://public/default/other")
@@ -189,3 +189,18 @@ def test_brokers_of_the_extensible_load_manager_are_asked_for_what_they_own(brok
     brokers[0].failing = {"ownedNamespaces": Answer(500)}
     with pytest.raises(TemporaryError):
         cluster.owners.owner_url(TOPIC)
+
+
+def test_the_owner_s_address() -> None:
+    assert owning_url(b'{"httpUrl": "http://b:8080/", "httpUrlTls": "https://b:8443"}', TOPIC) == "http://b:8080"
+    assert owning_url(b'{"httpUrl": null, "httpUrlTls": "https://b:8443"}', TOPIC) == "https://b:8443"
+    for data in (b"", b"[]", b"{}", b"{"):
+        with pytest.raises(TemporaryError):
+            owning_url(data, TOPIC)
+
+
+def test_owned_bundles_are_the_active_ones() -> None:
+    document = {"a/b/0x0_0x1": {"is_active": True}, "a/b/0x1_0x2": {"is_active": False}, "c": json.loads("null")}
+    assert owned_bundles(document, "b") == {"a/b/0x0_0x1"}
+    with pytest.raises(TemporaryError):
+        owned_bundles(None, "b")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from pulsar_sidecar.adapters.pulsar.rest.cursor_positions import Compaction
+from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts
 from pulsar_sidecar.adapters.pulsar.wire.binary_frames import encode_message
 from pulsar_sidecar.adapters.pulsar.wire.keyed_batches import keyed_batches

@@ -65,19 +65,25 @@ def test_the_changes_are_pulsars_own_calls(broker: HttpBroker, admin: BrokerShad
     assert json.loads(broker.arrived[1].body) == ["persistent://a/b/c"]
 
 
+def _with(consumers: int) -> dict[str, object]:
+    return {"consumers": [{}] * consumers, "msgOutCounter": 0}
+
+
 def test_clients_and_replicators_are_told_apart(broker: HttpBroker, admin: BrokerShadowAdmin) -> None:
     names = ["mine", f"pulsar.repl-persistent://public/default/orders-->{TOPIC}", "orders-->elsewhere"]
     answer(
         broker,
         {
             "publishers": [{"producerName": name} for name in names],
-            "subscriptions": {"a": {"consumers": [{}, {}]}, "reader-1": {"consumers": [{}]}, "idle": {"consumers": []}},
+            "subscriptions": {"a": _with(2), "reader-1": _with(1), "idle": _with(0)},
         },
     )
     assert admin.clients(TOPIC) == ConnectedClients(consumers=3, producers=2, replicators=1)
 
 
-@pytest.mark.parametrize("document", [{}, [], {"publishers": []}, {"subscriptions": {}}, {"subscriptions": {"a": 1}}])
+@pytest.mark.parametrize(
+    "document", [{}, [], {"publishers": []}, {"subscriptions": {}}, {"subscriptions": {"a": 1}, "publishers": []}]
+)
 def test_an_answer_that_lacks_something_counts_nobody_out(
     broker: HttpBroker, admin: BrokerShadowAdmin, document: object
 ) -> None:

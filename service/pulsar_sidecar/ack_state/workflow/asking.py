@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from pulsar_sidecar.ack_state.cursors import TopicCursors
 from pulsar_sidecar.ack_state.judging import AckState, Wishes, judge
 from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
 from pulsar_sidecar.ack_state.ports import PausePolicies, Shadows, StoredCursors, Subscriptions
@@ -52,7 +51,7 @@ class AckStates:
     def topic_pause(self, topic: TopicName) -> Policies:
         """See `AckStateService.topic_pause`."""
         part = self._parts(topic)[0]
-        return self._world.policies.policies(topic, self._world.subscriptions.cursors(part).broker)
+        return self._world.policies.policies(topic, self._world.subscriptions.stats(part).broker)
 
     def enable_topic_pause(self, topic: TopicName) -> None:
         """See `AckStateService.enable_topic_pause`."""
@@ -119,20 +118,20 @@ class AckStates:
         raise failure
 
     def _once(self, topic: TopicName, subscription: str | None, wishes: Wishes) -> list[AckState]:
-        cursors = self._world.subscriptions.cursors(topic)
-        wanted = [name for name in cursors.cursors if subscription in (None, name)]
+        world = self._world
+        stats = world.subscriptions.stats(topic)
+        # Asked for after the subscriptions, so that no subscription is newer than the cursors.
+        internal = world.subscriptions.internal_stats(topic)
+        wanted = [one for one in stats.subscriptions.values() if one.durable and subscription in (None, one.name)]
         if not wanted:
             return []
-        policies = self._world.policies.policies(topic, cursors.broker)
-        return [self._judged(topic, name, cursors, policies, wishes) for name in wanted]
-
-    def _judged(
-        self, topic: TopicName, subscription: str, cursors: TopicCursors, policies: Policies, wishes: Wishes
-    ) -> AckState:
-        known = cursors.cursors[subscription].stored
-        stored = self._world.stored.stored(topic, subscription, cursors.lengths, known)
-        limits = self._world.subscriptions.limits(cursors.broker)
-        return judge(topic, subscription, cursors, stored, limits, policies, wishes)
+        policies = world.policies.policies(topic, stats.broker)
+        limits = world.subscriptions.limits(stats.broker)
+        states = []
+        for one in wanted:
+            stored = world.stored.stored(topic, one.name, internal.ledgers, internal.cursor(one.name))
+            states.append(judge(topic, one, stats.broker, internal, stored, limits, policies, wishes))
+        return states
 
 
 _NOTHING_TO_REMOVE = "the topic's own policy is not true, so nothing was changed; brokers do not tell false from unset"

@@ -25,7 +25,7 @@ class Remembered:
         now = self._clock.monotonic_seconds()
         with self._lock:
             for state in states:
-                key = (str(state.topic), state.subscription)
+                key = (str(state.topic), state.subscription.name)
                 self._states[key] = (now, state)
                 self._states.move_to_end(key)
             while len(self._states) > MOST_SUBSCRIPTIONS:

@@ -12,6 +12,7 @@ from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, encode_cursor
 from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.topic_stats import Cursor
 
 
 class BookieStoredCursors:
@@ -27,31 +28,40 @@ class BookieStoredCursors:
         topic: TopicName,
         subscription: str,
         lengths: Mapping[LedgerId, int],
-        known: tuple[LedgerId, EntryId] | None,
+        cursor: Cursor,
     ) -> StoredCursor | None:
         """See `StoredCursors.stored`."""
+        return self._recovered(topic, subscription, lengths, cursor.ledger, cursor.ledger_last_entry)
+
+    def _recovered(
+        self,
+        topic: TopicName,
+        subscription: str,
+        lengths: Mapping[LedgerId, int],
+        known_ledger: LedgerId | None,
+        known_last_entry: EntryId,
+    ) -> StoredCursor | None:
         node = self._store.read(cursor_path(topic.managed_ledger_name, encode_cursor(subscription)))
         if node is None:
             return None
         cursor_ledger = cursor_references(node.data).cursor_ledger
-        if cursor_ledger is None or (known is not None and known == (cursor_ledger, -1)):
+        if cursor_ledger is None or (known_ledger, known_last_entry) == (cursor_ledger, -1):
             return stored_in_node(node.data, lengths)
-        if known is None or known[0] != cursor_ledger:
+        if known_ledger != cursor_ledger:
             raise TemporaryError(f"the cursor of {subscription} on {topic} has just moved to another ledger; try again")
         ledger = self._store.read(ledger_path(cursor_ledger, self._root))
         if ledger is None:
             raise TemporaryError(
                 f"ledger {cursor_ledger} of the cursor of {subscription} on {topic} is gone; try again"
             )
-        entry = self._entries.read(cursor_ledger, decode_ledger_metadata(ledger.data), known[1])
-        return stored_in_entry(entry.payload, lengths, cursor_ledger, known[1])
+        entry = self._entries.read(cursor_ledger, decode_ledger_metadata(ledger.data), known_last_entry)
+        return stored_in_entry(entry.payload, lengths, cursor_ledger, known_last_entry)
 
     def read(
         self, topic: TopicName, subscription: str, known_ledger: LedgerId | None, known_last_entry: int
     ) -> PositionRanges | None:
         """See `StoredAckState.read`."""
-        known = None if known_ledger is None else (known_ledger, EntryId(known_last_entry))
-        found = self.stored(topic, subscription, self._lengths(topic), known)
+        found = self._recovered(topic, subscription, self._lengths(topic), known_ledger, EntryId(known_last_entry))
         return None if found is None else found.acknowledged
 
     def _lengths(self, topic: TopicName) -> Mapping[LedgerId, int]:

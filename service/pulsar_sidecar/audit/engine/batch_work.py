@@ -17,9 +17,9 @@ from pulsar_sidecar.audit.engine.places import locate
 from pulsar_sidecar.audit.engine.protections import Damage
 from pulsar_sidecar.audit.engine.usage import loaded_topics, named_usage
 from pulsar_sidecar.audit.results.tables import LEDGERS
-from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
 from pulsar_sidecar.model.names import topic_of_managed_ledger
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 NO_LEDGER = -1
 OWNER_COLUMNS = ("path", "value", "version", "mzxid")

@@ -21,7 +21,6 @@ from pulsar_sidecar.ledger_ownership.claims import (
     Unrecognised,
     read_claim,
 )
-from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path, schema_path
 from pulsar_sidecar.model.errors import UndecodableError
@@ -33,6 +32,7 @@ from pulsar_sidecar.model.names import (
     java_url_decode,
     topic_of_managed_ledger,
 )
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 
 @dataclass(frozen=True, slots=True)

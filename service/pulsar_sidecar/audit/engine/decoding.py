@@ -17,7 +17,6 @@ from pulsar_sidecar.audit.columnar.reader import CURSORS, SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.places import Located, Place, locate
 from pulsar_sidecar.audit.engine.protections import Damage, Reach, damage_of_undecodable, damage_of_unreadable
 from pulsar_sidecar.audit.results.tables import CursorLedgerState, LedgerKind
-from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR
 from pulsar_sidecar.ledger_ownership.references import (
     CursorReferences,
     ManagedLedgerReferences,
@@ -28,6 +27,7 @@ from pulsar_sidecar.ledger_ownership.references import (
 )
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 _SCHEMA_SLASHES = 2
 

@@ -5,24 +5,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
-from pulsar_sidecar.delayed_delivery.cancel.facts import (
-    Absent,
-    DelayPolicy,
-    EntryAnswer,
-    EntryFacts,
-    SubscriptionFacts,
-    SubscriptionType,
-    Unreadable,
-)
+from pulsar_sidecar.delayed_delivery.cancel.facts import Absent, DelayPolicy, EntryAnswer, EntryFacts, Unreadable
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, Target, Verdict
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, Subscription, SubscriptionType
 
 EARLIEST_DELIVER_AT_MS: Final = 1_000_000_000_000
 """September 2001 in milliseconds: a smaller number is a time in seconds."""
 LATEST_DELIVER_AT_MS: Final = 2**63 - 1
-INTERNAL_SUBSCRIPTIONS: Final = frozenset({"__compaction", "pulsar.dedup"})
-"""Cursors of brokers' own; not all of their statistics tell of them."""
 MAX_SUBSCRIPTION_BYTES: Final = 1024
 
 
@@ -125,12 +116,12 @@ def _check_time(facts: EntryFacts, policy: DelayPolicy, now_ms: int) -> Verdict 
 class Chosen:
     """Where to cancel, where not, and what the caller should know."""
 
-    admitted: tuple[SubscriptionFacts, ...]
+    admitted: tuple[Subscription, ...]
     others: tuple[Verdict, ...]
     warnings: tuple[str, ...] = ()
 
 
-def choose_subscriptions(names: Collection[str], existing: Mapping[str, SubscriptionFacts]) -> Chosen:
+def choose_subscriptions(names: Collection[str], existing: Mapping[str, Subscription]) -> Chosen:
     """The subscriptions a target is to be cancelled on.
 
     Without names: every subscription whose dispatcher holds delayed messages back, and those whose type nobody has set
@@ -138,13 +129,13 @@ def choose_subscriptions(names: Collection[str], existing: Mapping[str, Subscrip
     """
     if names:
         return _named(dict.fromkeys(names), existing)
-    durable = [found for found in existing.values() if found.durable and found.name not in INTERNAL_SUBSCRIPTIONS]
+    durable = [found for found in existing.values() if found.durable and found.name not in SYSTEM_SUBSCRIPTIONS]
     admitted, others = [], []
     for found in durable:
         refusal = check_subscription(found)
         if refusal is None:
             admitted.append(found)
-        elif found.type.tracks_delays:
+        elif found.type.dispatches_to_many:
             others.append(refusal)
     warnings = ["a subscription created later at the earliest message will still receive it"]
     skipped = sorted(found.name for found in durable if _delivers_at_once(found))
@@ -157,7 +148,7 @@ def choose_subscriptions(names: Collection[str], existing: Mapping[str, Subscrip
     return Chosen(tuple(admitted), tuple(others), tuple(warnings))
 
 
-def _named(names: Iterable[str], existing: Mapping[str, SubscriptionFacts]) -> Chosen:
+def _named(names: Iterable[str], existing: Mapping[str, Subscription]) -> Chosen:
     admitted, others = [], []
     for name in names:
         found = existing.get(name)
@@ -174,7 +165,7 @@ def _named(names: Iterable[str], existing: Mapping[str, SubscriptionFacts]) -> C
     return Chosen(tuple(admitted), tuple(others))
 
 
-def check_subscription(found: SubscriptionFacts) -> Verdict | None:
+def check_subscription(found: Subscription) -> Verdict | None:
     """Why nothing can be cancelled on a subscription, or None when it can."""
     if _delivers_at_once(found):
         reason = (
@@ -190,7 +181,7 @@ def check_subscription(found: SubscriptionFacts) -> Verdict | None:
     return None
 
 
-def with_known_type(found: SubscriptionFacts) -> SubscriptionType:
+def with_known_type(found: Subscription) -> SubscriptionType:
     """The type to join with: the one in use, Shared where nobody has set one."""
     return SubscriptionType.SHARED if found.type is SubscriptionType.NONE else found.type
 
@@ -230,7 +221,7 @@ def missing_chunks(facts: EntryFacts, found: Mapping[int, Position]) -> Verdict 
     )
 
 
-def _delivers_at_once(found: SubscriptionFacts) -> bool:
+def _delivers_at_once(found: Subscription) -> bool:
     return found.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
 
 

@@ -1,17 +1,12 @@
-"""What is known of an entry, a subscription and a cursor before anything is decided about them.
+"""What is known of an entry and of its topic's policy before anything is decided about them.
 
 Invariant: what could not be read is a value of its own (`Unreadable`), never an absence.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple
-
-from pulsar_sidecar.model.ids import EntryId, LedgerId
-from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,80 +61,6 @@ class Unreadable:
 
 
 EntryAnswer = EntryFacts | Absent | Unreadable
-
-
-class SubscriptionType(Enum):
-    """``SubscriptionType`` in the words of a broker's statistics; NONE while no consumer has ever set it."""
-
-    EXCLUSIVE = "Exclusive"
-    FAILOVER = "Failover"
-    SHARED = "Shared"
-    KEY_SHARED = "Key_Shared"
-    NONE = "None"
-
-    @property
-    def tracks_delays(self) -> bool:
-        """Whether its dispatcher holds delayed messages back; the others deliver at once."""
-        return self in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionFacts:
-    """One subscription as the topic's broker tells of it.
-
-    Attributes:
-        consumers: who is connected: name, address and ``connectedSince`` of each. Loading the topic anew and moving the
-            cursor (``resetCursor``, seek) disconnect every consumer.
-        messages_out: messages handed to consumers ever since the topic was loaded (``msgOutCounter``).
-        sticky: a Key_Shared subscription whose consumers chose their hash ranges (``keySharedMode`` STICKY).
-        durable: False for a reader's.
-    """
-
-    name: str
-    type: SubscriptionType
-    consumers: frozenset[tuple[str, str, str]] = frozenset()
-    messages_out: int = 0
-    sticky: bool = False
-    allow_out_of_order: bool = False
-    durable: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerSpan:
-    """One ledger of a topic: its entries are 0 to ``last_entry``, -1 for an empty one."""
-
-    ledger_id: LedgerId
-    last_entry: EntryId
-
-
-@dataclass(frozen=True, slots=True)
-class CursorFacts:
-    """One cursor as its broker holds it in memory (``internalStats``).
-
-    Attributes:
-        cursor_ledger: where its state is written, None while it has no ledger.
-        cursor_ledger_last_entry: the last entry of it that the broker knows to be stored, -1 for none.
-    """
-
-    acked: PositionRanges
-    cursor_ledger: LedgerId | None
-    cursor_ledger_last_entry: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopicState:
-    """A loaded topic's ledgers and cursors at one moment (``internalStats``)."""
-
-    ledgers: tuple[LedgerSpan, ...]
-    last_confirmed: Position
-    cursors: Mapping[str, CursorFacts]
-    """By subscription, decoded."""
-    terminated: bool = False
-
-    @property
-    def written_ledger(self) -> LedgerId | None:
-        """The ledger that the topic writes to: a load of the topic begins a new one. None for a terminated topic."""
-        return None if self.terminated or not self.ledgers else self.ledgers[-1].ledger_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,7 @@ from pulsar_sidecar.delayed_delivery.cancel.checks import (
     missing_chunks,
     time_to_live_warning,
 )
-from pulsar_sidecar.delayed_delivery.cancel.facts import (
-    DelayPolicy,
-    EntryAnswer,
-    EntryFacts,
-    SubscriptionFacts,
-    TopicState,
-)
+from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy, EntryAnswer, EntryFacts
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
     CancellationStatus,
@@ -29,6 +23,7 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
 )
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import Subscription, TopicInternalStats
 
 KnownCancellation = Callable[[Position], Cancellation | None]
 """What is known of a message on one subscription."""
@@ -44,8 +39,8 @@ class TopicSnapshot:
     """
 
     topic: TopicName
-    subscriptions: Mapping[str, SubscriptionFacts]
-    state: TopicState
+    subscriptions: Mapping[str, Subscription]
+    state: TopicInternalStats
     policy: DelayPolicy
     entries: Mapping[Position, EntryAnswer]
     chunks: Mapping[Position, Mapping[int, Position]]
@@ -162,7 +157,7 @@ class _Planner:
         if name not in self._known:
             self._known[name] = self._known_on(name)
         known = self._known[name](draft.target.position)
-        if cancellation.held_by(cursor.acked) and not _is_accepted(known):
+        if cancellation.held_by(cursor.acknowledged) and not _is_accepted(known):
             draft.verdicts[name] = self._acked_before(name, known)
             return
         self._wanted.setdefault(name, []).append(Wanted(draft, facts, cancellation))

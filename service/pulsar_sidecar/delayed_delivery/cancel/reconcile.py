@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy, SubscriptionFacts, TopicState
+from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Subscription, TopicInternalStats
 
 BROKER_STORES_EVERY_MS: Final = 1100
 """A cursor is stored at most once a second (``managedLedgerDefaultMarkDeleteRateLimit``), and only when something is
@@ -46,24 +47,26 @@ class Watch:
 
     Attributes:
         since_ms: the brokers' time when the first of these looks began.
-        consumers: the subscription's consumers at the last look.
+        consumers: the subscription's consumers at the last look whose connection time is known.
         messages_out: the messages that consumers had been given until then.
         written_ledger: the ledger that the topic wrote to.
     """
 
     since_ms: int
-    consumers: frozenset[tuple[str, str, str]]
+    consumers: frozenset[ConnectedConsumer]
     messages_out: int
     written_ledger: LedgerId | None
 
 
-def watched(before: Watch | None, found: SubscriptionFacts, state: TopicState, now_ms: int) -> Watch:
+def watched(before: Watch | None, found: Subscription, state: TopicInternalStats, now_ms: int) -> Watch:
     """The watch that goes on, or one that begins now.
 
     A cursor loses acknowledgements only when its topic is loaded anew or when somebody moves it, and both disconnect
     every consumer. Without a consumer that stayed, nothing may have been handed out since the topic was loaded.
     """
-    watch = Watch(now_ms, found.consumers, found.messages_out, state.written_ledger)
+    # A consumer of which nobody knows since when it is connected may be a new one.
+    consumers = frozenset(consumer for consumer in found.consumers if consumer.connected_since)
+    watch = Watch(now_ms, consumers, found.messages_out, state.written_ledger)
     return watch if before is None or not _goes_on(before, watch) else replace(watch, since_ms=before.since_ms)
 
 

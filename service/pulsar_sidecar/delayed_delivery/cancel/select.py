@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pulsar_sidecar.delayed_delivery.cancel.facts import EntryAnswer, EntryFacts, LedgerSpan, TopicState
+from pulsar_sidecar.delayed_delivery.cancel.facts import EntryAnswer, EntryFacts
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 MAX_SAMPLE: Final = 20
 
@@ -93,7 +94,7 @@ class Preview:
 
 
 def waiting_positions(
-    state: TopicState, acked: Iterable[PositionRanges], after: Position | None = None
+    state: TopicInternalStats, acked: Iterable[PositionRanges], after: Position | None = None
 ) -> Iterable[Position]:
     """The topic's entries, oldest first, that at least one of the cursors has not acknowledged; beyond ``after``."""
     cursors = list(acked)
@@ -105,19 +106,14 @@ def waiting_positions(
             yield position
 
 
-def positions_after(state: TopicState, start: Position) -> Iterator[Position]:
+def positions_after(state: TopicInternalStats, start: Position) -> Iterator[Position]:
     """The topic's entries beyond a position, oldest first."""
-    for span in state.ledgers:
-        if span.ledger_id < start.ledger_id:
+    for ledger_id, entries in state.ledgers.items():
+        if ledger_id < start.ledger_id:
             continue
-        first = start.entry_id + 1 if span.ledger_id == start.ledger_id else 0
-        for entry in range(max(0, first), _last_of(span, state) + 1):
-            yield Position(span.ledger_id, EntryId(entry))
-
-
-def _last_of(span: LedgerSpan, state: TopicState) -> int:
-    # The open ledger's length is not in its list; the last confirmed position tells it.
-    return state.last_confirmed.entry_id if span.ledger_id == state.last_confirmed.ledger_id else span.last_entry
+        first = start.entry_id + 1 if ledger_id == start.ledger_id else 0
+        for entry in range(max(0, first), entries):
+            yield Position(ledger_id, EntryId(entry))
 
 
 def select(

@@ -11,20 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from pulsar_sidecar.delayed_delivery.cancel.ack_ranges import fitting, runs
-from pulsar_sidecar.delayed_delivery.cancel.checks import (
-    INTERNAL_SUBSCRIPTIONS,
-    check_subscription,
-    not_before_dispatch,
-    with_known_type,
-)
+from pulsar_sidecar.delayed_delivery.cancel.checks import check_subscription, not_before_dispatch, with_known_type
 from pulsar_sidecar.delayed_delivery.cancel.chunks import chunk_candidates, chunks_of
-from pulsar_sidecar.delayed_delivery.cancel.facts import (
-    EntryAnswer,
-    EntryFacts,
-    SubscriptionFacts,
-    SubscriptionType,
-    TopicState,
-)
+from pulsar_sidecar.delayed_delivery.cancel.facts import EntryAnswer, EntryFacts
 from pulsar_sidecar.delayed_delivery.cancel.plan import KnownCancellation, Plan, TopicSnapshot, Wanted, plan
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
@@ -46,6 +35,7 @@ from pulsar_sidecar.model.errors import (
 )
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, Subscription, SubscriptionType, TopicInternalStats
 
 _SOON_MS = 60_000
 _WHERE_SECONDS = 10.0
@@ -136,7 +126,7 @@ class Canceller:
         state = states.result()
         if age_seconds and not _names_the_same(subscriptions, state):
             subscriptions, state = topics.subscriptions(topic), topics.state(topic)
-        dropped = {position.ledger_id for position in found} - {span.ledger_id for span in state.ledgers}
+        dropped = {position.ledger_id for position in found} - state.ledgers.keys()
         if where_seconds and dropped:
             again = {position for position in found if position.ledger_id in dropped}
             found = {**found, **self._ports.entries.read(topic, again)}
@@ -200,7 +190,7 @@ class Canceller:
     def _by_room(
         self, snapshot: TopicSnapshot, name: str, wanted: Sequence[Wanted]
     ) -> tuple[Sequence[Wanted], Sequence[Wanted]]:
-        acked = snapshot.state.cursors[name].acked
+        acked = snapshot.state.cursors[name].acknowledged
         entries = [entry for one in wanted for entry in one.cancellation.entries]
         all_runs = runs(acked, entries)
         room = self._ports.budget.room(snapshot.topic, name, ranges=acked.range_count)
@@ -324,11 +314,11 @@ def _may_be_near(targets: Sequence[Target], now_ms: int) -> bool:
     return any(target.deliver_at_ms is None or target.deliver_at_ms < soon_ms for target in targets)
 
 
-def _names_the_same(subscriptions: Mapping[str, SubscriptionFacts], state: TopicState) -> bool:
+def _names_the_same(subscriptions: Mapping[str, Subscription], state: TopicInternalStats) -> bool:
     """Whether what was remembered of subscriptions is about those that exist now, no other and no fewer."""
     durable = {name for name, found in subscriptions.items() if found.durable}
-    others = (subscriptions.keys() - durable) | INTERNAL_SUBSCRIPTIONS
-    return durable - INTERNAL_SUBSCRIPTIONS == state.cursors.keys() - others
+    others = (subscriptions.keys() - durable) | SYSTEM_SUBSCRIPTIONS
+    return durable - SYSTEM_SUBSCRIPTIONS == state.cursors.keys() - others
 
 
 def _set_verdicts(

@@ -15,7 +15,7 @@ import structlog
 from pulsar_sidecar.delayed_delivery.cancel.ack_ranges import fitting, runs
 from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import SubscriptionKey
 from pulsar_sidecar.delayed_delivery.cancel.checks import check_subscription, with_known_type
-from pulsar_sidecar.delayed_delivery.cancel.facts import CursorFacts, DelayPolicy, SubscriptionFacts, TopicState
+from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy
 from pulsar_sidecar.delayed_delivery.cancel.reconcile import (
     BROKER_STORES_EVERY_MS,
     ReconcileActions,
@@ -33,6 +33,7 @@ from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import Cancella
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.topic_stats import Cursor, Subscription, TopicInternalStats
 
 log = structlog.get_logger("delayed-delivery")
 
@@ -143,16 +144,16 @@ class Reconciler:
         if found is None or state is None or cursor is None:
             self._end_without(self._store.at(place), f"{topic} has no subscription {name!r} any more")
             return policy
-        if held is None or changed is None or not cursor.acked.holds_all_of(held):
+        if held is None or changed is None or not cursor.acknowledged.holds_all_of(held):
             cancellations = self._store.at(place)
         else:
             over = self._store.expired_at(place, expired_before_ms(policy, now_ms))
             cancellations = list({one.position: one for one in (*changed, *over)}.values())
         watch = watched(self._watches.get(place), found, state, now_ms)
-        actions = decide_actions(cancellations, cursor.acked, policy, now_ms, watch.since_ms)
+        actions = decide_actions(cancellations, cursor.acknowledged, policy, now_ms, watch.since_ms)
         restored = self._carry_out(topic, found, cursor, policy, actions)
         if not actions.lost:
-            self._held[place] = cursor.acked
+            self._held[place] = cursor.acknowledged
         if restored or not actions.lost:
             self._watches[place] = watch
         else:
@@ -171,7 +172,7 @@ class Reconciler:
         cursor = state.cursors.get(name) if state else None
         if found is None or cursor is None:
             return self.visit(place)
-        actions = decide_actions(self._store.unpersisted_at(place), cursor.acked, policy, now_ms)
+        actions = decide_actions(self._store.unpersisted_at(place), cursor.acknowledged, policy, now_ms)
         if actions.ended or actions.lost:
             # What is remembered of subscriptions ends nothing, and where one is lost others may be.
             return self.visit(place)
@@ -180,7 +181,7 @@ class Reconciler:
 
     def _asked(
         self, place: SubscriptionKey, *, max_age_seconds: float = 0.0
-    ) -> tuple[DelayPolicy, SubscriptionFacts | None, TopicState | None]:
+    ) -> tuple[DelayPolicy, Subscription | None, TopicInternalStats | None]:
         """The topic's policy, what there is of the subscription, which may be so old, and then the cursors."""
         topic, name = place
         policy, found, state = DelayPolicy(), None, None
@@ -208,13 +209,13 @@ class Reconciler:
             return
         unpersisted = self._store.unpersisted_at(place)
         early = [one for one in unpersisted if not confirmed_too_late(one, policy, now_ms + _NEARLY_DUE_MS)]
-        self._carry_out(topic, found, cursor, policy, decide_actions(early, cursor.acked, policy, now_ms))
+        self._carry_out(topic, found, cursor, policy, decide_actions(early, cursor.acknowledged, policy, now_ms))
 
     def _carry_out(
         self,
         topic: TopicName,
-        found: SubscriptionFacts,
-        cursor: CursorFacts,
+        found: Subscription,
+        cursor: Cursor,
         policy: DelayPolicy,
         actions: ReconcileActions,
     ) -> bool:
@@ -229,8 +230,8 @@ class Reconciler:
     def _acknowledge(
         self,
         topic: TopicName,
-        found: SubscriptionFacts,
-        cursor: CursorFacts,
+        found: Subscription,
+        cursor: Cursor,
         policy: DelayPolicy,
         actions: ReconcileActions,
     ) -> bool:
@@ -258,7 +259,7 @@ class Reconciler:
         return True
 
     def _fitting(
-        self, topic: TopicName, name: str, cursor: CursorFacts, missing: Sequence[Cancellation]
+        self, topic: TopicName, name: str, cursor: Cursor, missing: Sequence[Cancellation]
     ) -> Sequence[Cancellation]:
         """What there is room for; what had been acknowledged before goes back in any case.
 
@@ -268,8 +269,8 @@ class Reconciler:
         others = [one for one in missing if one.status is not CancellationStatus.ACCEPTED]
         if not waiting or not self._store.follows:
             return others
-        room = self._ports.budget.room(topic, name, ranges=cursor.acked.range_count)
-        _, left = fitting(runs(cursor.acked, [entry for one in waiting for entry in one.entries]), room.free)
+        room = self._ports.budget.room(topic, name, ranges=cursor.acknowledged.range_count)
+        _, left = fitting(runs(cursor.acknowledged, [entry for one in waiting for entry in one.entries]), room.free)
         outside = {position for run in left for position in run.positions}
         return others + [one for one in waiting if outside.isdisjoint(one.entries)]
 
@@ -292,10 +293,10 @@ class Reconciler:
     # --- proving ---------------------------------------------------------------------------------------------------
 
     def _prove_stored(
-        self, topic: TopicName, found: SubscriptionFacts, cursor: CursorFacts, actions: ReconcileActions
+        self, topic: TopicName, found: Subscription, cursor: Cursor, actions: ReconcileActions
     ) -> ReconcileActions:
         """Raise what the stored state holds to PERSISTED; the actions that are left."""
-        ledger, last = cursor.cursor_ledger, cursor.cursor_ledger_last_entry
+        ledger, last = cursor.ledger, cursor.ledger_last_entry
         try:
             stored = self._ports.stored.read(topic, found.name, ledger, last)
         except TemporaryError as error:

@@ -249,7 +249,7 @@ class DelayedDelivery:
         subscriptions = self._ports.topics.subscriptions(topic)
         state = self._ports.topics.state(topic)
         chosen = choose_subscriptions(selection.subscriptions, subscriptions).admitted
-        cursors = [state.cursors[one.name].acked for one in chosen if one.name in state.cursors]
+        cursors = [state.cursors[one.name].acknowledged for one in chosen if one.name in state.cursors]
         waiting = iter(waiting_positions(state, cursors))
         found: list[Selected] = []
         unreadable = 0

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from pulsar_sidecar.delayed_delivery.cancel.facts import SubscriptionFacts, TopicState
 from pulsar_sidecar.delayed_delivery.cancel.select import waiting_positions
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, Topics
 from pulsar_sidecar.delayed_delivery.waiting import (
@@ -18,9 +17,9 @@ from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, Subscription, TopicInternalStats
 
 _READ_AT_ONCE = 10_000
-_SYSTEM_CURSORS = ("__compaction", "pulsar.dedup")
 
 
 class WaitingReader:
@@ -67,7 +66,7 @@ class WaitingReader:
         found = self._wanted(self._topics.subscriptions(topic), subscription)
         state = self._topics.state(topic)
         cursors = [
-            (counts.setdefault(name, Waiting(name, facts.type)), state.cursors[name].acked)
+            (counts.setdefault(name, Waiting(name, facts.type)), state.cursors[name].acknowledged)
             for name, facts in found.items()
             if name in state.cursors
         ]
@@ -81,17 +80,15 @@ class WaitingReader:
         at_end = next(positions, None) is None
         return (None, read, 0) if at_end else (last or after or BEFORE_EVERYTHING, read, beyond)
 
-    def _wanted(
-        self, subscriptions: Mapping[str, SubscriptionFacts], wanted: str | None
-    ) -> Mapping[str, SubscriptionFacts]:
+    def _wanted(self, subscriptions: Mapping[str, Subscription], wanted: str | None) -> Mapping[str, Subscription]:
         return {
             name: facts
             for name, facts in subscriptions.items()
-            if facts.durable and (name == wanted if wanted is not None else name not in _SYSTEM_CURSORS)
+            if facts.durable and (name == wanted if wanted is not None else name not in SYSTEM_SUBSCRIPTIONS)
         }
 
 
-def _beyond(state: TopicState, last: Position | None) -> int:
+def _beyond(state: TopicInternalStats, last: Position | None) -> int:
     return 0 if last is None else entries_beyond(state, last)
 
 

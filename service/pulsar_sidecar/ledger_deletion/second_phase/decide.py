@@ -307,7 +307,7 @@ def _owner_objects(facts: Facts, references: Unreferenced) -> Verdict | None:
     listed = (owner.ledgers, owner.cursor_ledgers, owner.schema_ledgers)
     if any(ledger_id in ledgers for ledgers in listed) or ledger_id == owner.compacted_ledger:
         return _wait(facts, Reason.OWNER_STILL_USES, f"{owner.broker} has the topic loaded and lists the ledger")
-    if ledger_id in owner.reading:
+    if ledger_id in owner.ledgers_being_read:
         return _wait(facts, Reason.STILL_BEING_READ, f"a cursor on {owner.broker} stands on the ledger")
     return None
 
@@ -316,7 +316,7 @@ def _owner_may_hold_bucket(facts: Facts, ledger: StoredLedger) -> Verdict | None
     # A tracker keeps using a bucket whose pointer it failed to store, and no call shows what it keeps in memory.
     if not isinstance(ledger.claim, BucketClaim) or facts.owner is None:
         return None
-    if encode_cursor(ledger.claim.subscription) not in facts.owner.cursors:
+    if ledger.claim.subscription not in facts.owner.cursors:
         return None
     return _wait(facts, Reason.OWNER_STILL_USES, f"{facts.owner.broker} has the subscription's delayed index loaded")
 

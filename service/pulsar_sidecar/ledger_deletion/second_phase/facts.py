@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from pulsar_sidecar.ledger_deletion.ports import OwnerView
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_ownership.claims import ClaimReading
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.metadata import Guard
+from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Facts:
     instance_id: str
     ledger: StoredLedger | UndecodableLedger | None
     references: References
-    owner: OwnerView | None
+    owner: TopicInternalStats | None
     operation_running: bool
     in_use_since_ms: int | None
     now_ms: int

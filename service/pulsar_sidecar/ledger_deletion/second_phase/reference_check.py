@@ -17,7 +17,7 @@ from pulsar_sidecar.ledger_ownership.claims import (
     DataClaim,
     SchemaClaim,
 )
-from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers
+from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path, schema_path
 from pulsar_sidecar.ledger_ownership.references import (
     LedgerReference,
@@ -31,6 +31,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext
 from pulsar_sidecar.model.metadata import Guard, Node
 from pulsar_sidecar.model.names import ManagedLedgerName, TopicName, encode_cursor
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 Decoded = TypeVar("Decoded")
 

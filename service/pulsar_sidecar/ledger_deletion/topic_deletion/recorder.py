@@ -31,7 +31,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.ledger_list import (
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation, Operation, write_operation
 from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_protection import refuse_former_shadow, shadow_refusal
 from pulsar_sidecar.ledger_ownership.claims import DataClaim, read_claim
-from pulsar_sidecar.ledger_ownership.compaction import COMPACTION_CURSOR, CompactedLedgers, CursorLedgerGoneError
+from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers, CursorLedgerGoneError
 from pulsar_sidecar.ledger_ownership.instances import instance_id_of
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
@@ -53,6 +53,7 @@ from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, Tem
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import CursorName, TopicName
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 _STABLE_ROUNDS = 5
 """A topic that gains ledgers faster than they can be recorded is too busy to be deleted now."""

@@ -19,12 +19,12 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     server_error,
 )
 from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
-from pulsar_sidecar.delayed_delivery.cancel.facts import SubscriptionFacts, SubscriptionType
 from pulsar_sidecar.delayed_delivery.ports import Acknowledged
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import Subscription, SubscriptionType
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 CONSUMER_NAME: Final = "pulsar-sidecar-cancelling"
@@ -49,7 +49,7 @@ class ConsumerAcknowledger:
     def acknowledge(
         self,
         topic: TopicName,
-        subscription: SubscriptionFacts,
+        subscription: Subscription,
         positions: Sequence[Position],
         once_joined: Callable[[], None] | None = None,
     ) -> Acknowledged:
@@ -69,7 +69,7 @@ class ConsumerAcknowledger:
     def _visit(
         self,
         topic: TopicName,
-        subscription: SubscriptionFacts,
+        subscription: Subscription,
         positions: Sequence[Position],
         once_joined: Callable[[], None] | None,
     ) -> Acknowledged:
@@ -94,7 +94,7 @@ class _NotJoinedError(Exception):
 class _Visit:
     """One consumer from joining to leaving."""
 
-    def __init__(self, connection: BinaryConnection, topic: TopicName, subscription: SubscriptionFacts) -> None:
+    def __init__(self, connection: BinaryConnection, topic: TopicName, subscription: Subscription) -> None:
         self._connection = connection
         self._topic = topic
         self._subscription = subscription

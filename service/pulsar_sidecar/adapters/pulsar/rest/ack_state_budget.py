@@ -29,14 +29,15 @@ class BrokerAckStateBudget:
         """See `AckStateBudget.room`; what a caller counted himself says nothing about a pause."""
         if ranges is not None:
             return AckStateRoom(ranges, self._subscriptions.limits(None).max_unacked_ranges)
-        cursors = self._subscriptions.cursors(topic)
-        cursor = cursors.cursors.get(subscription)
-        if cursor is None:
+        stats = self._subscriptions.stats(topic)
+        found = stats.subscriptions.get(subscription)
+        if found is None or not found.durable:
             raise NotFoundError(f"{topic} has no durable subscription {subscription}")
-        limits = self._subscriptions.limits(cursors.broker)
+        cursor = self._subscriptions.internal_stats(topic).cursor(subscription)
+        limits = self._subscriptions.limits(stats.broker)
         paused = False
         if cursor.ranges > limits.max_unacked_ranges:
-            state = pause_state(cursor, self._of(topic, cursors.broker), limits)
+            state = pause_state(found.type, cursor.ranges, self._of(topic, stats.broker), limits)
             paused = state in (PauseState.IN_FORCE, PauseState.UNKNOWN)
         return AckStateRoom(cursor.ranges, limits.max_unacked_ranges, paused)
 

@@ -6,38 +6,26 @@ those who say how old they may be) is never what decides whether a topic or a su
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final, Generic, TypeVar
 
 import orjson
 
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.rest.cursor_positions import (
-    cursor_progress,
-    cursor_stats,
-    ledger_lengths,
-    position_of_text,
-)
-from pulsar_sidecar.delayed_delivery.cancel.facts import (
-    CursorFacts,
-    DelayPolicy,
-    LedgerSpan,
-    SubscriptionFacts,
-    SubscriptionType,
-    TopicState,
-)
+from pulsar_sidecar.adapters.pulsar.rest.runtime_configuration import RuntimeConfiguration
+from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_internal_stats, parse_stats
+from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, SidecarError, TemporaryError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore
-from pulsar_sidecar.model.names import TopicName, java_url_decode
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import Subscription, TopicInternalStats
 
-_RUNTIME: Final = "/admin/v2/brokers/configuration/runtime"
 _RUNTIME_SECONDS: Final = 60.0
 _POLICY_SECONDS: Final = 10.0
 _PARTITIONS_SECONDS: Final = 10.0
@@ -100,15 +88,6 @@ class _Remembered(Generic[_Value]):
                 self._renewing.discard(key)
 
 
-@dataclass(frozen=True, slots=True)
-class _BrokerDelays:
-    enabled: bool
-    tick_ms: int
-    strict: bool
-    ttl_seconds: int
-    batch_index_ack: bool
-
-
 class BrokerTopics:
     """`delayed_delivery.ports.Topics`; safe for use by several threads."""
 
@@ -120,8 +99,8 @@ class BrokerTopics:
         renewer = ThreadPoolExecutor(1, thread_name_prefix="renewing")
         self._partitions: _Remembered[int] = _Remembered(clock, _PARTITIONS_SECONDS, renewer)
         self._policies: _Remembered[DelayPolicy] = _Remembered(clock, _POLICY_SECONDS, renewer)
-        self._runtime: _Remembered[_BrokerDelays] = _Remembered(clock, _RUNTIME_SECONDS, renewer)
-        self._subscriptions: _Remembered[Mapping[str, SubscriptionFacts]] = _Remembered(clock, 0.0, renewer)
+        self._runtime: _Remembered[RuntimeConfiguration] = _Remembered(clock, _RUNTIME_SECONDS, renewer)
+        self._subscriptions: _Remembered[Mapping[str, Subscription]] = _Remembered(clock, 0.0, renewer)
         self._ahead = (0, 0.0)
 
     def partitions(self, topic: TopicName) -> int | None:
@@ -137,21 +116,11 @@ class BrokerTopics:
                 return index
         return None
 
-    def subscriptions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> Mapping[str, SubscriptionFacts]:
+    def subscriptions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> Mapping[str, Subscription]:
         return self._subscriptions.get(topic, lambda: self._asked_subscriptions(topic), seconds=max_age_seconds)
 
-    def state(self, topic: TopicName) -> TopicState:
-        document = self._object(topic_path(topic, "/internalStats"))
-        cursors = document.get("cursors")
-        if not isinstance(cursors, dict):
-            raise TemporaryError(f"a broker does not list the cursors of {topic}; try again")
-        lengths = ledger_lengths(document)
-        return TopicState(
-            ledgers=tuple(LedgerSpan(ledger_id, EntryId(lengths[ledger_id] - 1)) for ledger_id in sorted(lengths)),
-            last_confirmed=position_of_text(document.get("lastConfirmedEntry")),
-            cursors=_Cursors(document, {java_url_decode(name): name for name in cursors}),
-            terminated=document.get("state") == "Terminated",
-        )
+    def state(self, topic: TopicName) -> TopicInternalStats:
+        return parse_internal_stats(self._answer(topic_path(topic, "/internalStats")), topic)
 
     def delay_policy(self, topic: TopicName) -> DelayPolicy:
         return self._policies.get(topic, lambda: self._asked_policy(topic))
@@ -162,11 +131,9 @@ class BrokerTopics:
 
     # --- asking ----------------------------------------------------------------------------------------------------
 
-    def _object(self, path: str) -> Mapping[str, object]:
+    def _answer(self, path: str) -> object:
         document, headers = self._rest.get_with_headers(path)
         self._learn_clock(headers.get("Date"))
-        if not isinstance(document, dict):
-            raise TemporaryError("a broker answered something that is no JSON object; try again")
         return document
 
     def _learn_clock(self, date: str | None) -> None:
@@ -179,30 +146,27 @@ class BrokerTopics:
         if ahead_ms > self.broker_ahead_ms():
             self._ahead = (ahead_ms, self._clock.monotonic_seconds())
 
-    def _asked_subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionFacts]:
-        document = self._object(topic_path(topic, "/stats"))
-        found = document.get("subscriptions")
-        if not isinstance(found, dict):
-            raise TemporaryError(f"a broker does not list the subscriptions of {topic}; try again")
-        return {name: _subscription(name, stats) for name, stats in found.items() if isinstance(stats, dict)}
+    def _asked_subscriptions(self, topic: TopicName) -> Mapping[str, Subscription]:
+        return parse_stats(self._answer(topic_path(topic, "/stats")), topic).subscriptions
 
     def _asked_partitions(self, topic: TopicName) -> int:
-        found = self._object(topic_path(topic, "/partitions")).get("partitions")
+        document = self._answer(topic_path(topic, "/partitions"))
+        found = document.get("partitions") if isinstance(document, dict) else None
         if not isinstance(found, int):
             raise TemporaryError("a broker's answer lacks the number partitions; try again")
         return found
 
     def _asked_policy(self, topic: TopicName) -> DelayPolicy:
-        broker = self._runtime.get(_RUNTIME, self._asked_runtime)
+        broker = self._runtime.get(None, lambda: RuntimeConfiguration.of(self._rest))
         delayed, ttl = self._policies_of_v1(topic) if topic.cluster else self._policies_of(topic)
         policy = delayed if isinstance(delayed, dict) else {}
-        ttl_seconds = ttl if isinstance(ttl, int) else broker.ttl_seconds
+        ttl_seconds = ttl if isinstance(ttl, int) else broker.number("ttlDurationDefaultInSeconds", 0)
         return DelayPolicy(
-            enabled=bool(policy.get("active", broker.enabled)),
-            tick_ms=int(policy.get("tickTime") or broker.tick_ms),
-            strict=broker.strict,
+            enabled=bool(policy.get("active", broker.flag("delayedDeliveryEnabled", default=True))),
+            tick_ms=int(policy.get("tickTime") or broker.number("delayedDeliveryTickTimeMillis", 1000)),
+            strict=broker.flag("isDelayedDeliveryDeliverAtTimeStrict"),
             ttl_seconds=ttl_seconds or None,
-            batch_index_ack=broker.batch_index_ack,
+            batch_index_ack=broker.flag("acknowledgmentAtBatchIndexLevelEnabled"),
         )
 
     def _policies_of(self, topic: TopicName) -> tuple[object, object]:
@@ -225,83 +189,3 @@ class BrokerTopics:
             if error.status == _NO_TOPIC_POLICIES:
                 return None
             raise
-
-    def _asked_runtime(self) -> _BrokerDelays:
-        document = self._object(_RUNTIME)
-        return _BrokerDelays(
-            enabled=document.get("delayedDeliveryEnabled") != "false",
-            tick_ms=_number(document, "delayedDeliveryTickTimeMillis", 1000),
-            strict=document.get("isDelayedDeliveryDeliverAtTimeStrict") == "true",
-            ttl_seconds=_number(document, "ttlDurationDefaultInSeconds", 0),
-            batch_index_ack=document.get("acknowledgmentAtBatchIndexLevelEnabled") == "true",
-        )
-
-
-def _number(document: Mapping[str, object], name: str, default: int) -> int:
-    text = str(document.get(name, default))
-    return int(text) if text.isdigit() else default
-
-
-def _subscription(name: str, stats: Mapping[str, object]) -> SubscriptionFacts:
-    return SubscriptionFacts(
-        name=name,
-        type=_type(stats.get("type")),
-        consumers=_consumers(stats.get("consumers")),
-        messages_out=_count(stats, "msgOutCounter"),
-        sticky=stats.get("keySharedMode") == "STICKY",
-        allow_out_of_order=stats.get("allowOutOfOrderDelivery") is True,
-        durable=stats.get("isDurable", stats.get("durable", True)) is not False,
-    )
-
-
-def _consumers(found: object) -> frozenset[tuple[str, str, str]]:
-    named = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-    return frozenset(
-        (str(one.get("consumerName")), str(one.get("address")), str(one["connectedSince"]))
-        for one in named
-        if one.get("connectedSince")
-    )
-
-
-def _count(stats: Mapping[str, object], name: str) -> int:
-    value = stats.get(name)
-    if not isinstance(value, int):
-        raise TemporaryError(f"a broker's statistics lack the number {name}; try again")
-    return value
-
-
-def _type(text: object) -> SubscriptionType:
-    try:
-        return SubscriptionType(text)
-    except ValueError:
-        return SubscriptionType.NONE
-
-
-class _Cursors(Mapping[str, CursorFacts]):
-    """Each is read when it is asked for: most callers want one of many, and one may have ten thousand ranges."""
-
-    def __init__(self, document: Mapping[str, object], names: Mapping[str, str]) -> None:
-        self._document = document
-        self._names = names
-        self._read: dict[str, CursorFacts] = {}
-
-    def __getitem__(self, subscription: str) -> CursorFacts:
-        if subscription not in self._read:
-            self._read[subscription] = _cursor(self._document, self._names[subscription])
-        return self._read[subscription]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-def _cursor(document: Mapping[str, object], name: str) -> CursorFacts:
-    found = cursor_stats(document, name)
-    ledger, last = found.get("cursorLedger"), found.get("cursorLedgerLastEntry")
-    return CursorFacts(
-        acked=cursor_progress(document, name),
-        cursor_ledger=LedgerId(ledger) if isinstance(ledger, int) and ledger >= 0 else None,
-        cursor_ledger_last_entry=last if isinstance(last, int) else -1,
-    )

@@ -12,18 +12,19 @@ they are asked is caught by the second round. Stores that are managed ledgers wi
 of their ledgers, because they are never compacted and have no schema.
 """
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.known_brokers import Broker, live_brokers
-from pulsar_sidecar.adapters.pulsar.rest.owner_views import owned_bundles, owner_view, owning_url
+from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_internal_stats
 from pulsar_sidecar.adapters.pulsar.wire.bundles import ownership_path, read_boundaries
-from pulsar_sidecar.ledger_deletion.ports import OwnerView
 from pulsar_sidecar.model.errors import PermanentError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 _LOADED_TOPICS_PATH = "/admin/v2/broker-stats/bookieops"
 _ROUNDS = 2
@@ -46,7 +47,7 @@ class BrokerLiveOwners:
         # Kept, because every thread keeps its connections.
         self._threads = ThreadPoolExecutor(_MAX_THREADS, "live-owners")
 
-    def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, OwnerView]:
+    def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, TopicInternalStats]:
         wanted = frozenset(topics)
         if not wanted:
             return {}
@@ -89,9 +90,9 @@ class BrokerLiveOwners:
             raise TemporaryError(f"broker {broker.broker_id} did not list its loaded topics; try again")
         return frozenset(name for names in document.values() for name in names)
 
-    def _view(self, topic: TopicName, broker: Broker) -> OwnerView:
+    def _view(self, topic: TopicName, broker: Broker) -> TopicInternalStats:
         document = self._ask(broker, topic_path(topic, "/internalStats"), {"authoritative": "true"})
-        return owner_view(broker.broker_id, topic, document)
+        return parse_internal_stats(document, topic, broker.broker_id)
 
     def _owned(self, broker: Broker) -> frozenset[str]:
         clusters = self._ask(broker, "/admin/v2/clusters", {})
@@ -120,3 +121,22 @@ class BrokerLiveOwners:
         if len(found) < 2:
             return [work(item) for item in found]
         return list(self._threads.map(work, found))
+
+
+def owning_url(data: bytes, topic: TopicName) -> str:
+    """The web service URL in a bundle's ownership node (``NamespaceEphemeralData``)."""
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise TemporaryError(f"the ownership of {topic}'s bundle cannot be read; try again") from error
+    url = (document.get("httpUrl") or document.get("httpUrlTls")) if isinstance(document, dict) else None
+    if not isinstance(url, str):
+        raise TemporaryError(f"the owner of {topic}'s bundle names no web service URL; try again")
+    return url.rstrip("/")
+
+
+def owned_bundles(document: object, broker_id: str) -> frozenset[str]:
+    """The active bundles in an ``ownedNamespaces`` answer, as ``namespace/range``."""
+    if not isinstance(document, dict):
+        raise TemporaryError(f"broker {broker_id} did not list the bundles it owns; try again")
+    return frozenset(name for name, status in document.items() if isinstance(status, dict) and status.get("is_active"))

@@ -1,12 +1,13 @@
 """What the sidecar asks brokers to do with shadow topics (PIP-180) and their sources."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_stats
 from pulsar_sidecar.ledger_deletion.ports import ConnectedClients
-from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.names import TopicName
 
 FOREVER: Final = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
@@ -37,14 +38,11 @@ class BrokerShadowAdmin:
         self._topics.unload(topic)
 
     def clients(self, topic: TopicName) -> ConnectedClients:
-        document = self._topics.stats(topic)
-        subscriptions = document.get("subscriptions")
-        if not isinstance(subscriptions, dict):
-            raise TemporaryError(f"a broker did not list the subscriptions of {topic}; try again")
-        consumers = [len(_listed(subscription, "consumers", topic)) for subscription in subscriptions.values()]
-        publishers = _listed(document, "publishers", topic)
-        replicators = sum(_replicates(publisher, topic) for publisher in publishers)
-        return ConnectedClients(sum(consumers), len(publishers) - replicators, replicators)
+        stats = parse_stats(self._topics.stats(topic), topic)
+        consumers = sum(len(subscription.consumers) for subscription in stats.subscriptions.values())
+        # The producers of `ShadowReplicator` are called <replicatorPrefix>-<source>--><shadow>.
+        replicators = sum(name.endswith(f"-->{topic}") for name in stats.producers)
+        return ConnectedClients(consumers, len(stats.producers) - replicators, replicators)
 
     def can_load(self, topic: TopicName) -> bool:
         try:
@@ -55,16 +53,3 @@ class BrokerShadowAdmin:
 
     def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
         self._topics.delete_topic(topic, partitioned=partitioned, force=force)
-
-
-def _listed(document: object, name: str, topic: TopicName) -> list[object]:
-    found = document.get(name) if isinstance(document, dict) else None
-    if not isinstance(found, list):
-        raise TemporaryError(f"a broker did not list the {name} of {topic}; try again")
-    return found
-
-
-def _replicates(publisher: object, topic: TopicName) -> bool:
-    """Whether it is the producer of ``ShadowReplicator``: ``<replicatorPrefix>-<source>--><shadow>``."""
-    name = publisher.get("producerName") if isinstance(publisher, Mapping) else None
-    return isinstance(name, str) and name.endswith(f"-->{topic}")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.rest.runtime_configuration import RuntimeConfiguration
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
@@ -106,9 +107,9 @@ class BrokerTopicAdmin:
         """Set a policy on a namespace; it holds for every topic in it."""
         self._rest.change("POST", f"/admin/v2/namespaces/{namespace}/{name}", value)
 
-    def broker_setting(self, name: str) -> object:
-        """A setting of a broker as it holds now, as text; None when the broker does not know it."""
-        return _object(self._rest.get("/admin/v2/brokers/configuration/runtime")).get(name)
+    def broker_setting(self, name: str) -> str | None:
+        """A setting of a broker as it holds now; None when the broker does not know it."""
+        return RuntimeConfiguration.of(self._rest).text(name)
 
     def ensure_namespace(self, tenant: str, namespace: str) -> None:
         """Create the tenant (for all of the cluster's clusters) and the namespace where they are missing."""

@@ -10,8 +10,8 @@ come is an error, although it may be stored.
 from collections.abc import Callable
 from typing import Final
 
-from pulsar_sidecar.adapters.pulsar.rest.cursor_positions import Compaction, compaction_of
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction, compaction_of
 from pulsar_sidecar.adapters.pulsar.topics.confirmed_steps import ConfirmedSteps
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections
 from pulsar_sidecar.adapters.pulsar.wire.log_producers import LogProducers
@@ -61,7 +61,7 @@ class PulsarCancellationTopic:
         self._producers.close()
 
     def _compaction(self) -> Compaction:
-        return compaction_of(self._admin.internal_stats(self._topic))
+        return compaction_of(self._admin.internal_stats(self._topic), self._topic)
 
     def _set_threshold(self) -> None:
         if self._admin.policy(self._topic, "compactionThreshold") != _THRESHOLD_BYTES:

@@ -12,8 +12,8 @@ import pulsar
 
 from pulsar_sidecar.adapters.pulsar.client.deliveries import delivery_of, position_of
 from pulsar_sidecar.adapters.pulsar.errors import translated
-from pulsar_sidecar.adapters.pulsar.rest.cursor_positions import cursor_progress
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_internal_stats
 from pulsar_sidecar.ledger_deletion.ports import Delivery
 from pulsar_sidecar.ledger_deletion.second_phase.retry import DELAY_TIME, SUBSCRIPTION
 from pulsar_sidecar.model.clocks import Clock
@@ -45,7 +45,8 @@ class OverdueReader:
         Raises:
             TemporaryError: the topic or its progress could not be read.
         """
-        progress = cursor_progress(self._admin.internal_stats(self._topic), SUBSCRIPTION)
+        stats = parse_internal_stats(self._admin.internal_stats(self._topic), self._topic)
+        progress = stats.cursor(SUBSCRIPTION).acknowledged
         due_before_ms = self._clock.now_ms() - late_ms
         found: list[Delivery] = []
         with closing(self._unacknowledged(progress)) as deliveries:

@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from pulsar_sidecar.adapters.pulsar.rest.cursor_positions import Compaction
+from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnection, BinaryConnections, server_error
 from pulsar_sidecar.adapters.pulsar.wire.keyed_batches import KeyedEntry, keyed_entry
 from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners

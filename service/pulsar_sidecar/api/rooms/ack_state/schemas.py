@@ -7,6 +7,7 @@ from pulsar_sidecar.ack_state.pausing import PauseState, TopicPolicy
 from pulsar_sidecar.ack_state.service import PauseRemoval
 from pulsar_sidecar.ack_state.stored import StoredPlace
 from pulsar_sidecar.api.schemas import Answer, Query
+from pulsar_sidecar.model.topic_stats import SubscriptionType
 
 
 class AckStateParameters(Query):
@@ -152,13 +153,13 @@ class PauseRemovalAnswer(Answer):
 
 def ack_state_answer(state: AckState) -> AckStateAnswer:
     """A state as JSON."""
-    cursor = state.cursor
+    cursor, subscription = state.cursor, state.subscription
     return AckStateAnswer(
         topic=str(state.topic),
-        subscription=state.subscription,
+        subscription=subscription.name,
         broker=state.broker,
-        type=cursor.type,
-        consumers=cursor.consumers,
+        type=None if subscription.type is SubscriptionType.NONE else subscription.type.value,
+        consumers=len(subscription.consumers),
         mark_delete_position=str(cursor.acknowledged.mark_delete),
         read_position=str(cursor.read_position),
         non_contiguous_deleted_messages_ranges=cursor.ranges,
@@ -167,9 +168,9 @@ def ack_state_answer(state: AckState) -> AckStateAnswer:
         individually_acknowledged_entries=cursor.acknowledged.entries,
         serialized_size_bytes=state.written_bytes,
         max_batch_deleted_index_to_persist=state.limits.max_batch_deleted_indexes,
-        unacked_messages=cursor.unacked_messages,
-        msg_backlog=cursor.backlog,
-        msg_delayed=cursor.delayed_messages,
+        unacked_messages=subscription.unacked_messages,
+        msg_backlog=subscription.backlog,
+        msg_delayed=subscription.delayed_messages,
         blocked_on_ack_state_persistent=state.blocked,
         pause=state.pause,
         policies=policies_answer(state),

@@ -1,0 +1,308 @@
+"""Reads brokers' answers to ``stats`` and ``internalStats`` of a topic.
+
+Invariants: a message counts as acknowledged only when the broker's own text says so; a text that cannot be read is an
+error, never "nothing is acknowledged". An answer that lacks a part is a `TemporaryError` and not a smaller answer,
+because what it leaves out might be deleted.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.names import TopicName, java_url_decode
+from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges, within_ledgers
+from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import (
+    COMPACTION_CURSOR,
+    ConnectedConsumer,
+    Cursor,
+    Subscription,
+    SubscriptionType,
+    TopicInternalStats,
+    TopicStats,
+)
+
+_NO_LEDGER: Final = -1
+_COMPACTED_LEDGER_PROPERTY: Final = "CompactedTopicLedger"
+
+_ONE: Final = r"[(\[]-?\d+:-?\d+\.\.-?\d+:-?\d+\]"
+_ALL: Final = re.compile(rf"\[ *(?:{_ONE} *(?:, *{_ONE} *)*)?\]")
+_BOUND: Final = re.compile(r"[(\[](?=-?\d)")
+_ONLY_NUMBERS: Final = bytes(byte if byte in b"-0123456789" else ord(" ") for byte in range(256))
+_POSITION: Final = re.compile(r"(-?\d+):(-?\d+)")
+
+_Answer = TypeVar("_Answer")
+
+
+# --- the answers' own form -----------------------------------------------------------------------------------------
+
+
+class _Publisher(msgspec.Struct, rename="camel"):
+    producer_name: str | None = None
+
+
+class _Consumer(msgspec.Struct, rename="camel"):
+    consumer_name: str | None = None
+    address: str | None = None
+    connected_since: str | None = None
+
+
+class _Subscription(msgspec.Struct, rename="camel"):
+    consumers: list[_Consumer]
+    msg_out_counter: int
+    type: str | None = None
+    key_shared_mode: str | None = None
+    allow_out_of_order_delivery: bool = False
+    is_durable: bool | None = None
+    durable: bool | None = None
+    unacked_messages: int = 0
+    msg_delayed: int = 0
+    msg_backlog: int = 0
+
+
+class _Stats(msgspec.Struct, rename="camel"):
+    subscriptions: dict[str, _Subscription]
+    publishers: list[_Publisher]
+    owner_broker: str | None = None
+
+
+class _Ledger(msgspec.Struct, rename="camel"):
+    ledger_id: int
+    entries: int
+
+
+class _Cursor(msgspec.Struct, rename="camel"):
+    mark_delete_position: str
+    read_position: str
+    individually_deleted_messages: str
+    total_non_contiguous_deleted_messages_range: int
+    cursor_ledger: int
+    cursor_ledger_last_entry: int
+    properties: dict[str, int] | None = None
+
+
+class _InternalStats(msgspec.Struct, rename="camel"):
+    ledgers: list[_Ledger]
+    cursors: dict[str, _Cursor]
+    last_confirmed_entry: str
+    schema_ledgers: list[_Ledger]
+    compacted_ledger: _Ledger
+    state: str | None = None
+
+
+def _read(document: object, form: type[_Answer], topic: TopicName) -> _Answer:
+    try:
+        return msgspec.convert(document, form)
+    except msgspec.ValidationError as error:
+        raise TemporaryError(f"a broker's statistics of {topic} cannot be read ({error}); try again") from error
+
+
+# --- stats ---------------------------------------------------------------------------------------------------------
+
+
+def parse_stats(document: object, topic: TopicName) -> TopicStats:
+    """The answer to ``stats``.
+
+    Raises:
+        TemporaryError: it has not the form that Pulsar gives it.
+    """
+    found = _read(document, _Stats, topic)
+    return TopicStats(
+        broker=found.owner_broker,
+        subscriptions={name: _subscription(name, each) for name, each in found.subscriptions.items()},
+        producers=tuple(publisher.producer_name or "" for publisher in found.publishers),
+    )
+
+
+def _subscription(name: str, found: _Subscription) -> Subscription:
+    return Subscription(
+        name=name,
+        type=_type(found.type),
+        consumers=tuple(
+            ConnectedConsumer(each.consumer_name, each.address, each.connected_since) for each in found.consumers
+        ),
+        messages_out=found.msg_out_counter,
+        sticky=found.key_shared_mode == "STICKY",
+        allow_out_of_order=found.allow_out_of_order_delivery,
+        durable=(found.durable if found.is_durable is None else found.is_durable) is not False,
+        unacked_messages=found.unacked_messages,
+        delayed_messages=found.msg_delayed,
+        backlog=found.msg_backlog,
+    )
+
+
+def _type(text: str | None) -> SubscriptionType:
+    try:
+        return SubscriptionType(text)
+    except ValueError:
+        return SubscriptionType.NONE
+
+
+# --- internal stats ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """A topic's last compaction.
+
+    Attributes:
+        ledger_id: what it wrote; another one after each compaction, -1 before the first.
+        horizon: up to where readers of the compacted view get what it left.
+    """
+
+    ledger_id: LedgerId
+    horizon: Position
+
+
+def parse_internal_stats(document: object, topic: TopicName, broker: str | None = None) -> TopicInternalStats:
+    """The answer to ``internalStats``; each cursor's acknowledged ranges are read when the cursor is asked for.
+
+    Raises:
+        TemporaryError: it has not the form that Pulsar gives it.
+    """
+    found = _read(document, _InternalStats, topic)
+    last_confirmed = _position_of(found.last_confirmed_entry)
+    lengths = {LedgerId(each.ledger_id): each.entries for each in sorted(found.ledgers, key=lambda one: one.ledger_id)}
+    if last_confirmed.ledger_id in lengths:
+        # The list counts no entries of the ledger that is written to.
+        lengths[last_confirmed.ledger_id] = max(lengths[last_confirmed.ledger_id], last_confirmed.entry_id + 1)
+    opened = found.compacted_ledger.ledger_id
+    # The cursor's property is what is stored; the open handle may lag behind it by one compaction, or not be open yet.
+    compaction = found.cursors.get(COMPACTION_CURSOR)
+    stored = ((compaction and compaction.properties) or {}).get(_COMPACTED_LEDGER_PROPERTY, _NO_LEDGER)
+    read = [_position_of(cursor.read_position).ledger_id for cursor in found.cursors.values()]
+    return TopicInternalStats(
+        broker=broker,
+        ledgers=lengths,
+        last_confirmed=last_confirmed,
+        cursors=_Cursors(found.cursors, lengths),
+        cursor_ledgers=_ledgers(cursor.cursor_ledger for cursor in found.cursors.values()),
+        schema_ledgers=_ledgers(each.ledger_id for each in found.schema_ledgers),
+        compacted_ledger=next(iter(_ledgers([stored]) or _ledgers([opened])), None),
+        ledgers_being_read=_ledgers([opened, *read]),
+        terminated=found.state == "Terminated",
+    )
+
+
+def compaction_of(document: object, topic: TopicName) -> Compaction:
+    """The topic's last compaction, in an answer to ``internalStats``; before the first one nothing is left anywhere.
+
+    Raises:
+        TemporaryError: the answer cannot be read.
+    """
+    found = _read(document, _InternalStats, topic)
+    ledger_id = LedgerId(found.compacted_ledger.ledger_id)
+    if ledger_id < 0:
+        return Compaction(LedgerId(_NO_LEDGER), Position(LedgerId(-1), EntryId(-1)))
+    if COMPACTION_CURSOR not in found.cursors:
+        raise TemporaryError(f"a broker does not show how far {topic} is compacted; try again")
+    return Compaction(ledger_id, _position_of(found.cursors[COMPACTION_CURSOR].mark_delete_position))
+
+
+def _ledgers(ids: Iterable[int]) -> frozenset[LedgerId]:
+    return frozenset(LedgerId(ledger_id) for ledger_id in ids if ledger_id >= 0)
+
+
+class _Cursors(Mapping[str, Cursor]):
+    """Each is read when it is asked for: most callers want one of many, and one may have ten thousand ranges."""
+
+    def __init__(self, cursors: Mapping[str, _Cursor], lengths: Mapping[LedgerId, int]) -> None:
+        try:
+            self._unread = {java_url_decode(name): cursor for name, cursor in cursors.items()}
+        except UnicodeError as error:
+            raise TemporaryError("a broker named a cursor in an encoding that is not Pulsar's; try again") from error
+        self._lengths = lengths
+        self._read: dict[str, Cursor] = {}
+
+    def __getitem__(self, subscription: str) -> Cursor:
+        if subscription not in self._read:
+            self._read[subscription] = _cursor(subscription, self._unread[subscription], self._lengths)
+        return self._read[subscription]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._unread)
+
+    def __len__(self) -> int:
+        return len(self._unread)
+
+
+def _cursor(subscription: str, found: _Cursor, lengths: Mapping[LedgerId, int]) -> Cursor:
+    try:
+        acknowledged = _acknowledged(found, lengths)
+    except ValueError as error:
+        message = f"the acknowledged ranges of the subscription {subscription} cannot be read; try again"
+        raise TemporaryError(message) from error
+    return Cursor(
+        acknowledged=acknowledged,
+        ranges=found.total_non_contiguous_deleted_messages_range,
+        read_position=_position_of(found.read_position),
+        ledger=LedgerId(found.cursor_ledger) if found.cursor_ledger >= 0 else None,
+        ledger_last_entry=EntryId(found.cursor_ledger_last_entry),
+    )
+
+
+# --- positions and ranges ------------------------------------------------------------------------------------------
+
+
+def _position_of(text: str) -> Position:
+    """A position as brokers print it, ``ledgerId:entryId``."""
+    match = _POSITION.fullmatch(text)
+    if match is None:
+        raise TemporaryError(f"a broker answered {text!r:.80} where a position was expected; try again")
+    return _position(match[1], match[2])
+
+
+def _acknowledged(found: _Cursor, lengths: Mapping[LedgerId, int]) -> PositionRanges:
+    """What a cursor has acknowledged as whole entries (``ManagedCursor``).
+
+    Raises:
+        ValueError: the text is no list of ranges.
+    """
+    mark_delete = _position_of(found.mark_delete_position)
+    text = found.individually_deleted_messages
+    usual = _usual(mark_delete, text.encode())
+    if usual is not None:
+        return usual
+    if not _ALL.fullmatch(text):
+        raise ValueError("this is not a list of ranges")
+    return PositionRanges.of(mark_delete, _ranges(text, lengths))
+
+
+def _usual(mark_delete: Position, text: bytes) -> PositionRanges | None:
+    """Ranges of one ledger that all exclude their lower bound, as brokers mostly write them; None for others."""
+    numbers = text.translate(_ONLY_NUMBERS).split()
+    count = len(numbers) // 4
+    between = text.translate(None, b"-0123456789 ")
+    if not count or len(numbers) % 4 or between != b"[" + b",".join([b"(:..:]"] * count) + b"]":
+        return None
+    ledgers = {*numbers[0::4], *numbers[2::4]}
+    if len(ledgers) > 1:
+        return None
+    firsts = [lower + 1 for lower in map(int, numbers[1::4])]
+    return PositionRanges.of_one_ledger(
+        mark_delete, LedgerId(int(ledgers.pop())), firsts, list(map(int, numbers[3::4]))
+    )
+
+
+def _ranges(text: str, lengths: Mapping[LedgerId, int]) -> Iterable[EntryRange]:
+    # Ten thousand ranges are usual, so what can be done for all of them at once is.
+    numbers = list(map(int, text.encode().translate(_ONLY_NUMBERS).split()))
+    lower_ledgers, lowers, upper_ledgers, uppers = (numbers[start::4] for start in range(4))
+    bounds = _BOUND.findall(text) if text.count("[") > 1 else "(" * len(lowers)
+    firsts = [lower + (bound == "(") for lower, bound in zip(lowers, bounds, strict=True)]
+    if lower_ledgers == upper_ledgers:
+        return map(EntryRange._make, zip(upper_ledgers, firsts, uppers, strict=True))
+    return (
+        cut
+        for lower_ledger, first, upper_ledger, upper in zip(lower_ledgers, firsts, upper_ledgers, uppers, strict=True)
+        for cut in within_ledgers(_position(lower_ledger, first - 1), _position(upper_ledger, upper), lengths)
+    )
+
+
+def _position(ledger: str | int, entry: str | int) -> Position:
+    return Position(LedgerId(int(ledger)), EntryId(int(entry)))
