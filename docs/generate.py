@@ -14,14 +14,14 @@ from typing import Any, cast
 
 import typer
 from prometheus_client import CollectorRegistry
+from pulsar_sidecar.__main__ import programs
 from pulsar_sidecar.api.app import create_app
 from pulsar_sidecar.api.authentication import NoAuthentication
 from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import MEDIA_TYPE
 from pulsar_sidecar.bootstrap.rooms import ROOMS
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.app import Programs, command_line
-from pulsar_sidecar.cli.groups.audit import AuditPrograms
-from pulsar_sidecar.cli.lazy import LazyCommand
+from pulsar_sidecar.cli.app import command_line
+from pulsar_sidecar.cli.command_groups import LazyCommand
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.settings.fields import GROUPS
 from pulsar_sidecar.settings.sources import CLIENT_CONF_SETTINGS, environment_variable, flag, setting_key
@@ -197,22 +197,9 @@ def _default(required: bool, default: object) -> str:
 # --- command line --------------------------------------------------------------------------------------------------
 
 
-def _nothing() -> Programs:
-    """Programs that are never started: only their command lines are described."""
-
-    def play_demo(*_: object) -> Any:
-        raise NotImplementedError
-
-    def make(*_: object) -> Any:
-        raise NotImplementedError
-
-    audits = AuditPrograms(make, make, make, make, make, make)
-    return Programs(lambda flags, config: 0, play_demo, lambda directory, say: None, make, make, audits)
-
-
 def _command_line() -> Iterator[str]:
     yield "# Command line\n\n`python -m pulsar_sidecar` is the same as `pulsar-sidecar`.\n"
-    yield from _command(command_line(_nothing()), "pulsar-sidecar", None, 2)
+    yield from _command(command_line(programs()), "pulsar-sidecar", None, 2)
 
 
 def _command(command: Any, name: str, parent: Any, depth: int) -> Iterator[str]:

@@ -4,17 +4,14 @@ Invariant: ``--help`` imports no client, no server and no settings; a command do
 """
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer.main import get_command, get_group
 
 from pulsar_sidecar.cli import output as say
+from pulsar_sidecar.cli.command_groups import LazyCommand, RootGroup, new_group
 from pulsar_sidecar.cli.connecting import GlobalOptions
-from pulsar_sidecar.cli.exits import EXIT_CODES
 from pulsar_sidecar.cli.groups import (
     broker_stats,
     ledger_deletion,
@@ -24,27 +21,11 @@ from pulsar_sidecar.cli.groups import (
     topics,
     waiting_messages,  # noqa: F401  it adds its commands to those of topics
 )
-from pulsar_sidecar.cli.groups.audit import AuditPrograms
-from pulsar_sidecar.cli.groups.audit_sources import MakeDump, MakeListing
-from pulsar_sidecar.cli.groups.demo import Play, Strike
-from pulsar_sidecar.cli.lazy import LazyCommand, LazyGroup
+from pulsar_sidecar.cli.groups.audit import audit_app
+from pulsar_sidecar.cli.groups.audit_sources import ledgers_app, metadata_app
+from pulsar_sidecar.cli.groups.demo import demo_app
 from pulsar_sidecar.cli.output import Format
-
-Serve = Callable[[Mapping[str, str | None], Path | None], int]
-"""Runs the service until it is told to stop; the exit code."""
-
-
-@dataclass(frozen=True, slots=True)
-class Programs:
-    """What the command line starts but cannot build: each comes from the composition root."""
-
-    serve: Serve
-    play_demo: Play
-    strike_demo: Strike
-    make_dump: MakeDump
-    make_listing: MakeListing
-    audits: AuditPrograms
-
+from pulsar_sidecar.cli.programs import Programs
 
 _HELP = """Operator's tools that run beside unmodified Apache Pulsar brokers.
 
@@ -55,50 +36,24 @@ PULSAR_CLIENT_CONF names.
 Example: pulsar-sidecar --admin-url http://127.0.0.1:8750 ledger-deletion status"""
 
 
-def command_line(programs: Programs) -> LazyGroup:
+def command_line(programs: Programs) -> RootGroup:
     """The whole command line."""
-    group = get_group(_app())
-    assert isinstance(group, LazyGroup)
-    group.add_command(
-        LazyCommand("serve", "Run the sidecar until it is told to stop.", lambda: _serve_command(programs.serve))
-    )
-    group.add_command(
-        LazyCommand("local-cluster", "Start, look at, break and take down a real Pulsar cluster here.", _local_cluster)
-    )
-    group.add_command(
-        LazyCommand("demo", "See on a real cluster what leaks without the sidecar.", lambda: _demo(programs))
-    )
-    group.add_command(
-        LazyCommand("metadata", "Dump the metadata store's nodes, for an audit.", lambda: _metadata(programs))
-    )
-    group.add_command(LazyCommand("ledgers", "List BookKeeper's ledgers, for an audit.", lambda: _ledgers(programs)))
-    group.add_command(
-        LazyCommand("audit", "Find ledgers that nothing references, and have them deleted.", lambda: _audit(programs))
-    )
-    return group
-
-
-def _app() -> typer.Typer:
-    app = typer.Typer(
-        name="pulsar-sidecar",
-        cls=LazyGroup,
-        help=_HELP,
-        epilog=EXIT_CODES,
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-    )
+    app = new_group("pulsar-sidecar", _HELP, cls=RootGroup)
     app.callback()(_global_options)
-    app.add_typer(ledger_deletion.app)
-    app.add_typer(topics.app)
-    app.add_typer(pausing.namespaces_app)
-    app.add_typer(subscriptions.app)
-    app.add_typer(broker_stats.app)
-    return app
+    groups = (ledger_deletion.app, topics.app, pausing.namespaces_app, subscriptions.app, broker_stats.app)
+    audits = (metadata_app(programs), ledgers_app(programs), audit_app(programs))
+    for group in (*groups, demo_app(programs), *audits):
+        app.add_typer(group)
+    root = get_group(app)
+    assert isinstance(root, RootGroup)
+    root.add_command(LazyCommand("serve", "Run the sidecar until a signal stops it.", lambda: _serve(programs)))
+    root.add_command(
+        LazyCommand("local-cluster", "Start, inspect, break and take down a real Pulsar cluster here.", _local_cluster)
+    )
+    return root
 
 
-def _say_version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
@@ -136,7 +91,7 @@ def _global_options(
     ] = None,
     output: Annotated[Format, typer.Option("--output", help="How results are written.")] = Format.TABLE,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and end.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     ctx.obj = GlobalOptions(
@@ -152,38 +107,13 @@ def _global_options(
     )
 
 
-def _serve_command(serve: Serve) -> object:
+def _serve(programs: Programs) -> object:
     from pulsar_sidecar.cli.groups.serving import serve_app
 
-    return get_command(serve_app(serve))
-
-
-def _metadata(programs: Programs) -> object:
-    from pulsar_sidecar.cli.groups.audit_sources import metadata_app
-
-    return get_group(metadata_app(programs.make_dump))
-
-
-def _ledgers(programs: Programs) -> object:
-    from pulsar_sidecar.cli.groups.audit_sources import ledgers_app
-
-    return get_group(ledgers_app(programs.make_listing))
-
-
-def _audit(programs: Programs) -> object:
-    from pulsar_sidecar.cli.groups.audit import audit_app
-
-    return get_group(audit_app(programs.audits))
-
-
-def _demo(programs: Programs) -> object:
-    from pulsar_sidecar.cli.groups.demo import demo_app
-
-    return get_group(demo_app(programs.play_demo, programs.strike_demo))
+    return get_command(serve_app(programs.serve))
 
 
 def _local_cluster() -> object:
     from pulsar_sidecar.cli.groups.local_cluster import app
 
-    app.rich_markup_mode = None
     return get_group(app)

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from pulsar_sidecar.cli.output import Format, info, printable
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.output import Format
 from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.settings.sources import client_conf_layer, environment_layer
@@ -67,8 +68,23 @@ class GlobalOptions:
         parts = urlsplit(admin_url)
         host = parts.hostname or ""
         if token is not None and parts.scheme == "http" and not is_loopback(host):
-            info(f"the token travels in clear to {printable(host)}; let the sidecar speak TLS and use https://")
+            output.info(
+                f"the token travels in clear to {output.printable(host)}; serve the sidecar with TLS and use https://"
+            )
         return client
+
+
+def show_answer(
+    ctx: typer.Context,
+    form: Format | None,
+    method: str,
+    path: str,
+    body: object = None,
+    parameters: Mapping[str, str | int] | None = None,
+) -> None:
+    """Call the sidecar and write its answer."""
+    options: GlobalOptions = ctx.obj
+    output.document(options.client().call(method, path, body, parameters), options.format(form))
 
 
 def _chosen(flag: bool | None, text: str | None, default: bool) -> bool:

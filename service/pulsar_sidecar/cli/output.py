@@ -37,10 +37,10 @@ def document(value: object, form: Format) -> None:
     result(json.dumps(value, indent=2, ensure_ascii=False) if form is Format.JSON else _as_table(value))
 
 
-def printable(text: str) -> str:
-    """The text with everything but line breaks escaped that is not printable."""
+def printable(text: str, kept: str = "\n") -> str:
+    """The text with everything escaped that is not printable, but for the characters that are kept."""
     return "".join(
-        character if character.isprintable() or character == "\n" else f"\\x{ord(character):02x}" for character in text
+        character if character.isprintable() or character in kept else f"\\x{ord(character):02x}" for character in text
     )
 
 

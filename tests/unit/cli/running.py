@@ -9,8 +9,8 @@ import pytest
 from pulsar_sidecar.audit.audit_requests import Applied, ApplyRequest, Pruned, Shown
 from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.audit.sources.requests import Audited, AuditRequest, DumpRequest, ListingRequest
-from pulsar_sidecar.cli.app import Programs, command_line
-from pulsar_sidecar.cli.groups.audit import AuditPrograms
+from pulsar_sidecar.cli.app import command_line
+from pulsar_sidecar.cli.programs import Programs
 from pulsar_sidecar.demo.playing import Report
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 
@@ -48,11 +48,10 @@ class Terminal:
     def run(self, *arguments: str) -> Ran:
         self._capsys.readouterr()
         try:
-            audits = AuditPrograms(
-                self._audit, self._noted(self.show), self._noted(self.explain), self._apply, self._noted(self.report),
-                self._noted(self.prune),
+            programs = Programs(
+                self._serve, self._play, self._strike, self._dump, self._list, self._audit, self._noted(self.show),
+                self._noted(self.explain), self._apply, self._noted(self.report), self._noted(self.prune),
             )  # fmt: skip
-            programs = Programs(self._serve, self._play, self._strike, self._dump, self._list, audits)
             code = command_line(programs)(list(arguments), prog_name="pulsar-sidecar")
         except SystemExit as exit_:
             code = exit_.code

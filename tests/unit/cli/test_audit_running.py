@@ -1,17 +1,16 @@
 """``audit run``: what a person types becomes a request, what it came to becomes an exit code."""
 
-from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
+from pulsar_sidecar.__main__ import programs
 from pulsar_sidecar.audit.policies import HOUR_MS, Policy
 from pulsar_sidecar.audit.sources.requests import Audited, AuditRequest
-from pulsar_sidecar.cli.groups.audit_running import add_run
-from pulsar_sidecar.cli.lazy import LazyGroup
-from pulsar_sidecar.model.errors import InvalidInputError
-from typer.testing import CliRunner
+from pulsar_sidecar.cli.programs import Programs
+from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
+
+from tests.unit.cli.running import Ran, Terminal
 
 PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
 
@@ -19,40 +18,29 @@ EXCLUSIVE = ("--bookkeeper-exclusive-to-cluster",)
 FOREIGN = ("--foreign-subtree", "/hbase", "--foreign-subtree", "/kafka")
 
 
-class Engine:
-    def __init__(self, code: int = 0, error: Exception | None = None) -> None:
-        self.requests: list[AuditRequest] = []
-        self._code = code
-        self._error = error
-
-    def __call__(self, request: AuditRequest, say: Callable[[str], None]) -> Audited:
-        self.requests.append(request)
-        say("working")
-        if self._error is not None:
-            raise self._error
-        return Audited(self._code, "clean: nothing found", "nothing to do")
+def ran(terminal: Terminal, *arguments: str, code: int = 0, error: SidecarError | None = None) -> Ran:
+    terminal.audited = error or Audited(code, "clean: nothing found", "nothing to do")
+    return terminal.run("audit", "run", *arguments)
 
 
-def ran(engine: Engine, *arguments: str) -> Any:
-    app = typer.Typer(cls=LazyGroup, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.callback()(lambda: None)
-    add_run(app, engine)
-    return CliRunner().invoke(app, ["run", *arguments])
+@pytest.mark.parametrize("program", [field.name for field in fields(Programs) if field.name != "serve"])
+def test_every_program_is_found_when_it_is_called(program: str) -> None:
+    assert callable(getattr(programs(), program).load())
 
 
-def test_an_audit_as_it_is_usually_asked_for() -> None:
-    engine = Engine()
-    result = ran(engine, *PLACES)
-    assert (result.exit_code, result.stdout) == (0, "clean: nothing found\nnext: nothing to do\n")
-    assert result.stderr == "working\n"
-    assert engine.requests == [AuditRequest(Path("d"), Path("l"), Path("o"))]
+def test_an_audit_as_it_is_usually_asked_for(terminal: Terminal) -> None:
+    result = ran(terminal, *PLACES)
+    assert (result.code, result.out) == (0, "clean: nothing found\nnext: nothing to do\n")
+    assert result.err == "working\n"
+    assert terminal.asked == [AuditRequest(Path("d"), Path("l"), Path("o"))]
 
 
-def test_every_option() -> None:
-    engine = Engine(code=2)
+def test_every_option(terminal: Terminal) -> None:
     options = ("--previous", "p", "--min-age-hours", "1.5", "--look-window-hours", "2", "--max-share", "0.3")
-    result = ran(engine, *PLACES, *options, "--max-shrink", "0.4", "--allow-young", "--exact", *FOREIGN, *EXCLUSIVE)
-    assert result.exit_code == 2
+    result = ran(
+        terminal, *PLACES, *options, "--max-shrink", "0.4", "--allow-young", "--exact", *FOREIGN, *EXCLUSIVE, code=2
+    )
+    assert result.code == 2
     policy = Policy(
         round(1.5 * HOUR_MS),
         2 * HOUR_MS,
@@ -62,25 +50,24 @@ def test_every_option() -> None:
         foreign_subtrees=("/hbase", "/kafka"),
         bookkeeper_exclusive=True,
     )
-    assert engine.requests == [AuditRequest(Path("d"), Path("l"), Path("o"), Path("p"), policy, exact=True)]
+    assert terminal.asked == [AuditRequest(Path("d"), Path("l"), Path("o"), Path("p"), policy, exact=True)]
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_the_exit_code_is_the_audits(code: int) -> None:
-    assert ran(Engine(code), *PLACES).exit_code == code
+def test_the_exit_code_is_the_audits(terminal: Terminal, code: int) -> None:
+    assert ran(terminal, *PLACES, code=code).code == code
 
 
-def test_inputs_that_make_no_audit_end_with_1_and_nothing_on_standard_output() -> None:
-    result = ran(Engine(error=InvalidInputError("two clusters")), *PLACES)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "error: two clusters" in result.stderr
+def test_inputs_that_make_no_audit_end_with_1_and_nothing_on_standard_output(terminal: Terminal) -> None:
+    result = ran(terminal, *PLACES, error=InvalidInputError("two clusters"))
+    assert (result.code, result.out) == (1, "")
+    assert "two clusters" in result.err
 
 
 @pytest.mark.parametrize("wrong", [(), ("--max-share", "2"), ("--min-age-hours", "-1")])
-def test_wrong_usage_ends_with_1_because_2_says_that_there_are_findings(wrong: tuple[str, ...]) -> None:
-    engine = Engine()
+def test_wrong_usage_ends_with_1_because_2_means_findings(terminal: Terminal, wrong: tuple[str, ...]) -> None:
     places = PLACES if wrong else PLACES[:-2]
-    result = ran(engine, *places, *wrong)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "Usage: " in result.stderr
-    assert engine.requests == []
+    result = ran(terminal, *places, *wrong)
+    assert (result.code, result.out) == (1, "")
+    assert "Usage: " in result.err
+    assert terminal.asked == []

@@ -97,8 +97,9 @@ def test_the_systems_authorities_are_not_loaded_for_nothing(monkeypatch: pytest.
 def test_help_answers_without_loading_clients_and_servers() -> None:
     code = (
         "import sys\n"
-        "from pulsar_sidecar.cli.app import Programs, command_line\n"
-        "try:\n    command_line(Programs(None, None, None, None, None, None))(['--help'])\n"
+        "from pulsar_sidecar.__main__ import programs\n"
+        "from pulsar_sidecar.cli.app import command_line\n"
+        "try:\n    command_line(programs())(['--help'])\n"
         "except SystemExit:\n    pass\n"
         "heavy = {'pydantic', 'fastapi', 'requests', 'pulsar', 'kazoo', 'structlog', 'jwt', 'pyarrow'}\n"
         "heavy &= set(sys.modules)\n"

@@ -1,8 +1,6 @@
 """``pulsar-sidecar audit``: what exists against what is referenced, and what to do about it."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -12,15 +10,16 @@ from pulsar_sidecar.audit.audit_requests import (
     Applied,
     ApplyRequest,
     ExplainRequest,
-    Pruned,
     PruneRequest,
     ReportRequest,
-    Shown,
     ShowRequest,
 )
 from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.command_groups import CommandGroup, new_group
 from pulsar_sidecar.cli.connecting import GlobalOptions
-from pulsar_sidecar.cli.groups.audit_running import RunAudit, add_run
+from pulsar_sidecar.cli.exits import ExitCode
+from pulsar_sidecar.cli.groups.audit_running import add_run
+from pulsar_sidecar.cli.programs import Programs
 from pulsar_sidecar.cli.progress_bar import ProgressBar
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
@@ -30,18 +29,6 @@ AUDIT_EXIT_CODES = (
     "Exit codes: 0 nothing was found, or it is done; 2 something was found (show); "
     "1 an error, wrong usage, or a guard that said no, the reason is on standard error."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class AuditPrograms:
-    """Audits and what follows them; each comes from the composition root."""
-
-    run: RunAudit
-    show: Callable[[ShowRequest], Shown]
-    explain: Callable[[ExplainRequest], str]
-    apply: Callable[[ApplyRequest, Callable[[int, int], None]], Applied]
-    report: Callable[[ReportRequest], Path]
-    prune: Callable[[PruneRequest], Pruned]
 
 
 _HELP = """Find ledgers that nothing references, and hand them to the deletion service.
@@ -91,37 +78,23 @@ _Audit = Annotated[Path, typer.Argument(metavar="AUDIT", help="The audit's direc
 _Form = Annotated[output.Format | None, typer.Option("--format", help="json or table.")]
 
 
-def audit_app(programs: AuditPrograms) -> typer.Typer:
+class _AuditGroup(CommandGroup):
+    """Every error ends with 1, also that no answer came: 2 says that something was found."""
+
+    @staticmethod
+    def exit_code(error: SidecarError) -> int:
+        return ExitCode.FAILED
+
+
+def audit_app(programs: Programs) -> typer.Typer:
     """The group ``audit``."""
-    app = typer.Typer(
-        help=_HELP, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True
-    )
-
-    @app.callback(epilog=AUDIT_EXIT_CODES)
-    def _group() -> None:
-        """Find ledgers that nothing references."""
-
-    _group.__doc__ = _HELP
-    add_run(app, programs.run)
-    _add_show(app, programs)
-    _add_explain(app, programs)
-    _add_apply(app, programs)
-    _add_report(app, programs)
-    _add_prune(app, programs)
+    app = new_group("audit", _HELP, cls=_AuditGroup, epilog=AUDIT_EXIT_CODES)
+    for add_command in (add_run, _add_show, _add_explain, _add_apply, _add_report, _add_prune):
+        add_command(app, programs)
     return app
 
 
-@contextmanager
-def auditing() -> Iterator[None]:
-    """Every error of ours ends with 1: 2 says that something was found."""
-    try:
-        yield
-    except SidecarError as error:
-        output.info(output.printable(str(error)))
-        raise typer.Exit(1) from error
-
-
-def _add_show(app: typer.Typer, programs: AuditPrograms) -> None:
+def _add_show(app: typer.Typer, programs: Programs) -> None:
     @app.command("show", help=_SHOW_HELP, epilog=AUDIT_EXIT_CODES)
     def _show(
         ctx: typer.Context,
@@ -143,16 +116,15 @@ def _add_show(app: typer.Typer, programs: AuditPrograms) -> None:
         chosen = {"standing": standing, "kind": kind, "cause": cause, "tenant": tenant, "topic": topic}
         equal = {name: value for name, value in chosen.items() if value is not None}
         tables = tuple(name for name, is_wanted in wanted.items() if is_wanted) or (("orphans",) if equal else ())
-        with auditing():
-            shown = programs.show(ShowRequest(audit, tables, equal, limit))
-            if options.format(form) is output.Format.JSON:
-                output.document(shown.document, output.Format.JSON)
-            else:
-                output.result(output.printable(shown.text))
-            raise typer.Exit(shown.exit_code)
+        shown = programs.show_audit(ShowRequest(audit, tables, equal, limit))
+        if options.format(form) is output.Format.JSON:
+            output.document(shown.document, output.Format.JSON)
+        else:
+            output.result(output.printable(shown.text))
+        raise typer.Exit(shown.exit_code)
 
 
-def _add_explain(app: typer.Typer, programs: AuditPrograms) -> None:
+def _add_explain(app: typer.Typer, programs: Programs) -> None:
     @app.command("explain", help=_EXPLAIN_HELP, epilog=AUDIT_EXIT_CODES)
     def _explain(
         audit: _Audit,
@@ -161,11 +133,10 @@ def _add_explain(app: typer.Typer, programs: AuditPrograms) -> None:
             Path | None, typer.Option(metavar="DIR", help="A dump, to find what references the ledger.")
         ] = None,
     ) -> None:
-        with auditing():
-            output.result(output.printable(programs.explain(ExplainRequest(audit, ledger_id, dump))))
+        output.result(output.printable(programs.explain_ledger(ExplainRequest(audit, ledger_id, dump))))
 
 
-def _add_apply(app: typer.Typer, programs: AuditPrograms) -> None:
+def _add_apply(app: typer.Typer, programs: Programs) -> None:
     @app.command("apply", help=_APPLY_HELP, epilog=AUDIT_EXIT_CODES)
     def _apply(
         ctx: typer.Context,
@@ -189,7 +160,7 @@ def _add_apply(app: typer.Typer, programs: AuditPrograms) -> None:
         form: _Form = None,
     ) -> None:
         options: GlobalOptions = ctx.obj
-        with auditing(), ProgressBar("sending", output.info) as bar:
+        with ProgressBar("sending", output.info) as bar:
             written = {**client_conf_layer(options.environment).values, **environment_layer(options.environment).values}
             request = ApplyRequest(
                 audit=audit,
@@ -208,7 +179,7 @@ def _add_apply(app: typer.Typer, programs: AuditPrograms) -> None:
                     options.tls_enable_hostname_verification, written, "tls_enable_hostname_verification", True
                 ),
             )
-            applied = programs.apply(request, bar.tell)
+            applied = programs.apply_audit(request, bar.tell)
         _say_applied(applied, audit, options.format(form))
 
 
@@ -238,7 +209,7 @@ def _say_applied(applied: Applied, audit: Path, form: output.Format) -> None:
         output.info("see how they are deleted with: pulsar-sidecar ledger-deletion status")
 
 
-def _add_report(app: typer.Typer, programs: AuditPrograms) -> None:
+def _add_report(app: typer.Typer, programs: Programs) -> None:
     @app.command("report", epilog=AUDIT_EXIT_CODES)
     def _report(
         audit: _Audit,
@@ -250,11 +221,10 @@ def _add_report(app: typer.Typer, programs: AuditPrograms) -> None:
 
         Example: pulsar-sidecar audit report audits/monday --output monday.html
         """
-        with auditing():
-            output.result(str(programs.report(ReportRequest(audit, output_file))))
+        output.result(str(programs.report_audit(ReportRequest(audit, output_file))))
 
 
-def _add_prune(app: typer.Typer, programs: AuditPrograms) -> None:
+def _add_prune(app: typer.Typer, programs: Programs) -> None:
     @app.command("prune", help=_PRUNE_HELP, epilog=AUDIT_EXIT_CODES)
     def _prune(
         ctx: typer.Context,
@@ -265,8 +235,7 @@ def _add_prune(app: typer.Typer, programs: AuditPrograms) -> None:
         form: _Form = None,
     ) -> None:
         options: GlobalOptions = ctx.obj
-        with auditing():
-            pruned = programs.prune(PruneRequest(directory, keep, older_than_days, execute))
+        pruned = programs.prune_archive(PruneRequest(directory, keep, older_than_days, execute))
         gone = "removed" if pruned.executed else "would be removed"
         rows = [{"directory": str(path), "what": gone, "why": "old"} for path in pruned.removed]
         rows += [{"directory": str(path), "what": "stays", "why": reason} for path, reason in pruned.kept.items()]

@@ -1,22 +1,17 @@
 """``pulsar-sidecar audit run``: the embedded engine."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pulsar_sidecar.audit.policies import HOUR_MS, Policy
-from pulsar_sidecar.audit.sources.requests import Audited, AuditRequest
+from pulsar_sidecar.audit.sources.requests import AuditRequest
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.model.errors import SidecarError
-
-RunAudit = Callable[[AuditRequest, Callable[[str], None]], Audited]
-"""Audits with the embedded engine; progress goes to the second argument."""
+from pulsar_sidecar.cli.programs import Programs
 
 _DEFAULT = Policy()
 _HOURS = "HOURS"
-_ERROR = 1
 _RUN_EXIT_CODES = (
     "Exit codes: 0 clean; 2 there are findings; 1 wrong usage, or no audit could be made of the inputs (nothing is "
     "left behind), or a guard did not pass (the findings are there to look at, without a plan)."
@@ -36,7 +31,7 @@ Example: pulsar-sidecar audit run --dump dumps/tuesday --listing listings/tuesda
          --output audits/tuesday --bookkeeper-exclusive-to-cluster"""
 
 
-def add_run(app: typer.Typer, run_audit: RunAudit) -> None:
+def add_run(app: typer.Typer, programs: Programs) -> None:
     """Add the command ``run`` to the group ``audit``."""
 
     @app.command("run", help=_RUN_HELP, epilog=_RUN_EXIT_CODES)
@@ -103,14 +98,6 @@ def add_run(app: typer.Typer, run_audit: RunAudit) -> None:
             foreign_subtrees=tuple(foreign_subtrees or ()),
             bookkeeper_exclusive=bookkeeper_exclusive,
         )
-        raise typer.Exit(_ran(AuditRequest(dump, listing, directory, previous, policy, exact), run_audit))
-
-
-def _ran(request: AuditRequest, run_audit: RunAudit) -> int:
-    try:
-        audited = run_audit(request, output.info)
-    except SidecarError as error:
-        output.info(f"error: {error}")
-        return _ERROR
-    output.result(f"{audited.verdict}\nnext: {audited.next_step}")
-    return audited.exit_code
+        audited = programs.make_audit(AuditRequest(dump, listing, directory, previous, policy, exact), output.info)
+        output.result(f"{audited.verdict}\nnext: {audited.next_step}")
+        raise typer.Exit(audited.exit_code)

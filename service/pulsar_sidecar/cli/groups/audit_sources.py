@@ -1,6 +1,5 @@
 """``pulsar-sidecar metadata`` and ``pulsar-sidecar ledgers``: what an audit works on, taken from a cluster."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,15 +7,14 @@ import typer
 
 from pulsar_sidecar.audit.sources.requests import DEFAULT_NODES_PER_SECOND, DumpRequest, ListingRequest
 from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.command_groups import new_group
 from pulsar_sidecar.cli.connecting import GlobalOptions
-from pulsar_sidecar.cli.exits import EXIT_CODES, exiting
+from pulsar_sidecar.cli.exits import EXIT_CODES
+from pulsar_sidecar.cli.programs import Programs
 from pulsar_sidecar.settings.sources import environment_layer
 
 if TYPE_CHECKING:
     from pulsar_sidecar.audit.sources.manifests import Manifest
-
-MakeDump = Callable[[DumpRequest, Callable[[str], None]], "Manifest"]
-MakeListing = Callable[[ListingRequest, Callable[[str], None]], "Manifest"]
 
 _DUMP_HELP = """Copy the metadata store's nodes, as they are, into Parquet tables for an audit.
 
@@ -76,9 +74,9 @@ _Auth = Annotated[
 _Form = Annotated[output.Format | None, typer.Option("--format", help="json or table, for the summary.")]
 
 
-def metadata_app(make_dump: MakeDump) -> typer.Typer:
+def metadata_app(programs: Programs) -> typer.Typer:
     """The group ``metadata``."""
-    app = _group("Work with the metadata store's nodes.")
+    app = new_group("metadata", "Dump the metadata store's nodes, for an audit.")
 
     @app.command("dump", help=_DUMP_HELP, epilog=EXIT_CODES)
     def _dump(
@@ -104,26 +102,25 @@ def metadata_app(make_dump: MakeDump) -> typer.Typer:
         form: _Form = None,
     ) -> None:
         options: GlobalOptions = ctx.obj
-        with exiting():
-            request = DumpRequest(
-                source=source,
-                output=directory,
-                chroot=chroot.rstrip("/"),
-                ledgers_root=ledgers_root,
-                without_ledgers=without_ledgers,
-                cursors_from=cursors_from,
-                nodes_per_second=rate,
-                metadata_store_auth=auth or _written(options, "metadata_store_auth"),
-                trusted_certificates=Path(options.tls_trust_cert_path) if options.tls_trust_cert_path else None,
-            )
-            output.document(_summary(make_dump(request, output.info), directory), options.format(form))
+        request = DumpRequest(
+            source=source,
+            output=directory,
+            chroot=chroot.rstrip("/"),
+            ledgers_root=ledgers_root,
+            without_ledgers=without_ledgers,
+            cursors_from=cursors_from,
+            nodes_per_second=rate,
+            metadata_store_auth=auth or _written(options, "metadata_store_auth"),
+            trusted_certificates=Path(options.tls_trust_cert_path) if options.tls_trust_cert_path else None,
+        )
+        output.document(_summary(programs.make_dump(request, output.info), directory), options.format(form))
 
     return app
 
 
-def ledgers_app(make_listing: MakeListing) -> typer.Typer:
+def ledgers_app(programs: Programs) -> typer.Typer:
     """The group ``ledgers``."""
-    app = _group("Work with BookKeeper's ledgers.")
+    app = new_group("ledgers", "List BookKeeper's ledgers, for an audit.")
 
     @app.command("list", help=_LIST_HELP, epilog=EXIT_CODES)
     def _list(
@@ -146,31 +143,17 @@ def ledgers_app(make_listing: MakeListing) -> typer.Typer:
         form: _Form = None,
     ) -> None:
         options: GlobalOptions = ctx.obj
-        with exiting():
-            request = ListingRequest(
-                source=source,
-                output=directory,
-                metadata_store_url=metadata_store_url or _written(options, "metadata_store_url"),
-                ledgers_root=ledgers_root,
-                with_metadata=with_metadata,
-                ledgers_per_second=rate,
-                metadata_store_auth=auth or _written(options, "metadata_store_auth"),
-            )
-            output.document(_summary(make_listing(request, output.info), directory), options.format(form))
+        request = ListingRequest(
+            source=source,
+            output=directory,
+            metadata_store_url=metadata_store_url or _written(options, "metadata_store_url"),
+            ledgers_root=ledgers_root,
+            with_metadata=with_metadata,
+            ledgers_per_second=rate,
+            metadata_store_auth=auth or _written(options, "metadata_store_auth"),
+        )
+        output.document(_summary(programs.make_listing(request, output.info), directory), options.format(form))
 
-    return app
-
-
-def _group(what: str) -> typer.Typer:
-    app = typer.Typer(
-        help=what, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True
-    )
-
-    @app.callback(epilog=EXIT_CODES)
-    def _callback() -> None:
-        """Keep the command's name: a group of one command would lose it."""
-
-    _callback.__doc__ = what
     return app
 
 

@@ -3,16 +3,12 @@
 import typer
 
 from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.command_groups import new_group
 from pulsar_sidecar.cli.connecting import GlobalOptions, Output
-from pulsar_sidecar.cli.exits import EXIT_CODES, exiting
+from pulsar_sidecar.cli.exits import EXIT_CODES
 from pulsar_sidecar.cli.output import Format
 
-app = typer.Typer(name="broker-stats", help="Figures about deletion (PIP-186 BrokerStats).", no_args_is_help=True)
-
-
-@app.callback(epilog=EXIT_CODES)
-def _group() -> None:
-    """Figures about deletion (PIP-186 BrokerStats)."""
+app = new_group("broker-stats", "Figures about deletion (PIP-186 BrokerStats).")
 
 
 @app.command("estimated-inflight-deletion-ledger-count", epilog=EXIT_CODES)
@@ -22,10 +18,9 @@ def estimated_inflight_deletion_ledger_count(ctx: typer.Context, form: Output = 
     Example: pulsar-sidecar broker-stats estimated-inflight-deletion-ledger-count
     """
     options: GlobalOptions = ctx.obj
-    with exiting():
-        estimate = options.client().call("GET", "/admin/v2/ledger-deletion/inflight")
-        if options.format(form) is Format.TABLE and isinstance(estimate, dict):
-            output.result(str(estimate["count"]))
-            output.info(f"measured {estimate['ageMs']} ms ago")
-        else:
-            output.document(estimate, Format.JSON)
+    estimate = options.client().call("GET", "/admin/v2/ledger-deletion/inflight")
+    if options.format(form) is Format.TABLE and isinstance(estimate, dict):
+        output.result(str(estimate["count"]))
+        output.info(f"measured {estimate['ageMs']} ms ago")
+    else:
+        output.document(estimate, Format.JSON)

@@ -13,7 +13,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.connecting import GlobalOptions, Output
-from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode, exiting
+from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.names import TopicName, java_url_encode, parse_topic_name
@@ -74,20 +74,19 @@ def cancel_delayed_message(
     -t 1795269995318
     """
     options: GlobalOptions = ctx.obj
-    with exiting():
-        parameters: dict[str, str | int] = {"ledgerId": ledger_id, "entryId": entry_id, "deliverAt": deliver_at}
-        if subscription_names:
-            parameters["subscriptionNames"] = subscription_names
-        parameters |= _how(wait=wait, defer=defer)
-        client = options.client()
-        path = _path(parse_topic_name(topic))
-        accepted = client.call("POST", f"{path}/cancelDelayedMessage", parameters=parameters)
-        if accepted is not None:
-            output.info("in the log; the sidecars acknowledge it as soon as possible")
-            output.document(accepted, options.format(form))
-            return
-        output.info(f"cancelled {ledger_id}:{entry_id}")
-        output.document(client.call("GET", f"{path}/cancellations/{ledger_id}:{entry_id}"), options.format(form))
+    parameters: dict[str, str | int] = {"ledgerId": ledger_id, "entryId": entry_id, "deliverAt": deliver_at}
+    if subscription_names:
+        parameters["subscriptionNames"] = subscription_names
+    parameters |= _how(wait=wait, defer=defer)
+    client = options.client()
+    path = _path(parse_topic_name(topic))
+    accepted = client.call("POST", f"{path}/cancelDelayedMessage", parameters=parameters)
+    if accepted is not None:
+        output.info("in the log; the sidecars acknowledge it as soon as possible")
+        output.document(accepted, options.format(form))
+        return
+    output.info(f"cancelled {ledger_id}:{entry_id}")
+    output.document(client.call("GET", f"{path}/cancellations/{ledger_id}:{entry_id}"), options.format(form))
 
 
 def skip_messages(
@@ -105,11 +104,10 @@ def skip_messages(
     Example: pulsar-sidecar topics skip-messages persistent://public/default/orders -s workers 12:3 12:4
     """
     options: GlobalOptions = ctx.obj
-    with exiting():
-        place = f"{_path(parse_topic_name(topic))}/subscription/{java_url_encode(subscription)}/skipByMessageIds"
-        body = {"messageIds": [_message_id(text) for text in message_ids]}
-        accepted = options.client().call("POST", place, body, _how(wait=wait, defer=defer))
-        output.info(f"cancelled {len(message_ids)} messages" if accepted is None else "all are at least in the log")
+    place = f"{_path(parse_topic_name(topic))}/subscription/{java_url_encode(subscription)}/skipByMessageIds"
+    body = {"messageIds": [_message_id(text) for text in message_ids]}
+    accepted = options.client().call("POST", place, body, _how(wait=wait, defer=defer))
+    output.info(f"cancelled {len(message_ids)} messages" if accepted is None else "all are at least in the log")
 
 
 def cancel_delayed_messages(
@@ -140,16 +138,15 @@ def cancel_delayed_messages(
     ... cancel-delayed-messages persistent://public/default/orders --property customer=4711
     """
     options: GlobalOptions = ctx.obj
-    with exiting():
-        selection = _selection(due_from, due_to, key, properties or [], subscription_names)
-        if (file is None) == (not selection.keys() - {"subscriptionNames"}):
-            raise InvalidInputError("give --file, or a selection (--due-from, --due-to, --key, --property), not both")
-        path, client = _path(parse_topic_name(topic)), options.client()
-        if file is not None:
-            verdicts = _of_lines(client, path, file, _how(wait=wait, defer=defer))
-        else:
-            verdicts = _of_selection(client, path, selection, yes=yes, defer=defer)
-        _report(verdicts)
+    selection = _selection(due_from, due_to, key, properties or [], subscription_names)
+    if (file is None) == (not selection.keys() - {"subscriptionNames"}):
+        raise InvalidInputError("give --file, or a selection (--due-from, --due-to, --key, --property), not both")
+    path, client = _path(parse_topic_name(topic)), options.client()
+    if file is not None:
+        verdicts = _of_lines(client, path, file, _how(wait=wait, defer=defer))
+    else:
+        verdicts = _of_selection(client, path, selection, yes=yes, defer=defer)
+    _report(verdicts)
 
 
 def cancellations(
@@ -163,9 +160,8 @@ def cancellations(
     Example: pulsar-sidecar topics cancellations persistent://public/default/orders -l 12 -e 3
     """
     options: GlobalOptions = ctx.obj
-    with exiting():
-        path = f"{_path(parse_topic_name(topic))}/cancellations/{ledger_id}:{entry_id}"
-        output.document(options.client().call("GET", path), options.format(form))
+    path = f"{_path(parse_topic_name(topic))}/cancellations/{ledger_id}:{entry_id}"
+    output.document(options.client().call("GET", path), options.format(form))
 
 
 def expedite_delayed_message(
@@ -257,11 +253,10 @@ def _report(verdicts: Iterable[dict[str, Any]]) -> None:
 
 def _reissue(ctx: typer.Context, topic: str, verb: str, body: Mapping[str, object], form: Output) -> None:
     options: GlobalOptions = ctx.obj
-    with exiting():
-        done = options.client().call("POST", f"{_path(parse_topic_name(topic))}/{verb}", body)
-        output.document(done, options.format(form))
-        if isinstance(done, dict) and done.get("messageId") is None:
-            raise typer.Exit(ExitCode.FAILED)
+    done = options.client().call("POST", f"{_path(parse_topic_name(topic))}/{verb}", body)
+    output.document(done, options.format(form))
+    if isinstance(done, dict) and done.get("messageId") is None:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _selection(

@@ -1,19 +1,14 @@
 """``pulsar-sidecar demo``: the main job on a real cluster of this machine."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.exits import EXIT_CODES, exiting
-
-if TYPE_CHECKING:
-    from pulsar_sidecar.demo.playing import Report
-
-Play = Callable[[Path | None, int, Callable[[str], None]], "Report"]
-Strike = Callable[[Path | None, Callable[[str], None]], None]
+from pulsar_sidecar.cli.command_groups import CommandGroup
+from pulsar_sidecar.cli.exits import EXIT_CODES
+from pulsar_sidecar.cli.programs import Programs
 
 _HELP = """Show what the sidecar is for, on a real cluster started on this machine.
 
@@ -28,10 +23,10 @@ Example: pulsar-sidecar demo --topics 100"""
 _Directory = Annotated[Path | None, typer.Option("--dir", help="Where to keep it. Default: demo, in the cache.")]
 
 
-def demo_app(play: Play, strike: Strike) -> typer.Typer:
+def demo_app(programs: Programs) -> typer.Typer:
     """The group ``demo``: alone it plays, with ``down`` it ends."""
     app = typer.Typer(
-        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, epilog=EXIT_CODES, help=_HELP
+        name="demo", cls=CommandGroup, add_completion=False, rich_markup_mode=None, epilog=EXIT_CODES, help=_HELP
     )
 
     @app.callback(invoke_without_command=True)
@@ -42,17 +37,15 @@ def demo_app(play: Play, strike: Strike) -> typer.Typer:
     ) -> None:
         if ctx.invoked_subcommand is not None:
             return
-        with exiting():
-            from pulsar_sidecar.demo.playing import lines
+        from pulsar_sidecar.demo.playing import lines
 
-            report = play(directory, topics, output.info)
-            output.result("\n".join(lines(report)))
-            raise typer.Exit(0 if report.kept_its_promise else 1)
+        report = programs.play_demo(directory, topics, output.info)
+        output.result("\n".join(lines(report)))
+        raise typer.Exit(0 if report.kept_its_promise else 1)
 
     @app.command("down", help="End the demo's processes and remove its files.", epilog=EXIT_CODES)
     def _down(directory: _Directory = None) -> None:
-        with exiting():
-            strike(directory, output.info)
-            output.info("the demo is gone: no process and no file is left")
+        programs.strike_demo(directory, output.info)
+        output.info("the demo is gone: no process and no file is left")
 
     return app

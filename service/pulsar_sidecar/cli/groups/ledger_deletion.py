@@ -6,22 +6,18 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.appending import append_all
-from pulsar_sidecar.cli.connecting import GlobalOptions, Output
-from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode, exiting
-from pulsar_sidecar.cli.groups import dead_letters
+from pulsar_sidecar.cli.command_groups import new_group
+from pulsar_sidecar.cli.connecting import GlobalOptions, Output, show_answer
+from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.records import Component, Kind, RecordOptions, read_records, record_document
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.names import parse_topic_name
 
 _BASE = "/admin/v2/ledger-deletion"
-app = typer.Typer(name="ledger-deletion", help="Two-phase ledger deletion (PIP-186).", no_args_is_help=True)
-app.add_typer(dead_letters.app)
-
-
-@app.callback(epilog=EXIT_CODES)
-def _group() -> None:
-    """Two-phase ledger deletion (PIP-186)."""
+app = new_group("ledger-deletion", "Two-phase ledger deletion (PIP-186).")
+dead_letters = new_group("dlq", "The records that the sidecars gave up.")
+app.add_typer(dead_letters)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -54,22 +50,19 @@ def append(
     Example: pulsar-sidecar ledger-deletion append 4711 4712 --topic persistent://public/default/orders
     """
     options: GlobalOptions = ctx.obj
-    with exiting():
-        if (producer_name is None) != (first_sequence_id is None):
-            raise InvalidInputError("--producer-name and --first-sequence-id belong together")
-        if file is not None and not ledger_ids and topic is None:
-            records = read_records(file)
-        elif file is None and ledger_ids and topic is not None:
-            shared = RecordOptions(
-                str(parse_topic_name(topic)), component, kind, cursor_name, schema_id, offload_context
-            )
-            records = [record_document(ledger_id, shared) for ledger_id in ledger_ids]
-        else:
-            raise InvalidInputError("give ledger ids and --topic, or --file alone")
-        answer = append_all(options.client(), records, producer_name, first_sequence_id)
-        output.document({"sent": answer.sent, "notSent": answer.not_sent}, options.format(form))
-        if answer.not_sent:
-            raise typer.Exit(ExitCode.NOT_ALL)
+    if (producer_name is None) != (first_sequence_id is None):
+        raise InvalidInputError("--producer-name and --first-sequence-id belong together")
+    if file is not None and not ledger_ids and topic is None:
+        records = read_records(file)
+    elif file is None and ledger_ids and topic is not None:
+        shared = RecordOptions(str(parse_topic_name(topic)), component, kind, cursor_name, schema_id, offload_context)
+        records = [record_document(ledger_id, shared) for ledger_id in ledger_ids]
+    else:
+        raise InvalidInputError("give ledger ids and --topic, or --file alone")
+    answer = append_all(options.client(), records, producer_name, first_sequence_id)
+    output.document({"sent": answer.sent, "notSent": answer.not_sent}, options.format(form))
+    if answer.not_sent:
+        raise typer.Exit(ExitCode.NOT_ALL)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -78,7 +71,7 @@ def status(ctx: typer.Context, form: Output = None) -> None:
 
     Example: pulsar-sidecar --output json ledger-deletion status
     """
-    _show(ctx, form, "GET", "status")
+    show_answer(ctx, form, "GET", f"{_BASE}/status")
 
 
 @app.command(epilog=EXIT_CODES)
@@ -91,7 +84,7 @@ def pause(
 
     Example: pulsar-sidecar ledger-deletion pause --reason "bookies are being replaced"
     """
-    _show(ctx, form, "POST", "pause", {} if reason is None else {"reason": reason})
+    show_answer(ctx, form, "POST", f"{_BASE}/pause", {} if reason is None else {"reason": reason})
 
 
 @app.command(epilog=EXIT_CODES)
@@ -100,7 +93,7 @@ def resume(ctx: typer.Context, form: Output = None) -> None:
 
     Example: pulsar-sidecar ledger-deletion resume
     """
-    _show(ctx, form, "POST", "resume")
+    show_answer(ctx, form, "POST", f"{_BASE}/resume")
 
 
 @app.command(epilog=EXIT_CODES)
@@ -113,9 +106,8 @@ def rate(
 
     Example: pulsar-sidecar ledger-deletion rate 500
     """
-    with exiting():
-        limit = _rate(ledgers_per_second)
-    _show(ctx, form, "PUT", "rate", {"ledgersPerSecond": limit})
+    limit = _rate(ledgers_per_second)
+    show_answer(ctx, form, "PUT", f"{_BASE}/rate", {"ledgersPerSecond": limit})
 
 
 @app.command("topic-deletions", epilog=EXIT_CODES)
@@ -124,7 +116,7 @@ def topic_deletions(ctx: typer.Context, form: Output = None) -> None:
 
     Example: pulsar-sidecar ledger-deletion topic-deletions
     """
-    _show(ctx, form, "GET", "topic-deletions")
+    show_answer(ctx, form, "GET", f"{_BASE}/topic-deletions")
 
 
 @app.command(epilog=EXIT_CODES)
@@ -141,7 +133,7 @@ def undelete(
 
     Example: pulsar-sidecar ledger-deletion undelete 4711
     """
-    _show(ctx, form, "POST", "undelete", {"ledgerId": ledger_id, "force": force})
+    show_answer(ctx, form, "POST", f"{_BASE}/undelete", {"ledgerId": ledger_id, "force": force})
 
 
 @app.command("end-protection", epilog=EXIT_CODES)
@@ -156,13 +148,44 @@ def end_protection(
 
     Example: pulsar-sidecar ledger-deletion end-protection 4711
     """
-    _show(ctx, form, "POST", "end-protection", {"ledgerId": ledger_id})
+    show_answer(ctx, form, "POST", f"{_BASE}/end-protection", {"ledgerId": ledger_id})
 
 
-def _show(ctx: typer.Context, form: output.Format | None, method: str, call: str, body: object = None) -> None:
+@dead_letters.command("list", epilog=EXIT_CODES)
+def list_dead_letters(
+    ctx: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, oldest first.")] = 100,
+    form: Output = None,
+) -> None:
+    """List dead letters with the reason why they were given up.
+
+    Example: pulsar-sidecar ledger-deletion dlq list --limit 10
+    """
     options: GlobalOptions = ctx.obj
-    with exiting():
-        output.document(options.client().call(method, f"{_BASE}/{call}", body), options.format(form))
+    letters = options.client().call("GET", f"{_BASE}/dead-letters", parameters={"limit": limit})
+    chosen = options.format(form)
+    output.document(letters if chosen is output.Format.JSON else _rows(letters), chosen)
+
+
+@dead_letters.command(epilog=EXIT_CODES)
+def redrive(
+    ctx: typer.Context,
+    ledger_ids: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID, help="Only these; all without any."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many at most.")] = 10_000,
+    form: Output = None,
+) -> None:
+    """Send dead letters back to the system topic with a fresh count of tries.
+
+    Example: pulsar-sidecar ledger-deletion dlq redrive 4711 4712
+    """
+    options: GlobalOptions = ctx.obj
+    body: dict[str, object] = {"limit": limit}
+    if ledger_ids:
+        body["ledgerIds"] = ledger_ids
+    output.document(options.client().call("POST", f"{_BASE}/dead-letters/redrive", body), options.format(form))
 
 
 def _rate(text: str) -> float | None:
@@ -175,3 +198,19 @@ def _rate(text: str) -> float | None:
     if not 0 < rate < float("inf"):
         raise InvalidInputError("write a number of ledgers a second above 0, or none")
     return rate
+
+
+def _rows(letters: object) -> list[dict[str, object]]:
+    rows = []
+    for letter in letters if isinstance(letters, list) else []:
+        record = letter.get("record") or {}
+        rows.append(
+            {
+                "ledgerId": record.get("ledgerId"),
+                "topicName": record.get("topicName"),
+                "tries": letter.get("tries"),
+                "reason": letter.get("reason"),
+                "messageId": letter.get("messageId"),
+            }
+        )
+    return rows

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.command_groups import CommandGroup, new_group
 from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.failures import ClusterNotFoundError, MissingPrerequisiteError
@@ -38,14 +39,24 @@ class ExitCode(IntEnum):
 _EXIT_CODES = """Exit codes: 0 done; 1 failed or wrong usage, with the reason on standard error; 3 a JDK 17+ or
 Maven is missing; 4 no such cluster or member, or (status) a member that is not up."""
 
-app = typer.Typer(
-    name="local-cluster",
-    help="Start, look at, break and take down a real Pulsar cluster on this machine.",
+
+class _LocalClusterGroup(CommandGroup):
+    @staticmethod
+    def exit_code(error: SidecarError) -> int:
+        match error:
+            case MissingPrerequisiteError():
+                return ExitCode.MISSING_PREREQUISITE
+            case ClusterNotFoundError():
+                return ExitCode.NOT_UP
+            case _:
+                return ExitCode.FAILED
+
+
+app = new_group(
+    "local-cluster",
+    "Start, inspect, break and take down a real Pulsar cluster on this machine.",
+    cls=_LocalClusterGroup,
     epilog=_EXIT_CODES,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
 )
 
 _Directory = Annotated[
@@ -97,7 +108,7 @@ def up(
 
     Example: local-cluster up --brokers 1 --broker-conf transactionCoordinatorEnabled=true --json
     """
-    with _exit_codes(), _ending_like_ctrl_c():
+    with _ending_like_ctrl_c():
         spec = ClusterSpec(
             directory=_directory(directory),
             brokers=brokers,
@@ -116,36 +127,32 @@ def up(
 @app.command(epilog=_EXIT_CODES)
 def status(directory: _Directory = None, json: _Json = False) -> None:
     """Say for each member whether it runs and is ready; exit code 4 if one is not."""
-    with _exit_codes():
-        cluster = LocalCluster(_directory(directory))
-        states = cluster.status()
-        addresses = cluster.addresses()
-        line = addresses.json_line(ready=states) if json else _states_as_text(addresses, states)
-        output.result(line)
-        if not all(states.values()):
-            down_members = ", ".join(name for name, is_up in states.items() if not is_up)
-            raise ClusterNotFoundError(f"not up: {down_members}; start them with restart")
+    cluster = LocalCluster(_directory(directory))
+    states = cluster.status()
+    addresses = cluster.addresses()
+    line = addresses.json_line(ready=states) if json else _states_as_text(addresses, states)
+    output.result(line)
+    if not all(states.values()):
+        down_members = ", ".join(name for name, is_up in states.items() if not is_up)
+        raise ClusterNotFoundError(f"not up: {down_members}; start them with restart")
 
 
 @app.command(epilog=_EXIT_CODES)
 def down(directory: _Directory = None) -> None:
     """End every process of the cluster and remove its directory; no error if there is none."""
-    with _exit_codes():
-        LocalCluster(_directory(directory)).down()
+    LocalCluster(_directory(directory)).down()
 
 
 @app.command(epilog=_EXIT_CODES)
 def kill(name: _Name, directory: _Directory = None) -> None:
     """Kill one member at once (SIGKILL); start it again with restart."""
-    with _exit_codes():
-        LocalCluster(_directory(directory)).kill(name)
+    LocalCluster(_directory(directory)).kill(name)
 
 
 @app.command(epilog=_EXIT_CODES)
 def restart(name: _Name, directory: _Directory = None) -> None:
     """Start one member again with its ports and data, stopping it first if it runs."""
-    with _exit_codes():
-        LocalCluster(_directory(directory), progress=_stopwatch()).restart(name)
+    LocalCluster(_directory(directory), progress=_stopwatch()).restart(name)
 
 
 def _directory(chosen: Path | None) -> Path:
@@ -191,15 +198,6 @@ def _states_as_text(addresses: ClusterAddresses, states: Mapping[str, bool]) -> 
 
 
 @contextmanager
-def _exit_codes() -> Iterator[None]:
-    try:
-        yield
-    except SidecarError as error:
-        output.info(str(error))
-        raise typer.Exit(_exit_code(error)) from error
-
-
-@contextmanager
 def _ending_like_ctrl_c() -> Iterator[None]:
     """Let a polite end of this process take down what it has started so far."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
@@ -209,13 +207,3 @@ def _ending_like_ctrl_c() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _exit_code(error: SidecarError) -> ExitCode:
-    match error:
-        case MissingPrerequisiteError():
-            return ExitCode.MISSING_PREREQUISITE
-        case ClusterNotFoundError():
-            return ExitCode.NOT_UP
-        case _:
-            return ExitCode.FAILED

@@ -1,13 +1,13 @@
 """``...-dispatcher-pause-on-ack-state-persistent`` of topics and namespaces, by pulsar-admin's names (PIP-299)."""
 
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.connecting import GlobalOptions
-from pulsar_sidecar.cli.exits import EXIT_CODES, exiting
+from pulsar_sidecar.cli.command_groups import new_group
+from pulsar_sidecar.cli.connecting import show_answer
+from pulsar_sidecar.cli.exits import EXIT_CODES
 from pulsar_sidecar.cli.groups.topics import app as topics_app
 from pulsar_sidecar.cli.groups.topics import topic_path
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -15,7 +15,7 @@ from pulsar_sidecar.model.names import java_url_encode, parse_topic_name
 
 _NAME = "dispatcher-pause-on-ack-state-persistent"
 _ROUTE = "dispatcherPauseOnAckStatePersistent"
-_SAYS = {True: "true", False: "false", None: "null"}
+_VALUES = {True: "true", False: "false", None: "null"}
 _TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")]
 _NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="tenant/namespace")]
 _Applied = Annotated[
@@ -25,14 +25,7 @@ _Force = Annotated[
     bool, typer.Option("--force", "-f", help="Even if the broker then stores a false that overrides a true.")
 ]
 
-namespaces_app = typer.Typer(
-    name="namespaces", help="Pause dispatch before acknowledgements are forgotten.", no_args_is_help=True
-)
-
-
-@namespaces_app.callback(epilog=EXIT_CODES)
-def _group() -> None:
-    """Pause dispatch before acknowledgements are forgotten (PIP-299)."""
+namespaces_app = new_group("namespaces", "Pause dispatch before acknowledgements are forgotten (PIP-299).")
 
 
 @topics_app.command(f"get-{_NAME}", epilog=EXIT_CODES)
@@ -41,7 +34,7 @@ def get_of_topic(ctx: typer.Context, topic: _TopicArgument, applied: _Applied = 
 
     Example: pulsar-sidecar topics get-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders -ap
     """
-    _get(ctx, lambda: _of_topic(topic), {"applied": "true"} if applied else None)
+    _get(ctx, _of_topic(topic), {"applied": "true"} if applied else None)
 
 
 @topics_app.command(f"set-{_NAME}", epilog=EXIT_CODES)
@@ -50,7 +43,7 @@ def set_of_topic(ctx: typer.Context, topic: _TopicArgument) -> None:
 
     Example: pulsar-sidecar topics set-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders
     """
-    _set(ctx, lambda: _of_topic(topic))
+    _set(ctx, _of_topic(topic))
 
 
 @topics_app.command(f"remove-{_NAME}", epilog=EXIT_CODES)
@@ -59,7 +52,7 @@ def remove_of_topic(ctx: typer.Context, topic: _TopicArgument, force: _Force = F
 
     Example: pulsar-sidecar topics remove-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders
     """
-    _remove(ctx, lambda: _of_topic(topic), {"force": "true"} if force else None)
+    show_answer(ctx, None, "DELETE", _of_topic(topic), parameters={"force": "true"} if force else None)
 
 
 @namespaces_app.command(f"get-{_NAME}", epilog=EXIT_CODES)
@@ -68,7 +61,7 @@ def get_of_namespace(ctx: typer.Context, namespace: _NamespaceArgument) -> None:
 
     Example: pulsar-sidecar namespaces get-dispatcher-pause-on-ack-state-persistent public/default
     """
-    _get(ctx, lambda: _of_namespace(namespace), None)
+    _get(ctx, _of_namespace(namespace), None)
 
 
 @namespaces_app.command(f"set-{_NAME}", epilog=EXIT_CODES)
@@ -77,7 +70,7 @@ def set_of_namespace(ctx: typer.Context, namespace: _NamespaceArgument) -> None:
 
     Example: pulsar-sidecar namespaces set-dispatcher-pause-on-ack-state-persistent public/default
     """
-    _set(ctx, lambda: _of_namespace(namespace))
+    _set(ctx, _of_namespace(namespace))
 
 
 @namespaces_app.command(f"remove-{_NAME}", epilog=EXIT_CODES)
@@ -86,28 +79,17 @@ def remove_of_namespace(ctx: typer.Context, namespace: _NamespaceArgument) -> No
 
     Example: pulsar-sidecar namespaces remove-dispatcher-pause-on-ack-state-persistent public/default
     """
-    _remove(ctx, lambda: _of_namespace(namespace), None)
+    show_answer(ctx, None, "DELETE", _of_namespace(namespace), parameters=None)
 
 
-def _get(ctx: typer.Context, path: Callable[[], str], parameters: dict[str, str] | None) -> None:
-    options: GlobalOptions = ctx.obj
-    with exiting():
-        says = options.client().call("GET", path(), parameters=parameters)
-        output.result(_SAYS.get(says, str(says)) if isinstance(says, bool | None) else str(says))
+def _get(ctx: typer.Context, path: str, parameters: dict[str, str] | None) -> None:
+    policy = ctx.obj.client().call("GET", path, parameters=parameters)
+    output.result(_VALUES.get(policy, str(policy)))
 
 
-def _set(ctx: typer.Context, path: Callable[[], str]) -> None:
-    options: GlobalOptions = ctx.obj
-    with exiting():
-        options.client().call("POST", path())
-        output.info("set to true")
-
-
-def _remove(ctx: typer.Context, path: Callable[[], str], parameters: dict[str, str] | None) -> None:
-    options: GlobalOptions = ctx.obj
-    with exiting():
-        removal = options.client().call("DELETE", path(), parameters=parameters)
-        output.document(removal, options.output)
+def _set(ctx: typer.Context, path: str) -> None:
+    ctx.obj.client().call("POST", path)
+    output.info("set to true")
 
 
 def _of_topic(topic: str) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, get_args
 import typer
 from pydantic.fields import FieldInfo
 
-from pulsar_sidecar.cli.exits import EXIT_CODES, exiting
+from pulsar_sidecar.cli.exits import EXIT_CODES
 from pulsar_sidecar.settings.fields import GROUPS
 from pulsar_sidecar.settings.sources import flag
 
@@ -33,8 +33,7 @@ def serve_app(serve: Callable[[Mapping[str, str | None], Path | None], int]) -> 
 
 def _with_flags(serve: Callable[[Mapping[str, str | None], Path | None], int]) -> Callable[..., None]:
     def command(config: Path | None = None, **flags: str | bool | None) -> None:
-        with exiting():
-            raise typer.Exit(serve({name: _text(value) for name, value in flags.items()}, config))
+        raise typer.Exit(serve({name: _text(value) for name, value in flags.items()}, config))
 
     config_option = typer.Option("--config", metavar="FILE", help="Properties file, camelCase keys as in broker.conf.")
     parameters = [_parameter("config", Annotated[Path | None, config_option])]

@@ -7,7 +7,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.connecting import GlobalOptions, Output
-from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode, ServiceRefusedError, exiting
+from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode, ServiceRefusedError
 from pulsar_sidecar.cli.groups.topics import app, topic_path
 from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage
 from pulsar_sidecar.model.clocks import Clock, SystemClock
@@ -43,8 +43,7 @@ def delete_shadow(
     Example: pulsar-sidecar topics delete-shadow persistent://public/default/orders-shadow
     """
     options: GlobalOptions = ctx.obj
-    with exiting():
-        answer = _Deletion(options, parse_topic_name(topic), SystemClock()).run(wait_seconds)
+    answer = _Deletion(options, parse_topic_name(topic), SystemClock()).run(wait_seconds)
     if answer is None:
         output.info(f"{output.printable(topic)} is not deleted yet; run the same command again to go on")
         raise typer.Exit(ExitCode.NOT_ALL)

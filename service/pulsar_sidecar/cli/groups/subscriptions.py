@@ -6,17 +6,13 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.ack_states import report
+from pulsar_sidecar.cli.command_groups import new_group
 from pulsar_sidecar.cli.connecting import GlobalOptions, Output
-from pulsar_sidecar.cli.exits import EXIT_CODES, exiting
+from pulsar_sidecar.cli.exits import EXIT_CODES
 from pulsar_sidecar.cli.groups.topics import topic_path
 from pulsar_sidecar.model.names import java_url_encode, parse_topic_name
 
-app = typer.Typer(name="subscriptions", help="See how full acknowledgement states are.", no_args_is_help=True)
-
-
-@app.callback(epilog=EXIT_CODES)
-def _group() -> None:
-    """See how full acknowledgement states are (PIP-299)."""
+app = new_group("subscriptions", "Show how full acknowledgement states are (PIP-299).")
 
 
 @app.command("ack-state", epilog=EXIT_CODES)
@@ -40,12 +36,11 @@ def ack_state(
     Example: pulsar-sidecar subscriptions ack-state persistent://public/default/orders -s billing
     """
     options: GlobalOptions = ctx.obj
-    with exiting():
-        path = topic_path(parse_topic_name(topic))
-        if subscription is not None:
-            path += f"/subscription/{java_url_encode(subscription)}"
-        answer = options.client().call("GET", f"{path}/ackState", parameters={"ranges": ranges, "stretches": width})
-        if options.format(form) is output.Format.TABLE:
-            output.result(report(cast("list[dict[str, object]]", answer)))
-        else:
-            output.document(answer, output.Format.JSON)
+    path = topic_path(parse_topic_name(topic))
+    if subscription is not None:
+        path += f"/subscription/{java_url_encode(subscription)}"
+    answer = options.client().call("GET", f"{path}/ackState", parameters={"ranges": ranges, "stretches": width})
+    if options.format(form) is output.Format.TABLE:
+        output.result(report(cast("list[dict[str, object]]", answer)))
+    else:
+        output.document(answer, output.Format.JSON)

@@ -5,25 +5,19 @@ from typing import Annotated
 import typer
 
 from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.command_groups import new_group
 from pulsar_sidecar.cli.connecting import GlobalOptions, Output
-from pulsar_sidecar.cli.exits import EXIT_CODES, exiting
+from pulsar_sidecar.cli.exits import EXIT_CODES
 from pulsar_sidecar.cli.groups import delayed_messages
 from pulsar_sidecar.cli.records import Component, Kind, RecordOptions, record_document
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.names import TopicDomain, TopicName, java_url_encode, parse_topic_name
 
-app = typer.Typer(
-    name="topics", help="Delete topics and ledgers in two phases; cancel delayed messages.", no_args_is_help=True
-)
+app = new_group("topics", "Delete topics and ledgers in two phases; cancel delayed messages.")
 
 delayed_messages.add_to(app)
 _Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")]
-
-
-@app.callback(epilog=EXIT_CODES)
-def _group() -> None:
-    """Delete topics and ledgers in two phases; cancel delayed messages."""
 
 
 @app.command(epilog=EXIT_CODES)
@@ -49,16 +43,15 @@ def delete(
     Example: pulsar-sidecar topics delete persistent://public/default/orders
     """
     options: GlobalOptions = ctx.obj
-    with exiting():
-        path = topic_path(parse_topic_name(topic)) + ("/partitions" if partitioned else "")
-        parameters = {"force": "true"} if force else {}
-        if confirm_source_data_loss is not None:
-            parameters["confirmSourceDataLoss"] = confirm_source_data_loss
-        running = options.client().call("DELETE", path, parameters=parameters)
-        if running is None:
-            output.info(f"deleted {output.printable(topic)}")
-        else:
-            output.document(running, options.format(form))
+    path = topic_path(parse_topic_name(topic)) + ("/partitions" if partitioned else "")
+    parameters = {"force": "true"} if force else {}
+    if confirm_source_data_loss is not None:
+        parameters["confirmSourceDataLoss"] = confirm_source_data_loss
+    running = options.client().call("DELETE", path, parameters=parameters)
+    if running is None:
+        output.info(f"deleted {output.printable(topic)}")
+    else:
+        output.document(running, options.format(form))
 
 
 @app.command("delete-ledger", epilog=EXIT_CODES)
@@ -82,14 +75,13 @@ def delete_ledger(
     Example: pulsar-sidecar topics delete-ledger persistent://public/default/orders -l 4711
     """
     options: GlobalOptions = ctx.obj
-    with exiting():
-        name = parse_topic_name(topic)
-        record = record_document(
-            ledger_id, RecordOptions(str(name), component, kind, cursor_name, schema_id, offload_context)
-        )
-        parameters = {"authoritative": "true"} if authoritative else None
-        options.client().call("POST", f"{topic_path(name)}/deleteLedger", record, parameters)
-        output.info(f"ledger {ledger_id} is deleted")
+    name = parse_topic_name(topic)
+    record = record_document(
+        ledger_id, RecordOptions(str(name), component, kind, cursor_name, schema_id, offload_context)
+    )
+    parameters = {"authoritative": "true"} if authoritative else None
+    options.client().call("POST", f"{topic_path(name)}/deleteLedger", record, parameters)
+    output.info(f"ledger {ledger_id} is deleted")
 
 
 def topic_path(topic: TopicName) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.connecting import GlobalOptions, Output
-from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode, exiting
+from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.groups.topics import app, topic_path
 from pulsar_sidecar.cli.plots import bar
 from pulsar_sidecar.cli.progress_bar import ProgressBar
@@ -64,13 +64,12 @@ def delayed_messages(
     Example: pulsar-sidecar topics delayed-messages persistent://public/default/orders -s billing
     """
     options: GlobalOptions = ctx.obj
-    with exiting():
-        path = f"{topic_path(parse_topic_name(topic))}/delayedMessages"
-        totals, now_ms, complete = _read(options.client(), path, subscription, limit)
-        if options.format(form) is output.Format.TABLE:
-            output.result("\n\n".join("\n".join(_lines(name, total, now_ms, rows)) for name, total in totals.items()))
-        else:
-            output.document(_document(totals, now_ms, complete), output.Format.JSON)
+    path = f"{topic_path(parse_topic_name(topic))}/delayedMessages"
+    totals, now_ms, complete = _read(options.client(), path, subscription, limit)
+    if options.format(form) is output.Format.TABLE:
+        output.result("\n\n".join("\n".join(_lines(name, total, now_ms, rows)) for name, total in totals.items()))
+    else:
+        output.document(_document(totals, now_ms, complete), output.Format.JSON)
     if not complete:
         output.info(f"the backlog goes on after {limit:,} entries; read more with --limit")
         raise typer.Exit(ExitCode.NOT_ALL)

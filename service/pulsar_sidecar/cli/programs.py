@@ -1,0 +1,44 @@
+"""What the command line starts but cannot build: each of these comes from `bootstrap`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pulsar_sidecar.audit.audit_requests import (
+        Applied,
+        ApplyRequest,
+        ExplainRequest,
+        Pruned,
+        PruneRequest,
+        ReportRequest,
+        Shown,
+        ShowRequest,
+    )
+    from pulsar_sidecar.audit.sources.manifests import Manifest
+    from pulsar_sidecar.audit.sources.requests import Audited, AuditRequest, DumpRequest, ListingRequest
+    from pulsar_sidecar.demo.playing import Report
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """One callable for each; progress goes to the callable that it is given.
+
+    Attributes:
+        serve: runs the service with flags and a configuration file until a signal stops it; the exit code.
+    """
+
+    serve: Callable[[Mapping[str, str | None], Path | None], int]
+    play_demo: "Callable[[Path | None, int, Say], Report]"
+    strike_demo: Callable[[Path | None, Say], None]
+    make_dump: "Callable[[DumpRequest, Say], Manifest]"
+    make_listing: "Callable[[ListingRequest, Say], Manifest]"
+    make_audit: "Callable[[AuditRequest, Say], Audited]"
+    show_audit: "Callable[[ShowRequest], Shown]"
+    explain_ledger: "Callable[[ExplainRequest], str]"
+    apply_audit: "Callable[[ApplyRequest, Callable[[int, int], None]], Applied]"
+    report_audit: "Callable[[ReportRequest], Path]"
+    prune_archive: "Callable[[PruneRequest], Pruned]"
