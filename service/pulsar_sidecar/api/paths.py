@@ -4,9 +4,21 @@ Invariant: what the caller wrote names exactly one topic, which Pulsar would rea
 """
 
 import re
+from typing import Annotated
+
+from fastapi import Depends, Path
 
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.names import MAX_NAME_BYTES, TopicDomain, TopicName, java_url_decode, parse_topic_name
+
+Tenant = Annotated[str, Path(description="Tenant, URL-encoded.", examples=["public"])]
+Cluster = Annotated[str, Path(description="Cluster of a V1 namespace, URL-encoded.", examples=["standalone"])]
+Namespace = Annotated[str, Path(description="Namespace without its tenant, URL-encoded.", examples=["default"])]
+Topic = Annotated[str, Path(description="The topic's own name, URL-encoded.", examples=["orders"])]
+Subscription = Annotated[str, Path(description="The subscription, URL-encoded.", examples=["billing"])]
+
+V2_PATH = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+V1_PATH = "/admin/persistent/{property}/{cluster}/{namespace}/{topic}"
 
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
@@ -44,6 +56,26 @@ def persistent_topic(tenant: str, namespace: str, topic: str) -> TopicName:
 def persistent_v1_topic(tenant: str, cluster: str, namespace: str, topic: str) -> TopicName:
     """The topic of a V1 path (``property/cluster/namespace``)."""
     return _checked(decode_segment(tenant), decode_segment(cluster), decode_segment(namespace), decode_segment(topic))
+
+
+# Coroutines, so that the framework needs no thread for them.
+async def _v2_topic(tenant: Tenant, namespace: Namespace, topic: Topic) -> TopicName:
+    return persistent_topic(tenant, namespace, topic)
+
+
+async def _v1_topic(property: Tenant, cluster: Cluster, namespace: Namespace, topic: Topic) -> TopicName:
+    return persistent_v1_topic(property, cluster, namespace, topic)
+
+
+async def _subscription_name(subscription: Subscription) -> str:
+    return decode_segment(subscription)
+
+
+V2Topic = Annotated[TopicName, Depends(_v2_topic)]
+"""The topic of a route below `V2_PATH`."""
+V1Topic = Annotated[TopicName, Depends(_v1_topic)]
+"""The topic of a route below `V1_PATH`, whose words are Pulsar's."""
+SubscriptionName = Annotated[str, Depends(_subscription_name)]
 
 
 def namespace_of(tenant: str, namespace: str) -> str:

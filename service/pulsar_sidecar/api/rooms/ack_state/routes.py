@@ -8,8 +8,16 @@ from starlette.responses import Response
 from pulsar_sidecar.ack_state.judging import Wishes
 from pulsar_sidecar.ack_state.pausing import TopicPolicy
 from pulsar_sidecar.ack_state.service import AckStateService
-from pulsar_sidecar.api.path_parameters import Cluster, Namespace, Subscription, Tenant, Topic
-from pulsar_sidecar.api.paths import decode_segment, namespace_of, persistent_topic, persistent_v1_topic
+from pulsar_sidecar.api.paths import (
+    V1_PATH,
+    V2_PATH,
+    Namespace,
+    SubscriptionName,
+    Tenant,
+    V1Topic,
+    V2Topic,
+    namespace_of,
+)
 from pulsar_sidecar.api.rooms.ack_state.schemas import (
     AckStateAnswer,
     AckStateParameters,
@@ -17,13 +25,10 @@ from pulsar_sidecar.api.rooms.ack_state.schemas import (
     PauseRemovalAnswer,
     PauseRemovalParameters,
     ack_state_answer,
-    removal_answer,
 )
 from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.model.names import TopicName
 
-_V2 = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
-_V1 = "/admin/persistent/{property}/{cluster}/{namespace}/{topic}"
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _POLICY = "dispatcherPauseOnAckStatePersistent"
 _Wished = Annotated[AckStateParameters, Query()]
@@ -32,43 +37,30 @@ _Wished = Annotated[AckStateParameters, Query()]
 def router(service: AckStateService) -> APIRouter:
     """The routes of the room."""
     routes = APIRouter(tags=["acknowledgement states"], responses={"default": {"model": Reason}})
-    _add_v2_states(routes, service)
-    _add_v1_states(routes, service)
+    _add_states(routes, service)
     _add_topic_policy(routes, service)
     _add_namespace_policy(routes, service)
     return routes
 
 
-def _add_v2_states(routes: APIRouter, service: AckStateService) -> None:
-    @routes.get(f"{_V2}/subscription/{{subscription}}/ackState")
-    def ack_state(
-        tenant: Tenant, namespace: Namespace, topic: Topic, subscription: Subscription, parameters: _Wished
-    ) -> list[AckStateAnswer]:
+def _add_states(routes: APIRouter, service: AckStateService) -> None:
+    @routes.get(f"{V2_PATH}/subscription/{{subscription}}/ackState")
+    def ack_state(topic: V2Topic, subscription: SubscriptionName, parameters: _Wished) -> list[AckStateAnswer]:
         """How full a subscription's acknowledgement state is, what of it is stored, and what would come again.
 
         One answer for each partition. 404: no such topic, or no such subscription.
         """
-        return _states(service, persistent_topic(tenant, namespace, topic), decode_segment(subscription), parameters)
+        return _states(service, topic, subscription, parameters)
 
-    @routes.get(f"{_V2}/ackState")
-    def ack_states(tenant: Tenant, namespace: Namespace, topic: Topic, parameters: _Wished) -> list[AckStateAnswer]:
+    @routes.get(f"{V2_PATH}/ackState")
+    def ack_states(topic: V2Topic, parameters: _Wished) -> list[AckStateAnswer]:
         """The same for all durable subscriptions of a topic."""
-        return _states(service, persistent_topic(tenant, namespace, topic), None, parameters)
+        return _states(service, topic, None, parameters)
 
-
-def _add_v1_states(routes: APIRouter, service: AckStateService) -> None:
-    @routes.get(f"{_V1}/subscription/{{subscription}}/ackState")
-    def v1_ack_state(
-        property: Tenant,  # Pulsar's word for a tenant in V1 paths
-        cluster: Cluster,
-        namespace: Namespace,
-        topic: Topic,
-        subscription: Subscription,
-        parameters: _Wished,
-    ) -> list[AckStateAnswer]:
+    @routes.get(f"{V1_PATH}/subscription/{{subscription}}/ackState")
+    def v1_ack_state(topic: V1Topic, subscription: SubscriptionName, parameters: _Wished) -> list[AckStateAnswer]:
         """How full a subscription's acknowledgement state is, for a topic of a V1 namespace."""
-        name = persistent_v1_topic(property, cluster, namespace, topic)
-        return _states(service, name, decode_segment(subscription), parameters)
+        return _states(service, topic, subscription, parameters)
 
 
 def _states(
@@ -79,31 +71,28 @@ def _states(
 
 
 def _add_topic_policy(routes: APIRouter, service: AckStateService) -> None:
-    @routes.get(f"{_V2}/{_POLICY}")
-    def topic_pause(
-        tenant: Tenant, namespace: Namespace, topic: Topic, parameters: Annotated[PauseParameters, Query()]
-    ) -> bool | None:
+    @routes.get(f"{V2_PATH}/{_POLICY}")
+    def topic_pause(topic: V2Topic, parameters: Annotated[PauseParameters, Query()]) -> bool | None:
         """Whether dispatch pauses when acknowledgements no longer fit; null if it cannot be told."""
-        policies = service.topic_pause(persistent_topic(tenant, namespace, topic))
+        policies = service.topic_pause(topic)
         return policies.enabled if parameters.applied else policies.topic is TopicPolicy.TRUE
 
-    @routes.post(f"{_V2}/{_POLICY}", status_code=204, response_description="Set to true.")
-    def enable_topic_pause(tenant: Tenant, namespace: Namespace, topic: Topic) -> Response:
+    @routes.post(f"{V2_PATH}/{_POLICY}", status_code=204, response_description="Set to true.")
+    def enable_topic_pause(topic: V2Topic) -> Response:
         """Pause dispatch of the topic's subscriptions when their acknowledgements no longer fit."""
-        service.enable_topic_pause(persistent_topic(tenant, namespace, topic))
+        service.enable_topic_pause(topic)
         return Response(status_code=204)
 
-    @routes.delete(f"{_V2}/{_POLICY}")
+    @routes.delete(f"{V2_PATH}/{_POLICY}")
     def remove_topic_pause(
-        tenant: Tenant, namespace: Namespace, topic: Topic, parameters: Annotated[PauseRemovalParameters, Query()]
+        topic: V2Topic, parameters: Annotated[PauseRemovalParameters, Query()]
     ) -> PauseRemovalAnswer:
         """Remove the topic's own policy, as far as brokers can, and say what really happened.
 
         409: the broker would store a false that overrides the namespace's or the broker's true, and ``force`` is not
         given.
         """
-        name = persistent_topic(tenant, namespace, topic)
-        return removal_answer(service.remove_topic_pause(name, force=parameters.force))
+        return PauseRemovalAnswer.model_validate(service.remove_topic_pause(topic, force=parameters.force))
 
 
 def _add_namespace_policy(routes: APIRouter, service: AckStateService) -> None:
@@ -124,4 +113,4 @@ def _add_namespace_policy(routes: APIRouter, service: AckStateService) -> None:
 
         Brokers up to 4.0.8 store false instead; that is then taken out of the namespace's policies.
         """
-        return removal_answer(service.remove_namespace_pause(namespace_of(tenant, namespace)))
+        return PauseRemovalAnswer.model_validate(service.remove_namespace_pause(namespace_of(tenant, namespace)))

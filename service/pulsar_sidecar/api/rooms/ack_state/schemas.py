@@ -4,7 +4,6 @@ from pydantic import Field
 
 from pulsar_sidecar.ack_state.judging import AckState, Redelivery
 from pulsar_sidecar.ack_state.pausing import PauseState, TopicPolicy
-from pulsar_sidecar.ack_state.service import PauseRemoval
 from pulsar_sidecar.ack_state.stored import StoredPlace
 from pulsar_sidecar.api.schemas import Answer, Query
 from pulsar_sidecar.model.topic_stats import SubscriptionType
@@ -153,7 +152,7 @@ class PauseRemovalAnswer(Answer):
 
 def ack_state_answer(state: AckState) -> AckStateAnswer:
     """A state as JSON."""
-    cursor, subscription = state.cursor, state.subscription
+    cursor, subscription, policies = state.cursor, state.subscription, state.policies
     return AckStateAnswer(
         topic=str(state.topic),
         subscription=subscription.name,
@@ -173,23 +172,14 @@ def ack_state_answer(state: AckState) -> AckStateAnswer:
         msg_delayed=subscription.delayed_messages,
         blocked_on_ack_state_persistent=state.blocked,
         pause=state.pause,
-        policies=policies_answer(state),
+        policies=PausePoliciesAnswer(
+            topic=policies.topic, namespace=policies.namespace, broker=policies.broker, applied=policies.enabled
+        ),
         stored=_stored(state),
         after_crash=_redelivery(state.after_crash),
         after_unload=_redelivery(state.after_unload),
         stretches=[StretchAnswer.model_validate(stretch) for stretch in state.stretches],
     )
-
-
-def policies_answer(state: AckState) -> PausePoliciesAnswer:
-    """The levels as JSON."""
-    found = state.policies
-    return PausePoliciesAnswer(topic=found.topic, namespace=found.namespace, broker=found.broker, applied=found.enabled)
-
-
-def removal_answer(removal: PauseRemoval) -> PauseRemovalAnswer:
-    """A removal as JSON."""
-    return PauseRemovalAnswer.model_validate(removal)
 
 
 def _stored(state: AckState) -> StoredCursorAnswer | None:

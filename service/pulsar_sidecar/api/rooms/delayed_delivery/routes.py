@@ -11,8 +11,16 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from pulsar_sidecar.api.errors import MismatchError, NotPersistentError
-from pulsar_sidecar.api.path_parameters import Cluster, Namespace, Subscription, Tenant, Topic
-from pulsar_sidecar.api.paths import decode_segment, persistent_topic, persistent_v1_topic
+from pulsar_sidecar.api.paths import (
+    Cluster,
+    Namespace,
+    Subscription,
+    Tenant,
+    Topic,
+    decode_segment,
+    persistent_topic,
+    persistent_v1_topic,
+)
 from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import MEDIA_TYPE, LinesResponse, carried_out
 from pulsar_sidecar.api.rooms.delayed_delivery.converters import (
     cancellation_answer,

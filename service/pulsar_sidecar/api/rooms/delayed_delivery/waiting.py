@@ -4,8 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from pulsar_sidecar.api.path_parameters import Cluster, Namespace, Tenant, Topic
-from pulsar_sidecar.api.paths import persistent_topic, persistent_v1_topic
+from pulsar_sidecar.api.paths import Cluster, Namespace, Tenant, Topic, persistent_topic, persistent_v1_topic
 from pulsar_sidecar.api.rooms.delayed_delivery.waiting_schemas import (
     WaitingPageAnswer,
     WaitingParameters,

@@ -9,10 +9,7 @@ from starlette.responses import Response
 
 from pulsar_sidecar.api.rooms.ledger_deletion import shadow_topics, topics
 from pulsar_sidecar.api.rooms.ledger_deletion.records import (
-    append_answer,
-    dead_letter_answer,
     records_of,
-    topic_deletion_answer,
 )
 from pulsar_sidecar.api.rooms.ledger_deletion.schemas import (
     AppendAnswer,
@@ -23,6 +20,7 @@ from pulsar_sidecar.api.rooms.ledger_deletion.schemas import (
     EndProtectionAnswer,
     EndProtectionRequest,
     InflightAnswer,
+    NotSent,
     PauseRequest,
     RateRequest,
     RedriveAnswer,
@@ -68,7 +66,10 @@ def _add_first_phase(routes: APIRouter, service: LedgerDeletionService) -> None:
             producer_name=append.producer_name,
             first_sequence_id=append.first_sequence_id,
         )
-        return append_answer(results)
+        return AppendAnswer(
+            sent=[result.ledger_id for result in results if result.sent],
+            not_sent=[NotSent(ledger_id=one.ledger_id, reason=one.reason) for one in results if not one.sent],
+        )
 
 
 def _add_reading(routes: APIRouter, service: LedgerDeletionService) -> None:
@@ -95,12 +96,12 @@ def _add_reading(routes: APIRouter, service: LedgerDeletionService) -> None:
     @routes.get("/ledger-deletion/topic-deletions")
     def topic_deletions() -> list[TopicDeletionAnswer]:
         """The two-phase topic deletions that are running now."""
-        return [topic_deletion_answer(deletion) for deletion in service.topic_deletions()]
+        return [TopicDeletionAnswer.model_validate(deletion) for deletion in service.topic_deletions()]
 
     @routes.get("/ledger-deletion/dead-letters")
     def dead_letters(parameters: Annotated[DeadLetterParameters, Query()]) -> list[DeadLetterAnswer]:
         """The records that were given up, oldest first."""
-        return [dead_letter_answer(letter) for letter in service.dead_letters(parameters.limit)]
+        return [DeadLetterAnswer.model_validate(letter) for letter in service.dead_letters(parameters.limit)]
 
 
 async def _estimate(service: LedgerDeletionService) -> InflightEstimate:

@@ -6,9 +6,10 @@ record must be beyond its shape is the room's to say (`ledger_deletion.pending`)
 
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from pulsar_sidecar.api.schemas import Answer, Query, Request
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, record_document
 from pulsar_sidecar.ledger_deletion.service import OperationState, ShadowDeletionStage
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 
@@ -22,6 +23,11 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 LedgerIdNumber = Annotated[int, Field(ge=0, le=MAX_LEDGER_ID, description="BookKeeper's ledger id.", examples=[4711])]
 _Int64 = Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)]
 _Text = Annotated[str, Field(max_length=8192)]
+_TopicText = Annotated[str, BeforeValidator(str)]
+
+
+def _document(record: PendingDeleteLedgerInfo | None) -> dict[str, object] | None:
+    return None if record is None else record_document(record)
 
 
 # --- parameters ----------------------------------------------------------------------------------------------------
@@ -178,7 +184,7 @@ class TopicDeletionAnswer(Answer):
     """A two-phase topic deletion."""
 
     operation_id: str
-    topic: str
+    topic: _TopicText
     state: OperationState
     recorded_ledgers: int
     attempts: int
@@ -277,7 +283,7 @@ class DeadLetterAnswer(Answer):
     """A record that was given up."""
 
     message_id: str
-    record: dict[str, object] | None
+    record: Annotated[dict[str, object] | None, BeforeValidator(_document)]
     """The record, or null when it cannot be read."""
     raw: str
     reason: str
