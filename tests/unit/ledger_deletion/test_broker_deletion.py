@@ -108,5 +108,5 @@ def test_a_topic_without_partitions_that_was_created_again_is_not_asked_for() ->
     held = Sidecar(world).deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
     world.store.remove(managed_ledger_path(topic.managed_ledger_name))
     world.topic(NAME)
-    BrokerDeletion(world.store, world.admin).ask(held.operation)
+    BrokerDeletion(world.store, world.admin).delete(held.operation)
     assert world.admin.deletions == []

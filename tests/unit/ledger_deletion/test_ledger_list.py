@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from pulsar_sidecar.ledger_deletion.record import Mark, encode_record, parse_record
 from pulsar_sidecar.ledger_deletion.second_phase.decide import matches
 from pulsar_sidecar.ledger_deletion.topic_deletion.ledger_list import (
-    LedgerBirth,
+    LedgerDetails,
     TopicReferences,
     marked_record,
     record_key,
@@ -101,8 +101,8 @@ def test_every_version_of_a_schema_has_its_record() -> None:
 
 def test_a_birth_tells_a_ledger_from_a_later_one() -> None:
     found = references({10: LedgerReference(offload=context(7)), 11: LedgerReference()})
-    births = {LedgerId(10): LedgerBirth(123, 456)}
-    born, copy, unborn = (marked_record(each, births, MARK) for each in records_of(found))
+    details = {LedgerId(10): LedgerDetails(123, 456)}
+    born, copy, unborn = (marked_record(each, details, MARK) for each in records_of(found))
     assert (born.mark.created_ms, born.mark.length_bytes) == (123, 456)
     assert born.mark.operation_id == "op"
     assert born.mark.instance_id == "here"

@@ -6,7 +6,7 @@ invariant: wherever it stops, no broker is asked to delete, or left free to trim
 source. Every stage may be taken again from its beginning, by any sidecar.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import assert_never
 
@@ -49,7 +49,7 @@ _RETRIED_REFUSALS = (409, 412)
 """What brokers answer to a deletion while clients or another change are in its way."""
 
 
-class _NotYetError(TemporaryError):
+class _NotReadyError(TemporaryError):
     """The stage cannot be completed at this moment; the text says what it waits for."""
 
 
@@ -82,9 +82,9 @@ class ShadowDeleter:
             except (NotFoundError, ConflictError):
                 return deletion.status()
             return self._begin(again, node.version)
-        deletion = self._grown(deletion)
+        deletion = self._with_new_partitions(deletion)
         try:
-            following = self._after_stage(deletion)
+            following = self._run_stage(deletion)
         except (TemporaryError, OutcomeUnknownError, NotFoundError) as error:
             return deletion.status(str(error))
         return self._write(following, node.version)
@@ -113,11 +113,11 @@ class ShadowDeleter:
             if node is not None and node.modified_ms < oldest_ms and _is_done(node):
                 self._store.delete(node.path, node.version)
 
-    def _after_stage(self, deletion: ShadowDeletion) -> ShadowDeletion:
+    def _run_stage(self, deletion: ShadowDeletion) -> ShadowDeletion:
         match deletion.stage:
             case ShadowDeletionStage.VERIFYING | ShadowDeletionStage.DONE:
                 return self._verify(deletion)
-            case _ if self._vanished(deletion):
+            case _ if self._all_nodes_gone(deletion):
                 return deletion.at(ShadowDeletionStage.VERIFYING)
             case ShadowDeletionStage.PROTECTING:
                 return self._protect(deletion)
@@ -138,7 +138,7 @@ class ShadowDeleter:
         if not self._admin.keeps_forever(deletion.topic):
             self._admin.keep_forever(deletion.topic)
         if not self._admin.keeps_forever(deletion.topic):
-            raise _NotYetError(f"the broker has not taken up infinite retention for {deletion.topic} yet")
+            raise _NotReadyError(f"the broker has not taken up infinite retention for {deletion.topic} yet")
         return deletion.at(ShadowDeletionStage.DISCONNECTING)
 
     def _disconnect(self, deletion: ShadowDeletion) -> ShadowDeletion:
@@ -146,10 +146,10 @@ class ShadowDeleter:
 
         The replicator's producer outlives its policy until the source is unloaded, and would create the name again.
         """
-        self._take_out_of_list(deletion)
+        self._remove_from_list(deletion)
         self._unload_sources(deletion)
         if self._refuse_clients(deletion):
-            raise _NotYetError(f"the source's replicator is still connected to {deletion.topic}")
+            raise _NotReadyError(f"the source's replicator is still connected to {deletion.topic}")
         self._unloaded_ms.pop(deletion.operation_id, None)
         return deletion.at(ShadowDeletionStage.DETACHING)
 
@@ -163,7 +163,7 @@ class ShadowDeleter:
             self._unload(source)
         self._unloaded_ms[deletion.operation_id] = self._store.now_ms()
 
-    def _take_out_of_list(self, deletion: ShadowDeletion) -> None:
+    def _remove_from_list(self, deletion: ShadowDeletion) -> None:
         source = source_topic(deletion.source)
         if source is None:
             return
@@ -173,7 +173,7 @@ class ShadowDeleter:
             if str(deletion.topic) in listed:
                 self._admin.set_shadow_topics(source.base, [each for each in listed if each != str(deletion.topic)])
                 if str(deletion.topic) in self._admin.shadow_topics(source.base):
-                    raise _NotYetError(f"the broker still lists {deletion.topic} among the shadow topics of {source}")
+                    raise _NotReadyError(f"the broker still lists {deletion.topic} among the shadow topics of {source}")
 
     def _detach(self, deletion: ShadowDeletion) -> ShadowDeletion:
         if self._refuse_clients(deletion):
@@ -183,41 +183,29 @@ class ShadowDeleter:
 
     def _detach_nodes(self, deletion: ShadowDeletion) -> None:
         """The partitioned topic's node first: while it names the source, brokers list its ledgers again."""
-        self._change_node(
-            deletion,
-            partitioned_topic_path(deletion.topic),
-            lambda data: is_partitioned_topic_detached(data, deletion.no_source),
-            lambda data: detached_partitioned_topic(data, deletion.no_source),
-        )
+        self._detach_node(deletion, partitioned_topic_path(deletion.topic))
         left = [shadow for shadow in deletion.topics if not self._is_gone_or_detached(deletion, shadow)]
         for shadow in left[:_PARTITIONS_A_CALL]:
             self._unload(shadow)
-            self._change_node(
-                deletion,
-                managed_ledger_path(shadow.managed_ledger_name),
-                lambda data: is_detached(data, deletion.no_source, spells_source=not deletion.partitioned),
-                lambda data: detached(data, deletion.no_source, spells_source=not deletion.partitioned),
-            )
-        _require_few(left, "to be detached")
+            self._detach_node(deletion, managed_ledger_path(shadow.managed_ledger_name))
+        _require_none_left(left, "to be detached")
 
     def _is_gone_or_detached(self, deletion: ShadowDeletion, shadow: TopicName) -> bool:
         node = self._own_node(deletion, managed_ledger_path(shadow.managed_ledger_name))
         return node is None or self._is_detached(deletion, node)
 
-    def _change_node(
-        self,
-        deletion: ShadowDeletion,
-        path: str,
-        is_changed: Callable[[bytes], bool],
-        changed: Callable[[bytes], bytes],
-    ) -> None:
+    def _detach_node(self, deletion: ShadowDeletion, path: str) -> None:
         node = self._own_node(deletion, path)
-        if node is None or is_changed(node.data):
+        if node is None or self._leads_nowhere(deletion, node):
             return
+        if path == partitioned_topic_path(deletion.topic):
+            changed = detached_partitioned_topic(node.data, deletion.no_source)
+        else:
+            changed = detached(node.data, deletion.no_source, spells_source=not deletion.partitioned)
         try:
-            self._store.write(path, changed(node.data), node.version)
+            self._store.write(path, changed, node.version)
         except (ConflictError, NotFoundError) as error:
-            raise _NotYetError(f"a broker changed {path} at the same time") from error
+            raise _NotReadyError(f"a broker changed {path} at the same time") from error
 
     def _remove(self, deletion: ShadowDeletion) -> ShadowDeletion:
         """Have the broker delete what is left, each managed ledger right after it was found to list nothing."""
@@ -226,14 +214,14 @@ class ShadowDeleter:
         for shadow in left[:_PARTITIONS_A_CALL]:
             self._require_unloaded(deletion, shadow)
             self._require_detached(deletion, (partitioned_topic_path(deletion.topic), paths[shadow]))
-            self._ask_broker(shadow, partitioned=False)
-        _require_few(left, "to be deleted")
+            self._delete_by_broker(shadow, partitioned=False)
+        _require_none_left(left, "to be deleted")
         path = partitioned_topic_path(deletion.topic)
         if self._own_node(deletion, path) is not None:
             self._require_detached(deletion, (*paths.values(), path))
-            self._ask_broker(deletion.topic, partitioned=True)
-        if not self._vanished(deletion):
-            raise _NotYetError(f"the broker has not deleted all of {deletion.topic} yet")
+            self._delete_by_broker(deletion.topic, partitioned=True)
+        if not self._all_nodes_gone(deletion):
+            raise _NotReadyError(f"the broker has not deleted all of {deletion.topic} yet")
         return deletion.at(ShadowDeletionStage.VERIFYING)
 
     def _require_unloaded(self, deletion: ShadowDeletion, shadow: TopicName) -> None:
@@ -241,24 +229,29 @@ class ShadowDeleter:
         # Asking waits for a load that began before the nodes were changed, which may list the ledgers again.
         if self._admin.can_load(shadow):
             self._detach_nodes(deletion)
-            raise _NotYetError(f"a broker still has {shadow} loaded")
+            raise _NotReadyError(f"a broker still has {shadow} loaded")
 
     def _require_detached(self, deletion: ShadowDeletion, paths: Sequence[str]) -> None:
         """None of these leads to the source, and the last one, which the broker is to delete, is still there."""
         nodes = [self._own_node(deletion, path) for path in paths]
         if nodes[-1] is None:
-            raise _NotYetError(f"{deletion.topic} was deleted meanwhile")
+            raise _NotReadyError(f"{deletion.topic} was deleted meanwhile")
         if not all(self._is_detached(deletion, node) for node in nodes if node is not None):
             self._detach_nodes(deletion)
-            raise _NotYetError(f"a broker listed the source's ledgers in {deletion.topic} again")
+            raise _NotReadyError(f"a broker listed the source's ledgers in {deletion.topic} again")
 
     def _is_detached(self, deletion: ShadowDeletion, node: Node) -> bool:
+        is_partitioned_topic = node.path == partitioned_topic_path(deletion.topic)
+        has_more_partitions = is_partitioned_topic and partition_count(node.data) != deletion.partitions
+        return self._leads_nowhere(deletion, node) and not has_more_partitions
+
+    def _leads_nowhere(self, deletion: ShadowDeletion, node: Node) -> bool:
+        """Whether no broker reaches a ledger of the source through the node."""
         if node.path == partitioned_topic_path(deletion.topic):
-            has_more_partitions = partition_count(node.data) != deletion.partitions
-            return is_partitioned_topic_detached(node.data, deletion.no_source) and not has_more_partitions
+            return is_partitioned_topic_detached(node.data, deletion.no_source)
         return is_detached(node.data, deletion.no_source, spells_source=not deletion.partitioned)
 
-    def _ask_broker(self, topic: TopicName, *, partitioned: bool) -> None:
+    def _delete_by_broker(self, topic: TopicName, *, partitioned: bool) -> None:
         try:
             self._admin.delete_topic(topic, partitioned=partitioned, force=False)
         except NotFoundError:
@@ -266,7 +259,7 @@ class ShadowDeleter:
         except BrokerRefusedError as error:
             if error.status not in _RETRIED_REFUSALS:
                 raise
-            raise _NotYetError(f"the broker does not delete {topic} yet: {error.reason}") from error
+            raise _NotReadyError(f"the broker does not delete {topic} yet: {error.reason}") from error
 
     def _verify(self, deletion: ShadowDeletion) -> ShadowDeletion:
         check = check_sources(self._store, deletion.sources, self._root)
@@ -308,18 +301,18 @@ class ShadowDeleter:
         node = self._store.read(path)
         return node is not None and deletion.incarnations.get(path) == node.created_order
 
-    def _vanished(self, deletion: ShadowDeletion) -> bool:
+    def _all_nodes_gone(self, deletion: ShadowDeletion) -> bool:
         return not any(self._own_node_exists(deletion, path) for path in deletion.incarnations)
 
-    def _grown(self, deletion: ShadowDeletion) -> ShadowDeletion:
+    def _with_new_partitions(self, deletion: ShadowDeletion) -> ShadowDeletion:
         """With the partitions that were added since it was begun."""
         node = self._own_node(deletion, partitioned_topic_path(deletion.topic)) if deletion.partitioned else None
         return deletion if node is None else deletion.with_partitions(partition_count(node.data))
 
 
-def _require_few(left: Sequence[TopicName], what: str) -> None:
+def _require_none_left(left: Sequence[TopicName], what: str) -> None:
     if len(left) > _PARTITIONS_A_CALL:
-        raise _NotYetError(f"{len(left) - _PARTITIONS_A_CALL} partitions are still {what}")
+        raise _NotReadyError(f"{len(left) - _PARTITIONS_A_CALL} partitions are still {what}")
 
 
 def _is_done(node: Node) -> bool:

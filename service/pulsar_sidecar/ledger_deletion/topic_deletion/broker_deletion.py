@@ -1,9 +1,9 @@
-"""Asks a broker for exactly the incarnations that an operation marked.
+"""Has a broker delete exactly the incarnations of a topic that an operation marked.
 
-A topic can be created again while its deletion runs, a partitioned one in part. Invariant: a broker is asked for a
-topic without partitions only while its managed ledger is the marked one, and for all partitions at once only while the
-partitioned topic's node is; otherwise only for single partitions whose managed ledger is the marked one, each looked
-at right before, and never for one that the new topic has taken in.
+A topic can be created again while its deletion runs, a partitioned one in part. Invariant: the sidecar asks a broker to
+delete a topic without partitions only while its managed ledger is the marked one, and all partitions at once only while
+the partitioned topic's node is; otherwise only single partitions whose managed ledger is the marked one, each read
+right before, and never one that the new topic uses.
 """
 
 from collections.abc import Iterator
@@ -18,23 +18,23 @@ from pulsar_sidecar.model.names import TopicName
 
 
 class BrokerDeletion:
-    """The last step of an attempt, in the words of the broker's REST API."""
+    """The last step of an attempt: the deletion calls of the broker's REST API."""
 
     def __init__(self, store: MetadataStore, admin: TopicAdmin) -> None:
         self._store = store
         self._admin = admin
 
-    def ask(self, operation: Operation) -> None:
+    def delete(self, operation: Operation) -> None:
         """Have a broker delete what the operation marked, once; nothing where no marked node is left.
 
         Raises:
             NotFoundError: nothing was marked, and a broker knows no such topic.
-            DataLossError: a new topic of the same name has taken in every partition that is left.
+            DataLossError: a new topic of the same name uses every partition that is left.
         """
         if operation.partitioned and self._marked_node(operation, partitioned_topic_path(operation.topic)) is None:
-            self._ask_for_stragglers(operation)
+            self._delete_remaining_partitions(operation)
             return
-        if not operation.partitioned and operation.incarnations and not any(self._stragglers(operation)):
+        if not operation.partitioned and operation.incarnations and not any(self._remaining_topics(operation)):
             return
         try:
             self._admin.delete_topic(operation.topic, partitioned=operation.partitioned, force=operation.force)
@@ -43,31 +43,31 @@ class BrokerDeletion:
                 raise
             # What was there when it was marked is gone now: that is success, unless a partition stayed behind.
             if operation.partitioned:
-                self._ask_for_stragglers(operation)
+                self._delete_remaining_partitions(operation)
 
-    def _ask_for_stragglers(self, operation: Operation) -> None:
-        asked, taken_in = False, list[TopicName]()
-        for topic in self._stragglers(operation):
-            if self._is_taken_in(operation, topic):
-                taken_in.append(topic)
+    def _delete_remaining_partitions(self, operation: Operation) -> None:
+        any_requested, reused = False, list[TopicName]()
+        for topic in self._remaining_topics(operation):
+            if self._is_reused(operation, topic):
+                reused.append(topic)
                 continue
-            asked = True
+            any_requested = True
             try:
                 self._admin.delete_topic(topic, partitioned=False, force=operation.force)
             except NotFoundError:
                 continue
-        if taken_in and not asked:
+        if reused and not any_requested:
             raise DataLossError(
                 f"{operation.topic} was created again, and its new partitions go on in ledgers of the old ones "
-                f"({', '.join(map(str, taken_in))}): delete the topic anew if the new messages may go too"
+                f"({', '.join(map(str, reused))}): delete the topic anew if the new messages may go too"
             )
 
-    def _stragglers(self, operation: Operation) -> Iterator[TopicName]:
+    def _remaining_topics(self, operation: Operation) -> Iterator[TopicName]:
         for topic in operation.topics:
             if self._marked_node(operation, managed_ledger_path(topic.managed_ledger_name)) is not None:
                 yield topic
 
-    def _is_taken_in(self, operation: Operation, partition: TopicName) -> bool:
+    def _is_reused(self, operation: Operation, partition: TopicName) -> bool:
         """Whether a partitioned topic that was created again counts the partition among its own."""
         path = partitioned_topic_path(operation.topic)
         node = self._store.read(path)

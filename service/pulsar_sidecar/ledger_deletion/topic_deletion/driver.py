@@ -44,7 +44,7 @@ _FIRST_BACKOFF_MS = 1_000
 _LONGEST_BACKOFF_MS = 60_000
 _MOST_DOUBLINGS = 6
 _HEAD_START_MS = 10_000
-"""For so long a new operation is left to the sidecar that began it."""
+"""For this long a new operation is left to the sidecar that began it."""
 _END_TRIES = 3
 
 
@@ -85,7 +85,7 @@ class TopicDeleter:
         """
         partitions = self._partitions(topic) if partitioned else None
         now_ms = self._store.now_ms()
-        unborn = Operation(
+        planned = Operation(
             operation_id=operation_id,
             topic_name=str(topic),
             partitions=partitions,
@@ -100,19 +100,19 @@ class TopicDeleter:
             not_before_ms=now_ms + _HEAD_START_MS,
             source_data_loss_confirmed=source_data_loss_confirmed,
         )
-        objection = self._objection(unborn)
-        operation = replace(unborn, last_reason=objection, incarnations=self._recorder.incarnations(unborn.node_paths))
+        reason = self._reason_to_wait(planned)
+        operation = replace(planned, last_reason=reason, incarnations=self._recorder.incarnations(planned.node_paths))
         with self._steps.taking(Step.OPERATION_CREATED):
             node = self._store.create(operation_path(operation_id), encode_operation(operation))
-        if self._hold(node) is None:
+        if self._take_over(node) is None:
             raise TemporaryError(f"another sidecar goes on with the topic deletion {operation_id} already")
         self._driving.add(operation_id)
         return HeldOperation(operation, node.version)
 
-    def _objection(self, unborn: Operation) -> str | None:
+    def _reason_to_wait(self, planned: Operation) -> str | None:
         """Why brokers cannot be asked now. The promise is made all the same: each attempt looks again and waits."""
         try:
-            self._shadows.check(unborn)
+            self._shadows.check(planned)
         except UndecodableError:
             raise
         except (TemporaryError, OutcomeUnknownError) as error:
@@ -134,31 +134,31 @@ class TopicDeleter:
 
     def _attempt(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
         try:
-            if self._over(held.operation):
+            if self._ended_already(held.operation):
                 return self._done(held)
             held = self._with_new_partitions(held)
             # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
             self._shadows.refuse_shadow(held.operation)
-            held = self._counted(self._recorder.record(held))
+            held = self._count_attempt(self._recorder.record(held))
             self._shadows.check(held.operation)
             # After the look for shadows, which may take long: until then an earlier request may have done its work.
-            if self._vanished(held.operation):
+            if self._all_nodes_gone(held.operation):
                 return self._done(held)
             with self._steps.taking(Step.BROKER_ASKED):
-                self._broker.ask(held.operation)
-            left = self._left(held.operation)
+                self._broker.delete(held.operation)
+            remaining = self._remaining_nodes(held.operation)
         except OperationEndedError:
             return self._ended_elsewhere(held)
         except DataLossError:
             self.end(held.operation)
             raise
         except (TemporaryError, OutcomeUnknownError, ConflictError) as error:
-            return self._left_running(held, str(error)), OperationState.RUNNING
+            return self._postpone(held, str(error)), OperationState.RUNNING
         except PermanentError:
             self.end(held.operation)
             raise
-        if left:
-            return self._left_running(held, f"{left[0]} is still there"), OperationState.RUNNING
+        if remaining:
+            return self._postpone(held, f"{remaining[0]} is still there"), OperationState.RUNNING
         return self._done(held)
 
     def _done(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
@@ -167,7 +167,7 @@ class TopicDeleter:
 
     def _ended_elsewhere(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
         self._driving.discard(held.operation.operation_id)
-        if self._left(held.operation):
+        if self._remaining_nodes(held.operation):
             raise ConflictError("another sidecar took this topic deletion over, and its broker refused it")
         return held, OperationState.DONE
 
@@ -178,7 +178,7 @@ class TopicDeleter:
             TemporaryError: the node could not be removed, so the operation goes on.
         """
         for _ in range(_END_TRIES):
-            self._let_go(operation.operation_id)
+            self._delete_driver_node(operation.operation_id)
             with self._steps.taking(Step.OPERATION_ENDED):
                 result = self._store.delete(operation_path(operation.operation_id))
             if result in (DeletionResult.DELETED, DeletionResult.GONE):
@@ -189,9 +189,9 @@ class TopicDeleter:
     def release(self, operation: Operation) -> None:
         """Let any sidecar go on with it."""
         self._driving.discard(operation.operation_id)
-        self._let_go(operation.operation_id)
+        self._delete_driver_node(operation.operation_id)
 
-    def _let_go(self, operation_id: OperationId) -> None:
+    def _delete_driver_node(self, operation_id: OperationId) -> None:
         with self._steps.taking(Step.OPERATION_RELEASED):
             self._store.delete(driver_path(operation_id))
 
@@ -226,7 +226,7 @@ class TopicDeleter:
                 self._store.delete(operation_path(operation_id), node.version)
             return None
         operation = _decoded(node.data)
-        current = self._hold(node) if operation is not None and operation.not_before_ms <= now_ms else None
+        current = self._take_over(node) if operation is not None and operation.not_before_ms <= now_ms else None
         if current is None:
             return None
         held = HeldOperation(decode_operation(current.data), current.version)
@@ -237,18 +237,18 @@ class TopicDeleter:
         self._driving.add(operation_id)
         return held
 
-    def _hold(self, node: Node) -> Node | None:
+    def _take_over(self, node: Node) -> Node | None:
         """Become its driver; its node as it is then, or None where somebody else drives it or has ended it."""
         operation_id = OperationId(node.path.rpartition("/")[2])
-        if not self._is_free(operation_id):
+        if not self._became_driver(operation_id):
             return None
         current = self._store.read(node.path)
         if current is None or current.created_order != node.created_order:
-            self._withdraw_leftover(operation_id)
+            self._remove_recreated_nodes(operation_id)
             return None
         return current
 
-    def _is_free(self, operation_id: OperationId) -> bool:
+    def _became_driver(self, operation_id: OperationId) -> bool:
         """Whether nobody drove it; then this sidecar does."""
         path = driver_path(operation_id)
         driver = self._store.read(path)
@@ -256,7 +256,7 @@ class TopicDeleter:
             if driver.data != self._sidecar.encode() or operation_id in self._driving:
                 return False
             # This sidecar's own, but nobody drives: an answer was lost, or an earlier process of that name died.
-            self._let_go(operation_id)
+            self._delete_driver_node(operation_id)
         try:
             with self._steps.taking(Step.OPERATION_HELD):
                 self._store.create(path, self._sidecar.encode(), ephemeral=True)
@@ -264,27 +264,27 @@ class TopicDeleter:
             return False
         return True
 
-    def _withdraw_leftover(self, operation_id: OperationId) -> None:
+    def _remove_recreated_nodes(self, operation_id: OperationId) -> None:
         # Creating the driver's node re-created a parent that had just ended.
-        self._let_go(operation_id)
+        self._delete_driver_node(operation_id)
         with self._steps.taking(Step.OPERATION_ENDED):
             self._store.delete(operation_path(operation_id))
 
     # --- asking the broker ------------------------------------------------------------------------------------------
 
-    def _counted(self, held: HeldOperation) -> HeldOperation:
+    def _count_attempt(self, held: HeldOperation) -> HeldOperation:
         operation = replace(held.operation, attempts=held.operation.attempts + 1)
         with self._steps.taking(Step.ATTEMPT_COUNTED):
             return write_operation(self._store, operation, held.version)
 
-    def _over(self, operation: Operation) -> bool:
+    def _ended_already(self, operation: Operation) -> bool:
         # Asking again could hit a topic that was created again under the same name.
-        return self._vanished(operation) or (not operation.incarnations and operation.attempts > 0)
+        return self._all_nodes_gone(operation) or (not operation.incarnations and operation.attempts > 0)
 
-    def _vanished(self, operation: Operation) -> bool:
-        return bool(operation.incarnations) and not self._left(operation)
+    def _all_nodes_gone(self, operation: Operation) -> bool:
+        return bool(operation.incarnations) and not self._remaining_nodes(operation)
 
-    def _left(self, operation: Operation) -> list[str]:
+    def _remaining_nodes(self, operation: Operation) -> list[str]:
         now = self._recorder.incarnations(operation.node_paths)
         return [path for path, order in operation.incarnations.items() if now.get(path) == order]
 
@@ -307,7 +307,7 @@ class TopicDeleter:
             return held
         return HeldOperation(replace(grown, incarnations={**operation.incarnations, **incarnations}), held.version)
 
-    def _left_running(self, held: HeldOperation, reason: str) -> HeldOperation:
+    def _postpone(self, held: HeldOperation, reason: str) -> HeldOperation:
         """Note why it goes on and when, as well as that can be done; whoever holds the newest version decides."""
         path = operation_path(held.operation.operation_id)
         try:

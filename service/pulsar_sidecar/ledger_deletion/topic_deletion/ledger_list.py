@@ -28,7 +28,7 @@ class TopicReferences:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerBirth:
+class LedgerDetails:
     """What a ledger's own node says of it.
 
     Attributes:
@@ -64,13 +64,13 @@ def schema_records(topic: TopicName, ledger_ids: Iterable[LedgerId]) -> list[Pen
 
 
 def marked_record(
-    record: PendingDeleteLedgerInfo, births: Mapping[LedgerId, LedgerBirth], mark: Mark
+    record: PendingDeleteLedgerInfo, details: Mapping[LedgerId, LedgerDetails], mark: Mark
 ) -> PendingDeleteLedgerInfo:
-    """The record with the first phase's mark, and with its ledger's birth where BookKeeper has that ledger."""
-    birth = births.get(record.ledger_id)
-    if birth is None or record.ledger_type is LedgerType.OFFLOAD_LEDGER:
+    """The record with the first phase's mark, and with the creation time and length of a ledger that BookKeeper has."""
+    ledger = details.get(record.ledger_id)
+    if ledger is None or record.ledger_type is LedgerType.OFFLOAD_LEDGER:
         return record.marked(mark)
-    return record.marked(replace(mark, created_ms=birth.created_ms, length_bytes=birth.length_bytes))
+    return record.marked(replace(mark, created_ms=ledger.created_ms, length_bytes=ledger.length_bytes))
 
 
 def record_key(record: PendingDeleteLedgerInfo) -> str:

@@ -21,7 +21,7 @@ from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo,
 from pulsar_sidecar.ledger_deletion.signature import signed, signing_key
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.ledger_list import (
-    LedgerBirth,
+    LedgerDetails,
     TopicReferences,
     marked_record,
     record_key,
@@ -164,13 +164,13 @@ class Recorder:
         ]
         records = [record for found in references for record in records_of(found)]
         records += schema_records(operation.topic, self._schema_ledgers(operation.topic))
-        births = self._births({record.ledger_id for record in records})
+        details = self._ledger_details({record.ledger_id for record in records})
         for found in references:
-            refuse_former_shadow(found, births)
+            refuse_former_shadow(found, details)
         if not records:
             return []
         key = signing_key(self._store, self._steps)
-        return [signed(marked_record(record, births, mark), key) for record in records]
+        return [signed(marked_record(record, details, mark), key) for record in records]
 
     def _topic_references(self, topic: TopicName, incarnations: Mapping[str, int]) -> TopicReferences | None:
         path = managed_ledger_path(topic.managed_ledger_name)
@@ -216,10 +216,12 @@ class Recorder:
         node = self._store.read(schema_path(topic.schema_id))
         return schema_references(node.data) if node else frozenset()
 
-    def _births(self, ledger_ids: set[LedgerId]) -> dict[LedgerId, LedgerBirth]:
+    def _ledger_details(self, ledger_ids: set[LedgerId]) -> dict[LedgerId, LedgerDetails]:
         ordered = sorted(ledger_ids)
         nodes = self._store.read_many([ledger_path(ledger_id, self._root) for ledger_id in ordered])
-        return {ledger_id: _birth(node) for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None}
+        return {
+            ledger_id: _details_of(node) for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None
+        }
 
     def _instance_id(self) -> str:
         return instance_id_of(self._store.read(instance_id_path(self._root)), self._root)
@@ -239,11 +241,11 @@ class Recorder:
             raise TemporaryError(f"{missing} of {len(numbered)} records have no receipt from __ledger_deletion")
 
 
-def _birth(node: Node) -> LedgerBirth:
+def _details_of(node: Node) -> LedgerDetails:
     try:
         metadata = decode_ledger_metadata(node.data)
     except UndecodableError:
-        return LedgerBirth(node.created_ms, length_bytes=0)
+        return LedgerDetails(node.created_ms, length_bytes=0)
     claim = read_claim(metadata.custom_metadata)
     entries_of = claim.managed_ledger if isinstance(claim, DataClaim) else None
-    return LedgerBirth(node.created_ms, metadata.length_bytes, entries_of)
+    return LedgerDetails(node.created_ms, metadata.length_bytes, entries_of)

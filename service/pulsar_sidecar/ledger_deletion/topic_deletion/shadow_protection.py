@@ -13,7 +13,7 @@ Replicators leave no trace to look for, since 4.0.8 replicates to shadows by a c
 from collections.abc import Iterator, Mapping, Sequence
 
 from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
-from pulsar_sidecar.ledger_deletion.topic_deletion.ledger_list import LedgerBirth, TopicReferences
+from pulsar_sidecar.ledger_deletion.topic_deletion.ledger_list import LedgerDetails, TopicReferences
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import Operation
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE, Shadow, shadow_at
@@ -89,13 +89,13 @@ def shadow_refusal(topic: TopicName, source: str) -> DataLossError:
     )
 
 
-def refuse_former_shadow(references: TopicReferences, births: Mapping[LedgerId, LedgerBirth]) -> None:
+def refuse_former_shadow(references: TopicReferences, details: Mapping[LedgerId, LedgerDetails]) -> None:
     """Raise `DataLossError` if the topic lists a ledger whose own metadata says that it holds another's entries.
 
     So a shadow looks that lost its property. A ledger that is gone or cannot be read proves nothing.
     """
     own = references.topic.managed_ledger_name
-    listed = {each: births[each].entries_of for each in sorted(references.managed_ledger.ledgers) if each in births}
+    listed = {each: details[each].entries_of for each in sorted(references.managed_ledger.ledgers) if each in details}
     foreign = {ledger_id: owner for ledger_id, owner in listed.items() if owner is not None and owner != own}
     if not foreign:
         return
