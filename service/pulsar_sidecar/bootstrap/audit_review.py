@@ -17,7 +17,7 @@ from pulsar_sidecar.adapters.parquet.manifest_files import open_tables
 from pulsar_sidecar.adapters.parquet.reading import node_batches, read_table
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.credentials import TlsOptions, parse_credentials
-from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, open_condemned_publisher
+from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, open_plan_publisher
 from pulsar_sidecar.audit.apply.applying import Application, Tell, demand_approval, demand_target, verified_plan
 from pulsar_sidecar.audit.apply.progress import HeldProgress, begin
 from pulsar_sidecar.audit.apply.pruning import reasons_to_keep
@@ -242,7 +242,7 @@ def _publisher(request: ApplyRequest, url: str, plan: Plan, held: HeldProgress, 
     )
     credentials = parse_credentials(request.auth_plugin, request.auth_params)
     with closing(open_client(url, credentials, tls)) as client:
-        publisher = open_condemned_publisher(client, plan.sha256, clock, held.since_ms(), first_use=held.first_use)
+        publisher = open_plan_publisher(client, plan.sha256, clock, held.since_ms(), first_use=held.first_use)
         with closing(publisher):
             yield publisher
 

@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.client.clients import RepeatedLines, open_client
+from pulsar_sidecar.adapters.pulsar.client.clients import RepetitionFilter, open_client
 from pulsar_sidecar.model.errors import InvalidInputError
 
 
@@ -14,13 +14,13 @@ def record(line: str, created: float) -> logging.LogRecord:
 
 
 def test_a_line_is_repeated_once_in_a_while() -> None:
-    lines = RepeatedLines()
+    lines = RepetitionFilter()
     shown = [lines.filter(record("down", 1000 + second)) for second in range(61)]
     assert [second for second, through in enumerate(shown) if through] == [0, 30, 60]
 
 
 def test_other_lines_come_through_and_memory_is_bounded() -> None:
-    lines = RepeatedLines()
+    lines = RepetitionFilter()
     assert all(lines.filter(record(f"line {number}", 1000)) for number in range(5000))
 
 

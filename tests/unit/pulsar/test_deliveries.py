@@ -66,7 +66,7 @@ def test_finished_messages_are_known_by_entry_and_place() -> None:
 def test_receipts_come_from_other_threads_and_late_ones_change_no_answer_given() -> None:
     receipts = Receipts(3)
     callbacks = [receipts.expect(index) for index in range(2)]
-    receipts.settle(2, PublishResult.NOT_STORED)
+    receipts.set_result(2, PublishResult.NOT_STORED)
     assert not receipts.wait(0)
     thread = threading.Thread(target=callbacks[0], args=(pulsar.Result.Ok, message_id(1, 1)))
     thread.start()

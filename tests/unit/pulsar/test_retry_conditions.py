@@ -43,8 +43,8 @@ class Policies:
         found = self.over if "applied=true" in parts.query and self.over is not None else self.kept.get(parts.path)
         return Answer(204) if found is None else Answer(200, json.dumps(found).encode())
 
-    def put_right(self) -> list[str]:
-        self.conditions.put_right(self.admin, ConfirmedSteps(FakeClock(), "for this test"), RETRY)
+    def apply(self) -> list[str]:
+        self.conditions.apply(self.admin, ConfirmedSteps(FakeClock(), "for this test"), RETRY)
         return self.conditions.warnings
 
 
@@ -55,8 +55,8 @@ def policies() -> Iterator[Policies]:
 
 
 def test_any_delay_is_allowed_on_the_retry_topic_once(policies: Policies) -> None:
-    assert policies.put_right() == []
-    assert policies.put_right() == []
+    assert policies.apply() == []
+    assert policies.apply() == []
     assert policies.changed == [DELAYS], "and nothing of the namespace is touched where subscriptions do not expire"
     assert policies.kept[DELAYS] == {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}
     assert policies.conditions.most_delay_ms is None
@@ -73,7 +73,7 @@ def test_what_holds_although_it_was_set_otherwise_is_told(
     policies: Policies, holds: dict[str, object], most_delay_ms: int, told: str
 ) -> None:
     policies.refused, policies.over = {DELAYS}, holds
-    refused, warning = policies.put_right()
+    refused, warning = policies.apply()
     assert "not yours" in refused
     assert told in warning
     assert policies.conditions.most_delay_ms == most_delay_ms
@@ -81,14 +81,14 @@ def test_what_holds_although_it_was_set_otherwise_is_told(
 
 def test_subscriptions_of_the_namespace_never_expire_where_nobody_said_when(policies: Policies) -> None:
     policies.kept[RUNTIME] = {"subscriptionExpirationTimeMinutes": "30"}
-    assert policies.put_right() == []
+    assert policies.apply() == []
     assert policies.kept[EXPIRATION] == 0
     assert policies.changed == [DELAYS, EXPIRATION]
 
 
 def test_an_expiry_that_somebody_set_is_left_and_told(policies: Policies) -> None:
     policies.kept[EXPIRATION] = 30
-    (warning,) = policies.put_right()
+    (warning,) = policies.apply()
     assert "expire after 30 minutes" in warning
     assert "set-subscription-expiration-time pulsar/system --time 0" in warning
     assert policies.changed == [DELAYS]
@@ -97,6 +97,6 @@ def test_an_expiry_that_somebody_set_is_left_and_told(policies: Policies) -> Non
 def test_an_expiry_that_may_not_be_changed_is_told(policies: Policies) -> None:
     policies.kept[RUNTIME] = {"subscriptionExpirationTimeMinutes": "30"}
     policies.refused = {EXPIRATION}
-    (warning,) = policies.put_right()
+    (warning,) = policies.apply()
     assert warning.startswith("expiry of subscriptions")
     assert "not yours" in warning

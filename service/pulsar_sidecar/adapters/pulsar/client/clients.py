@@ -24,8 +24,8 @@ _REPEAT_SECONDS = 30.0
 _REMEMBERED_LINES = 1000
 
 
-class RepeatedLines(logging.Filter):
-    """Lets a line through once in a while: the client repeats itself many times a second while a broker is down."""
+class RepetitionFilter(logging.Filter):
+    """Logs a repeated line once in 30 seconds: the client repeats itself many times a second while a broker is down."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class RepeatedLines(logging.Filter):
         return True
 
 
-_REPEATED = RepeatedLines()
+_REPEATED = RepetitionFilter()
 
 
 def open_client(

@@ -138,7 +138,7 @@ class TopicPublisher:
                 waiting[number] = []
         receipts.wait(self._settings.deadline_seconds)
         for number, window in windows.items():
-            if not self._partitions[number].settle(window, messages, receipts, explicit=explicit):
+            if not self._partitions[number].check_results(window, messages, receipts, explicit=explicit):
                 _refuse(receipts, [waiting[number]])
                 waiting[number] = []
         for number in [number for number, rest in waiting.items() if not rest]:
@@ -226,7 +226,7 @@ class _PartitionProducer:
             self._send_one(index, messages[index], receipts)
         return True
 
-    def settle(
+    def check_results(
         self, window: Sequence[int], messages: Sequence[OutgoingMessage], receipts: Receipts, *, explicit: bool
     ) -> bool:
         """Look at a window's results; False when the messages behind it must stay."""
@@ -242,14 +242,14 @@ class _PartitionProducer:
         sequence_id = message.sequence_id
         if sequence_id is not None and self._stored_ids is not None:
             if sequence_id in self._stored_ids:
-                receipts.settle(index, PublishResult.ALREADY_STORED)
+                receipts.set_result(index, PublishResult.ALREADY_STORED)
                 return
             if self._missing_id is not None and sequence_id > self._missing_id:
-                receipts.settle(index, PublishResult.NOT_STORED)
+                receipts.set_result(index, PublishResult.NOT_STORED)
                 return
         producer = self._producer
         if producer is None:
-            receipts.settle(index, PublishResult.NOT_STORED)
+            receipts.set_result(index, PublishResult.NOT_STORED)
             return
         with translated(f"sending to {self._uri}"):
             producer._producer.send_async(self._built(message), receipts.expect(index))
@@ -313,7 +313,7 @@ def has_explicit_ids(messages: Sequence[OutgoingMessage]) -> bool:
 def _refuse(receipts: Receipts, groups: Iterable[Sequence[int]]) -> None:
     for indexes in groups:
         for index in indexes:
-            receipts.settle(index, PublishResult.NOT_STORED)
+            receipts.set_result(index, PublishResult.NOT_STORED)
 
 
 def _stored_sequence_ids(client: pulsar.Client, topic: str, producer_name: str, since_ms: int) -> set[int]:

@@ -34,7 +34,7 @@ class Receipts:
 
         return receipt
 
-    def settle(self, index: int, result: PublishResult) -> None:
+    def set_result(self, index: int, result: PublishResult) -> None:
         """Give the result of a message that is not sent."""
         with self._arrived:
             self._results[index] = result

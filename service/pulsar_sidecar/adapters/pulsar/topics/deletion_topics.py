@@ -1,6 +1,6 @@
 """The four topics of the service on a real cluster.
 
-Invariant: nothing here decides anything about a record; it moves records, and says truthfully what it could move.
+Invariant: nothing here decides anything about a record; it moves records, and reports exactly which it moved.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,17 +49,7 @@ class PulsarDeletionTopics:
         publisher: PublisherSettings | None = None,
         brokers_clock: Clock | None = None,
     ) -> None:
-        """The client's topics.
-
-        Args:
-            client: the caller's.
-            rest: the brokers' admin REST API.
-            clock: this machine's, to measure how long something takes.
-            topics: how the topics are made.
-            consumer: how they are consumed.
-            publisher: how is sent to them.
-            brokers_clock: tells the brokers' time, for what they are to deliver later; this machine's clock by default.
-        """
+        """``clock`` is this machine's, ``brokers_clock`` the brokers', for what they are to deliver later."""
         self._client = client
         self._clock = clock
         self._brokers_clock = brokers_clock or clock

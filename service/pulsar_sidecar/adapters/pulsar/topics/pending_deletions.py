@@ -1,6 +1,6 @@
-"""Sends condemned ledgers to the deletion service's topic, each row exactly once.
+"""Sends the ledgers of an audit's plan to the deletion service's topic, each row exactly once.
 
-The service's own calls are not used: each of them would open the producer anew and read back what it has stored. Here
+The service's own calls are not used: each of them would open the producer again and read back what it has stored. Here
 one producer lives as long as the plan is sent.
 """
 
@@ -40,7 +40,7 @@ def producer_name(plan_sha256: str) -> str:
     return f"audit-plan-{plan_sha256}"
 
 
-def open_condemned_publisher(
+def open_plan_publisher(
     client: pulsar.Client, plan_sha256: str, clock: Clock, since_ms: int, *, first_use: bool
 ) -> TopicPublisher:
     """The plan's producer; what it stored since ``since_ms`` is read back unless this is its first use.
@@ -59,10 +59,10 @@ def open_condemned_publisher(
 
 
 class PendingDeletionSender:
-    """`audit.condemned.CondemnedSender` over a publisher on ``__ledger_deletion``.
+    """`audit.apply.deletable.CondemnedSender` over a publisher on ``__ledger_deletion``.
 
     Ledgers that claim the service's own topics are sent as well. Nobody may have these topics deleted through
-    themselves (`ledger_deletion.sending.refuse_own_topics`): a list that still has to shrink would be waited
+    themselves (`ledger_deletion.send.refuse_own_topics`): a list that still has to shrink would be waited
     for, and the topics' records would go. A condemned ledger is in no list that is to shrink, and it is deleted only if
     the own topic's node, at the version that the deletion names, and the broker that has it loaded do not reference it,
     as with every other topic.

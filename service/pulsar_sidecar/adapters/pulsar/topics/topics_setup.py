@@ -9,7 +9,8 @@ Invariant: every step can be repeated and raced; a step that was not confirmed i
 fails: the sidecar warns of what brokers do not let it set, and works without it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -78,7 +79,7 @@ class TopicsSetup:
         self._subscribe(self._topic(DeletionTopic.DEAD_LETTER), DEAD_LETTERS_SUBSCRIPTION)
         for kind in DeletionTopic:
             self._set_policies(kind)
-        self.conditions.put_right(self._admin, self._steps, self._topic(DeletionTopic.RETRY))
+        self.conditions.apply(self._admin, self._steps, self._topic(DeletionTopic.RETRY))
 
     def _partitions(self, topic: TopicName) -> int:
         self._admin.create(topic, self._settings.parallelism)
@@ -118,7 +119,7 @@ class TopicsSetup:
 
 @dataclass(slots=True)
 class RetryConditions:
-    """What the brokers do to retries and to subscriptions, put right for our own topics as far as they let us.
+    """What the brokers do to retries and to subscriptions, set right for our own topics as far as they let us.
 
     Retries wait on the retry topic by delayed delivery, which brokers may have switched off or limited to short delays;
     a policy of that topic outranks both. And subscriptions may expire, with everything that waits in them while no
@@ -126,22 +127,26 @@ class RetryConditions:
 
     Attributes:
         most_delay_ms: brokers refuse messages with a longer delay; None for any delay, 0 where nothing is delayed.
-        warnings: what could not be put right, and which setting does it.
+        warnings: what could not be set, and which setting does it.
     """
 
     most_delay_ms: int | None = None
     warnings: list[str] = field(default_factory=list)
 
-    def put_right(self, admin: BrokerTopicAdmin, steps: ConfirmedSteps, retry: TopicName) -> None:
+    def apply(self, admin: BrokerTopicAdmin, steps: ConfirmedSteps, retry: TopicName) -> None:
         """Set what can be set, and look at what holds then."""
         self.warnings = []
-        self._try(lambda: steps.run(lambda: _allow_delays(admin, retry)), "delays of retries")
-        self._try(lambda: self._look_at_delays(admin, retry), "delays of retries")
-        self._try(lambda: self._keep_subscriptions(admin, retry), "expiry of subscriptions")
+        with self._warning_of("delays of retries"):
+            steps.run(lambda: _allow_delays(admin, retry))
+        with self._warning_of("delays of retries"):
+            self._look_at_delays(admin, retry)
+        with self._warning_of("expiry of subscriptions"):
+            self._keep_subscriptions(admin, retry)
 
-    def _try(self, step: Callable[[], None], what: str) -> None:
+    @contextmanager
+    def _warning_of(self, what: str) -> Iterator[None]:
         try:
-            step()
+            yield
         except SidecarError as error:
             self.warnings.append(f"{what}: {error}")
 
