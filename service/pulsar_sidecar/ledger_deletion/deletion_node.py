@@ -5,6 +5,7 @@ ASCII. A node that this version cannot read exactly is left alone.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
 from pulsar_sidecar.model.ids import OperationId
+from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 
@@ -57,6 +59,23 @@ def node_paths(topic: TopicName, partitions: int | None) -> tuple[str, ...]:
     """The nodes that make up a topic: its managed ledgers and, if it has partitions, their number."""
     ledgers = tuple(managed_ledger_path(each.managed_ledger_name) for each in topics_with_ledgers(topic, partitions))
     return ledgers if partitions is None else (*ledgers, partitioned_topic_path(topic))
+
+
+def incarnations(store: MetadataStore, paths: Sequence[str]) -> dict[str, int]:
+    """Creation order of every node that exists, by path: a node deleted and created again has another."""
+    return {node.path: node.created_order for node in store.read_many(paths) if node is not None}
+
+
+def marked_node(store: MetadataStore, marked: Mapping[str, int], path: str) -> Node | None:
+    """The node, if it is of the incarnation that was marked."""
+    node = store.read(path)
+    return node if node is not None and node.created_order == marked.get(path) else None
+
+
+def remaining_nodes(store: MetadataStore, marked: Mapping[str, int]) -> list[str]:
+    """The paths of those marked nodes that are still there."""
+    now = incarnations(store, tuple(marked))
+    return [path for path, created_order in marked.items() if now.get(path) == created_order]
 
 
 def encode_node(deletion: DeletionNode) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import assert_never
 
-from pulsar_sidecar.ledger_deletion.deletion_node import decode_node, encode_node
+from pulsar_sidecar.ledger_deletion.deletion_node import decode_node, encode_node, marked_node, remaining_nodes
 from pulsar_sidecar.ledger_deletion.ports import LiveOwners, ShadowAdmin
 from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, ShadowDeletionStatus
 from pulsar_sidecar.ledger_deletion.shadow_deletion.operation import (
@@ -294,15 +294,11 @@ class ShadowDeleter:
             return node
         partitioned = partitioned_topic_path(deletion.topic)
         # A partition that was created since belongs to the same topic as long as the partitioned topic's node stays.
-        is_own = path != partitioned and self._own_node_exists(deletion, partitioned)
+        is_own = path != partitioned and marked_node(self._store, deletion.incarnations, partitioned) is not None
         return node if is_own else None
 
-    def _own_node_exists(self, deletion: ShadowDeletion, path: str) -> bool:
-        node = self._store.read(path)
-        return node is not None and deletion.incarnations.get(path) == node.created_order
-
     def _all_nodes_gone(self, deletion: ShadowDeletion) -> bool:
-        return not any(self._own_node_exists(deletion, path) for path in deletion.incarnations)
+        return not remaining_nodes(self._store, deletion.incarnations)
 
     def _with_new_partitions(self, deletion: ShadowDeletion) -> ShadowDeletion:
         """With the partitions that were added since it was begun."""

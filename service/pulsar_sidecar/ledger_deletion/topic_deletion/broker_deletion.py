@@ -8,12 +8,13 @@ right before, and never one that the new topic uses.
 
 from collections.abc import Iterator
 
+from pulsar_sidecar.ledger_deletion.deletion_node import marked_node
 from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import Operation
 from pulsar_sidecar.ledger_ownership.partitions import partition_count
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.model.errors import DataLossError, NotFoundError
-from pulsar_sidecar.model.metadata import MetadataStore, Node
+from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 
 
@@ -31,7 +32,7 @@ class BrokerDeletion:
             NotFoundError: nothing was marked, and a broker knows no such topic.
             DataLossError: a new topic of the same name uses every partition that is left.
         """
-        if operation.partitioned and self._marked_node(operation, partitioned_topic_path(operation.topic)) is None:
+        if operation.partitioned and not self._is_marked(operation, partitioned_topic_path(operation.topic)):
             self._delete_remaining_partitions(operation)
             return
         if not operation.partitioned and operation.incarnations and not any(self._remaining_topics(operation)):
@@ -64,7 +65,7 @@ class BrokerDeletion:
 
     def _remaining_topics(self, operation: Operation) -> Iterator[TopicName]:
         for topic in operation.topics:
-            if self._marked_node(operation, managed_ledger_path(topic.managed_ledger_name)) is not None:
+            if self._is_marked(operation, managed_ledger_path(topic.managed_ledger_name)):
                 yield topic
 
     def _is_reused(self, operation: Operation, partition: TopicName) -> bool:
@@ -75,6 +76,5 @@ class BrokerDeletion:
             return False
         return (partition.partition_index or 0) < partition_count(node.data)
 
-    def _marked_node(self, operation: Operation, path: str) -> Node | None:
-        node = self._store.read(path)
-        return node if node is not None and node.created_order == operation.incarnations.get(path) else None
+    def _is_marked(self, operation: Operation, path: str) -> bool:
+        return marked_node(self._store, operation.incarnations, path) is not None

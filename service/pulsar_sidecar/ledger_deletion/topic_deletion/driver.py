@@ -7,6 +7,7 @@ broker refused.
 
 from msgspec.structs import replace
 
+from pulsar_sidecar.ledger_deletion.deletion_node import incarnations, marked_node, remaining_nodes
 from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
 from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
@@ -101,7 +102,7 @@ class TopicDeleter:
             source_data_loss_confirmed=source_data_loss_confirmed,
         )
         reason = self._reason_to_wait(planned)
-        operation = replace(planned, last_reason=reason, incarnations=self._recorder.incarnations(planned.node_paths))
+        operation = replace(planned, last_reason=reason, incarnations=incarnations(self._store, planned.node_paths))
         with self._steps.taking(Step.OPERATION_CREATED):
             node = self._store.create(operation_path(operation_id), encode_operation(operation))
         if self._take_over(node) is None:
@@ -146,7 +147,7 @@ class TopicDeleter:
                 return self._done(held)
             with self._steps.taking(Step.BROKER_ASKED):
                 self._broker.delete(held.operation)
-            remaining = self._remaining_nodes(held.operation)
+            remaining = remaining_nodes(self._store, held.operation.incarnations)
         except OperationEndedError:
             return self._ended_elsewhere(held)
         except DataLossError:
@@ -167,7 +168,7 @@ class TopicDeleter:
 
     def _ended_elsewhere(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
         self._driving.discard(held.operation.operation_id)
-        if self._remaining_nodes(held.operation):
+        if remaining_nodes(self._store, held.operation.incarnations):
             raise ConflictError("another sidecar took this topic deletion over, and its broker refused it")
         return held, OperationState.DONE
 
@@ -282,11 +283,7 @@ class TopicDeleter:
         return self._all_nodes_gone(operation) or (not operation.incarnations and operation.attempts > 0)
 
     def _all_nodes_gone(self, operation: Operation) -> bool:
-        return bool(operation.incarnations) and not self._remaining_nodes(operation)
-
-    def _remaining_nodes(self, operation: Operation) -> list[str]:
-        now = self._recorder.incarnations(operation.node_paths)
-        return [path for path, order in operation.incarnations.items() if now.get(path) == order]
+        return bool(operation.incarnations) and not remaining_nodes(self._store, operation.incarnations)
 
     def _with_new_partitions(self, held: HeldOperation) -> HeldOperation:
         """Mark partitions that came into being since: they belong to the same partitioned topic while its node stays.
@@ -295,17 +292,14 @@ class TopicDeleter:
         """
         operation = held.operation
         path = partitioned_topic_path(operation.topic)
-        node = self._store.read(path) if operation.partitioned else None
-        if node is None or node.created_order != operation.incarnations.get(path):
+        node = marked_node(self._store, operation.incarnations, path) if operation.partitioned else None
+        if node is None:
             return held
         grown = replace(operation, partitions=max(operation.partitions or 0, partition_count(node.data)))
-        incarnations = self._recorder.incarnations(grown.node_paths)
-        if incarnations.get(path) != node.created_order:
+        found = incarnations(self._store, grown.node_paths)
+        if found.get(path) != node.created_order or marked_node(self._store, operation.incarnations, path) is None:
             return held
-        after = self._store.read(path)
-        if after is None or after.created_order != node.created_order:
-            return held
-        return HeldOperation(replace(grown, incarnations={**operation.incarnations, **incarnations}), held.version)
+        return HeldOperation(replace(grown, incarnations={**operation.incarnations, **found}), held.version)
 
     def _postpone(self, held: HeldOperation, reason: str) -> HeldOperation:
         """Note why it goes on and when, as well as that can be done; whoever holds the newest version decides."""

@@ -82,10 +82,6 @@ class Recorder:
         self._steps = steps
         self._compacted = CompactedLedgers(store, entries, ledgers_root)
 
-    def incarnations(self, paths: Sequence[str]) -> dict[str, int]:
-        """Creation order of every node that exists, by path."""
-        return {node.path: node.created_order for node in self._store.read_many(paths) if node is not None}
-
     def record(self, held: HeldOperation) -> HeldOperation:
         """Record everything that the operation's topics reference, until a look after loading them finds nothing new.
 

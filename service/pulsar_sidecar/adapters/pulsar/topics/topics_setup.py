@@ -12,6 +12,7 @@ fails: the sidecar warns of what brokers do not let it set, and works without it
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
@@ -72,7 +73,7 @@ class TopicsSetup:
         self._steps.run(lambda: self._admin.ensure_namespace(pending.tenant, pending.namespace_portion))
         partitions = self._steps.run(lambda: self._partitions(pending))
         for kind in (DeletionTopic.RETRY, DeletionTopic.DEAD_LETTER, DeletionTopic.OUTCOME):
-            self._create(self._topic(kind))
+            self._steps.run(partial(self._admin.create, self._topic(kind)))
         for index in range(partitions):
             self._subscribe(pending.partition(index), SUBSCRIPTION)
         self._subscribe(self._topic(DeletionTopic.RETRY), SUBSCRIPTION)
@@ -89,9 +90,6 @@ class TopicsSetup:
         if found < self._settings.parallelism:
             self._admin.add_partitions(topic, self._settings.parallelism)
         return max(found, self._settings.parallelism)
-
-    def _create(self, topic: TopicName) -> None:
-        self._steps.run(lambda: self._admin.create(topic))
 
     def _subscribe(self, topic: TopicName, subscription: str) -> None:
         self._steps.run(lambda: self._admin.create_subscription(topic, subscription))
