@@ -5,8 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.outcomes import RecordOutcome, judged_messages, note_message, settled_messages
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Delete, DeleteOffloaded
+from pulsar_sidecar.ledger_deletion.outcomes import (
+    Decision,
+    RecordOutcome,
+    judged_messages,
+    note_message,
+    settled_messages,
+)
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Delete, DeleteOffloaded, Reason
 from pulsar_sidecar.ledger_deletion.second_phase.facts import Referenced, References, Unreferenced
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import Guard
@@ -47,7 +53,11 @@ def settled(
 ) -> list[Line]:
     about = record(marked_version=None if marked is None else NodeVersion(marked))
     known = facts(about, references=references)
-    return lines(settled_messages(sidecar, AT_MS, [RecordOutcome(decision, reason, "", message_id, about, known)]))
+    return lines(
+        settled_messages(
+            sidecar, AT_MS, [RecordOutcome(Decision(decision), Reason(reason), "", message_id, about, known)]
+        )
+    )
 
 
 DELETED = settled("deleted", "unreferenced")
@@ -118,7 +128,7 @@ def test_a_run_of_retries_counts_once_and_other_runs_twice() -> None:
 def test_what_is_not_about_a_ledger_of_bookkeeper_is_no_trace() -> None:
     about = offload_record()
     offloaded = judged_messages("one", AT_MS, [("1:0:0", facts(about), DeleteOffloaded(CONTEXT, ()))])
-    malformed = settled_messages("one", AT_MS, [RecordOutcome("rejected", "malformed", "", "1:0:0", None)])
+    malformed = settled_messages("one", AT_MS, [RecordOutcome(Decision.REJECTED, Reason.MALFORMED, "", "1:0:0", None)])
     ended = [note_message("one", AT_MS, "topic-deletion", {"operationId": "x"})]
     assert traces(lines([*offloaded, *malformed, *ended])) == {}
 
@@ -129,7 +139,11 @@ def test_an_undelete_is_remembered() -> None:
 
 
 def test_a_long_trace_is_cut() -> None:
-    many = [line for number in range(9) for line in (*judged(f"1:{number}:0"), *settled("retry", "x", f"1:{number}:0"))]
+    many = [
+        line
+        for number in range(9)
+        for line in (*judged(f"1:{number}:0"), *settled("retry", "too-young", f"1:{number}:0"))
+    ]
     assert only_trace(many).cut
     assert len(only_trace(many).events) == 7
 

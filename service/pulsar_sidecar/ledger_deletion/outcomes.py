@@ -15,7 +15,7 @@ from enum import Enum
 import orjson
 
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Delete, DeleteOffloaded, Verdict
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Delete, DeleteOffloaded, Reason, Verdict
 from pulsar_sidecar.ledger_deletion.second_phase.facts import Facts, Referenced, StoredLedger, Unreferenced
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import UndecodableError
@@ -27,15 +27,28 @@ JUDGED = "judged"
 SETTLED = "settled"
 
 
+class Decision(Enum):
+    """What became of a record; the values are what outcomes and metrics carry."""
+
+    DELETED = "deleted"
+    KEPT = "kept"
+    RETRY = "retry"
+    DEAD_LETTER = "dead-letter"
+    """Its tries are used up."""
+    SET_ASIDE = "set-aside"
+    """It went to the dead-letter topic at once."""
+    REJECTED = "rejected"
+    """The message is not a record."""
+    POSTPONED = "postponed"
+    """The broker delivers it again; metrics count it, outcomes do not."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecordOutcome:
-    """How one record ended, or why it goes on: a line of the ``settled`` step.
+    """How one record ended, or why it goes on: a line of the ``settled`` step."""
 
-    ``decision`` is ``deleted``, ``kept``, ``retry``, ``dead-letter``, ``set-aside`` or ``rejected``.
-    """
-
-    decision: str
-    reason: str
+    decision: Decision
+    reason: Reason
     detail: str
     message_id: str
     record: PendingDeleteLedgerInfo | None
@@ -61,9 +74,9 @@ def judged_messages(
     return list(_messages(JUDGED, sidecar, at_ms, entries))
 
 
-def settled_messages(sidecar: str, at_ms: int, settlements: Sequence[RecordOutcome]) -> list[bytes]:
+def settled_messages(sidecar: str, at_ms: int, outcomes: Sequence[RecordOutcome]) -> list[bytes]:
     """The ``settled`` step of a batch: how each record ended."""
-    return list(_messages(SETTLED, sidecar, at_ms, (_settled_entry(settlement) for settlement in settlements)))
+    return list(_messages(SETTLED, sidecar, at_ms, (_settled_entry(outcome) for outcome in outcomes)))
 
 
 def note_message(sidecar: str, at_ms: int, kind: str, document: dict[str, object]) -> bytes:
@@ -116,19 +129,19 @@ def _judged_entry(message_id: str, facts: Facts, verdict: Verdict) -> dict[str, 
     return entry
 
 
-def _settled_entry(settlement: RecordOutcome) -> dict[str, object]:
+def _settled_entry(outcome: RecordOutcome) -> dict[str, object]:
     entry: dict[str, object] = {
-        **(_identity(settlement.record) if settlement.record else {}),
-        "messageId": settlement.message_id,
-        "decision": settlement.decision,
-        "reason": settlement.reason,
-        "detail": settlement.detail[:500],
+        **(_identity(outcome.record) if outcome.record else {}),
+        "messageId": outcome.message_id,
+        "decision": outcome.decision,
+        "reason": outcome.reason,
+        "detail": outcome.detail[:500],
     }
-    if settlement.facts is not None:
-        entry["reads"] = _reads(settlement.facts)
-    if settlement.record is not None and settlement.record.mark.marked_version is not None:
-        entry["markedVersion"] = settlement.record.mark.marked_version
-    if not settlement.conditional:
+    if outcome.facts is not None:
+        entry["reads"] = _reads(outcome.facts)
+    if outcome.record is not None and outcome.record.mark.marked_version is not None:
+        entry["markedVersion"] = outcome.record.mark.marked_version
+    if not outcome.conditional:
         entry["conditional"] = False
     return entry
 

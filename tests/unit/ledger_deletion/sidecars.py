@@ -177,9 +177,8 @@ class Sidecar:
             self._processor = PendingDeletionProcessor(
                 sidecar=self.name,
                 clock=self.world.clock,
-                deleter=LedgerDeleter(self.store, self.direct, self.warnings.append),
+                deleter=LedgerDeleter(self.store, self.direct, self.offloaded, self.steps, self.warnings.append),
                 gatherer=self.gatherer,
-                offloaded=self.offloaded,
                 publishers=Publishers(
                     retry=self._publisher(DeletionTopic.RETRY),
                     dead_letter=self._publisher(DeletionTopic.DEAD_LETTER),

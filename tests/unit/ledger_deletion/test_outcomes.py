@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.ledger_deletion.outcomes import (
     MAX_MESSAGE_BYTES,
+    Decision,
     KeptLedger,
     RecordOutcome,
     _messages,
@@ -16,7 +17,7 @@ from pulsar_sidecar.ledger_deletion.outcomes import (
     note_message,
     settled_messages,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Delete, DeleteOffloaded
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Delete, DeleteOffloaded, Reason
 from pulsar_sidecar.ledger_deletion.second_phase.facts import Referenced, ReferencesUnknown, Unreferenced
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
@@ -70,9 +71,9 @@ def test_a_judgement_of_an_offloaded_copy_keeps_no_bytes() -> None:
         (ReferencesUnknown("no bookie"), {"unknown": "no bookie"}),
     ],
 )
-def test_a_settlement_says_from_which_reads(references: object, reads: dict[str, object]) -> None:
+def test_an_outcome_says_from_which_reads(references: object, reads: dict[str, object]) -> None:
     case = facts(references=references, owner=view(), ledger=None)  # type: ignore[arg-type]
-    outcome = RecordOutcome("kept", "already-gone", "there is no such ledger", "1:2:0", record(), case)
+    outcome = RecordOutcome(Decision.KEPT, Reason.ALREADY_GONE, "there is no such ledger", "1:2:0", record(), case)
     (payload,) = settled_messages("s", 5, [outcome])
     (entry,) = json.loads(payload)["entries"]
     assert entry["reads"] == {"atMs": case.now_ms, "owner": "broker-1:8080"} | reads
@@ -83,7 +84,7 @@ def test_a_settlement_says_from_which_reads(references: object, reads: dict[str,
 
 
 def test_a_rejected_message_has_no_record_and_its_detail_is_cut() -> None:
-    outcome = RecordOutcome("rejected", "malformed", "\ud800" * 10_000, "1:2:0", None, conditional=False)
+    outcome = RecordOutcome(Decision.REJECTED, Reason.MALFORMED, "\ud800" * 10_000, "1:2:0", None, conditional=False)
     (payload,) = settled_messages("s", 5, [outcome])
     (entry,) = json.loads(payload)["entries"]
     assert entry == {
@@ -101,7 +102,9 @@ def test_nothing_to_say_is_no_message() -> None:
 
 
 def test_a_big_batch_becomes_several_messages_of_bounded_size() -> None:
-    outcomes = [RecordOutcome("kept", "x", "d" * 400, f"1:{number}:0", record()) for number in range(3_000)]
+    outcomes = [
+        RecordOutcome(Decision.KEPT, Reason.IN_USE, "d" * 400, f"1:{number}:0", record()) for number in range(3_000)
+    ]
     payloads = settled_messages("s", 5, outcomes)
     assert len(payloads) > 1
     assert all(len(payload) < MAX_MESSAGE_BYTES + 1_000 for payload in payloads)
@@ -165,23 +168,25 @@ def test_no_bytes_break_the_reader(payload: bytes) -> None:
 
 def test_a_settled_message_to_the_byte() -> None:
     """Others read the topic too, and its form is fixed."""
-    (payload,) = settled_messages("s", 5, [RecordOutcome("kept", "x", "why", "1:2:0", record(), conditional=False)])
+    (payload,) = settled_messages(
+        "s", 5, [RecordOutcome(Decision.KEPT, Reason.IN_USE, "why", "1:2:0", record(), conditional=False)]
+    )
     assert payload == (
         b'{"step":"settled","sidecar":"s","atMs":5,"entries":[{"ledgerId":7,'
         b'"topicName":"persistent://public/default/orders","ledgerComponent":"MANAGED_LEDGER","ledgerType":"LEDGER",'
-        b'"messageId":"1:2:0","decision":"kept","reason":"x","detail":"why","conditional":false}]}'
+        b'"messageId":"1:2:0","decision":"kept","reason":"ledger-still-in-use","detail":"why","conditional":false}]}'
     )
-    (payload,) = settled_messages("s", 5, [RecordOutcome("rejected", "x", "why", "1:2:0", None)])
+    (payload,) = settled_messages("s", 5, [RecordOutcome(Decision.REJECTED, Reason.MALFORMED, "why", "1:2:0", None)])
     assert json.loads(payload)["entries"] == [
-        {"messageId": "1:2:0", "decision": "rejected", "reason": "x", "detail": "why"}
+        {"messageId": "1:2:0", "decision": "rejected", "reason": "malformed", "detail": "why"}
     ]
 
 
 def test_a_text_that_is_not_valid_unicode_is_kept_escaped() -> None:
-    (payload,) = settled_messages("s", 5, [RecordOutcome("rejected", "x", "\ud800", "1:2:0", None)])
+    (payload,) = settled_messages("s", 5, [RecordOutcome(Decision.REJECTED, Reason.MALFORMED, "\ud800", "1:2:0", None)])
     assert payload == (
         b'{"step":"settled","sidecar":"s","atMs":5,"entries":[{"messageId":"1:2:0","decision":"rejected",'
-        b'"reason":"x","detail":"\\ud800"}]}'
+        b'"reason":"malformed","detail":"\\ud800"}]}'
     )
 
 
@@ -208,9 +213,12 @@ def test_a_ledger_comes_back_where_it_was(root: str) -> None:
 
 
 def test_a_settled_record_names_the_version_it_was_marked_at() -> None:
-    (payload,) = settled_messages("s", 5, [RecordOutcome("kept", "x", "why", "1:2:0", record(marked_version=0))])
+    (payload,) = settled_messages(
+        "s", 5, [RecordOutcome(Decision.KEPT, Reason.IN_USE, "why", "1:2:0", record(marked_version=0))]
+    )
     assert json.loads(payload)["entries"][0]["markedVersion"] == 0
-    (payload,) = settled_messages("s", 5, [RecordOutcome("kept", "x", "why", "1:2:0", record())])
+    outcome = RecordOutcome(Decision.KEPT, Reason.IN_USE, "why", "1:2:0", record())
+    (payload,) = settled_messages("s", 5, [outcome])
     assert "markedVersion" not in json.loads(payload)["entries"][0]
 
 

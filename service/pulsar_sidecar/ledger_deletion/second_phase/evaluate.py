@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pulsar_sidecar.ledger_deletion.ports import Delivery
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, parse_record
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy, Reason, Verdict, decide
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy, Reason, RetryLater, Verdict, decide
 from pulsar_sidecar.ledger_deletion.second_phase.facts import Facts
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer, Question
 from pulsar_sidecar.ledger_deletion.second_phase.retry import in_use_since_ms
@@ -30,7 +30,7 @@ class Malformed:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A candidate with the facts it was judged by."""
+    """A candidate with its facts and the verdict on them."""
 
     candidate: Candidate
     facts: Facts
@@ -39,8 +39,7 @@ class Evaluation:
     @property
     def in_use_since_ms(self) -> int | None:
         """When the record was first seen in use: carried to the next look while the list may still shrink."""
-        waits = getattr(self.verdict, "reason", None) is Reason.MAY_STILL_SHRINK
-        if not waits:
+        if not isinstance(self.verdict, RetryLater) or self.verdict.reason is not Reason.MAY_STILL_SHRINK:
             return None
         return self.facts.now_ms if self.facts.in_use_since_ms is None else self.facts.in_use_since_ms
 
@@ -58,7 +57,7 @@ def read_deliveries(deliveries: Sequence[Delivery]) -> tuple[list[Candidate], li
 
 
 def evaluate(gatherer: Gatherer, policy: Policy, candidates: Sequence[Candidate]) -> list[Evaluation]:
-    """Judge a batch.
+    """Decide on a batch.
 
     Raises:
         TemporaryError: the facts could not be read; nothing is known about any of them.

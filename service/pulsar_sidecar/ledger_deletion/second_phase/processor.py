@@ -1,24 +1,21 @@
-"""The second phase, one batch at a time: judge, keep the evaluation, delete, keep the outcome, acknowledge.
+"""The second phase, one batch at a time: decide, log what is to be deleted, delete, log outcomes, acknowledge.
 
 Invariant: a message is acknowledged only after what became of it is durable: its outcome, or its copy on the retry or
 dead-letter topic. Whatever fails in between leaves the message to be delivered again, and everything before it can be
 done again.
 
 The facts about a batch are gathered once. Only its deletions are paced, by the operator's rate and by what the metadata
-store bears; those whose turn comes when their facts are too old are judged again, on new facts.
+store bears; those whose turn comes when their facts are too old are decided on again, with new facts.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import assert_never
 
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
-from pulsar_sidecar.ledger_deletion.outcomes import RecordOutcome
+from pulsar_sidecar.ledger_deletion.outcomes import Decision, RecordOutcome
 from pulsar_sidecar.ledger_deletion.ports import (
-    DeletionTopic,
     Delivery,
-    OffloadDeletion,
-    OffloadedLedgers,
     PendingDeletions,
 )
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record
@@ -33,28 +30,27 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     RetryLater,
     SetAside,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.delete import LedgerDeleter
+from pulsar_sidecar.ledger_deletion.second_phase.delete import LedgerDeleter, Unfinished
 from pulsar_sidecar.ledger_deletion.second_phase.evaluate import Candidate, Evaluation, evaluate, read_deliveries
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
 from pulsar_sidecar.ledger_deletion.second_phase.publish import BatchPublishing, Publishers
 from pulsar_sidecar.ledger_deletion.second_phase.rate_limit import RateLimiter
-from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy, reconsume
+from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import DisabledError, OutcomeUnknownError, PermanentError, TemporaryError
-from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
-from pulsar_sidecar.model.metadata import DeletionResult
+from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, TemporaryError
+from pulsar_sidecar.model.ledgers import LedgerType
 
 FACTS_SECONDS = 10.0
 """Facts that are older are gathered again before they are acted on: versions guard what is in the metadata store, but
 not what a broker holds in its memory."""
-_JUDGING_ROUNDS = 3
-"""How often a record whose nodes change under it is judged within one batch before it is sent to the retry topic."""
+_ROUNDS = 3
+"""How often a batch decides on a record whose nodes change meanwhile, before the record goes to the retry topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """One judging of some records, and what is done about it.
+    """One decision on some records, and what follows from it.
 
     Attributes:
         may_send: whether a deletion may still be sent: the facts are fresh, and deletion is neither stopped nor paused.
@@ -67,14 +63,6 @@ class _Round:
     paced: bool
 
 
-@dataclass(slots=True)
-class _Open:
-    """The candidates that a round leaves: those to be judged again at once, and those whose turn did not come."""
-
-    again: list[Candidate] = field(default_factory=list)
-    unreached: list[Candidate] = field(default_factory=list)
-
-
 class PendingDeletionProcessor:
     """Takes batches of messages to their end."""
 
@@ -84,7 +72,6 @@ class PendingDeletionProcessor:
         clock: Clock,
         deleter: LedgerDeleter,
         gatherer: Gatherer,
-        offloaded: OffloadedLedgers,
         publishers: Publishers,
         policy: Policy,
         retry_policy: RetryPolicy,
@@ -96,7 +83,6 @@ class PendingDeletionProcessor:
         self._clock = clock
         self._deleter = deleter
         self._gatherer = gatherer
-        self._offloaded = offloaded
         self._policy = policy
         self._retry_policy = retry_policy
         self._metrics = metrics
@@ -108,43 +94,43 @@ class PendingDeletionProcessor:
     def process(self, pending: PendingDeletions, deliveries: Sequence[Delivery]) -> BatchReport:
         """Take one batch to its end; a failure postpones, it never raises for a single record."""
         self._metrics.received(len(deliveries))
-        batch = BatchResult()
+        batch = BatchResult(self._retry_policy)
         with self._steps.taking(Step.BATCH_RECEIVED):
             candidates, malformed = read_deliveries(deliveries)
         for message in malformed:
             batch.reject(message)
-        self._work_off(batch, candidates)
+        self._process_all(batch, candidates)
         report = batch.report(len(deliveries))
         batch.counts.report(self._metrics)
-        self._close(batch, pending)
+        self._complete(batch, pending)
         return report
 
     def process_now(self, record: PendingDeleteLedgerInfo, origin: str) -> RecordOutcome:
-        """Judge one record and delete its ledger at once, without the topic; how it ended or why it has to wait.
+        """Decide on one record and delete its ledger at once, without the topic; how it ended or why it has to wait.
 
         Raises:
-            TemporaryError: the facts could not be read, or the evaluation could not be kept.
+            TemporaryError: the facts could not be read, or could not be stored on the outcome topic.
         """
-        batch = BatchResult()
+        batch = BatchResult(self._retry_policy)
         delivery = Delivery(None, encode_record(record), str(record.topic), {}, origin, "", 0)
-        self._work_through(batch, [Candidate(delivery, record)], paced=False)
+        self._process_some(batch, [Candidate(delivery, record)], paced=False)
         batch.counts.report(self._metrics)
         if batch.reconsumptions:
             return batch.reconsumptions[0][2]
         if not batch.outcomes:
-            raise TemporaryError(f"ledger {record.ledger_id} could not be judged now; try again")
+            raise TemporaryError(f"ledger {record.ledger_id} could not be decided on now; try again")
         if not self._publishing.keep_outcomes(batch.outcomes):
             self._warn(f"the outcome of ledger {record.ledger_id} could not be kept")
         return batch.outcomes[0]
 
-    # --- judging and deleting ---------------------------------------------------------------------------------------
+    # --- deciding and deleting ---------------------------------------------------------------------------------------
 
-    def _work_off(self, batch: BatchResult, candidates: Sequence[Candidate]) -> None:
+    def _process_all(self, batch: BatchResult, candidates: Sequence[Candidate]) -> None:
         """All of them, unless the sidecar is stopped or deletion paused: what was not begun is delivered again."""
         waiting = list(candidates)
         most = count = len(waiting)
         while waiting:
-            unreached = self._work_through(batch, waiting[:count], paced=True)
+            unreached = self._process_some(batch, waiting[:count], paced=True)
             if self._rate_limiter.is_stopped():
                 return
             if self._rate_limiter.is_paused():
@@ -161,11 +147,11 @@ class PendingDeletionProcessor:
             waiting = unreached + waiting[count:]
             count = min(len(waiting), most, self._rate_limiter.most_within(FACTS_SECONDS) or most)
 
-    def _work_through(self, batch: BatchResult, candidates: Sequence[Candidate], *, paced: bool) -> list[Candidate]:
-        """Judge them, and obey; returns those whose deletion has to wait for other facts."""
+    def _process_some(self, batch: BatchResult, candidates: Sequence[Candidate], *, paced: bool) -> list[Candidate]:
+        """Decide and carry out; returns those whose deletion has to wait for new facts."""
         open_candidates = list(candidates)
         unreached: list[Candidate] = []
-        for rounds_left in reversed(range(_JUDGING_ROUNDS)):
+        for rounds_left in reversed(range(_ROUNDS)):
             # Waiting for the first deletion's turn comes before gathering, or a low rate would only make facts old.
             if not open_candidates or (paced and not self._rate_limiter.wait()):
                 return unreached + open_candidates
@@ -177,12 +163,12 @@ class PendingDeletionProcessor:
                 self._postpone_all(batch, open_candidates, f"facts could not be gathered: {error}")
                 return unreached
             except PermanentError as error:
-                return unreached + self._set_apart(batch, open_candidates, error, paced=paced)
-            left = self._obey(batch, evaluations, round_)
+                return unreached + self._process_halves(batch, open_candidates, error, paced=paced)
+            left = self._carry_out(batch, evaluations, round_)
             open_candidates = left.again
             unreached += left.unreached
         for candidate in open_candidates:
-            self._retry(batch, candidate, RetryLater(Reason.CHANGED_MEANWHILE, "its nodes change all the time"), None)
+            batch.retry(candidate, RetryLater(Reason.CHANGED_MEANWHILE, "its nodes change all the time"), None)
         return unreached
 
     def _while_fresh(self) -> Callable[[], bool]:
@@ -190,36 +176,34 @@ class PendingDeletionProcessor:
         until = self._clock.monotonic_seconds() + FACTS_SECONDS
         return lambda: self._clock.monotonic_seconds() <= until and self._rate_limiter.may_go_on()
 
-    def _set_apart(
+    def _process_halves(
         self, batch: BatchResult, candidates: Sequence[Candidate], error: PermanentError, *, paced: bool
     ) -> list[Candidate]:
-        """Find the record that cannot even be asked about, so that it does not hold up its neighbours."""
+        """Find the record whose facts cannot be read at all, so that it does not hold up the others."""
         if len(candidates) == 1:
-            self._retry(batch, candidates[0], RetryLater(Reason.REFERENCES_UNKNOWN, str(error)), None)
+            batch.retry(candidates[0], RetryLater(Reason.REFERENCES_UNKNOWN, str(error)), None)
             return []
         half = len(candidates) // 2
-        unreached = self._work_through(batch, candidates[:half], paced=paced)
-        return unreached + self._work_through(batch, candidates[half:], paced=paced)
+        unreached = self._process_some(batch, candidates[:half], paced=paced)
+        return unreached + self._process_some(batch, candidates[half:], paced=paced)
 
-    def _obey(self, batch: BatchResult, evaluations: Sequence[Evaluation], round_: _Round) -> _Open:
-        """Carry out the verdicts."""
+    def _carry_out(self, batch: BatchResult, evaluations: Sequence[Evaluation], round_: _Round) -> Unfinished:
         deletions: list[Evaluation] = []
-        left = _Open()
+        left = Unfinished()
         deleting: set[tuple[int, LedgerType]] = set()
         for evaluation in evaluations:
             record = evaluation.candidate.record
             match evaluation.verdict:
                 case Finish(reason, detail):
-                    self._finish(batch, evaluation, "kept", reason, detail)
+                    self._deleter.finish(batch, evaluation, Decision.KEPT, reason, detail)
                 case RetryLater() as verdict:
-                    self._retry(batch, evaluation.candidate, verdict, evaluation)
+                    batch.retry(evaluation.candidate, verdict, evaluation)
                 case SetAside() as verdict:
-                    self._set_aside(batch, evaluation, verdict)
+                    batch.set_aside(evaluation, verdict)
                 case Postpone(reason, _):
-                    batch.counts.decisions["postponed", reason] += 1
-                    batch.postponed.append(evaluation.candidate.delivery)
+                    batch.postpone([evaluation.candidate], reason)
                 case Delete() | DeleteOffloaded():
-                    # Two records of one ledger in a batch: the second is judged again after the first's deletion.
+                    # Two records of one ledger in a batch: the second is decided on again after the first's deletion.
                     key = (record.ledger_id, record.ledger_type)
                     (left.again.append(evaluation.candidate) if key in deleting else deletions.append(evaluation))
                     deleting.add(key)
@@ -229,155 +213,31 @@ class PendingDeletionProcessor:
             self._delete(batch, deletions, left, round_)
         return left
 
-    def _delete(self, batch: BatchResult, evaluations: Sequence[Evaluation], left: _Open, round_: _Round) -> None:
-        # A evaluation is kept only for what the rate lets through while its facts are fresh.
+    def _delete(self, batch: BatchResult, evaluations: Sequence[Evaluation], left: Unfinished, round_: _Round) -> None:
+        # An evaluation is logged only for what the rate lets through while its facts are fresh.
         most = self._rate_limiter.most_within(FACTS_SECONDS) if round_.paced else None
         first = evaluations if most is None else evaluations[:most]
         left.unreached += [evaluation.candidate for evaluation in evaluations[len(first) :]]
         if not self._publishing.keep_evaluations(first):
             candidates = [evaluation.candidate for evaluation in first]
-            self._postpone_all(batch, candidates, "the evaluation could not be kept on the outcome topic")
+            self._postpone_all(batch, candidates, "the outcome topic did not store what is to be deleted")
             return
         reached = 0
         for chunk in self._rate_limiter.chunks(first) if round_.paced else [first]:
-            self._delete_chunk(batch, chunk, left, round_)
+            self._deleter.delete(batch, chunk, left, round_.may_send, last_resort=round_.last_resort)
             reached += len(chunk)
             if not round_.may_send():
-                # The others would wait for their turn, and use up the rate, only to be judged again.
+                # The others would wait for their turn, and use up the rate, only to be decided on again.
                 break
         left.unreached += [evaluation.candidate for evaluation in first[reached:]]
 
-    def _delete_chunk(self, batch: BatchResult, evaluations: Sequence[Evaluation], left: _Open, round_: _Round) -> None:
-        stored = [evaluation for evaluation in evaluations if isinstance(evaluation.verdict, Delete)]
-        self._delete_stored(batch, stored, left, round_)
-        for evaluation in evaluations:
-            if isinstance(evaluation.verdict, DeleteOffloaded):
-                if round_.may_send():
-                    self._delete_offloaded(batch, evaluation, evaluation.verdict)
-                else:
-                    left.unreached.append(evaluation.candidate)
-
-    def _delete_stored(
-        self, batch: BatchResult, evaluations: Sequence[Evaluation], left: _Open, round_: _Round
-    ) -> None:
-        ledgers = [
-            (evaluation.candidate.record.ledger_id, evaluation.verdict)
-            for evaluation in evaluations
-            if isinstance(evaluation.verdict, Delete)
-        ]
-        with self._steps.taking(Step.LEDGERS_DELETED):
-            deletions = self._deleter.delete(ledgers, round_.may_send, last_resort=round_.last_resort)
-        for evaluation, deletion in zip(evaluations, deletions, strict=True):
-            match deletion.result:
-                case DeletionResult.DELETED:
-                    self._deleted(batch, evaluation, conditional=deletion.conditional)
-                case DeletionResult.GONE:
-                    self._finish(batch, evaluation, "kept", Reason.ALREADY_GONE, "somebody else deleted it just now")
-                case DeletionResult.CONFLICT | DeletionResult.UNKNOWN:
-                    batch.counts.failed[_kind(evaluation.candidate.record)] += 1
-                    left.again.append(evaluation.candidate)
-                case DeletionResult.NOT_SENT:
-                    left.unreached.append(evaluation.candidate)
-                case never:
-                    assert_never(never)
-
-    def _deleted(self, batch: BatchResult, evaluation: Evaluation, *, conditional: bool = True) -> None:
-        record = evaluation.candidate.record
-        verdict = evaluation.verdict
-        length_bytes = verdict.ledger.metadata.length_bytes if isinstance(verdict, Delete) else 0
-        batch.counts.deleted[_kind(record)] += 1
-        batch.counts.deleted_bytes[_kind(record)] += length_bytes
-        self._finish(
-            batch, evaluation, "deleted", Reason.UNREFERENCED, "nothing references it", conditional=conditional
-        )
-
-    def _delete_offloaded(self, batch: BatchResult, evaluation: Evaluation, verdict: DeleteOffloaded) -> None:
-        record = evaluation.candidate.record
-        try:
-            with self._steps.taking(Step.OFFLOADED_DELETED):
-                result = self._offloaded.delete_offloaded(
-                    record.ledger_id, verdict.context, record.topic.managed_ledger_name
-                )
-        except DisabledError as error:
-            # An operator who adds the missing setting finds the record on the dead-letter topic at the latest.
-            self._retry(batch, evaluation.candidate, RetryLater(Reason.REFUSED_BY_STORAGE, str(error)), evaluation)
-            return
-        except PermanentError as error:
-            batch.counts.failed[_kind(record)] += 1
-            self._finish(batch, evaluation, "kept", Reason.REFUSED_BY_STORAGE, str(error))
-            return
-        except (TemporaryError, OutcomeUnknownError) as error:
-            batch.counts.failed[_kind(record)] += 1
-            self._retry(batch, evaluation.candidate, RetryLater(Reason.TEMPORARY_FAILURE, str(error)), evaluation)
-            return
-        if result is OffloadDeletion.DELETED:
-            self._deleted(batch, evaluation)
-        else:
-            self._finish(batch, evaluation, "kept", Reason.ALREADY_GONE, "tiered storage holds no such objects")
-
-    # --- how a record ends ------------------------------------------------------------------------------------------
-
-    def _finish(
-        self,
-        batch: BatchResult,
-        evaluation: Evaluation,
-        decision: str,
-        reason: Reason,
-        detail: str,
-        *,
-        conditional: bool = True,
-    ) -> None:
-        delivery, record = evaluation.candidate.delivery, evaluation.candidate.record
-        gone = decision == "deleted" or reason is Reason.ALREADY_GONE
-        mark = evaluation.facts.under_replication_mark
-        if gone and record.ledger_type is LedgerType.LEDGER and mark is not None:
-            with self._steps.taking(Step.UNDER_REPLICATION_CLEARED):
-                self._deleter.clear_under_replication(mark)
-        batch.counts.decisions[decision, reason] += 1
-        batch.outcomes.append(
-            RecordOutcome(decision, reason.value, detail, delivery.message_id, record, evaluation.facts, conditional)
-        )
-        batch.finished.append(delivery)
-
-    def _retry(
-        self, batch: BatchResult, candidate: Candidate, verdict: RetryLater, evaluation: Evaluation | None
-    ) -> None:
-        again = reconsume(
-            candidate.delivery,
-            self._retry_policy,
-            f"{verdict.reason.value}: {verdict.detail}",
-            delay_ms=verdict.delay_ms,
-            in_use_since=evaluation.in_use_since_ms if evaluation else None,
-        )
-        dead = again.destination is DeletionTopic.DEAD_LETTER
-        decision = "dead-letter" if dead else "retry"
-        batch.counts.decisions[decision, verdict.reason] += 1
-        outcome = RecordOutcome(
-            decision,
-            verdict.reason.value,
-            verdict.detail,
-            candidate.delivery.message_id,
-            candidate.record,
-            evaluation.facts if evaluation else None,
-        )
-        batch.reconsumptions.append((candidate.delivery, again, outcome))
-
-    def _set_aside(self, batch: BatchResult, evaluation: Evaluation, verdict: SetAside) -> None:
-        delivery, record = evaluation.candidate.delivery, evaluation.candidate.record
-        reason, detail = verdict.reason, verdict.detail
-        again = reconsume(delivery, self._retry_policy, f"{reason.value}: {detail}", give_up=True)
-        batch.counts.decisions["set-aside", reason] += 1
-        outcome = RecordOutcome("set-aside", reason.value, detail, delivery.message_id, record, evaluation.facts)
-        batch.reconsumptions.append((delivery, again, outcome))
+    # --- how a batch ends --------------------------------------------------------------------------------------------
 
     def _postpone_all(self, batch: BatchResult, candidates: Sequence[Candidate], why: str) -> None:
         self._warn(f"{len(candidates)} records are postponed: {why}")
-        batch.counts.decisions["postponed", Reason.TEMPORARY_FAILURE] += len(candidates)
-        batch.postponed.extend(candidate.delivery for candidate in candidates)
+        batch.postpone(candidates, Reason.TEMPORARY_FAILURE)
 
-    # --- making it durable ------------------------------------------------------------------------------------------
-
-    def _close(self, batch: BatchResult, pending: PendingDeletions) -> None:
+    def _complete(self, batch: BatchResult, pending: PendingDeletions) -> None:
         self._publishing.send_again(batch)
         if not self._publishing.keep_outcomes(batch.outcomes):
             self._warn(f"{len(batch.finished)} records are postponed: their outcome could not be kept")
@@ -391,7 +251,3 @@ class PendingDeletionProcessor:
             with self._steps.taking(Step.ACKNOWLEDGED):
                 pending.acknowledge(done)
             self._metrics.acknowledged(len(done))
-
-
-def _kind(record: PendingDeleteLedgerInfo) -> tuple[LedgerType, LedgerComponent]:
-    return record.ledger_type, record.component

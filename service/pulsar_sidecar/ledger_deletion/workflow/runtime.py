@@ -136,9 +136,8 @@ class Runtime:
         return PendingDeletionProcessor(
             sidecar=self.instance.name,
             clock=self.ports.clock,
-            deleter=LedgerDeleter(self.ports.store, self.ports.direct, self.warn),
+            deleter=LedgerDeleter(self.ports.store, self.ports.direct, self.ports.offloaded, self.steps, self.warn),
             gatherer=self._gatherer,
-            offloaded=self.ports.offloaded,
             publishers=Publishers(
                 retry=self.publisher(DeletionTopic.RETRY),
                 dead_letter=self.publisher(DeletionTopic.DEAD_LETTER),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import structlog
 
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics, GaugeReadings
-from pulsar_sidecar.ledger_deletion.outcomes import RecordOutcome
+from pulsar_sidecar.ledger_deletion.outcomes import Decision, RecordOutcome
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.protect import end_protection, protections
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
@@ -319,15 +319,15 @@ class LedgerDeletion:
 
 
 def _answer(outcome: RecordOutcome) -> LedgerDeletionAnswer:
-    """A outcome as the answer of a direct call, or as the error that says what is in the way."""
-    if outcome.decision == "deleted":
+    """An outcome as the answer of a direct call, or the error that says why the ledger stays."""
+    if outcome.decision is Decision.DELETED:
         return LedgerDeletionAnswer.DELETED
-    reason = Reason(outcome.reason)
+    reason = outcome.reason
     if reason is Reason.ALREADY_GONE:
         return LedgerDeletionAnswer.GONE
     if reason is Reason.IN_USE:
         raise ConflictError(f"ledger still in use: {outcome.detail}")
-    if outcome.decision == "kept":
+    if outcome.decision is Decision.KEPT:
         raise InvalidInputError(f"{reason.value}: {outcome.detail}")
     if reason in (Reason.REFERENCES_UNKNOWN, Reason.METADATA_UNREADABLE, Reason.TEMPORARY_FAILURE):
         raise TemporaryError(f"{reason.value}: {outcome.detail}")

@@ -1,0 +1,43 @@
+"""Orphan ledgers of a topic, records about them, and how those ended."""
+
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
+from pulsar_sidecar.model.names import TopicName
+
+from tests.fakes.bookkeeper import (
+    data_custom_metadata,
+)
+from tests.fakes.world import World
+from tests.unit.ledger_deletion.sidecars import endings
+
+NAME = "persistent://public/default/orders"
+GONE = ("kept", "already-gone")
+DELETED = ("deleted", "unreferenced")
+PENDING, RETRY, OUTCOME = DeletionTopic.PENDING, DeletionTopic.RETRY, DeletionTopic.OUTCOME
+
+
+def orphan(
+    world: World, topic: TopicName, *, state: LedgerState = LedgerState.CLOSED, age_ms: int = 10**10
+) -> LedgerId:
+    """A data ledger of the topic that is in no list."""
+    return world.ledger(data_custom_metadata(topic.managed_ledger_name), state=state, age_ms=age_ms)
+
+
+def about(topic: TopicName, ledger_id: int, **mark: object) -> PendingDeleteLedgerInfo:
+    return PendingDeleteLedgerInfo(
+        topic,
+        LedgerComponent.MANAGED_LEDGER,
+        LedgerType.LEDGER,
+        LedgerId(ledger_id),
+        mark=Mark(**mark),  # type: ignore[arg-type]
+    )
+
+
+def ends(world: World, ledger_id: int) -> list[tuple[str, str]]:
+    return endings(world).get((ledger_id, "LEDGER"), [])
+
+
+def waiting(world: World) -> int:
+    return len(world.topics.waiting(PENDING)) + len(world.topics.waiting(RETRY))

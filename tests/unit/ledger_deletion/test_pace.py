@@ -1,0 +1,178 @@
+"""How long facts are good for, and at what rate deletions are sent."""
+
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import pytest
+from pulsar_sidecar.ledger_ownership.paths import (
+    ledger_path,
+)
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerType
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import TopicInternalStats
+
+from tests.fakes.world import World
+from tests.unit.ledger_deletion.cases import view
+from tests.unit.ledger_deletion.orphans import (
+    DELETED,
+    NAME,
+    about,
+    ends,
+    orphan,
+)
+from tests.unit.ledger_deletion.sidecars import Sidecar, check, endings, judged, restarted, send
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def topic(world: World) -> TopicName:
+    return world.topic(NAME)
+
+
+# --- how long facts are good for, and at what pace ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [None, 1_000.0, 100.0, 7.5])
+def test_a_batch_gathers_once_whatever_the_rate(world: World, topic: TopicName, rate: float | None) -> None:
+    orphans = [orphan(world, topic) for _ in range(70)]
+    send(world, *(about(topic, ledger_id) for ledger_id in [*orphans, *range(90_000, 90_030)]))
+    world.topics.max_messages = 100
+    began_ms = world.clock.now_ms()
+    Sidecar(world, rate_per_second=rate).process()
+    assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
+    assert world.owners.hooks.journal.count("views") == 1
+    assert len(judged(world)) == 70
+    # What ends without a deletion is not paced: 70 deletions, not 100.
+    assert world.clock.now_ms() - began_ms <= 70_000 / (rate or 1e9)
+
+
+def test_facts_are_gathered_again_when_they_are_too_old_to_act_on(world: World, topic: TopicName) -> None:
+    orphans = [orphan(world, topic) for _ in range(6)]
+    send(world, *(about(topic, ledger_id) for ledger_id in orphans))
+    reading = view(ledgers=frozenset({orphans[4]}))
+
+    def take_long() -> None:
+        world.clock.advance_ms(10_001)
+        # A broker begins to use it in its memory, which changes no version.
+        world.owners.views = lambda topics: {topic: reading}  # type: ignore[method-assign, assignment]
+
+    world.store.before("delete_many", take_long, path=ledger_path(orphans[2]))
+    Sidecar(world).process()
+    # The third had been sent when its facts became old; the next ones were judged again.
+    deleted = [ledger_id for ledger_id in orphans if ends(world, ledger_id) == [DELETED]]
+    assert deleted == [*orphans[:4], orphans[5]]
+    assert orphans[4] in world.ledgers()
+
+
+@pytest.mark.parametrize("rate", [0.04, 0.3, 1.0, 1.9, 30.0])
+def test_facts_are_never_older_than_ten_seconds_at_any_rate(world: World, topic: TopicName, rate: float) -> None:
+    orphans = [orphan(world, topic) for _ in range(40)]
+    send(world, *(about(topic, ledger_id) for ledger_id in orphans))
+    gathered: list[float] = []
+    ages: list[float] = []
+    world.store.before("now_ms", lambda: gathered.append(world.clock.monotonic_seconds()), times=-1)
+    world.store.before("delete_many", lambda: ages.append(world.clock.monotonic_seconds() - gathered[-1]), times=-1)
+    Sidecar(world, rate_per_second=rate).process()
+    assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
+    assert max(ages) <= 10
+    # Once for what the rate lets through in ten seconds, and not more often.
+    assert len(gathered) <= -(-40 // max(1, int(rate * 10)))
+    assert len(judged(world)) == 40
+
+
+def test_facts_that_take_too_long_to_gather_are_gathered_for_fewer(world: World, topic: TopicName) -> None:
+    others = [world.topic(f"{NAME}-{number}") for number in range(8)]
+    send(world, *(about(each, orphan(world, each)) for each in others))
+    answer = world.owners.views
+
+    def slowly(topics: Collection[TopicName]) -> Mapping[TopicName, TopicInternalStats]:
+        world.clock.advance_ms(3_000 * len(topics))
+        return answer(topics)
+
+    world.owners.views = slowly  # type: ignore[method-assign]
+    report = Sidecar(world).process()
+    assert report is not None
+    assert report.deleted == 8
+
+
+def test_facts_that_always_take_too_long_postpone_the_batch(world: World, topic: TopicName) -> None:
+    orphans = [orphan(world, topic) for _ in range(5)]
+    send(world, *(about(topic, ledger_id) for ledger_id in orphans))
+    world.store.before("now_ms", lambda: world.clock.advance_ms(11_000), times=6)
+    sidecar = Sidecar(world)
+    report = sidecar.process()
+    assert report is not None
+    assert (report.deleted, report.postponed) == (0, 5)
+    assert sidecar.warnings == ["5 records are postponed: the facts of the first were too old before its turn"]
+    sidecar.work()
+    check(world)
+    assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
+
+
+def test_an_offloaded_copy_is_not_deleted_on_old_facts_either(world: World, topic: TopicName) -> None:
+    ledger_id = orphan(world, topic)
+    context = world.context(77, deleted=False)
+    world.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
+    copy = replace(about(topic, 77), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
+    send(world, about(topic, ledger_id), copy)
+    world.store.before("delete_many", lambda: world.clock.advance_ms(10_001), path=ledger_path(ledger_id))
+    Sidecar(world).process()
+    assert endings(world)[77, "OFFLOAD_LEDGER"] == [DELETED]
+    assert world.owners.hooks.journal.count("views") == 2
+
+
+def test_what_is_not_begun_when_the_sidecar_stops_comes_again(world: World, topic: TopicName) -> None:
+    orphans = [orphan(world, topic) for _ in range(10)]
+    send(world, *(about(topic, ledger_id) for ledger_id in orphans))
+    stop = threading.Event()
+    sidecar = Sidecar(world, stop=stop)
+    world.store.before("delete_many", stop.set, path=ledger_path(orphans[3]))
+    report = sidecar.process()
+    assert report is not None
+    assert (report.deleted, report.postponed) == (4, 0)
+    restarted(world).work()
+    check(world)
+    assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
+
+
+@pytest.mark.parametrize("rate", [None, 2.0])
+def test_what_is_not_begun_when_deletion_is_paused_is_postponed(
+    world: World, topic: TopicName, rate: float | None
+) -> None:
+    orphans = [orphan(world, topic) for _ in range(10)]
+    send(world, *(about(topic, ledger_id) for ledger_id in orphans))
+    sidecar = Sidecar(world, rate_per_second=rate)
+    world.store.before("delete_many", lambda: setattr(sidecar, "paused", True), path=ledger_path(orphans[3]))
+    report = sidecar.process()
+    assert report is not None
+    assert (report.deleted, report.postponed) == (4, 6)
+    assert sidecar.warnings == ["6 records are postponed: deletion is paused"]
+    sidecar.paused = False
+    sidecar.work()
+    check(world)
+    assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
+
+
+def test_a_batch_that_comes_when_deletion_is_paused_is_postponed(world: World, topic: TopicName) -> None:
+    ledger_id = orphan(world, topic)
+    send(world, about(topic, ledger_id))
+    sidecar = Sidecar(world)
+    sidecar.paused = True
+    report = sidecar.process()
+    assert report is not None
+    assert (report.deleted, report.postponed) == (0, 1)
+
+
+def test_the_rate_is_not_spent_on_facts_that_are_too_old(world: World, topic: TopicName) -> None:
+    orphans = [orphan(world, topic) for _ in range(10)]
+    send(world, *(about(topic, ledger_id) for ledger_id in orphans))
+    world.store.before("delete_many", lambda: world.clock.advance_ms(10_001), path=ledger_path(orphans[0]))
+    Sidecar(world, rate_per_second=1.0).process()
+    assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
+    assert world.clock.monotonic_seconds() <= 20
