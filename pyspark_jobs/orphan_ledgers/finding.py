@@ -1,6 +1,6 @@
 """The audit as a plan of Spark's: which rows meet which, nothing else.
 
-What is brought to the driver does not grow with the number of ledgers: counts, damages (nodes that could not be read),
+What is brought to the driver does not grow with the number of ledgers: counts, nodes that could not be read,
 missing references, of which more than `audit.guards.MOST_MISSING` make no audit, and what is to be looked up,
 unless it is so much that it has to be shuffled.
 """
@@ -17,7 +17,7 @@ from pulsar_sidecar.audit.engine.batch_work import OWNER_COLUMNS
 from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS
 from pulsar_sidecar.audit.engine.findings import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS
 from pulsar_sidecar.audit.engine.judging import Judge
-from pulsar_sidecar.audit.engine.protections import Shields
+from pulsar_sidecar.audit.engine.protections import Protection
 from pulsar_sidecar.audit.policies import Policy
 from pulsar_sidecar.audit.results.guards import demand_few_missing
 from pulsar_sidecar.audit.results.summaries import Count, Danger
@@ -50,8 +50,8 @@ from pyspark_jobs.orphan_ledgers.reported import (
     REFERENCES,
     dangers_of,
     log_segments_unread_of,
+    protection_of,
     shadows_of,
-    shields_of,
     unsized_references,
 )
 from pyspark_jobs.orphan_ledgers.rows import Rows
@@ -108,7 +108,7 @@ class Findings:
     missing: DataFrame
     usage_shares: DataFrame
     found: Found
-    shields: Shields
+    protection: Protection
     log_segments_unread: int
     dangers: tuple[Danger, ...]
 
@@ -156,9 +156,9 @@ class Finding:
         candidates = counts["candidate_ledgers"]
         few = candidates + unsized_references(reported) <= _MOST_BROADCAST_IDS
         ledgers = self._keep(self._wanted_ledgers(sets, facts, few))
-        shields = shields_of(reported)
+        protection = protection_of(reported)
         few_candidates = candidates <= _MOST_BROADCAST_ROWS
-        judged = self._keep(self._judged(_newest(ledgers.where("content is null")), shields, few_candidates))
+        judged = self._keep(self._judged(_newest(ledgers.where("content is null")), protection, few_candidates))
         sizes = ledgers.where("content is not null").select(F.lit(usage_tasks.SIZE).alias("tag"), "part", "content")
         shares = self._usage(facts, sizes, gone, named_in_vain)
         task = usage_tasks.usage_task({str(shadow.topic) for shadow in shadows_of(reported)})
@@ -175,7 +175,9 @@ class Finding:
             unattributed=by_column["is_orphan"].get("false", Count()),
             missing=0 if not len(gone) else missing.count(),
         )
-        return Findings(judged, missing, usage, found, shields, log_segments_unread_of(reported), dangers_of(reported))
+        return Findings(
+            judged, missing, usage, found, protection, log_segments_unread_of(reported), dangers_of(reported)
+        )
 
     def release(self) -> None:
         """Give back what was kept between steps."""
@@ -276,7 +278,7 @@ class Finding:
     # --- judging -----------------------------------------------------------------------------------------------
 
     def _reported(self, facts: DataFrame) -> list[Row]:
-        """Tenants, shadows, and what was not read: damages, directories, log segments, cursors without a reading.
+        """Tenants, shadows, and what was not read: nodes, directories, log segments, cursors without a reading.
 
         Beside them one row each counts `first_pass.OTHER` and `first_pass.UNSIZED`.
         """
@@ -292,7 +294,7 @@ class Finding:
         )
         return summed.where(f"tag != '{first_pass.COMPACTION}' or not was_read").collect()
 
-    def _judged(self, candidates: DataFrame, shields: Shields, few: bool) -> DataFrame:
+    def _judged(self, candidates: DataFrame, protection: Protection, few: bool) -> DataFrame:
         paths = candidates.select(F.explode(F.array("owner_path", "topic_path")).alias("path")).dropna().distinct()
         nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), OWNER_COLUMNS)
         if few:
@@ -308,7 +310,7 @@ class Finding:
             beside = F.broadcast(renamed) if few else renamed
             rows = rows.join(beside, F.col(f"{prefix}_path") == F.col(f"{prefix}_node_path"), "left")
         rows = rows.join(self._earlier_looks(), F.col("ledger_id") == F.col("earlier_ledger_id"), "left")
-        judge = Judge(as_of_ms(self._inputs.dump_manifest), self._policy, shields)
+        judge = Judge(as_of_ms(self._inputs.dump_manifest), self._policy, protection)
         schema = spark_schema(ORPHAN_LEDGERS).add("age", "string").add("is_orphan", "boolean")
         return rows.mapInArrow(in_worker(tasks.judge_task(judge)), schema)
 

@@ -13,7 +13,7 @@ from pulsar_sidecar.audit.arrays import Ids
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.batch_work import decode_part, dumped_ids
 from pulsar_sidecar.audit.engine.decoding import decode_cursor_ledgers, decode_log_segments, singles_batch
-from pulsar_sidecar.audit.engine.protections import Damage
+from pulsar_sidecar.audit.engine.protections import UnreadableNode
 from pulsar_sidecar.audit.engine.shadow_topics import admin_facts
 from pulsar_sidecar.audit.engine.tenants import known_tenants
 from pulsar_sidecar.audit.engine.unknown_nodes import unknown_subtrees
@@ -25,13 +25,13 @@ from pyspark_jobs.orphan_ledgers.packing import pack_shares, shares_of_ledgers, 
 Batches = Iterable[pa.RecordBatch]
 Task = Callable[[Batches], Iterator[pa.RecordBatch]]
 
-IDS, SINGLE_IDS, USAGE, OTHER, UNSIZED, DAMAGE, LOADED, COMPACTION, READ, UNREAD, TENANT, SHADOW, RETENTION = (
+IDS, SINGLE_IDS, USAGE, OTHER, UNSIZED, UNREADABLE, LOADED, COMPACTION, READ, UNREAD, TENANT, SHADOW, RETENTION = (
     "ids",
     "single ids",
     "usage",
     "other",
     "unsized",
-    "damage",
+    "unreadable",
     "loaded",
     "compaction",
     "read",
@@ -40,7 +40,7 @@ IDS, SINGLE_IDS, USAGE, OTHER, UNSIZED, DAMAGE, LOADED, COMPACTION, READ, UNREAD
     "shadow",
     "retention",
 )
-REPORTED = (DAMAGE, UNREAD, COMPACTION, READ, OTHER, UNSIZED, TENANT, SHADOW, RETENTION)
+REPORTED = (UNREADABLE, UNREAD, COMPACTION, READ, OTHER, UNSIZED, TENANT, SHADOW, RETENTION)
 """What comes to the driver: few rows, once they are summed."""
 _FACTS = pa.schema(
     [
@@ -114,7 +114,7 @@ def decode_nodes_task(columns: ColumnReader, shares: int) -> Task:
         yield _topic_facts(LOADED, part.loaded, shares)
         yield _single_facts(OTHER, columns, part.singles, sets, shares)
         yield _single_facts(UNSIZED, columns, part.unsized, sets, shares)
-        yield _facts(_damage_facts(part.damages))
+        yield _facts(_unreadable_facts(part.unreadable_nodes))
         yield _facts({"tag": COMPACTION, "path": path} for path in part.compaction_cursors)
         yield _facts(_shadow_facts(part.shadows))
 
@@ -127,7 +127,7 @@ def admin_nodes_task() -> Task:
     def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
         found = admin_facts(batch)
         yield _facts(_shadow_facts(found.shadows))
-        yield _facts(_damage_facts(found.damages))
+        yield _facts(_unreadable_facts(found.unreadable_nodes))
         yield _facts({"tag": RETENTION, "path": path, "reason": text} for path, text in found.retentions.items())
 
     return _task(look)
@@ -137,7 +137,7 @@ def unknown_nodes_task(foreign: Collection[str]) -> Task:
     """Nodes of no known subtree to `FACTS`."""
 
     def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
-        yield _facts(_damage_facts(unknown_subtrees(batch, foreign)))
+        yield _facts(_unreadable_facts(unknown_subtrees(batch, foreign)))
 
     return _task(look)
 
@@ -156,9 +156,9 @@ def decode_cursor_ledgers_task(columns: ColumnReader, shares: int) -> Task:
 
     def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
         rows = batch.to_pylist()
-        references, damages = decode_cursor_ledgers(rows)
+        references, unreadable_nodes = decode_cursor_ledgers(rows)
         yield _single_facts(OTHER, columns, singles_batch(references), sets, shares)
-        yield _facts(_damage_facts(damages))
+        yield _facts(_unreadable_facts(unreadable_nodes))
         yield _facts({"tag": READ, "path": row["cursor_path"]} for row in rows)
 
     return _task(look)
@@ -222,8 +222,11 @@ def _single_facts(
     )
 
 
-def _damage_facts(damages: Iterable[Damage]) -> Iterator[dict[str, Any]]:
-    return ({"tag": DAMAGE, "path": each.path, "kind": each.reach.value, "reason": each.reason} for each in damages)
+def _unreadable_facts(unreadable_nodes: Iterable[UnreadableNode]) -> Iterator[dict[str, Any]]:
+    return (
+        {"tag": UNREADABLE, "path": each.path, "kind": each.scope.value, "reason": each.reason}
+        for each in unreadable_nodes
+    )
 
 
 def _shadow_facts(shadows: Iterable[Shadow]) -> Iterator[dict[str, Any]]:

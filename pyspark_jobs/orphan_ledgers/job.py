@@ -29,7 +29,7 @@ from pulsar_sidecar.audit.results.metrics_text import METRICS_NAME, metrics_text
 from pulsar_sidecar.audit.results.report import REPORT_NAME, report_html
 from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary, Count, Engine
 from pulsar_sidecar.audit.results.summing_up import About, audit_id, failed, input_of, input_of_audit, summarize, unseen
-from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, ORPHAN_LEDGERS, OrphanStanding, Table
+from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, ORPHAN_LEDGERS, OrphanStatus, Table
 from pulsar_sidecar.audit.results.verdicts import conclude
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
@@ -189,10 +189,10 @@ def _audit(inputs: Inputs, about: About, finding: Finding, directory: Directory,
     orphans = writing.orphans(findings, no)
     writing.others(findings)
     assert about.dump.instance_id is not None
-    plan = None if no else writing.plan(orphans, found.measured().condemned, about.dump.instance_id)
+    plan = None if no else writing.plan(orphans, found.measured().deletable, about.dump.instance_id)
     if no:
         found = replace(found, orphans_by={**found.orphans_by, "standing": _withheld(found.orphans_by["standing"])})
-    not_seen = unseen(findings.shields, about.dump, inputs.listing_manifest, findings.log_segments_unread, found)
+    not_seen = unseen(findings.protection, about.dump, inputs.listing_manifest, findings.log_segments_unread, found)
     directory.clean()
     files = directory.sha256_of_all(sorted(directory.tables()))
     summary = summarize(about, found, passed, not_seen, plan, files, findings.dangers)
@@ -205,8 +205,8 @@ def _audit(inputs: Inputs, about: About, finding: Finding, directory: Directory,
 
 def _withheld(standings: object) -> dict[str, Count]:
     counts = dict(standings)  # type: ignore[call-overload]
-    condemned = counts.pop(OrphanStanding.CONDEMNED.value, None)
-    return counts if condemned is None else {**counts, OrphanStanding.WITHHELD.value: condemned}
+    condemned = counts.pop(OrphanStatus.DELETABLE.value, None)
+    return counts if condemned is None else {**counts, OrphanStatus.WITHHELD.value: condemned}
 
 
 def _json(summary: AuditSummary) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pulsar_sidecar.audit.engine.decoding import unread_compaction_cursors
-from pulsar_sidecar.audit.engine.protections import Damage, Reach, Shields
+from pulsar_sidecar.audit.engine.protections import Protection, Scope, UnreadableNode
 from pulsar_sidecar.audit.engine.shadow_topics import dangers
 from pulsar_sidecar.audit.results.summaries import Danger
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
@@ -16,14 +16,16 @@ REFERENCES = (first_pass.OTHER, first_pass.UNSIZED)
 """The tags of `first_pass.OTHERS`."""
 
 
-def shields_of(reported: Sequence[Row]) -> Shields:
+def protection_of(reported: Sequence[Row]) -> Protection:
     """What was not read."""
-    damages = [
-        Damage(row["path"], Reach(row["kind"]), row["reason"]) for row in reported if row["tag"] == first_pass.DAMAGE
+    unreadable_nodes = [
+        UnreadableNode(row["path"], Scope(row["kind"]), row["reason"])
+        for row in reported
+        if row["tag"] == first_pass.UNREADABLE
     ]
     unread = [row["path"] for row in reported if row["tag"] == first_pass.COMPACTION]
     tenants = [row["path"] for row in reported if row["tag"] == first_pass.TENANT]
-    return Shields([*damages, *unread_compaction_cursors(unread, ())], tenants)
+    return Protection([*unreadable_nodes, *unread_compaction_cursors(unread, ())], tenants)
 
 
 def shadows_of(reported: Sequence[Row]) -> list[Shadow]:

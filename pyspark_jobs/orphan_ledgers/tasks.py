@@ -23,7 +23,7 @@ from pulsar_sidecar.audit.engine.findings import (
     NODE_METADATA_COLUMNS,
     earlier_looks,
     judge_cases,
-    number_condemned,
+    number_deletable,
     read_cases,
     withheld,
 )
@@ -224,7 +224,7 @@ def number_task(first_rows: Mapping[int, int]) -> Task:
         first = first_rows.get(context.partitionId(), 0)
         for batch in batches:
             for part in _orphans(batch).to_batches():
-                numbered = number_condemned(part, first)
+                numbered = number_deletable(part, first)
                 first += numbered.num_rows - numbered.column("row").null_count
                 yield numbered
 

@@ -40,7 +40,7 @@ class Writing:
         if failed_guards:
             rows = rows.mapInArrow(in_worker(tasks.withhold_task(failed_guards)), schema)
         ordered = self._ordered(rows, ("ledger_id",), findings.found.orphans.ledgers)
-        condemned = 0 if failed_guards else findings.found.measured().condemned.ledgers
+        condemned = 0 if failed_guards else findings.found.measured().deletable.ledgers
         if condemned:
             ordered = self._finding.keep(ordered)
         first_rows = _first_rows(ordered) if condemned else {}

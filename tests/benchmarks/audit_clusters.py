@@ -178,7 +178,7 @@ class MadeUpCluster:
             as_of=Moment(30 + self.day, _NOW_MS + self.day * _DAY_MS),
             counts={"nodes": Rows()},
             left_out=(),
-            may_condemn=True,
+            allows_deletion=True,
             reservations=(),
             proof=Proof("made up", "made up"),
             files=files,

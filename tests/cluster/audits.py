@@ -8,7 +8,7 @@ from pathlib import Path
 from kazoo.client import KazooClient
 from pulsar_sidecar.audit.audit_requests import Applied, ApplyRequest
 from pulsar_sidecar.audit.policies import Policy
-from pulsar_sidecar.audit.results.tables import OrphanStanding
+from pulsar_sidecar.audit.results.tables import OrphanStatus
 from pulsar_sidecar.audit.sources.requests import AuditRequest, DumpRequest, ListingRequest
 from pulsar_sidecar.bootstrap.audit_review import apply_audit
 from pulsar_sidecar.bootstrap.audit_run import make_audit
@@ -36,7 +36,7 @@ class Look(MadeAudit):
     @property
     def condemned(self) -> frozenset[int]:
         return frozenset(
-            ledger_id for ledger_id, standing in self.standings.items() if standing == OrphanStanding.CONDEMNED.value
+            ledger_id for ledger_id, standing in self.standings.items() if standing == OrphanStatus.DELETABLE.value
         )
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pulsar
-from pulsar_sidecar.audit.reference_scan import Census, demand_complete, take_census
+from pulsar_sidecar.audit.reference_scan import ReferenceScan, demand_complete, scan_references
 from pulsar_sidecar.ledger_ownership.claims import CursorClaim, DataClaim, read_claim
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, managed_ledger_path
@@ -148,12 +148,12 @@ class Oracles:
         """This test damages topics of the namespace itself, without a sidecar."""
         self._damaged.add(namespace)
 
-    def census(self) -> Census:
+    def census(self) -> ReferenceScan:
         """A complete count; repeated while nodes vanish under it."""
 
-        def count() -> Census | None:
+        def count() -> ReferenceScan | None:
             try:
-                return take_census(self._workload.tree, self._workload.compacted)
+                return scan_references(self._workload.tree, self._workload.compacted)
             except TemporaryError:
                 return None
 

@@ -142,7 +142,7 @@ def test_walking_the_admin_server_and_a_file_see_the_same_nodes(world: World) ->
         assert all(last[path]["czxid"] > since for path in set(last) - set(nodes))
     assert len({manifest.instance_id for manifest in manifests}) == 1
     assert [manifest.cluster_name for manifest in manifests] == ["local"] * 3
-    assert [manifest.may_condemn for manifest in manifests] == [True, True, False]
+    assert [manifest.allows_deletion for manifest in manifests] == [True, True, False]
     for manifest in manifests:
         assert manifest.as_of is not None
         assert abs(manifest.as_of.store_time_ms - SystemClock().now_ms()) < 600_000

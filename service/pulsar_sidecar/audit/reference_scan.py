@@ -1,4 +1,4 @@
-"""A census of a small cluster: every ledger that exists and every reference to one, read straight from the store.
+"""A scan of a small cluster: every ledger that exists and every reference to one, read straight from the store.
 
 It keeps all references in memory, so it is for demonstrations, tests and clusters of some ten thousand ledgers. It
 answers completely or raises: a node that cannot be read or understood is never counted as referencing nothing.
@@ -22,8 +22,8 @@ from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 _DOMAIN = "persistent"
 
 
-class CountedTree(Protocol):
-    """The metadata store as a census sees it; each call reads it anew, and whole, or raises `TemporaryError`."""
+class ScannedTree(Protocol):
+    """The metadata store as a scan sees it; each call reads it anew, and whole, or raises `TemporaryError`."""
 
     def ledger_ids(self) -> frozenset[LedgerId]:
         """Every ledger that has metadata."""
@@ -35,7 +35,7 @@ class CountedTree(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class ReferenceScan:
     """What was counted.
 
     Attributes:
@@ -57,7 +57,7 @@ class Census:
         return frozenset(self.references.keys() - self.ledgers)
 
 
-def take_census(tree: CountedTree, compacted: CompactedLedgers) -> Census:
+def scan_references(tree: ScannedTree, compacted: CompactedLedgers) -> ReferenceScan:
     """Count the cluster: the ledgers first, the references after, so that a ledger linked in between is not an orphan.
 
     Raises:
@@ -69,7 +69,7 @@ def take_census(tree: CountedTree, compacted: CompactedLedgers) -> Census:
         if data:
             for ledger_id in _references(path, data, compacted, ledgers):
                 found.setdefault(ledger_id, []).append(path)
-    return Census(ledgers, {ledger_id: tuple(paths) for ledger_id, paths in found.items()})
+    return ReferenceScan(ledgers, {ledger_id: tuple(paths) for ledger_id, paths in found.items()})
 
 
 def _references(
@@ -102,11 +102,11 @@ def _depth_of_topic(path: str) -> int:
     return len(parts) - parts.index(_DOMAIN) if _DOMAIN in parts else 0
 
 
-def demand_complete(census: Census) -> None:
-    """Refuse a census that counted no ledgers at all: an empty listing is a failed listing.
+def demand_complete(scan: ReferenceScan) -> None:
+    """Refuse a scan that counted no ledgers at all: an empty listing is a failed listing.
 
     Raises:
         TemporaryError: nothing was counted.
     """
-    if not census.ledgers:
+    if not scan.ledgers:
         raise TemporaryError("no ledger was found: check the metadata store's address and ledgersRootPath")

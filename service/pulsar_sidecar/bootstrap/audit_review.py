@@ -158,7 +158,7 @@ def apply_audit(request: ApplyRequest, tell: Tell) -> Applied:
     """
     summary = open_audit(request.audit)
     tables = AuditTables(request.audit, summary)
-    plan = verified_plan(summary, lambda: tables.condemned(PLAN_COLUMNS))
+    plan = verified_plan(summary, lambda: tables.deletable(PLAN_COLUMNS))
     if not request.execute:
         return _looked_at(summary, plan)
     demand_approval(plan, request.plan_sha256)
@@ -185,7 +185,7 @@ def _sent(
     pace = Pace(clock, request.rate)
     sender = PendingDeletionSender(publisher, clock, instance_id, f"audit {summary.audit_id}")
     application = Application(store, sender, clock, pace.after, pace.at_once(_ALL_AT_ONCE), tell)
-    sent = application.send(plan, held, lambda: tables.condemned(PLAN_COLUMNS))
+    sent = application.send(plan, held, lambda: tables.deletable(PLAN_COLUMNS))
     return _looked_at(
         summary,
         plan,

@@ -11,7 +11,7 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
 from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveTree, LiveZooKeeper
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
 from pulsar_sidecar.adapters.pulsar.client.clients import SHARED, open_client
-from pulsar_sidecar.audit.reference_scan import take_census
+from pulsar_sidecar.audit.reference_scan import scan_references
 from pulsar_sidecar.bootstrap.closing import close_at_the_end
 from pulsar_sidecar.demo.playing import Eyes, Report, play
 from pulsar_sidecar.demo.stage import Stage, demo_directory
@@ -46,5 +46,8 @@ def _eyes(addresses: ClusterAddresses, clock: Clock) -> Iterator[Eyes]:
         zookeeper = LiveZooKeeper(addresses.metadata_store_url)
         tree = LiveTree(zookeeper, store, clock, DEFAULT_LEDGERS_ROOT)
         yield Eyes(
-            store, partial(take_census, tree, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT)), client, SHARED
+            store,
+            partial(scan_references, tree, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT)),
+            client,
+            SHARED,
         )

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from pulsar_sidecar.audit.reference_scan import Census
+from pulsar_sidecar.audit.reference_scan import ReferenceScan
 from pulsar_sidecar.demo.auditing import AuditAct, AuditStory
 from pulsar_sidecar.demo.cancelling import CancelAct, CancelStory
 from pulsar_sidecar.demo.commands import Commands
@@ -27,7 +27,7 @@ class Eyes:
     """
 
     store: MetadataStore
-    count: Callable[[], Census]
+    count: Callable[[], ReferenceScan]
     client: Any
     shared: Any
 

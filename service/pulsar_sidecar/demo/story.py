@@ -11,7 +11,7 @@ from typing import Any
 
 import requests
 
-from pulsar_sidecar.audit.reference_scan import Census, demand_complete
+from pulsar_sidecar.audit.reference_scan import ReferenceScan, demand_complete
 from pulsar_sidecar.demo.stage import Stage
 from pulsar_sidecar.demo.workload import LEDGERS_PER_TOPIC, DeletionRun, delete_again, delete_topics, make_topics
 from pulsar_sidecar.ledger_ownership.claims import CursorClaim, DataClaim, read_claim
@@ -72,7 +72,7 @@ class Story:
         self,
         stage: Stage,
         store: MetadataStore,
-        count: Callable[[], Census],
+        count: Callable[[], ReferenceScan],
         client: Any,
         web_service_urls: Sequence[str],
         clock: Clock,
@@ -169,7 +169,7 @@ class Story:
             if node is not None and _belongs(node, f"{namespace}/")
         )
 
-    def _census(self) -> Census:
+    def _census(self) -> ReferenceScan:
         census = self._count_all()
         demand_complete(census)
         return census

@@ -121,7 +121,7 @@ _MANIFEST: dict[str, Any] = {
     "as_of": None,
     "counts": {"nodes": Rows(1, 0)},
     "left_out": (),
-    "may_condemn": True,
+    "allows_deletion": True,
     "reservations": (),
     "proof": Proof("begun", "ended"),
 }

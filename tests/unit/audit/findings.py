@@ -16,7 +16,7 @@ from pulsar_sidecar.audit.results.tables import (
     UNATTRIBUTED_LEDGERS,
     LedgerKind,
     OrphanCause,
-    OrphanStanding,
+    OrphanStatus,
 )
 
 AUDIT_ID = "20260706T120000Z-5f0c"
@@ -29,7 +29,7 @@ def orphan(ledger_id: int, **changed: Any) -> dict[str, Any]:
     """One row of `ORPHAN_LEDGERS`: a condemned data ledger of a half-deleted topic, unless changed."""
     row: dict[str, Any] = {
         "ledger_id": ledger_id,
-        "standing": OrphanStanding.CONDEMNED.value,
+        "standing": OrphanStatus.DELETABLE.value,
         "reason": "seen unreferenced twice, 5 days apart",
         "row": None,
         "kind": LedgerKind.DATA.value,
@@ -57,7 +57,7 @@ def numbered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows in the order of ledger ids, the condemned ones numbered from 0."""
     ordered = sorted(rows, key=lambda row: int(row["ledger_id"]))
     numbers = iter(range(len(ordered)))
-    condemned = OrphanStanding.CONDEMNED.value
+    condemned = OrphanStatus.DELETABLE.value
     return [row | {"row": next(numbers) if row["standing"] == condemned else None} for row in ordered]
 
 
@@ -124,7 +124,7 @@ def usage_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
 def plan_of(orphans: pa.Table, audit_id: str = AUDIT_ID, instance_id: str = INSTANCE_ID, rows: int = 1000) -> Plan:
     """The plan of the condemned ones among these, fed in batches of so many rows."""
     digest = PlanDigest(audit_id, instance_id)
-    condemned = orphans.filter(pa.compute.equal(orphans["standing"], OrphanStanding.CONDEMNED.value))
+    condemned = orphans.filter(pa.compute.equal(orphans["standing"], OrphanStatus.DELETABLE.value))
     for batch in condemned.combine_chunks().to_batches(max_chunksize=rows):
         digest.add(batch)
     return digest.plan()

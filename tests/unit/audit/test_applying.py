@@ -198,7 +198,7 @@ def test_a_plan_is_read_back_from_many_files_as_it_was_hashed(tmp_path: Path) ->
 
 def _verify(directory: Path, **changed: Any) -> Any:
     opened = replace(open_audit(directory), **changed)
-    return verified_plan(opened, lambda: AuditTables(directory, opened).condemned(PLAN_COLUMNS))
+    return verified_plan(opened, lambda: AuditTables(directory, opened).deletable(PLAN_COLUMNS))
 
 
 def test_an_audit_with_a_guard_that_said_no_is_refused(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_the_brake_counts_bytes_too(auditor: Auditor, world: World) -> None:
 
 def test_a_dump_that_may_not_condemn_nominates_only(auditor: Auditor, world: World) -> None:
     world.ledger(ORPHAN)
-    world.dump_changes = {"may_condemn": False, "reservations": ("it lacks what happened since",)}
+    world.dump_changes = {"allows_deletion": False, "reservations": ("it lacks what happened since",)}
     found = auditor.twice(world)
     assert (found.audited.exit_code, found.summary.plan) == (2, None)
     assert failed(found.summary) == ["dump-may-condemn"]

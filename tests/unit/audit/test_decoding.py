@@ -192,7 +192,7 @@ def decoded(path: str, value: bytes) -> tuple[set[int], list[tuple[int, LedgerKi
     return (
         set(found.lists.ledger_id.tolist()),
         [(each["ledger_id"], LedgerKind(each["kind"])) for each in found.singles.to_pylist()],
-        len(found.damages),
+        len(found.unreadable_nodes),
     )
 
 

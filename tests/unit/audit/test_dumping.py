@@ -63,7 +63,7 @@ def test_the_manifest_says_what_there_is(tmp_path: Path) -> None:
     assert made.counts["ledgers"] == Rows(3, 0)
     assert made.counts["log_segments"] == Rows(1, 0)
     assert made.counts["cursor_ledgers"] == Rows(1, 1)
-    assert (made.may_condemn, made.left_out) == (True, ())
+    assert (made.allows_deletion, made.left_out) == (True, ())
     assert sum(file.rows for file in made.files if file.path.startswith("nodes/")) == len(SMALL_CLUSTER) - 2
 
 
@@ -87,7 +87,7 @@ def test_unreadable_nodes_are_rows_and_are_counted(tmp_path: Path) -> None:
 
 def test_a_sources_reservations_forbid_condemning(tmp_path: Path) -> None:
     made = make(tmp_path / "dump", Nodes(reservations=("it is old",)))
-    assert (made.may_condemn, made.reservations) == (False, ("it is old",))
+    assert (made.allows_deletion, made.reservations) == (False, ("it is old",))
 
 
 def test_several_clusters_have_no_name(tmp_path: Path) -> None:

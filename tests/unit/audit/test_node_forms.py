@@ -152,7 +152,7 @@ def canonical(found: DecodedNodes) -> tuple[Any, ...]:
         list(zip(*(column.tolist() for column in columns), strict=True)),
         sorted(map(str, found.singles.to_pylist())),
         sorted(map(str, found.cursors.to_pylist())),
-        sorted(found.damages),
+        sorted(found.unreadable_nodes),
         found.shadows,
         sorted(map(str, found.usage().to_pylist())),
         sorted(map(str, found.unsized().to_pylist())),

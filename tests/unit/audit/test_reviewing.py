@@ -11,7 +11,7 @@ from pulsar_sidecar.audit.apply.pruning import Archived, reasons_to_keep
 from pulsar_sidecar.audit.results.explain import Known, explain
 from pulsar_sidecar.audit.results.show import chosen_rows, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import Count, Guard, Input, Unseen
-from pulsar_sidecar.audit.results.tables import OrphanCause, OrphanStanding
+from pulsar_sidecar.audit.results.tables import OrphanCause, OrphanStatus
 
 from tests.unit.audit.findings import (
     DAY_MS,
@@ -87,15 +87,15 @@ def test_rows_as_text() -> None:
 # --- one ledger ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("standing", OrphanStanding)
-def test_an_orphan_is_explained_with_claim_evidence_standing_and_what_it_takes(standing: OrphanStanding) -> None:
-    row = orphan(4, standing=standing.value, row=0 if standing is OrphanStanding.CONDEMNED else None)
+@pytest.mark.parametrize("standing", OrphanStatus)
+def test_an_orphan_is_explained_with_claim_evidence_standing_and_what_it_takes(standing: OrphanStatus) -> None:
+    row = orphan(4, standing=standing.value, row=0 if standing is OrphanStatus.DELETABLE else None)
     text = explain(summary([row]), 4, Known(orphan=row))
     assert "a data ledger of persistent://public/default/orders-4" in text
     assert "the managed ledger's node does not exist" in text
     assert f"Standing: {standing.value}" in text
     assert "What it takes to be condemned:" in text
-    assert ("row 0 of the plan" in text) == (standing is OrphanStanding.CONDEMNED)
+    assert ("row 0 of the plan" in text) == (standing is OrphanStatus.DELETABLE)
 
 
 @pytest.mark.parametrize("cause", OrphanCause)

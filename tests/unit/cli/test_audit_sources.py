@@ -19,7 +19,7 @@ MADE = Manifest(
     as_of=Moment(2, 3),
     counts={"nodes": Rows(5, 1)},
     left_out=(),
-    may_condemn=True,
+    allows_deletion=True,
     reservations=(),
     proof=Proof("begun", "ended"),
 )

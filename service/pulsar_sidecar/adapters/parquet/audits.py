@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from pulsar_sidecar.adapters.parquet.manifest_files import demand_sha256
 from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary, parse_summary
-from pulsar_sidecar.audit.results.tables import SCHEMAS, OrphanStanding, Table
+from pulsar_sidecar.audit.results.tables import SCHEMAS, OrphanStatus, Table
 from pulsar_sidecar.model.errors import InvalidInputError
 
 _BATCH_ROWS = 16_384
@@ -69,7 +69,7 @@ class AuditTables:
             chosen = this if chosen is None else chosen & this
         return ds.dataset(files, schema=SCHEMAS[table], format="parquet").to_table(filter=chosen)
 
-    def condemned(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def deletable(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The plan's rows in order; ``columns`` must name ``standing``.
 
         Memory does not grow with the plan. That the order is right is for `audit.plans.PlanDigest` to see.
@@ -77,7 +77,7 @@ class AuditTables:
         for path in self._files(Table.ORPHAN_LEDGERS):
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns)):
-                    yield batch.filter(pc.equal(batch.column("standing"), OrphanStanding.CONDEMNED.value))
+                    yield batch.filter(pc.equal(batch.column("standing"), OrphanStatus.DELETABLE.value))
 
     def _files(self, table: Table) -> list[str]:
         # Engines number the parts of a table in the order of its rows.

@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.apply.deletable import CondemnedLedger, CondemnedSender, Sent
+from pulsar_sidecar.audit.apply.deletable import DeletableLedger, DeletableSender, Sent
 from pulsar_sidecar.audit.apply.progress import HeldProgress, advance
 from pulsar_sidecar.audit.policies import EXCLUSIVE
 from pulsar_sidecar.audit.results.formatting import format_age, format_time
@@ -102,7 +102,7 @@ class Application:
     """
 
     store: MetadataStore
-    sender: CondemnedSender
+    sender: DeletableSender
     clock: Clock
     pace: Callable[[int], None]
     at_once: int
@@ -141,11 +141,11 @@ def _demand_recordable(batch: pa.RecordBatch) -> None:
             raise InvalidInputError(f"ledger {wrong.column('ledger_id')[0].as_py()} {why}; it should not be condemned")
 
 
-def _ledgers(batches: Iterable[pa.RecordBatch], first: int) -> Iterator[CondemnedLedger]:
+def _ledgers(batches: Iterable[pa.RecordBatch], first: int) -> Iterator[DeletableLedger]:
     for batch in batches:
         behind = batch.filter(pc.greater_equal(batch.column("row"), first))
         for row in behind.to_pylist():
-            yield CondemnedLedger(
+            yield DeletableLedger(
                 row=row["row"],
                 ledger_id=row["ledger_id"],
                 kind=row["kind"],
@@ -157,6 +157,6 @@ def _ledgers(batches: Iterable[pa.RecordBatch], first: int) -> Iterator[Condemne
             )
 
 
-def _pieces(ledgers: Iterator[CondemnedLedger], size: int) -> Iterator[list[CondemnedLedger]]:
+def _pieces(ledgers: Iterator[DeletableLedger], size: int) -> Iterator[list[DeletableLedger]]:
     while piece := list(islice(ledgers, size)):
         yield piece

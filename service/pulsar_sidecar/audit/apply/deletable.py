@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class CondemnedLedger:
+class DeletableLedger:
     """One row of a plan, as the deletion service wants to know it.
 
     ``kind`` is a `audit.tables.LedgerKind`, ``topic`` a full name, ``cursor_name`` decoded; ``row`` is its
@@ -34,10 +34,10 @@ class Sent:
         return Sent(self.now + other.now, self.earlier + other.earlier)
 
 
-class CondemnedSender(Protocol):
+class DeletableSender(Protocol):
     """Records ledgers with the deletion service, each row once however often it is sent (PIP-6)."""
 
-    def send(self, rows: Sequence[CondemnedLedger]) -> Sent:
+    def send(self, rows: Sequence[DeletableLedger]) -> Sent:
         """Have all of them durably recorded; rows ascend, within a call and from call to call.
 
         Raises:

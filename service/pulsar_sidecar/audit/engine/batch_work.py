@@ -14,7 +14,7 @@ from pulsar_sidecar.audit.engine.causes import OwnerNode, owner_node
 from pulsar_sidecar.audit.engine.decoding import DecodedNodes, decode_nodes, is_compaction_cursor
 from pulsar_sidecar.audit.engine.findings import LISTED_LEDGER_COLUMNS, Cases, read_cases
 from pulsar_sidecar.audit.engine.places import locate
-from pulsar_sidecar.audit.engine.protections import Damage
+from pulsar_sidecar.audit.engine.protections import UnreadableNode
 from pulsar_sidecar.audit.engine.usage import loaded_topics, named_usage
 from pulsar_sidecar.audit.results.tables import LEDGERS
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
@@ -54,7 +54,7 @@ class DecodedPart:
     usage: pa.RecordBatch
     unsized: pa.RecordBatch
     singles: pa.RecordBatch
-    damages: list[Damage]
+    unreadable_nodes: list[UnreadableNode]
     loaded: pa.RecordBatch
     compaction_cursors: list[str]
     shadows: list[Shadow]
@@ -91,7 +91,7 @@ def decode_part(columns: ColumnReader, batch: pa.RecordBatch) -> DecodedPart:
         named_usage(columns, decoded.usage()),
         decoded.unsized(),
         decoded.singles,
-        decoded.damages,
+        decoded.unreadable_nodes,
         loaded_topics(columns, decoded.cursors),
         [path for path in paths if is_compaction_cursor(locate(path))],
         list(_shadows(decoded)),

@@ -53,7 +53,7 @@ from pulsar_sidecar.audit.engine.findings import (
 from pulsar_sidecar.audit.engine.judging import EarlierLook, Judge
 from pulsar_sidecar.audit.engine.ledger_sets import IdTable, LedgerSets
 from pulsar_sidecar.audit.engine.missing import made_before, missing_table, not_replaced
-from pulsar_sidecar.audit.engine.protections import Damage, Shields
+from pulsar_sidecar.audit.engine.protections import Protection, UnreadableNode
 from pulsar_sidecar.audit.engine.shadow_topics import ShadowFacts, admin_facts, dangers
 from pulsar_sidecar.audit.engine.tenants import known_tenants
 from pulsar_sidecar.audit.engine.unknown_nodes import unknown_subtrees
@@ -105,7 +105,7 @@ class Findings:
     usage: pa.Table
     found: Found
     guards: tuple[Guard, ...]
-    shields: Shields
+    protection: Protection
     log_segments_unread: int
     dangers: tuple[Danger, ...]
 
@@ -124,7 +124,7 @@ class _Seen:
     decoded: Mapping[Subtree, Sequence[DecodedPart]]
     singles: pa.Table
     unsized: pa.Table
-    shields: Shields
+    protection: Protection
     log_segments_unread: int
 
     def parts(self) -> list[DecodedPart]:
@@ -162,7 +162,7 @@ class Comparing:
         sets = LedgerSets(listed, dumped)
         decoded = {subtree: list(_told_to(sets, parts)) for subtree, parts in nodes.items()}
         known_admin = list(admin)
-        unread_topics = (damage for facts in known_admin for damage in facts.damages)
+        unread_topics = (node for facts in known_admin for node in facts.unreadable_nodes)
         seen = self._seen(decoded, chain(chain.from_iterable(unknown), unread_topics), chain.from_iterable(tenants))
         sets.refer(seen.singles.column("ledger_id").to_numpy())
         self._say(f"{sets.references:,} references")
@@ -176,7 +176,9 @@ class Comparing:
         missing = made_before(named_in_vain, sets.newest())
         shadows = _shadows(seen, known_admin)
         usage = self._usage(counted, named_in_vain, seen, shadows)
-        orphans, unattributed = self._judge(cases, seen.shields, {node.path: node for some in owners for node in some})
+        orphans, unattributed = self._judge(
+            cases, seen.protection, {node.path: node for some in owners for node in some}
+        )
         found = _found(sets, usage, orphans, unattributed, missing)
         demand_plausible(found.measured(), self._inputs.dump)
         passed = self._guards(found)
@@ -189,7 +191,7 @@ class Comparing:
             usage,
             found,
             passed,
-            seen.shields,
+            seen.protection,
             seen.log_segments_unread,
             dangers(shadows, ChainMap(*(dict(facts.retentions) for facts in known_admin))),
         )
@@ -199,17 +201,22 @@ class Comparing:
         return guards(*manifests, found.measured(), self._about.earlier, self._about.policy)
 
     def _seen(
-        self, decoded: Mapping[Subtree, Sequence[DecodedPart]], unknown: Iterable[Damage], tenants: Iterable[str]
+        self,
+        decoded: Mapping[Subtree, Sequence[DecodedPart]],
+        unknown: Iterable[UnreadableNode],
+        tenants: Iterable[str],
     ) -> _Seen:
         """Everything in the dump that references a ledger, or may."""
         parts = [part for some in decoded.values() for part in some]
-        from_ledgers, damages = self._cursor_ledgers(parts)
+        from_ledgers, unreadable_nodes = self._cursor_ledgers(parts)
         segments, unread = decode_log_segments(self._inputs.table(Table.LOG_SEGMENTS).to_pylist())
         more = singles_batch([*from_ledgers, *segments])
         singles = pa.Table.from_batches([*(part.singles for part in parts), more], SINGLES)
-        shields = Shields([*(each for part in parts for each in part.damages), *damages, *unknown], tenants)
+        protection = Protection(
+            [*(each for part in parts for each in part.unreadable_nodes), *unreadable_nodes, *unknown], tenants
+        )
         unsized = pa.Table.from_batches([part.unsized for part in parts], SINGLES)
-        return _Seen(decoded, _once(singles), _once(unsized), shields, unread)
+        return _Seen(decoded, _once(singles), _once(unsized), protection, unread)
 
     def _dumped_parts(self) -> Iterable[tuple[Ids, list[str]]]:
         if not self._own_ledgers:
@@ -217,11 +224,14 @@ class Comparing:
         work = partial(dumped_ids, self._columns, self._root)
         return self._inputs.columns_of_nodes(Subtree.LEDGERS, ["path", "unreadable"], work)
 
-    def _cursor_ledgers(self, parts: Sequence[DecodedPart]) -> tuple[list[Reference], list[Damage]]:
+    def _cursor_ledgers(self, parts: Sequence[DecodedPart]) -> tuple[list[Reference], list[UnreadableNode]]:
         rows = self._inputs.table(Table.CURSOR_LEDGERS).to_pylist()
-        references, damages = decode_cursor_ledgers(rows)
+        references, unreadable_nodes = decode_cursor_ledgers(rows)
         compaction = [path for part in parts for path in part.compaction_cursors]
-        return references, [*damages, *unread_compaction_cursors(compaction, (row["cursor_path"] for row in rows))]
+        return references, [
+            *unreadable_nodes,
+            *unread_compaction_cursors(compaction, (row["cursor_path"] for row in rows)),
+        ]
 
     def _gone(self, sets: LedgerSets, unread: Sequence[str]) -> Numbers:
         """Referenced ledgers that are nowhere, ascending."""
@@ -277,9 +287,9 @@ class Comparing:
         return usage_table([*counted, *taken_off], [part.loaded for part in seen.parts()], names)
 
     def _judge(
-        self, cases: Sequence[Cases], shields: Shields, nodes: Mapping[str, OwnerNode]
+        self, cases: Sequence[Cases], protection: Protection, nodes: Mapping[str, OwnerNode]
     ) -> tuple[pa.Table, pa.Table]:
-        judge = Judge(as_of_ms(self._inputs.dump), self._about.policy, shields)
+        judge = Judge(as_of_ms(self._inputs.dump), self._about.policy, protection)
         answers = [judge_cases(judge, each, nodes, self._earlier_looks(each)) for each in cases]
         self._say(f"{sum(len(each.rows) for each in cases):,} ledgers that nothing references were judged")
         return (

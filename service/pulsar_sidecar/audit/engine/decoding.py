@@ -1,7 +1,7 @@
 """Nodes decoded into references: which node names which ledger, for a batch of nodes at a time.
 
 Both engines call this, each on its own batches. Invariant: each reference of a batch comes out, or the node that holds
-it comes out as a `Damage`; a node that was not understood never counts as one without references.
+it comes out as a `UnreadableNode`; a node that was not understood never counts as one without references.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pulsar_sidecar.audit.arrays import LedgerLists, Mask, Numbers, sums_between
 from pulsar_sidecar.audit.columnar.reader import CURSORS, SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.places import Located, Place, locate
-from pulsar_sidecar.audit.engine.protections import Damage, Reach, damage_of_undecodable, damage_of_unreadable
+from pulsar_sidecar.audit.engine.protections import Scope, UnreadableNode, undecodable_node, unreadable_node
 from pulsar_sidecar.audit.results.tables import CursorLedgerState, LedgerKind
 from pulsar_sidecar.ledger_ownership.references import (
     CursorReferences,
@@ -67,7 +67,7 @@ class DecodedNodes:
         lists: data ledgers of managed ledgers; ``node`` is the position in ``paths``.
         shadows: positions of managed ledgers whose list is a copy of a source's, and how they spell the source.
         singles: all other references (`SINGLES`).
-        damages: what was not read.
+        unreadable_nodes: what was not read.
         cursors: each cursor that was read (`CURSORS`).
     """
 
@@ -75,7 +75,7 @@ class DecodedNodes:
     lists: LedgerLists
     shadows: dict[int, str]
     singles: pa.RecordBatch
-    damages: list[Damage]
+    unreadable_nodes: list[UnreadableNode]
     cursors: pa.RecordBatch
 
     def usage(self) -> pa.RecordBatch:
@@ -147,7 +147,7 @@ def decode_nodes(nodes: pa.RecordBatch, columns: ColumnReader, *, with_entries: 
     singles = pa.concat_batches([plain.singles, singles_batch(_distinct(reader.others))])
     cursors = pa.concat_batches([plain.cursors, _cursors_batch(reader.cursors)])
     joined = _joined(plain.lists, reader.list_rows)
-    return DecodedNodes(paths, joined, reader.shadows, singles, reader.damages, cursors)
+    return DecodedNodes(paths, joined, reader.shadows, singles, reader.unreadable_nodes, cursors)
 
 
 class _Reader:
@@ -157,13 +157,13 @@ class _Reader:
         self.list_rows: list[tuple[int, int, int, int, bool]] = []
         self.shadows: dict[int, str] = {}
         self.others: list[Reference] = []
-        self.damages: list[Damage] = []
+        self.unreadable_nodes: list[UnreadableNode] = []
         self.cursors: list[tuple[str, bool]] = []
 
     def read_unreadable(self, nodes: pa.RecordBatch) -> None:
         unread = nodes.filter(pc.is_null(nodes.column("value")))
         for row in unread.select(["path", "unreadable"]).to_pylist():
-            self.damages.append(damage_of_unreadable(row["path"], row["unreadable"] or "its value is not there"))
+            self.unreadable_nodes.append(unreadable_node(row["path"], row["unreadable"] or "its value is not there"))
 
     def read_empty(self, nodes: pa.RecordBatch) -> None:
         """Nodes above others have no data; a cursor or a schema without data is one that was lost."""
@@ -172,7 +172,7 @@ class _Reader:
             located = locate(path)
             is_schema = located.place is Place.SCHEMA and located.owner.count("/") >= _SCHEMA_SLASHES
             if located.place is Place.CURSOR or is_schema:
-                self.damages.append(damage_of_undecodable(path, located.place, "it holds no data"))
+                self.unreadable_nodes.append(undecodable_node(path, located.place, "it holds no data"))
 
     def read_left(self, left: Numbers, paths: pa.Array, values: pa.Array) -> None:
         positions = pa.array(left)
@@ -186,7 +186,7 @@ class _Reader:
         for path in paths:
             place = locate(path).place
             if place in (Place.CURSOR, Place.SCHEMA):
-                self.damages.append(damage_of_undecodable(path, place, "it holds a managed ledger's list"))
+                self.unreadable_nodes.append(undecodable_node(path, place, "it holds a managed ledger's list"))
 
     def _read(self, number: int, path: str, value: bytes) -> None:
         located = locate(path)
@@ -203,7 +203,7 @@ class _Reader:
                 reasons.append(str(error))
             else:
                 return
-        self.damages.append(damage_of_undecodable(path, located.place, "; ".join(reasons)))
+        self.unreadable_nodes.append(undecodable_node(path, located.place, "; ".join(reasons)))
 
     def _read_managed_ledger(self, number: int, path: str, located: Located, value: bytes) -> None:
         listed = managed_ledger_references(value)
@@ -241,17 +241,17 @@ def cursor_node_references(path: str, cursor: CursorReferences) -> list[Referenc
     return named
 
 
-def decode_cursor_ledgers(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Reference], list[Damage]]:
+def decode_cursor_ledgers(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Reference], list[UnreadableNode]]:
     """What compaction cursors' ledgers reference (rows of `audit.tables.CURSOR_LEDGERS`)."""
     references: list[Reference] = []
-    damages: list[Damage] = []
+    unreadable_nodes: list[UnreadableNode] = []
     for row in rows:
         path = row["cursor_path"]
         try:
             references += _cursor_row_references(path, row)
         except UndecodableError as error:
-            damages.append(Damage(path, Reach.COMPACTED, str(error)))
-    return _distinct(references), damages
+            unreadable_nodes.append(UnreadableNode(path, Scope.COMPACTED, str(error)))
+    return _distinct(references), unreadable_nodes
 
 
 def _cursor_row_references(path: str, row: Mapping[str, Any]) -> Iterator[Reference]:
@@ -270,10 +270,10 @@ def _cursor_row_references(path: str, row: Mapping[str, Any]) -> Iterator[Refere
             raise UndecodableError(row["unreadable"] or "it was not read")
 
 
-def unread_compaction_cursors(cursor_paths: Iterable[str], read: Iterable[str]) -> list[Damage]:
+def unread_compaction_cursors(cursor_paths: Iterable[str], read: Iterable[str]) -> list[UnreadableNode]:
     """Compaction cursors among the nodes of which the dump says nothing further."""
     unread = set(cursor_paths) - set(read)
-    return [Damage(path, Reach.COMPACTED, "the dump holds no reading of its ledger") for path in unread]
+    return [UnreadableNode(path, Scope.COMPACTED, "the dump holds no reading of its ledger") for path in unread]
 
 
 def is_compaction_cursor(located: Located) -> bool:

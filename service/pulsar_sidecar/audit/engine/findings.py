@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pulsar_sidecar.audit.engine.candidates import Claimed, Unattributed, read_candidate
 from pulsar_sidecar.audit.engine.causes import OwnerNode
 from pulsar_sidecar.audit.engine.judging import EarlierLook, Judge
-from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, OrphanStanding
+from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, OrphanStatus
 
 _WRITES = ("version", "ctime_ms", "czxid", "mzxid", "unreadable")
 NODE_METADATA_COLUMNS = ("value", *_WRITES)
@@ -82,26 +82,26 @@ def withheld(orphans: pa.Table, guards: str) -> pa.Table:
 def numbered(orphans: pa.Table) -> pa.Table:
     """The same orphans in the order of ledger ids, the condemned ones numbered from 0."""
     ordered = orphans.sort_by([("ledger_id", "ascending")]).combine_chunks()
-    return _mapped(ordered, number_condemned)
+    return _mapped(ordered, number_deletable)
 
 
-def number_condemned(batch: pa.RecordBatch, first: int = 0) -> pa.RecordBatch:
+def number_deletable(batch: pa.RecordBatch, first: int = 0) -> pa.RecordBatch:
     """One batch in the order of ledger ids, its condemned ledgers numbered from ``first``."""
-    condemned = is_condemned(batch)
+    condemned = is_deletable(batch)
     mask = condemned.to_numpy(zero_copy_only=False)
     numbers = pa.array(np.cumsum(mask, dtype=np.int64) + (first - 1), mask=~mask)
     return batch.set_column(ORPHAN_LEDGERS.names.index("row"), ORPHAN_LEDGERS.field("row"), numbers)
 
 
-def is_condemned(batch: pa.RecordBatch) -> pa.Array:
+def is_deletable(batch: pa.RecordBatch) -> pa.Array:
     """Which rows are condemned."""
-    return pc.equal(batch.column("standing"), OrphanStanding.CONDEMNED.value)
+    return pc.equal(batch.column("standing"), OrphanStatus.DELETABLE.value)
 
 
 def _withheld(batch: pa.RecordBatch, guards: str) -> pa.RecordBatch:
-    condemned = is_condemned(batch)
+    condemned = is_deletable(batch)
     for name, text in (
-        ("standing", pa.scalar(OrphanStanding.WITHHELD.value)),
+        ("standing", pa.scalar(OrphanStatus.WITHHELD.value)),
         ("reason", pa.scalar(f"it would be condemned, but a guard of the whole audit did not pass: {guards}")),
     ):
         column = pc.if_else(condemned, text, batch.column(name))

@@ -1,6 +1,6 @@
 """How far the case against each unreferenced ledger has come: the audit's judgement, pure and total.
 
-Invariant: `OrphanStanding.CONDEMNED` is said only of a ledger that nothing in two complete dumps references, that did
+Invariant: `OrphanStatus.DELETABLE` is said only of a ledger that nothing in two complete dumps references, that did
 not change between them, that is old enough by the store's clock, and whose every possible reference was read.
 """
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from pulsar_sidecar.audit.engine.candidates import Claimed, Extent, Unattributed
 from pulsar_sidecar.audit.engine.causes import OwnerNode, cause_of, evidence_of
-from pulsar_sidecar.audit.engine.protections import Shields
+from pulsar_sidecar.audit.engine.protections import Protection
 from pulsar_sidecar.audit.policies import HOUR_MS, Policy
-from pulsar_sidecar.audit.results.tables import OrphanStanding
+from pulsar_sidecar.audit.results.tables import OrphanStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Judge:
 
     Attributes:
         as_of_ms: the dump's time by the store's clock.
-        shields: what could not be read.
+        protection: what could not be read.
     """
 
     as_of_ms: int
     policy: Policy
-    shields: Shields
+    protection: Protection
 
     def unattributed(self, row: Mapping[str, Any], found: Unattributed) -> dict[str, Any]:
         """A row of `audit.tables.UNATTRIBUTED_LEDGERS`."""
@@ -53,10 +53,10 @@ class Judge:
         owner = nodes.get(claimed.owner_path)
         topic = None if claimed.topic_path is None else nodes.get(claimed.topic_path)
         shared = self._shared(row, claimed.extent)
-        standing, reason, first_seen_ms = self._standing(row, shared["age_ms"], claimed, earlier)
+        status, reason, first_seen_ms = self._status(row, shared["age_ms"], claimed, earlier)
         return {
             **shared,
-            "standing": standing.value,
+            "standing": status.value,
             "reason": reason,
             "row": None,
             "kind": claimed.kind.value,
@@ -85,27 +85,27 @@ class Judge:
             "metadata": row["metadata"],
         }
 
-    def _standing(
+    def _status(
         self, row: Mapping[str, Any], age_ms: int | None, claimed: Claimed, earlier: EarlierLook | None
-    ) -> tuple[OrphanStanding, str, int | None]:
-        shield = self.shields.reason(claimed.kind, claimed.owner_path)
-        if shield is not None:
-            return OrphanStanding.UNPROVEN, shield, None
+    ) -> tuple[OrphanStatus, str, int | None]:
+        protected = self.protection.reason(claimed.kind, claimed.owner_path)
+        if protected is not None:
+            return OrphanStatus.UNPROVEN, protected, None
         if age_ms is None or row["version"] is None:
-            return OrphanStanding.UNPROVEN, "its age or its version is not known", None
+            return OrphanStatus.UNPROVEN, "its age or its version is not known", None
         changed = earlier is not None and not _same(row, earlier)
         carried = None if earlier is None or changed else earlier.first_seen_ms
         first_seen_ms = self.as_of_ms if carried is None else carried
         if age_ms < self.policy.min_age_ms:
             reason = f"it is {_hours(age_ms)} old, and must be {_hours(self.policy.min_age_ms)} old"
-            return OrphanStanding.TOO_YOUNG, reason, first_seen_ms
+            return OrphanStatus.TOO_YOUNG, reason, first_seen_ms
         if changed:
-            return OrphanStanding.CHANGED, "it was written to or made again since the earlier audit", first_seen_ms
+            return OrphanStatus.CHANGED, "it was written to or made again since the earlier audit", first_seen_ms
         seen_for_ms = self.as_of_ms - first_seen_ms
         if carried is None or seen_for_ms < self.policy.look_window_ms:
-            return OrphanStanding.FIRST_LOOK, self._first_look(carried, seen_for_ms), first_seen_ms
+            return OrphanStatus.FIRST_LOOK, self._first_look(carried, seen_for_ms), first_seen_ms
         reason = f"unreferenced and unchanged in dumps that are {_hours(seen_for_ms)} apart, and {_hours(age_ms)} old"
-        return OrphanStanding.CONDEMNED, reason, first_seen_ms
+        return OrphanStatus.DELETABLE, reason, first_seen_ms
 
     def _first_look(self, carried: int | None, seen_for_ms: int) -> str:
         wanted = f"a second look {_hours(self.policy.look_window_ms)} after the first is needed"

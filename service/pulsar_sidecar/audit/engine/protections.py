@@ -15,7 +15,7 @@ from pulsar_sidecar.audit.results.tables import LedgerKind
 from pulsar_sidecar.ledger_ownership.paths import SCHEMAS
 
 
-class Reach(StrEnum):
+class Scope(StrEnum):
     """Which ledgers an unread node may reference."""
 
     EVERYTHING = "everything"
@@ -37,77 +37,77 @@ class Reach(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Damage:
+class UnreadableNode:
     """One node, or one cursor's ledger, that was not read."""
 
     path: str
-    reach: Reach
+    scope: Scope
     reason: str
 
 
 _CONSEQUENCES = {
-    Reach.EVERYTHING: ("nodes of an unknown kind", "they may reference any ledger, so none is condemned"),
-    Reach.CLUSTER: (
+    Scope.EVERYTHING: ("nodes of an unknown kind", "they may reference any ledger, so none is condemned"),
+    Scope.CLUSTER: (
         "nodes of other Pulsar clusters in the same metadata store",
         "these clusters may keep their ledgers in the same BookKeeper, so none is condemned",
     ),
-    Reach.DATA: (
+    Scope.DATA: (
         "managed ledgers that cannot be understood",
         "they may be shadow topics and list any topic's ledgers, so no data ledger is condemned",
     ),
-    Reach.BRANCH: (
+    Scope.BRANCH: (
         "nodes of managed ledgers that cannot be read, nor what is below them",
         "nothing is condemned that an owner below them may reference, and no data ledger",
     ),
-    Reach.SCHEMA_BRANCH: (
+    Scope.SCHEMA_BRANCH: (
         "nodes of schemas that cannot be read, nor what is below them",
         "no ledger of the schemas below them is condemned",
     ),
-    Reach.OWNER: (
+    Scope.OWNER: (
         "cursors and schemas that cannot be understood",
         "no ledger that claims one of them is condemned",
     ),
-    Reach.COMPACTED: (
+    Scope.COMPACTED: (
         "compaction cursors whose ledger was not read",
         "no compacted ledger of their topics is condemned",
     ),
-    Reach.NOTHING: (
+    Scope.NOTHING: (
         "partitioned topics that cannot be understood",
         "they may be shadow topics that endanger their sources' ledgers; they reference none themselves",
     ),
 }
 
 
-def damage_of_unreadable(path: str, reason: str) -> Damage:
+def unreadable_node(path: str, reason: str) -> UnreadableNode:
     """A node that exists and was not read."""
     if path == SCHEMAS or path.startswith(f"{SCHEMAS}/"):
-        return Damage(path, Reach.SCHEMA_BRANCH, reason)
+        return UnreadableNode(path, Scope.SCHEMA_BRANCH, reason)
     is_cursor = locate(path).place is Place.CURSOR
-    return Damage(path, Reach.OWNER if is_cursor else Reach.BRANCH, reason)
+    return UnreadableNode(path, Scope.OWNER if is_cursor else Scope.BRANCH, reason)
 
 
-def damage_of_undecodable(path: str, place: Place, reason: str) -> Damage:
+def undecodable_node(path: str, place: Place, reason: str) -> UnreadableNode:
     """A node that was read and not understood."""
     match place:
         case Place.MANAGED_LEDGER:
-            return Damage(path, Reach.DATA, reason)
+            return UnreadableNode(path, Scope.DATA, reason)
         case Place.CURSOR | Place.SCHEMA:
-            return Damage(path, Reach.OWNER, reason)
+            return UnreadableNode(path, Scope.OWNER, reason)
         case Place.EITHER | Place.ODD:
-            return Damage(path, Reach.EVERYTHING, reason)
+            return UnreadableNode(path, Scope.EVERYTHING, reason)
 
 
-class Shields:
+class Protection:
     """Tells which claims are protected.
 
     ``tenants`` are those that the policies know; where there are none, they are kept elsewhere: nothing is concluded.
     """
 
-    def __init__(self, damages: Iterable[Damage], tenants: Iterable[str] = ()) -> None:
+    def __init__(self, unreadable_nodes: Iterable[UnreadableNode], tenants: Iterable[str] = ()) -> None:
         self._tenants = frozenset(tenants)
-        self._by_reach: dict[Reach, dict[str, str]] = {reach: {} for reach in Reach}
-        for damage in sorted(damages):
-            self._by_reach[damage.reach].setdefault(damage.path, damage.reason)
+        self._by_scope: dict[Scope, dict[str, str]] = {scope: {} for scope in Scope}
+        for node in sorted(unreadable_nodes):
+            self._by_scope[node.scope].setdefault(node.path, node.reason)
 
     def reason(self, kind: LedgerKind, owner_path: str) -> str | None:
         """Why a ledger of this kind, which claims the owner at this path, is protected; None if it is not."""
@@ -130,21 +130,21 @@ class Shields:
 
     def unseen(self) -> list[Unseen]:
         """What was not read, in words."""
-        counted: Sequence[tuple[Reach, int]] = [(reach, len(paths)) for reach, paths in self._by_reach.items()]
-        return [Unseen(_CONSEQUENCES[reach][0], count, _CONSEQUENCES[reach][1]) for reach, count in counted if count]
+        counted: Sequence[tuple[Scope, int]] = [(scope, len(paths)) for scope, paths in self._by_scope.items()]
+        return [Unseen(_CONSEQUENCES[scope][0], count, _CONSEQUENCES[scope][1]) for scope, count in counted if count]
 
     def _anywhere(self, kind: LedgerKind) -> tuple[str, str] | None:
-        reaches: tuple[Reach, ...] = (Reach.CLUSTER, Reach.EVERYTHING)
+        scopes: tuple[Scope, ...] = (Scope.CLUSTER, Scope.EVERYTHING)
         if kind is LedgerKind.DATA:
-            reaches += (Reach.DATA, Reach.BRANCH)
-        return next((item for reach in reaches for item in self._by_reach[reach].items()), None)
+            scopes += (Scope.DATA, Scope.BRANCH)
+        return next((item for scope in scopes for item in self._by_scope[scope].items()), None)
 
     def _at(self, kind: LedgerKind, owner_path: str) -> tuple[str, str] | None:
-        exact = (Reach.OWNER, Reach.COMPACTED) if kind is LedgerKind.COMPACTED else (Reach.OWNER,)
-        for reach in exact:
-            if owner_path in self._by_reach[reach]:
-                return owner_path, self._by_reach[reach][owner_path]
-        branches = self._by_reach[Reach.SCHEMA_BRANCH if kind is LedgerKind.SCHEMA else Reach.BRANCH]
+        exact = (Scope.OWNER, Scope.COMPACTED) if kind is LedgerKind.COMPACTED else (Scope.OWNER,)
+        for scope in exact:
+            if owner_path in self._by_scope[scope]:
+                return owner_path, self._by_scope[scope][owner_path]
+        branches = self._by_scope[Scope.SCHEMA_BRANCH if kind is LedgerKind.SCHEMA else Scope.BRANCH]
         return next(((path, branches[path]) for path in _upwards(owner_path) if path in branches), None)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.comparing import Comparing, EarlierAudit, Findings
-from pulsar_sidecar.audit.engine.findings import is_condemned
+from pulsar_sidecar.audit.engine.findings import is_deletable
 from pulsar_sidecar.audit.policies import Policy
 from pulsar_sidecar.audit.ports import AuditInputs, Say, TablesOutput
 from pulsar_sidecar.audit.results.guards import Earlier, demand_fitting
@@ -80,7 +80,7 @@ def _write(output: TablesOutput, about: About, listing: Manifest, findings: Find
         for batch in rows.to_batches():
             output.write(table, batch)
     files = {file.path: file.sha256 for file in output.close_tables()}
-    not_seen = unseen(findings.shields, about.dump, listing, findings.log_segments_unread, findings.found)
+    not_seen = unseen(findings.protection, about.dump, listing, findings.log_segments_unread, findings.found)
     plan = None if failed(findings.guards) else _plan(about, findings.orphans)
     summary = summarize(about, findings.found, findings.guards, not_seen, plan, files, findings.dangers)
     extract = extract_of(findings.orphans, findings.missing, findings.unattributed, findings.usage)
@@ -94,5 +94,5 @@ def _plan(about: About, orphans: pa.Table) -> Plan:
     assert about.dump.instance_id is not None
     digest = PlanDigest(about.audit_id, about.dump.instance_id)
     for batch in orphans.to_batches():
-        digest.add(batch.filter(is_condemned(batch)))
+        digest.add(batch.filter(is_deletable(batch)))
     return digest.plan()

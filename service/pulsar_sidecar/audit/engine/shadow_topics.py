@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.engine.protections import Damage, Reach
+from pulsar_sidecar.audit.engine.protections import Scope, UnreadableNode
 from pulsar_sidecar.audit.results.summaries import Danger
 from pulsar_sidecar.ledger_ownership.paths import PARTITIONED_TOPICS
 from pulsar_sidecar.ledger_ownership.shadows import Shadow, shadow_at
@@ -32,12 +32,12 @@ class ShadowFacts:
 
     Attributes:
         retentions: what namespaces' policies say of retention, by ``tenant/namespace``.
-        damages: partitioned topics' nodes that may be shadows' and cannot be read.
+        unreadable_nodes: partitioned topics' nodes that may be shadows' and cannot be read.
     """
 
     shadows: tuple[Shadow, ...]
     retentions: Mapping[str, str]
-    damages: tuple[Damage, ...]
+    unreadable_nodes: tuple[UnreadableNode, ...]
 
 
 def admin_facts(nodes: pa.RecordBatch) -> ShadowFacts:
@@ -54,7 +54,7 @@ def admin_facts(nodes: pa.RecordBatch) -> ShadowFacts:
     return ShadowFacts(
         tuple(each for each in found if isinstance(each, Shadow)),
         retentions,
-        tuple(each for each in found if isinstance(each, Damage)),
+        tuple(each for each in found if isinstance(each, UnreadableNode)),
     )
 
 
@@ -70,12 +70,12 @@ def dangers(shadows: Iterable[Shadow], retentions: Mapping[str, str]) -> tuple[D
     )
 
 
-def _partitioned_shadows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Shadow | Damage]:
+def _partitioned_shadows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Shadow | UnreadableNode]:
     for row in rows:
         try:
             shadow = shadow_at(row["path"], row["value"] or b"")
         except UndecodableError as error:
-            yield Damage(row["path"], Reach.NOTHING, str(error))
+            yield UnreadableNode(row["path"], Scope.NOTHING, str(error))
             continue
         if shadow is not None:
             yield shadow

@@ -10,7 +10,7 @@ from collections.abc import Collection
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.engine.protections import Damage, Reach
+from pulsar_sidecar.audit.engine.protections import Scope, UnreadableNode
 
 _KNOWN = (
     "namespace", "loadbalance", "service_unit_state", "counters", "bookies", "pulsar", "stream", "pulsar-sidecar",
@@ -24,7 +24,7 @@ _NAMED_BY_TENANTS = ("namespace", "loadbalance", "service_unit_state", "counters
 """Below these, nodes are called as tenants and namespaces are, which may be "schemas"."""
 
 
-def unknown_subtrees(nodes: pa.RecordBatch, foreign: Collection[str]) -> list[Damage]:
+def unknown_subtrees(nodes: pa.RecordBatch, foreign: Collection[str]) -> list[UnreadableNode]:
     """Other Pulsar clusters, and the subtrees of an unknown kind, among nodes of `Subtree.OTHER`, each once.
 
     Args:
@@ -38,16 +38,16 @@ def unknown_subtrees(nodes: pa.RecordBatch, foreign: Collection[str]) -> list[Da
     left = paths.filter(pc.and_not(holds, known)).to_pylist()
     tops = {f"/{path.split('/')[1]}" for path in left if not any(_is_below(path, root) for root in foreign)}
     return _other_clusters(paths, foreign) + [
-        Damage(
+        UnreadableNode(
             top,
-            Reach.EVERYTHING,
+            Scope.EVERYTHING,
             f"this version knows no such nodes ({top} is not Pulsar's? then say --foreign-subtree {top})",
         )
         for top in sorted(tops)
     ]
 
 
-def _other_clusters(paths: pa.Array, foreign: Collection[str]) -> list[Damage]:
+def _other_clusters(paths: pa.Array, foreign: Collection[str]) -> list[UnreadableNode]:
     """Managed ledgers and schemas of clusters below a chroot; only their own path, named as foreign, takes one out."""
     nested = pc.match_substring_regex(paths, "/(managed-ledgers|schemas)$")
     named_by_tenants = pc.match_substring_regex(paths, f"^/({'|'.join(_NAMED_BY_TENANTS)})/")
@@ -56,9 +56,9 @@ def _other_clusters(paths: pa.Array, foreign: Collection[str]) -> list[Damage]:
     for path in paths.filter(with_topics).to_pylist():
         found.add(path[: path.rindex("/managed-ledgers/")] + "/managed-ledgers")
     return [
-        Damage(
+        UnreadableNode(
             path,
-            Reach.CLUSTER,
+            Scope.CLUSTER,
             "another Pulsar cluster keeps its metadata there, and may keep its ledgers in this BookKeeper (it has a "
             f"BookKeeper of its own? then say --foreign-subtree {path})",
         )

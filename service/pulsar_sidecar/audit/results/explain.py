@@ -13,7 +13,7 @@ from pulsar_sidecar.audit.results.formatting import (
     format_time,
 )
 from pulsar_sidecar.audit.results.summaries import AuditSummary
-from pulsar_sidecar.audit.results.tables import OrphanCause, OrphanStanding
+from pulsar_sidecar.audit.results.tables import OrphanCause, OrphanStatus
 
 _CAUSES: Final = {
     OrphanCause.SCHEMA_RACE: "two producers registered a schema at the same time, and only one version was linked",
@@ -29,15 +29,15 @@ _CAUSES: Final = {
     OrphanCause.UNKNOWN: "unknown",
 }
 _WHAT_IT_TAKES: Final = {
-    OrphanStanding.CONDEMNED: "Nothing more: it is in the plan, and `audit apply` hands it to the deletion service, "
+    OrphanStatus.DELETABLE: "Nothing more: it is in the plan, and `audit apply` hands it to the deletion service, "
     "which proves it again.",
-    OrphanStanding.TOO_YOUNG: "It must grow older than the age floor, and still be referenced by nothing.",
-    OrphanStanding.FIRST_LOOK: "A later dump, after the window, must find it unreferenced and unchanged: audit that "
+    OrphanStatus.TOO_YOUNG: "It must grow older than the age floor, and still be referenced by nothing.",
+    OrphanStatus.FIRST_LOOK: "A later dump, after the window, must find it unreferenced and unchanged: audit that "
     "dump with --previous.",
-    OrphanStanding.CHANGED: "Its metadata must stay as it is until a later dump, after the window, finds it "
+    OrphanStatus.CHANGED: "Its metadata must stay as it is until a later dump, after the window, finds it "
     "unreferenced again.",
-    OrphanStanding.UNPROVEN: "What could not be read must become readable: see what could not be seen in `audit show`.",
-    OrphanStanding.WITHHELD: "The guard that said no must pass: see the guards in `audit show`.",
+    OrphanStatus.UNPROVEN: "What could not be read must become readable: see what could not be seen in `audit show`.",
+    OrphanStatus.WITHHELD: "The guard that said no must pass: see the guards in `audit show`.",
 }
 
 
@@ -78,7 +78,7 @@ def explain(summary: AuditSummary, ledger_id: int, known: Known) -> str:
 
 
 def _of_orphan(row: Row, summary: AuditSummary) -> list[str]:
-    standing, cause = OrphanStanding(row["standing"]), OrphanCause(row["cause"])
+    standing, cause = OrphanStatus(row["standing"]), OrphanCause(row["cause"])
     in_plan = f", row {row['row']} of the plan" if row["row"] is not None else ""
     return [
         "It exists, and nothing in the dump references it.",

@@ -44,7 +44,7 @@ class Measured:
             are referenced.
         references: existing ledgers that are referenced by something, by kind.
         missing: references to ledgers that do not exist.
-        condemned: as if every guard had passed.
+        deletable: as if every guard had passed.
     """
 
     existing: Count
@@ -52,7 +52,7 @@ class Measured:
     referenced: int
     references: Mapping[str, int]
     missing: int
-    condemned: Count
+    deletable: Count
 
     @property
     def all_references(self) -> int:
@@ -185,7 +185,7 @@ def _may_condemn(dump: Manifest, listing: Manifest) -> Guard:
     reservations = (*dump.reservations, *listing.reservations)
     return Guard(
         _DUMP_MAY_CONDEMN,
-        dump.may_condemn and listing.may_condemn,
+        dump.allows_deletion and listing.allows_deletion,
         "; ".join(reservations) or "no reservation",
         "no reservation",
         "a dump or a listing that is known to lack something nominates ledgers only",
@@ -252,8 +252,8 @@ def _not_shrunken(name: str, now: int, before: int, limit: str, policy: Policy) 
 
 def _shares(measured: Measured, policy: Policy) -> list[Guard]:
     pairs = (
-        ("share-of-ledgers", measured.condemned.ledgers, measured.existing.ledgers),
-        ("share-of-bytes", measured.condemned.known_bytes, measured.existing.known_bytes),
+        ("share-of-ledgers", measured.deletable.ledgers, measured.existing.ledgers),
+        ("share-of-bytes", measured.deletable.known_bytes, measured.existing.known_bytes),
     )
     return [
         Guard(

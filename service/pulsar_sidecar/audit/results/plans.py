@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from pulsar_sidecar.audit.engine.usage import count_of_lengths
 from pulsar_sidecar.audit.results.summaries import Count, Plan
-from pulsar_sidecar.audit.results.tables import OrphanStanding
+from pulsar_sidecar.audit.results.tables import OrphanStatus
 from pulsar_sidecar.model.errors import InvalidInputError
 
 PLAN_BLOCK_ROWS: Final = 4096
@@ -103,7 +103,7 @@ def _block_of(batches: list[pa.RecordBatch]) -> bytes:
 
 
 def _demand_order(rows: pa.RecordBatch) -> None:
-    if not _all(pc.equal(rows.column("standing"), OrphanStanding.CONDEMNED.value)):
+    if not _all(pc.equal(rows.column("standing"), OrphanStatus.DELETABLE.value)):
         raise InvalidInputError("a ledger that is not condemned is among the plan's rows")
     numbers, ledger_ids = rows.column("row"), rows.column("ledger_id")
     if numbers.null_count or not _all(pc.equal(_steps(numbers), 1)):

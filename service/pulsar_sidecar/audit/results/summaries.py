@@ -152,7 +152,7 @@ class AuditSummary(Document, frozen=True):
         policy: every setting that the verdicts depend on, by its option's name.
         existing: all ledgers of the listing, with the bytes of BookKeeper's closed ones; ``referenced`` of them are
             referenced by something.
-        orphans: by `OrphanStanding`; ``orphans_by_kind`` by `LedgerKind`, ``orphans_by_cause`` by `OrphanCause`,
+        orphans: by `OrphanStatus`; ``orphans_by_kind`` by `LedgerKind`, ``orphans_by_cause`` by `OrphanCause`,
             ``orphans_by_tenant`` by tenant, ``orphans_by_age`` by the report's label of an age, each of all orphans;
             the empty text stands for a ledger without a tenant.
         existing_by_kind: all attributed ledgers of the listing by `LedgerKind`, ``existing_by_tenant`` by tenant.

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pulsar_sidecar.audit.engine.protections import Shields
+from pulsar_sidecar.audit.engine.protections import Protection
 from pulsar_sidecar.audit.policies import Policy
 from pulsar_sidecar.audit.results.guards import Earlier, Measured
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Danger, Engine, Guard, Input, Look, Plan, Unseen
-from pulsar_sidecar.audit.results.tables import OrphanStanding, Subtree
+from pulsar_sidecar.audit.results.tables import OrphanStatus, Subtree
 from pulsar_sidecar.audit.sources.manifests import Manifest
 
 _REMEMBERED_LOOKS = 100
@@ -60,7 +60,7 @@ class Found:
             referenced=self.referenced,
             references={kind: count.ledgers for kind, count in self.usage_by_kind.items()},
             missing=self.missing,
-            condemned=self.orphans_by["standing"].get(OrphanStanding.CONDEMNED.value, Count()),
+            deletable=self.orphans_by["standing"].get(OrphanStatus.DELETABLE.value, Count()),
         )
 
 
@@ -111,14 +111,16 @@ def input_of_audit(summary: AuditSummary, sha256: str) -> Input:
     return Input(sha256, f"audit {summary.audit_id}", store_time_ms=summary.store_time_ms)
 
 
-def unseen(shields: Shields, dump: Manifest, listing: Manifest, log_segments_unread: int, found: Found) -> list[Unseen]:
+def unseen(
+    protection: Protection, dump: Manifest, listing: Manifest, log_segments_unread: int, found: Found
+) -> list[Unseen]:
     """Everything that this audit could not see, in words."""
     others = (Subtree.BOOKKEEPER, Subtree.DISTRIBUTED_LOG, Subtree.ADMIN, Subtree.OTHER)
     unread = sum(dump.counts[part.value].unreadable for part in others if part.value in dump.counts)
     ledgers = dump.counts[Subtree.LEDGERS.value].unreadable if Subtree.LEDGERS.value in dump.counts else 0
-    tenants = sorted(tenant for tenant in found.orphans_by["tenant"] if tenant and not shields.knows_tenant(tenant))
+    tenants = sorted(tenant for tenant in found.orphans_by["tenant"] if tenant and not protection.knows_tenant(tenant))
     seen = [
-        *shields.unseen(),
+        *protection.unseen(),
         Unseen(
             f"tenants of unreferenced ledgers that /admin/policies does not know ({_few(tenants)})",
             len(tenants),
@@ -126,7 +128,7 @@ def unseen(shields: Shields, dump: Manifest, listing: Manifest, log_segments_unr
         ),
         Unseen(
             "tenants' policies, which this metadata store does not have",
-            0 if shields.knows_tenants else 1,
+            0 if protection.knows_tenants else 1,
             "whether a ledger claims a tenant of another Pulsar cluster was not looked at",
         ),
         Unseen(
@@ -173,7 +175,7 @@ def summarize(
 ) -> AuditSummary:
     """The summary. ``found.orphans_by`` must count standings as they were written, after guards withheld a plan."""
     history = () if about.earlier is None else about.earlier.summary.history
-    condemned = found.orphans_by["standing"].get(OrphanStanding.CONDEMNED.value, Count())
+    condemned = found.orphans_by["standing"].get(OrphanStatus.DELETABLE.value, Count())
     look = Look(
         about.audit_id,
         about.as_of_ms,

@@ -113,7 +113,7 @@ ORPHAN_LEDGERS = pa.schema(
 )
 """Ledgers that nothing in the dump references, each claimed by a kind of ledger that this version understands.
 
-``standing`` is an `OrphanStanding`, ``kind`` a `LedgerKind`, ``cause`` an `OrphanCause`; ``row`` numbers the condemned
+``standing`` is an `OrphanStatus`, ``kind`` a `LedgerKind`, ``cause`` an `OrphanCause`; ``row`` numbers the condemned
 ones from 0 in the order of ``ledger_id`` and is null for the others. ``topic`` is a full name, ``namespace`` is
 ``tenant/namespace``, ``cursor_name`` is the subscription's decoded name. ``length_bytes`` is null for a ledger that is
 not closed. ``first_seen_ms`` is the store's time of the first dump in which it was unreferenced, of all dumps without a
@@ -188,10 +188,10 @@ class LedgerKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-class OrphanStanding(StrEnum):
+class OrphanStatus(StrEnum):
     """How far the case against an orphan has come; only ``condemned`` ones are in the plan."""
 
-    CONDEMNED = "condemned"
+    DELETABLE = "condemned"
     TOO_YOUNG = "too-young"
     FIRST_LOOK = "first-look"
     """Not yet seen in an earlier dump, or the first dump that saw it was too recent."""

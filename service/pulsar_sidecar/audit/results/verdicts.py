@@ -6,7 +6,7 @@ from enum import StrEnum
 from pulsar_sidecar.audit.results.formatting import format_count, format_size
 from pulsar_sidecar.audit.results.guards import EXIT_ERROR, exit_code
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
-from pulsar_sidecar.audit.results.tables import OrphanStanding
+from pulsar_sidecar.audit.results.tables import OrphanStatus
 
 
 class Verdict(StrEnum):
@@ -69,7 +69,7 @@ def _found(summary: AuditSummary) -> str:
 
 
 def _patience(summary: AuditSummary, place: str) -> str:
-    waiting = {OrphanStanding.FIRST_LOOK, OrphanStanding.TOO_YOUNG, OrphanStanding.CHANGED} & {
+    waiting = {OrphanStatus.FIRST_LOOK, OrphanStatus.TOO_YOUNG, OrphanStatus.CHANGED} & {
         standing for standing, count in summary.orphans.items() if count.ledgers
     }
     if waiting:

@@ -79,7 +79,7 @@ def dump(plan: DumpPlan, open_output: OpenOutput, clock: Clock, say: Say) -> Man
             as_of=tally.newest,
             counts=tally.counts(),
             left_out=(LEDGERS_LEFT_OUT,) if plan.without_ledgers else (),
-            may_condemn=not ending.reservations,
+            allows_deletion=not ending.reservations,
             reservations=ending.reservations,
             proof=ending.proof,
             files=files,

@@ -64,7 +64,7 @@ def list_ledgers(
             as_of=as_of,
             counts={Table.LEDGERS.value: Rows(rows, unreadable)},
             left_out=() if with_metadata else (METADATA_LEFT_OUT,),
-            may_condemn=not ending.reservations,
+            allows_deletion=not ending.reservations,
             reservations=ending.reservations,
             proof=ending.proof,
             files=files,

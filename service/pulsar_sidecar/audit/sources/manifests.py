@@ -106,7 +106,7 @@ class Manifest:
         as_of: when it was read, in the store's time; None for a source that does not tell.
         counts: rows by subtree (of a dump's nodes) and by table.
         left_out: what was not read, because the user said so.
-        may_condemn: whether a ledger that nothing here references may be deleted for it, given the other guards.
+        allows_deletion: whether a ledger that nothing here references may be deleted for it, given the other guards.
         reservations: why it may not.
         machine_times: when it was made by this machine's clock, for people; never for telling ages.
     """
@@ -121,7 +121,7 @@ class Manifest:
     as_of: Moment | None
     counts: Mapping[str, Rows]
     left_out: tuple[str, ...]
-    may_condemn: bool
+    allows_deletion: bool
     reservations: tuple[str, ...]
     proof: Proof
     files: tuple[FileDigest, ...] = ()
@@ -140,7 +140,7 @@ class Manifest:
             "ledgersRootPath": self.ledgers_root,
             "zxid": {"first": self.zxids.first, "last": self.zxids.last},
             "asOf": None if self.as_of is None else {"zxid": self.as_of.zxid, "storeTimeMs": self.as_of.store_time_ms},
-            "mayCondemn": self.may_condemn,
+            "mayCondemn": self.allows_deletion,
             "reservations": list(self.reservations),
             "leftOut": list(self.left_out),
             "counts": {name: {"rows": c.rows, "unreadable": c.unreadable} for name, c in sorted(self.counts.items())},
@@ -187,7 +187,7 @@ def _parsed(document: Any) -> Manifest:
         as_of=None if as_of is None else Moment(as_of["zxid"], as_of["storeTimeMs"]),
         counts={name: Rows(count["rows"], count["unreadable"]) for name, count in document["counts"].items()},
         left_out=tuple(document["leftOut"]),
-        may_condemn=document["mayCondemn"],
+        allows_deletion=document["mayCondemn"],
         reservations=tuple(document["reservations"]),
         proof=Proof(proof["startMarker"], proof["endMarker"], proof["checks"]),
         files=tuple(

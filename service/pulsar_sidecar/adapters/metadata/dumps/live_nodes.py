@@ -108,7 +108,7 @@ class LedgerNodes:
 
 
 class LiveTree:
-    """`audit.census.CountedTree` by walking."""
+    """`audit.reference_scan.ScannedTree` by walking."""
 
     def __init__(self, zookeeper: LiveZooKeeper, store: MetadataStore, clock: Clock, ledgers_root: str) -> None:
         self._zookeeper = zookeeper
@@ -117,14 +117,14 @@ class LiveTree:
         self._root = ledgers_root
 
     def ledger_ids(self) -> frozenset[LedgerId]:
-        """See `CountedTree.ledger_ids`."""
+        """See `ScannedTree.ledger_ids`."""
         nodes = LedgerNodes(
             self._zookeeper, self._store, self._clock, self._root, with_metadata=False, nodes_per_second=None
         )
         return frozenset(LedgerId(id_) for batch in nodes.batches() for id_ in batch.column("ledger_id").to_pylist())
 
     def referring_nodes(self) -> Iterator[tuple[str, bytes]]:
-        """See `CountedTree.referring_nodes`."""
+        """See `ScannedTree.referring_nodes`."""
         is_other = re.compile(rf"/(?!({MANAGED_LEDGERS[1:]}|{SCHEMAS[1:]})(/|$)).*").fullmatch
         for batch in WalkedNodes(self._zookeeper, self._clock, WalkOrder(is_skipped=is_other)).batches():
             paths, values, refusals = (batch.column(name).to_pylist() for name in ("path", "value", "unreadable"))

@@ -13,7 +13,7 @@ import pulsar
 from pulsar_sidecar.adapters.pulsar.client.clients import partitions_of
 from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
-from pulsar_sidecar.audit.apply.deletable import CondemnedLedger, Sent
+from pulsar_sidecar.audit.apply.deletable import DeletableLedger, Sent
 from pulsar_sidecar.audit.results.tables import LedgerKind
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage, Publisher, PublishResult
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, encode_record
@@ -59,7 +59,7 @@ def open_plan_publisher(
 
 
 class PendingDeletionSender:
-    """`audit.apply.deletable.CondemnedSender` over a publisher on ``__ledger_deletion``.
+    """`audit.apply.deletable.DeletableSender` over a publisher on ``__ledger_deletion``.
 
     Ledgers that claim the service's own topics are sent as well. Nobody may have these topics deleted through
     themselves (`ledger_deletion.send.refuse_own_topics`): a list that still has to shrink would be waited
@@ -75,8 +75,8 @@ class PendingDeletionSender:
         self._requested_by = requested_by
         self._never = threading.Event()
 
-    def send(self, rows: Sequence[CondemnedLedger]) -> Sent:
-        """See `CondemnedSender.send`; what was not stored is tried again for about two minutes."""
+    def send(self, rows: Sequence[DeletableLedger]) -> Sent:
+        """See `DeletableSender.send`; what was not stored is tried again for about two minutes."""
         left = [self._message(row) for row in rows]
         total = Sent()
         pause_seconds = _FIRST_PAUSE_SECONDS
@@ -91,11 +91,11 @@ class PendingDeletionSender:
                 return total
         raise TemporaryError(f"the brokers did not take {len(left)} records; run the same command again to go on")
 
-    def _message(self, row: CondemnedLedger) -> OutgoingMessage:
+    def _message(self, row: DeletableLedger) -> OutgoingMessage:
         record = self._record(row)
         return OutgoingMessage(encode_record(record), key=str(record.topic), sequence_id=row.row)
 
-    def _record(self, row: CondemnedLedger) -> PendingDeleteLedgerInfo:
+    def _record(self, row: DeletableLedger) -> PendingDeleteLedgerInfo:
         return PendingDeleteLedgerInfo(
             topic=parse_topic_name(row.topic),
             component=_COMPONENTS[LedgerKind(row.kind)],

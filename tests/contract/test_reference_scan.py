@@ -6,7 +6,7 @@ import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveTree, LiveZooKeeper
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
-from pulsar_sidecar.audit.reference_scan import Census, demand_complete, take_census
+from pulsar_sidecar.audit.reference_scan import ReferenceScan, demand_complete, scan_references
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 from pulsar_sidecar.model.clocks import SystemClock
@@ -52,12 +52,12 @@ def fill(url: str) -> None:
             store.create(ledger_path(LedgerId(ledger_id)), ledger_metadata_bytes(LedgerState.OPEN))
 
 
-def census(url: str) -> Census:
+def census(url: str) -> ReferenceScan:
     entries = FakeLedgerEntries()
     entries.put(5, position_entry(6))
     with open_metadata_store(url, SystemClock(), patience_seconds=60) as store:
         tree = LiveTree(LiveZooKeeper(url), store, SystemClock(), DEFAULT_LEDGERS_ROOT)
-        return take_census(tree, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT))
+        return scan_references(tree, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT))
 
 
 def test_every_ledger_and_every_reference_is_counted(url: str) -> None:
