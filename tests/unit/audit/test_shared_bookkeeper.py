@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from pulsar_sidecar.audit.apply.applying import verified_plan
 from pulsar_sidecar.audit.policies import HOUR_MS, Policy
@@ -74,7 +75,7 @@ def test_a_plan_that_an_earlier_version_made_is_refused(auditor: Auditor, world:
     assert summary.plan is not None
     policy = {name: value for name, value in summary.policy.items() if name != "bookkeeperExclusiveToCluster"}
     with pytest.raises(ConflictError, match="--bookkeeper-exclusive-to-cluster"):
-        verified_plan(replace(summary, policy=policy), list)
+        verified_plan(msgspec.structs.replace(summary, policy=policy), list)
 
 
 # --- what can be seen of another cluster -----------------------------------------------------------------------------
