@@ -1,10 +1,10 @@
 """Every exception a client can raise has a meaning here, and every failed send an honest result."""
 
+import socket
 import ssl
 
 import pulsar
 import pytest
-import requests
 import urllib3
 from pulsar import exceptions as client
 from pulsar_sidecar.adapters.pulsar.errors import (
@@ -26,7 +26,7 @@ from pulsar_sidecar.model.errors import (
     TemporaryError,
     UnreachableError,
 )
-from requests import exceptions as http
+from urllib3 import exceptions as http
 
 
 def classes_of(module: object, root: type[Exception]) -> set[type[Exception]]:
@@ -38,8 +38,8 @@ def test_every_exception_of_the_pulsar_client_is_mapped() -> None:
     assert classes_of(client, pulsar.PulsarException) == set(CLIENT_ERRORS)
 
 
-def test_every_exception_of_requests_is_mapped() -> None:
-    assert classes_of(http, http.RequestException) == set(HTTP_ERRORS)
+def test_every_exception_of_urllib3_is_mapped() -> None:
+    assert classes_of(http, http.HTTPError) == set(HTTP_ERRORS)
 
 
 def test_every_result_that_is_called_certain_exists() -> None:
@@ -78,39 +78,40 @@ def test_a_lost_receipt_is_never_called_not_stored(name: str) -> None:
     assert publish_result(pulsar.Result.__members__[name], -1) is PublishResult.UNKNOWN
 
 
-def refused() -> http.ConnectionError:
-    pool = urllib3.HTTPConnectionPool("localhost")
-    reason = urllib3.exceptions.NewConnectionError(urllib3.connection.HTTPConnection("localhost"), "refused")
-    return http.ConnectionError(urllib3.exceptions.MaxRetryError(pool, "/", reason))
+CONNECTION = urllib3.connection.HTTPConnection("localhost")
+POOL = urllib3.HTTPConnectionPool("localhost")
 
 
-@pytest.mark.parametrize("error", [refused(), http.ConnectTimeout("slow")])
-def test_a_change_that_never_left_is_temporary(error: requests.RequestException) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        http.NewConnectionError(CONNECTION, "refused"),
+        http.NameResolutionError("nowhere", CONNECTION, socket.gaierror()),
+        http.ConnectTimeoutError("slow"),
+    ],
+)
+def test_a_change_that_never_left_is_temporary(error: http.HTTPError) -> None:
     assert isinstance(http_error(error, "PUT /x", change=True), TemporaryError)
 
 
 @pytest.mark.parametrize(
-    "error", [http.ReadTimeout("slow"), http.ConnectionError("reset"), http.ChunkedEncodingError()]
+    "error", [http.ReadTimeoutError(POOL, "/x", "slow"), http.ProtocolError("reset"), http.IncompleteRead(1, 2)]
 )
-def test_a_change_that_may_have_left_has_an_unknown_outcome(error: requests.RequestException) -> None:
+def test_a_change_that_may_have_left_has_an_unknown_outcome(error: http.HTTPError) -> None:
     assert isinstance(http_error(error, "PUT /x", change=True), OutcomeUnknownError)
     assert isinstance(http_error(error, "GET /x", change=False), TemporaryError)
 
 
 def test_an_unusable_url_is_invalid_input() -> None:
-    assert isinstance(http_error(http.InvalidURL("x"), "PUT /x", change=True), InvalidInputError)
+    assert isinstance(http_error(http.LocationParseError("x"), "PUT /x", change=True), InvalidInputError)
     assert issubclass(InvalidInputError, PermanentError)
 
 
 def test_a_failure_of_tls_says_which_and_what_to_check() -> None:
-    # As requests and urllib3 wrap it.
     refused = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] ...")
     refused.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
-    wrapped = urllib3.exceptions.MaxRetryError(
-        urllib3.HTTPSConnectionPool("localhost"), "/x", urllib3.exceptions.SSLError(refused)
-    )
-    told = http_error(http.SSLError(wrapped), "GET /x", change=False)
+    told = http_error(http.SSLError(refused), "GET /x", change=False)
     assert isinstance(told, TemporaryError)
     assert "GET /x: TLS failed (TLSV13_ALERT_CERTIFICATE_REQUIRED); check tlsTrustCertsFilePath" in str(told)
-    assert isinstance(http_error(http.SSLError(wrapped), "PUT /x", change=True), OutcomeUnknownError)
+    assert isinstance(http_error(http.SSLError(refused), "PUT /x", change=True), OutcomeUnknownError)
     assert "TLS failed (SSLError)" in str(http_error(http.SSLError(), "GET /x", change=False))

@@ -1,4 +1,4 @@
-"""What the exceptions of the Pulsar client and of ``requests`` mean to this project.
+"""What the exceptions of the Pulsar client and of urllib3 mean to this project.
 
 Invariant: both tables name every exception class of their client; a class that is in none of them is a bug that
 ``tests/unit/pulsar/test_errors.py`` finds before an operator does.
@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from typing import Final
 
 import pulsar
-import requests
-import urllib3
 from pulsar import exceptions as client
-from requests import exceptions as http
+from urllib3 import exceptions as http
 
 from pulsar_sidecar.ledger_deletion.ports import PublishResult
 from pulsar_sidecar.model.errors import (
@@ -80,28 +78,36 @@ CLIENT_ERRORS: Final[dict[type[pulsar.PulsarException], _Kind]] = {
     pulsar.PulsarException: TemporaryError,
 }
 
-HTTP_ERRORS: Final[dict[type[http.RequestException], _Kind]] = {
-    http.ChunkedEncodingError: UnreachableError,
-    http.ConnectTimeout: UnreachableError,
-    http.ConnectionError: UnreachableError,
-    http.ContentDecodingError: TemporaryError,
+HTTP_ERRORS: Final[dict[type[http.HTTPError], _Kind]] = {
+    http.BodyNotHttplibCompatible: TemporaryError,
+    http.ClosedPoolError: TemporaryError,
+    http.ConnectTimeoutError: UnreachableError,
+    http.DecodeError: TemporaryError,
+    http.EmptyPoolError: TemporaryError,
+    http.FullPoolError: TemporaryError,
     http.HTTPError: TemporaryError,
-    http.InvalidHeader: InvalidInputError,
-    http.InvalidJSONError: TemporaryError,
-    http.InvalidProxyURL: InvalidInputError,
-    http.InvalidSchema: InvalidInputError,
-    http.InvalidURL: InvalidInputError,
-    http.JSONDecodeError: TemporaryError,
-    http.MissingSchema: InvalidInputError,
+    http.HeaderParsingError: TemporaryError,
+    http.HostChangedError: TemporaryError,
+    http.IncompleteRead: UnreachableError,
+    http.InvalidChunkLength: UnreachableError,
+    http.InvalidHeader: TemporaryError,
+    http.LocationParseError: InvalidInputError,
+    http.LocationValueError: InvalidInputError,
+    http.MaxRetryError: UnreachableError,
+    http.NameResolutionError: UnreachableError,
+    http.NewConnectionError: UnreachableError,
+    http.PoolError: TemporaryError,
+    http.ProtocolError: UnreachableError,
     http.ProxyError: UnreachableError,
-    http.ReadTimeout: UnreachableError,
-    http.RequestException: TemporaryError,
-    http.RetryError: TemporaryError,
+    http.ProxySchemeUnknown: InvalidInputError,
+    http.ReadTimeoutError: UnreachableError,
+    http.RequestError: TemporaryError,
+    http.ResponseError: TemporaryError,
+    http.ResponseNotChunked: TemporaryError,
     http.SSLError: UnreachableError,
-    http.StreamConsumedError: TemporaryError,
-    http.Timeout: UnreachableError,
-    http.TooManyRedirects: TemporaryError,
-    http.URLRequired: InvalidInputError,
+    http.TimeoutError: UnreachableError,
+    http.TimeoutStateError: TemporaryError,
+    http.URLSchemeUnknown: InvalidInputError,
     http.UnrewindableBodyError: TemporaryError,
 }
 
@@ -146,38 +152,27 @@ def publish_result(result: pulsar.Result, ledger_id: int) -> PublishResult:
     return PublishResult.NOT_STORED if result.name in NEVER_SENT else PublishResult.UNKNOWN
 
 
-def http_error(error: requests.RequestException, doing: str, *, change: bool) -> SidecarError:
+def http_error(error: http.HTTPError, doing: str, *, change: bool) -> SidecarError:
     """Our error for a request that got no answer; a change that may have left is `OutcomeUnknownError`."""
     kind = HTTP_ERRORS.get(type(error), TemporaryError)
-    is_tls = isinstance(error, http.SSLError)
-    reason = f"{doing}: {f'TLS failed ({_tls_reason(error)})' if is_tls else type(error).__name__}"
+    tls_failure = f"TLS failed ({_tls_reason(error)})" if isinstance(error, http.SSLError) else None
+    reason = f"{doing}: {tls_failure or type(error).__name__}"
     if issubclass(kind, TemporaryError) and change and not never_left(error):
         return OutcomeUnknownError(f"{reason}, so it may have taken effect; read the state again")
-    return kind(f"{reason}; {_TLS_NEXT_STEP if is_tls else _NEXT_STEP[kind]}")
+    return kind(f"{reason}; {_TLS_NEXT_STEP if tls_failure else _NEXT_STEP[kind]}")
 
 
-def never_left(error: requests.RequestException) -> bool:
+def never_left(error: http.HTTPError) -> bool:
     """Whether no byte of the request can have reached the other side."""
-    if isinstance(error, http.ConnectTimeout):
-        return True
+    return isinstance(error, http.NewConnectionError | http.ConnectTimeoutError)
+
+
+def _tls_reason(error: http.SSLError) -> str:
+    """The TLS library's own reason, such as ``CERTIFICATE_VERIFY_FAILED``."""
     cause = error.args[0] if error.args else None
-    reason = cause.reason if isinstance(cause, urllib3.exceptions.MaxRetryError) else cause
-    return isinstance(reason, urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError)
+    return str(cause.reason) if isinstance(cause, ssl.SSLError) and cause.reason else type(error).__name__
 
 
-def _tls_reason(error: requests.RequestException) -> str:
-    """What the TLS library says, such as ``CERTIFICATE_VERIFY_FAILED``, as deep as it may be wrapped."""
-    wrapped: object = error
-    for _ in range(_DEEPEST_CAUSE):
-        if isinstance(wrapped, ssl.SSLError) and wrapped.reason:
-            return str(wrapped.reason)
-        inner = getattr(wrapped, "reason", None)
-        args = getattr(wrapped, "args", ())
-        wrapped = inner if isinstance(inner, BaseException) else args[0] if args else None
-    return type(error).__name__
-
-
-_DEEPEST_CAUSE: Final = 6
 _TLS_NEXT_STEP: Final = (
     "check tlsTrustCertsFilePath, the client certificate (tlsCertificateFilePath, authParams), and the scheme and port"
 )

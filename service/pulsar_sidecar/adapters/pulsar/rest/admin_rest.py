@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import urljoin, urlsplit
 
 import orjson
-import requests
+import urllib3
 
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.errors import http_error, never_left
@@ -58,9 +58,9 @@ class _Call:
         parts = self.path.split("/", _TOPIC_SEGMENTS)
         return "/".join(parts[:_TOPIC_SEGMENTS]) if "persistent" in parts[2:4] else ""
 
-    def redirected_by(self, answer: requests.Response) -> bool:
+    def redirected_by(self, answer: urllib3.BaseHTTPResponse) -> bool:
         # Only 307 and 308 promise that the request may be repeated as it is, method and body.
-        return answer.status_code in (_REDIRECTS if self.change else _REDIRECTS_OF_READS)
+        return answer.status in (_REDIRECTS if self.change else _REDIRECTS_OF_READS)
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -147,7 +147,7 @@ class AdminRest:
         encoded = None if body is None else json.dumps(body).encode()
         return _document(self._send(_Call(method, path, dict(params or {}), encoded)))
 
-    def _send(self, call: _Call) -> requests.Response:
+    def _send(self, call: _Call) -> urllib3.BaseHTTPResponse:
         failure: SidecarError | None = None
         for base in self._places(call):
             try:
@@ -156,7 +156,7 @@ class AdminRest:
                 self._owners.pop(call.matter, None)
                 failure = error.failure
                 continue
-            if answer.status_code >= 500 and not call.change:
+            if answer.status >= 500 and not call.change:
                 self._owners.pop(call.matter, None)
                 failure = _failure(call, answer)
                 continue
@@ -177,7 +177,7 @@ class AdminRest:
             parts = urlsplit(url)
             self._owners[call.matter] = f"{parts.scheme}://{parts.netloc}"
 
-    def _followed(self, call: _Call, url: str) -> requests.Response:
+    def _followed(self, call: _Call, url: str) -> urllib3.BaseHTTPResponse:
         params = call.params
         for _ in range(MAX_REDIRECTS + 1):
             answer = self._attempt(call, url, params)
@@ -188,7 +188,7 @@ class AdminRest:
             self._learn_owner(call, url)
         raise TemporaryError(f"{call}: redirected more than {MAX_REDIRECTS} times; ownership is moving, try again")
 
-    def _redirected(self, call: _Call, url: str, answer: requests.Response) -> str:
+    def _redirected(self, call: _Call, url: str, answer: urllib3.BaseHTTPResponse) -> str:
         target = urljoin(url, answer.headers.get("Location", ""))
         downgrade = urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https"
         if downgrade or not self._known.knows(target):
@@ -198,10 +198,10 @@ class AdminRest:
             )
         return target
 
-    def _attempt(self, call: _Call, url: str, params: dict[str, str]) -> requests.Response:
+    def _attempt(self, call: _Call, url: str, params: dict[str, str]) -> urllib3.BaseHTTPResponse:
         try:
             return self._sessions.send(call.method, url, call.body, params)
-        except requests.RequestException as error:
+        except urllib3.exceptions.HTTPError as error:
             failure = http_error(error, f"{call} at {_shown_address(url)}", change=call.change)
             if never_left(error) or (isinstance(failure, TemporaryError) and not call.change):
                 raise _NeverLeftError(failure) from error
@@ -255,14 +255,14 @@ def _shown_address(url: str) -> str:
     return shown[:200]
 
 
-def _checked(call: _Call, answer: requests.Response) -> requests.Response:
-    if answer.status_code < 300:
+def _checked(call: _Call, answer: urllib3.BaseHTTPResponse) -> urllib3.BaseHTTPResponse:
+    if answer.status < 300:
         return answer
     raise _failure(call, answer)
 
 
-def _failure(call: _Call, answer: requests.Response) -> SidecarError:
-    status, reason = answer.status_code, _reason(answer)
+def _failure(call: _Call, answer: urllib3.BaseHTTPResponse) -> SidecarError:
+    status, reason = answer.status, _reason(answer)
     shown = reason or f"{status} without a reason"
     # Brokers answer 401 with a reason of their own when they know the role and it may not do this.
     if status == 401 and reason is None:
@@ -280,29 +280,23 @@ def _failure(call: _Call, answer: requests.Response) -> SidecarError:
     return TemporaryError(f"{call}: {status} {shown}; try again")
 
 
-def _reason(answer: requests.Response) -> str | None:
+def _reason(answer: urllib3.BaseHTTPResponse) -> str | None:
     try:
-        document = answer.json()
-    except requests.exceptions.JSONDecodeError:
+        document = json.loads(answer.data)
+    except ValueError:
         return None
     reason = document.get("reason") if isinstance(document, dict) else None
     return reason[:_MAX_REASON] if isinstance(reason, str) else None
 
 
-def _document(answer: requests.Response) -> object:
-    if not answer.content:
+def _document(answer: urllib3.BaseHTTPResponse) -> object:
+    """The answer as JSON, or as text where it is none; None where it is empty."""
+    if not answer.data:
         return None
-    try:
-        document: object = orjson.loads(answer.content)
-    except orjson.JSONDecodeError:
-        return _loosely(answer)
-    return document
-
-
-def _loosely(answer: requests.Response) -> object:
-    # What Jackson may write and JSON has no words for, such as NaN, or no JSON at all.
-    try:
-        document: object = answer.json()
-    except requests.exceptions.JSONDecodeError:
-        return answer.text
-    return document
+    for read in (orjson.loads, json.loads):  # Jackson may write what only the second one reads, such as NaN
+        try:
+            document: object = read(answer.data)
+        except ValueError:
+            continue
+        return document
+    return answer.data.decode(errors="replace")
