@@ -210,7 +210,7 @@ class LedgerDeletion(_Group):
     before they write the reference."""
 
     two_phase_deletion_batch_size: int = Field(default=5_000, ge=1, le=10_000)
-    """Records judged together, two batches at a time; a batch asks every broker once, and once for each topic in it."""
+    """Records processed together; a batch asks every broker once, and once for each topic in it."""
 
     two_phase_deletion_rate_per_second: float | None = Field(default=None, gt=0, le=1e9, examples=["500"])
     """Ledgers deleted a second by this sidecar at most, until an operator sets another rate. Default: no limit."""

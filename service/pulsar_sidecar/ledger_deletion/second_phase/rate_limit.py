@@ -81,7 +81,7 @@ class RateLimiter:
             position += len(chunk)
 
     def _hand_out(self, count: int, rate: float) -> None:
-        # Late only by what is not worth waiting for, or by what another batch has just been handed.
+        # Late only by what is not worth waiting for.
         self._handed_at_seconds = self._clock.monotonic_seconds() + max(0.0, self._late_seconds())
         self._handed = count
         self._free_at_seconds = self._handed_at_seconds + count / rate

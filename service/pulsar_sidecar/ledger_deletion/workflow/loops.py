@@ -14,14 +14,11 @@ from pulsar_sidecar.ledger_deletion.ports import Delivery, PendingDeletions
 from pulsar_sidecar.ledger_deletion.second_phase.processor import PendingDeletionProcessor
 from pulsar_sidecar.ledger_deletion.service import OperationState
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
-from pulsar_sidecar.ledger_deletion.workflow.batches import BatchesInHand
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Runtime
 from pulsar_sidecar.model.errors import ConflictError, PermanentError, SidecarError
 
 log = structlog.get_logger("ledger-deletion")
 
-_BATCHES_IN_HAND = 2
-"""One that waits for the store and one that is judged; a third would only hold more memory."""
 _PAUSED_LOOK_SECONDS = 0.2
 _UPKEEP_SECONDS = 1.0
 _DRIVER_LOOK_SECONDS = 1.0
@@ -49,7 +46,7 @@ class Loops:
             thread.start()
 
     def join(self) -> None:
-        """Wait until each has finished what it had in hand."""
+        """Wait until each has finished its work."""
         for thread in self._threads:
             thread.join()
 
@@ -112,27 +109,20 @@ class Loops:
     def _consume(self, processor: PendingDeletionProcessor, pending: PendingDeletions) -> None:
         look_seconds = self._runtime.configuration.watchdog_late_ms / 1000
         next_look = self._clock.monotonic_seconds() + look_seconds
-        with BatchesInHand(lambda batch: self._process(processor, pending, batch), _BATCHES_IN_HAND) as batches:
-            while not self._runtime.stop.is_set():
-                batches.wait_for_room(self._most_batches())
-                if self._is_paused():
-                    self._clock.wait_seconds(_PAUSED_LOOK_SECONDS, self._runtime.stop)
-                    continue
-                deliveries = pending.receive()
-                if self._is_paused():
-                    # The pause came while this sidecar was waiting for messages; they come again later.
-                    pending.postpone(deliveries)
-                    continue
-                if deliveries:
-                    batches.begin(deliveries)
-                if self._clock.monotonic_seconds() >= next_look:
-                    batches.wait_for_room(self._most_batches())
-                    self._begin_overdue(batches, pending)
-                    next_look = self._clock.monotonic_seconds() + look_seconds
-
-    def _most_batches(self) -> int:
-        # The operator's rate is kept by one batch at a time, and leaves nothing to hurry for.
-        return _BATCHES_IN_HAND if self._runtime.rate_per_second() is None else 1
+        while not self._runtime.stop.is_set():
+            if self._is_paused():
+                self._clock.wait_seconds(_PAUSED_LOOK_SECONDS, self._runtime.stop)
+                continue
+            deliveries = pending.receive()
+            if self._is_paused():
+                # The pause came while this sidecar was waiting for messages; they come again later.
+                pending.postpone(deliveries)
+                continue
+            if deliveries:
+                self._process(processor, pending, deliveries)
+            if self._clock.monotonic_seconds() >= next_look:
+                self._process_overdue(processor, pending)
+                next_look = self._clock.monotonic_seconds() + look_seconds
 
     def _is_paused(self) -> bool:
         return self._runtime.control.paused
@@ -149,13 +139,13 @@ class Loops:
             self._runtime.learn_length(report.mean_length_bytes)
         log.info("batch processed", received=report.received, deleted=report.deleted, postponed=report.postponed)
 
-    def _begin_overdue(self, batches: BatchesInHand, pending: PendingDeletions) -> None:
+    def _process_overdue(self, processor: PendingDeletionProcessor, pending: PendingDeletions) -> None:
         """The watchdog: retries that the delayed tracker should have delivered long ago go on without it."""
         configuration = self._runtime.configuration
         overdue = pending.overdue(configuration.watchdog_late_ms, configuration.batch_size)
         if overdue:
             log.warning("retries are overdue, the broker's delayed delivery stalls", overdue=len(overdue))
-            batches.begin(overdue)
+            self._process(processor, pending, overdue)
 
     # --- topic deletions -------------------------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ class LedgerDeletion:
         self._loops.start()
 
     def close(self) -> None:
-        """Finish the batches under way, give the rest back, leave the registry; idempotent."""
+        """Finish the batch under way, give the rest back, leave the registry; idempotent."""
         self._runtime.stop.set()
         self._loops.join()
         self._runtime.close_publishers()
