@@ -66,8 +66,6 @@ class _Handler(BaseHTTPRequestHandler):
         if what in self.server.answers:
             return self.server.answers[what]
         match what:
-            case "GET /heartbeat":
-                return b"OK\n"
             case "GET /api/v1/ledger/list":
                 found = self.server.listings.pop(0) if self.server.listings else self.server.ledgers
                 return json.dumps(dict.fromkeys(map(str, found))).encode()

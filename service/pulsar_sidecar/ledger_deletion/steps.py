@@ -6,7 +6,6 @@ Production code announces each step before and after it, and goes on; a fault te
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import Protocol
 
 
 class Step(Enum):
@@ -47,16 +46,14 @@ class Step(Enum):
     PROTECTION_ENDED = "protection-ended"
 
 
-class Steps(Protocol):
-    """Told of each step, from any thread."""
+class Steps:
+    """Hears of each step, from any thread; production's does nothing."""
 
     def about_to(self, step: Step) -> None:
         """Called right before the step's effect."""
-        ...
 
     def reached(self, step: Step) -> None:
         """Called right after it, unless it raised."""
-        ...
 
     @contextmanager
     def taking(self, step: Step) -> Iterator[None]:
@@ -64,13 +61,3 @@ class Steps(Protocol):
         self.about_to(step)
         yield
         self.reached(step)
-
-
-class GoOn(Steps):
-    """Production's listener: nothing stops it."""
-
-    def about_to(self, step: Step) -> None:
-        pass
-
-    def reached(self, step: Step) -> None:
-        pass

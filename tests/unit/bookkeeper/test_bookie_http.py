@@ -31,9 +31,8 @@ def _nobody() -> str:
         return f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_lists_existence_and_heartbeat(bookie: BookieHttpServer, http: BookieHttp) -> None:
+def test_lists_and_existence(bookie: BookieHttpServer, http: BookieHttp) -> None:
     bookie.ledgers = {20, 3, MAX_LEDGER_ID}
-    assert http.heartbeat()
     assert http.ledger_ids() == [3, 20, MAX_LEDGER_ID]
     assert http.ledger_exists(LedgerId(3))
     assert not http.ledger_exists(LedgerId(4))
@@ -82,7 +81,6 @@ def test_a_delete_without_an_answer_may_have_happened(bookie: BookieHttpServer, 
 def test_the_next_bookie_is_asked(bookie: BookieHttpServer) -> None:
     bookie.ledgers = {3}
     http = BookieHttp([_nobody(), bookie.url], timeout_seconds=2)
-    assert http.heartbeat()
     http.delete(LedgerId(3))
     assert bookie.ledgers == set()
     http.close()
@@ -91,7 +89,6 @@ def test_the_next_bookie_is_asked(bookie: BookieHttpServer) -> None:
 @pytest.mark.parametrize("urls", [[], ["unreachable"]])
 def test_nobody_to_ask_changes_nothing(urls: list[str]) -> None:
     http = BookieHttp([_nobody() for _ in urls], timeout_seconds=2)
-    assert not http.heartbeat()
     for ask in (http.ledger_exists, http.delete):
         with pytest.raises(TemporaryError):
             ask(LedgerId(3))

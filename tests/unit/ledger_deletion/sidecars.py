@@ -21,7 +21,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.publish import Publishers
 from pulsar_sidecar.ledger_deletion.second_phase.rate_limit import RateLimiter
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.steps import GoOn, Step, Steps
+from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.driver import TopicDeleter
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
@@ -85,7 +85,7 @@ class Sidecar:
         world: World,
         *,
         name: str = NAME,
-        steps: CrashAt | GoOn | None = None,
+        steps: Steps | None = None,
         wrap: Callable[[object], object] = lambda port: port,
         policy: Policy = POLICY,
         retry_policy: RetryPolicy = RETRY_POLICY,
@@ -97,7 +97,7 @@ class Sidecar:
     ) -> None:
         self.world = world
         self.name = name
-        self.steps = steps or GoOn()
+        self.steps = steps or Steps()
         self.warnings: list[str] = []
         self.policy = policy
         self.retry_policy = retry_policy

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.steps import GoOn
+from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion import operation as operation_node
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     MAX_NODE_BYTES,
@@ -115,7 +115,7 @@ def test_the_compacted_ledger_that_only_its_broker_knows_yet_is_recorded() -> No
     newest = world.ledger(compacted_custom_metadata(NAME))
     sidecar = Sidecar(world)
     owners = BrokersKnowing(topic, newest)
-    recorder = Recorder(world.store, world.entries, owners, world.admin, world.topics, "/ledgers", METRICS, GoOn())
+    recorder = Recorder(world.store, world.entries, owners, world.admin, world.topics, "/ledgers", METRICS, Steps())
     recorder.record(held(sidecar, topic))
     assert set(ids(world)) == {newest, *world.referenced()}
 

@@ -6,7 +6,7 @@ from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encod
 from pulsar_sidecar.ledger_deletion.redrive import list_dead, redrive
 from pulsar_sidecar.ledger_deletion.second_phase.retry import ORIGIN_MESSAGE_ID, REASON, RECONSUMETIMES
 from pulsar_sidecar.ledger_deletion.service import Redriven
-from pulsar_sidecar.ledger_deletion.steps import GoOn
+from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
@@ -37,7 +37,7 @@ def bury(topics: FakeDeletionTopics, *ledger_ids: int) -> None:
 def drive(topics: FakeDeletionTopics, ledger_ids: set[LedgerId] | None, limit: int) -> Redriven:
     dead, publisher = topics.dead_letters(), topics.publisher(PENDING, "redriver")
     try:
-        return redrive(dead, publisher, ledger_ids, limit, GoOn())
+        return redrive(dead, publisher, ledger_ids, limit, Steps())
     finally:
         dead.close()
         publisher.close()

@@ -8,7 +8,7 @@ from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo,
 from pulsar_sidecar.ledger_deletion.redrive import redrive
 from pulsar_sidecar.ledger_deletion.second_phase.retry import REASON
 from pulsar_sidecar.ledger_deletion.signature import SIGNING_KEY, is_signed, signed, signing_key
-from pulsar_sidecar.ledger_deletion.steps import GoOn
+from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
@@ -71,7 +71,7 @@ def test_with_the_setting_a_redriven_record_deletes_its_ledger(world: World) -> 
     send(world, about(topic, ledger_id))
     Sidecar(world, policy=MAY_BE_SHARED).work()
     letters, publisher = world.topics.dead_letters(), world.topics.publisher(DeletionTopic.PENDING, "redriver")
-    redrive(letters, publisher, None, 10, GoOn())
+    redrive(letters, publisher, None, 10, Steps())
     letters.close()
     Sidecar(world, name="sidecar-2", policy=POLICY).work()
     assert ledger_id not in world.ledgers()
@@ -156,11 +156,11 @@ def test_the_key_is_made_once_and_used_by_every_sidecar(world: World) -> None:
     with pytest.raises(Crash):
         signing_key(world.store, CrashAt(1))
     key = signing_key(world.store, CrashAt(0))
-    assert signing_key(world.store.other_session(), GoOn()) == key
+    assert signing_key(world.store.other_session(), Steps()) == key
     assert len(key) == 32
 
 
 def test_a_node_that_holds_no_key_is_said(world: World) -> None:
     world.store.put(SIGNING_KEY, b"short")
     with pytest.raises(TemporaryError, match=SIGNING_KEY):
-        signing_key(world.store, GoOn())
+        signing_key(world.store, Steps())

@@ -8,7 +8,7 @@ from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.protect import end_protection, protect, protection_path, protections
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.service import ProtectedLedger, Undeleted
-from pulsar_sidecar.ledger_deletion.steps import GoOn
+from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_deletion.undelete import undelete
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, TemporaryError
@@ -68,7 +68,7 @@ def restore(world: World, ledger_id: int, *, since_ms: int = FOR_EVER, force: bo
         since_ms=since_ms,
         force=force,
         protection_ms=PROTECTION_MS,
-        steps=GoOn(),
+        steps=Steps(),
     )
 
 

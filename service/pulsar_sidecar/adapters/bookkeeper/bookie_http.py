@@ -31,13 +31,6 @@ class BookieHttp:
         self._session = session or requests.Session()
         self._session.trust_env = False
 
-    def heartbeat(self) -> bool:
-        """Whether at least one bookie's HTTP server answers."""
-        try:
-            return self._ask("GET", "/heartbeat").status_code == _OK
-        except TemporaryError:
-            return False
-
     def ledger_ids(self) -> list[LedgerId]:
         """Every ledger of the cluster, ascending; complete, or `TemporaryError`."""
         response = self._ask("GET", "/api/v1/ledger/list")

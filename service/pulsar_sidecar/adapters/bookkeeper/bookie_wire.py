@@ -7,9 +7,8 @@ so it is seen as long as fewer than that many members of every write set fail to
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.digests import StoredEntry, checked_entry
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
@@ -17,18 +16,6 @@ from pulsar_sidecar.model.ledgers import LedgerEntry, LedgerMetadata, LedgerSegm
 
 _FIRST = EntryId(0)
 _BEFORE_FIRST = EntryId(-1)
-
-
-class BookieReads(Protocol):
-    """Single reads from single bookies (`BookieConnections`)."""
-
-    def read(self, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
-        """The entry as stored, or None when the bookie says that it has none; TemporaryError otherwise."""
-        ...
-
-    def close(self) -> None:
-        """Give up every connection."""
-        ...
 
 
 @dataclass(slots=True)
@@ -45,7 +32,7 @@ class _Answers:
 class BookieEntries:
     """`LedgerEntries` over the bookies themselves."""
 
-    def __init__(self, bookies: BookieReads) -> None:
+    def __init__(self, bookies: BookieConnections) -> None:
         self._bookies = bookies
 
     def read_tail(self, ledger_id: LedgerId, metadata: LedgerMetadata, count: int) -> tuple[LedgerEntry, ...]:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.digests import checked_payload
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
@@ -23,14 +24,6 @@ _FEW_AT_A_TIME = 256
 _THREADS = 2
 
 Kept = TypeVar("Kept")
-
-
-class BookieManyReads(Protocol):
-    """Many reads of one ledger from one bookie (`BookieConnections`)."""
-
-    def read_many(self, bookie: BookieId, ledger_id: LedgerId, wanted: Sequence[EntryId]) -> dict[EntryId, bytes]:
-        """Those the bookie has, as stored; TemporaryError when it cannot be asked."""
-        ...
 
 
 @dataclass(slots=True)
@@ -51,7 +44,7 @@ class BulkAnswer(Generic[Kept]):
 class BulkEntries:
     """Reads entries by the thousand; safe for use by several threads."""
 
-    def __init__(self, bookies: BookieManyReads) -> None:
+    def __init__(self, bookies: BookieConnections) -> None:
         self._bookies = bookies
         # Kept, because a thread that waits for one bookie lets another bookie work.
         self._threads = ThreadPoolExecutor(_THREADS, "bulk-entries")

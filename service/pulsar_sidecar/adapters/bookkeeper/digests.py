@@ -20,7 +20,6 @@ from pulsar_sidecar.model.ledgers import DigestType, LedgerEntry
 _ENTRY_HEADER = struct.Struct(">qqqq")
 _POSITION = struct.Struct(">qq")
 _CRC32C = struct.Struct(">I")
-_CRC32C_END = _ENTRY_HEADER.size + _CRC32C.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +56,14 @@ def checked_entry(data: bytes, digest_type: DigestType | None, password: bytes) 
 def checked_payload(
     data: bytes, ledger_id: LedgerId, entry_id: EntryId, digest_type: DigestType | None, password: bytes
 ) -> bytes:
-    """The payload of exactly this entry, as `checked_entry` reads it, for those who read very many.
+    """The payload of exactly this entry.
 
     Raises:
         UndecodableError: as `checked_entry`, and when it is another entry.
     """
     if not data.startswith(_POSITION.pack(ledger_id, entry_id)):
         raise UndecodableError(f"a bookie answered with another entry than {ledger_id}:{entry_id}; try again")
-    if digest_type is not DigestType.CRC32C:
-        return checked_entry(data, digest_type, password).entry.payload
-    payload = data[_CRC32C_END:]
-    if len(data) < _CRC32C_END or data[_ENTRY_HEADER.size : _CRC32C_END] != _CRC32C.pack(
-        google_crc32c.value(data[: _ENTRY_HEADER.size] + payload)
-    ):
-        raise UndecodableError(f"entry {ledger_id}:{entry_id} is damaged on this bookie; read another copy")
-    return payload
+    return checked_entry(data, digest_type, password).entry.payload
 
 
 def digest(digest_type: DigestType, data: bytes, password: bytes) -> bytes:

@@ -50,11 +50,10 @@ class Packet:
     items: list[int] = field(default_factory=list)
     guards: dict[Guard, None] = field(default_factory=dict)
     size_bytes: int = 0
-    _last_guards: tuple[Guard, ...] = ()
 
     def take(self, item: int, deletion: GuardedDeletion) -> bool:
         """Put a deletion in, unless the packet would become too large; the first one always fits."""
-        fresh = self._fresh(deletion.guards)
+        fresh = [guard for guard in deletion.guards if guard not in self.guards]
         size_bytes = self.size_bytes + _size_bytes(deletion.path) + sum(_size_bytes(guard.path) for guard in fresh)
         operations = len(self.items) + len(self.guards) + len(fresh) + 1
         if self.items and (operations > _MAX_OPERATIONS or size_bytes > _MAX_REQUEST_BYTES):
@@ -62,14 +61,7 @@ class Packet:
         self.items.append(item)
         self.guards.update(dict.fromkeys(fresh))
         self.size_bytes = size_bytes
-        self._last_guards = deletion.guards
         return True
-
-    def _fresh(self, guards: tuple[Guard, ...]) -> Sequence[Guard]:
-        # Neighbours mostly have the very same guards.
-        if guards is self._last_guards:
-            return ()
-        return [guard for guard in guards if guard not in self.guards]
 
 
 def take_packet(items: deque[int], deletions: Sequence[GuardedDeletion], most: int = _MAX_DELETIONS) -> Packet:

@@ -128,9 +128,6 @@ class KazooSession:
         with self._changed:
             return self._epoch
 
-    def is_connected(self) -> bool:
-        return not self._closed.is_set() and self._client.connected
-
     def patience(self) -> Patience:
         return Patience(self._clock, self._settings.patience_seconds)
 

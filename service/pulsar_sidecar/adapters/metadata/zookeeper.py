@@ -98,10 +98,6 @@ class ZooKeeperMetadataStore:
         """
         return self._session.epoch
 
-    def is_connected(self) -> bool:
-        """Whether there is a live connection at this moment."""
-        return self._session.is_connected()
-
     def read(self, path: str) -> Node | None:
         """See `MetadataStore.read`."""
         return self.read_many([path])[0]

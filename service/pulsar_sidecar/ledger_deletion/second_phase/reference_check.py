@@ -70,7 +70,6 @@ class OwnerNodes:
     nodes: Mapping[str, Node | None]
     compacted_ledgers: CompactedLedgers
     _decoded: dict[tuple[str, str], object] = field(default_factory=dict)
-    _unreferenced: dict[tuple[str, bool], Unreferenced] = field(default_factory=dict)
 
     def references(self, claim: Claim, ledger_id: LedgerId) -> References:
         """Whether the claimed owner references the ledger."""
@@ -117,12 +116,7 @@ class OwnerNodes:
             return Unreferenced()
         if referenced:
             return Referenced(Guard(path, node.version))
-        # Most ledgers of a batch share their owner's node: one answer for all of them.
-        answer = self._unreferenced.get((path, other_copy_listed))
-        if answer is None:
-            answer = Unreferenced((Guard(path, node.version),), other_copy_listed)
-            self._unreferenced[path, other_copy_listed] = answer
-        return answer
+        return Unreferenced((Guard(path, node.version),), other_copy_listed)
 
     def _names(
         self, claim: CursorClaim | SchemaClaim | CompactedClaim | BucketClaim, path: str, ledger_id: LedgerId

@@ -32,7 +32,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.rate_limit import RateLimiter
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import Control, InflightEstimate, SidecarInstance, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.shadow_deletion.deleter import ShadowDeleter
-from pulsar_sidecar.ledger_deletion.steps import GoOn, Step, Steps
+from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.driver import TopicDeleter
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.ledger_deletion.workflow.inflight import BacklogMemory
@@ -104,7 +104,7 @@ class Runtime:
         metrics: DeletionMetrics,
         steps: Steps | None = None,
     ) -> None:
-        listener = steps or GoOn()
+        listener = steps or Steps()
         self.configuration = configuration
         self.ports = ports
         self.instance = instance
