@@ -135,14 +135,14 @@ class ShadowBrokers:
         self.asked.append(f"keep {topic.local_name}")
         self.kept_forever.add(topic)
 
-    def shadow_topics(self, source: TopicName) -> list[str]:
+    def shadow_topics(self, source: TopicName) -> list[TopicName]:
         self._require(source)
-        return list(self.lists.get(source, []))
+        return [parse_topic_name(name) for name in self.lists.get(source, [])]
 
-    def set_shadow_topics(self, source: TopicName, shadows: Sequence[str]) -> None:
+    def set_shadow_topics(self, source: TopicName, shadows: Sequence[TopicName]) -> None:
         self._require(source)
         self.asked.append(f"list {source.local_name}")
-        self.lists[source] = list(shadows)
+        self.lists[source] = [str(shadow) for shadow in shadows]
 
     def unload(self, topic: TopicName) -> None:
         self.asked.append(f"unload {topic.local_name}")

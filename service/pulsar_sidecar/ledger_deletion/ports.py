@@ -73,7 +73,10 @@ class TopicAdmin(Protocol):
         ...
 
     def shadow_topics(self, topic: TopicName) -> Sequence[TopicName]:
-        """The shadows that brokers replicate the topic to (``GET .../shadowTopics``); none for an unknown topic."""
+        """The shadows that brokers replicate the topic to (``GET .../shadowTopics``); none for an unknown topic.
+
+        Loads nothing.
+        """
         ...
 
     def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
@@ -111,11 +114,11 @@ class EndangeredSources(Protocol):
         ...
 
 
-class ShadowAdmin(Protocol):
+class ShadowAdmin(TopicAdmin, Protocol):
     """The admin REST calls that deleting a shadow topic takes (Pulsar ``PersistentTopics``).
 
-    Every call that names a topic raises `NotFoundError` when a broker knows no such topic, and `BrokerRefusedError` on
-    any other refusal.
+    Each of these calls raises `NotFoundError` when a broker knows no such topic, and `BrokerRefusedError` on any other
+    refusal.
     """
 
     def keeps_forever(self, topic: TopicName) -> bool:
@@ -126,12 +129,8 @@ class ShadowAdmin(Protocol):
         """Set that policy; brokers apply it within moments."""
         ...
 
-    def shadow_topics(self, source: TopicName) -> list[str]:
-        """The topics to which the source's messages are replicated (``shadowTopics``); loads nothing."""
-        ...
-
-    def set_shadow_topics(self, source: TopicName, shadows: Sequence[str]) -> None:
-        """Replace that list."""
+    def set_shadow_topics(self, source: TopicName, shadows: Sequence[TopicName]) -> None:
+        """Replace the list of `shadow_topics`."""
         ...
 
     def unload(self, topic: TopicName) -> None:
@@ -144,10 +143,6 @@ class ShadowAdmin(Protocol):
 
     def can_load(self, topic: TopicName) -> bool:
         """Have the owner load the topic, or wait until a load under way has ended; whether it is loaded then."""
-        ...
-
-    def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
-        """See `TopicAdmin.delete_topic`."""
         ...
 
 

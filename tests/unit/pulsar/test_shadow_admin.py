@@ -50,7 +50,7 @@ def test_no_policy_of_its_own_keeps_nothing(broker: HttpBroker, admin: BrokerSha
 
 def test_the_changes_are_pulsars_own_calls(broker: HttpBroker, admin: BrokerShadowAdmin) -> None:
     admin.keep_forever(TOPIC)
-    admin.set_shadow_topics(TOPIC, ["persistent://a/b/c"])
+    admin.set_shadow_topics(TOPIC, [parse_topic_name("persistent://a/b/c")])
     admin.set_shadow_topics(TOPIC, [])
     admin.unload(TOPIC)
     admin.delete_topic(TOPIC, partitioned=True, force=False)

@@ -170,9 +170,9 @@ class ShadowDeleter:
         # Policies belong to the partitioned topic, whichever partition a shadow's source may be.
         with suppress(NotFoundError):
             listed = self._admin.shadow_topics(source.base)
-            if str(deletion.topic) in listed:
-                self._admin.set_shadow_topics(source.base, [each for each in listed if each != str(deletion.topic)])
-                if str(deletion.topic) in self._admin.shadow_topics(source.base):
+            if deletion.topic in listed:
+                self._admin.set_shadow_topics(source.base, [each for each in listed if each != deletion.topic])
+                if deletion.topic in self._admin.shadow_topics(source.base):
                     raise _NotReadyError(f"the broker still lists {deletion.topic} among the shadow topics of {source}")
 
     def _detach(self, deletion: ShadowDeletion) -> ShadowDeletion:
