@@ -7,7 +7,7 @@ import _pulsar
 import pulsar
 import pytest
 from pulsar_sidecar.adapters.pulsar.client.deliveries import handle_of, java_message_id
-from pulsar_sidecar.adapters.pulsar.client.receipts import Receipts
+from pulsar_sidecar.adapters.pulsar.client.publisher import Receipts
 from pulsar_sidecar.adapters.pulsar.topics.overdue import due_ms, is_early
 from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import FinishedMessages
 from pulsar_sidecar.ledger_deletion.ports import Delivery, PublishResult
@@ -65,19 +65,20 @@ def test_finished_messages_are_known_by_entry_and_place() -> None:
 
 def test_receipts_come_from_other_threads_and_late_ones_change_no_answer_given() -> None:
     receipts = Receipts(3)
+    assert receipts.results() == [PublishResult.NOT_STORED] * 3
     callbacks = [receipts.expect(index) for index in range(2)]
-    receipts.set_result(2, PublishResult.NOT_STORED)
+    receipts.set_already_stored(2)
     assert not receipts.wait(0)
     thread = threading.Thread(target=callbacks[0], args=(pulsar.Result.Ok, message_id(1, 1)))
     thread.start()
     thread.join()
     assert not receipts.wait(0)
     given = receipts.results()
-    assert given == [PublishResult.STORED, PublishResult.UNKNOWN, PublishResult.NOT_STORED]
+    assert given == [PublishResult.STORED, PublishResult.UNKNOWN, PublishResult.ALREADY_STORED]
     callbacks[1](pulsar.Result.Ok, message_id(1, 2))
     assert receipts.wait(0)
     assert given[1] is PublishResult.UNKNOWN
-    assert receipts.of(1) is PublishResult.STORED
+    assert receipts.results()[1] is PublishResult.STORED
 
 
 def test_finished_messages_take_bits_not_objects() -> None:

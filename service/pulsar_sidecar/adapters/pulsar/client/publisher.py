@@ -23,7 +23,7 @@ import logging
 import secrets
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -33,9 +33,8 @@ import pulsar
 
 from pulsar_sidecar.adapters.pulsar.client.clients import partitions_of
 from pulsar_sidecar.adapters.pulsar.client.deliveries import SEQUENCE_ID
-from pulsar_sidecar.adapters.pulsar.client.receipts import Receipts
 from pulsar_sidecar.adapters.pulsar.client.seeking import messages_since
-from pulsar_sidecar.adapters.pulsar.errors import translated
+from pulsar_sidecar.adapters.pulsar.errors import publish_result, translated
 from pulsar_sidecar.adapters.pulsar.wire.routing import partition_of
 from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage, PublishResult
 from pulsar_sidecar.model.clocks import Clock
@@ -63,6 +62,53 @@ class PublisherSettings:
     deadline_seconds: float = 30.0
     window: int = 1000
     resend_window_ms: int = 3_600_000
+
+
+class Receipts:
+    """The results of a fixed number of messages; the client's own threads bring the receipts in.
+
+    Invariant: every message has exactly one result: "not stored" until it is sent, UNKNOWN from then on until its
+    receipt comes.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._results = [PublishResult.NOT_STORED] * count
+        self._expected = 0
+        self._arrived = threading.Condition()
+
+    def expect(self, index: int) -> Callable[[pulsar.Result, _pulsar.MessageId], None]:
+        """The callback for a message that is sent now; it never raises, because the client would end the process."""
+        with self._arrived:
+            self._results[index] = PublishResult.UNKNOWN
+            self._expected += 1
+
+        def receipt(result: pulsar.Result, message_id: _pulsar.MessageId) -> None:
+            with self._arrived:
+                self._results[index] = publish_result(result, message_id.ledger_id())
+                self._expected -= 1
+                self._arrived.notify_all()
+
+        return receipt
+
+    def set_already_stored(self, index: int) -> None:
+        """Give the result of a message that an earlier attempt stored."""
+        with self._arrived:
+            self._results[index] = PublishResult.ALREADY_STORED
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Whether every expected receipt came in time."""
+        with self._arrived:
+            return self._arrived.wait_for(lambda: self._expected == 0, timeout_seconds)
+
+    def of(self, indexes: Sequence[int]) -> dict[int, PublishResult]:
+        """What is known of some messages now."""
+        with self._arrived:
+            return {index: self._results[index] for index in indexes}
+
+    def results(self) -> list[PublishResult]:
+        """What is known of all messages now."""
+        with self._arrived:
+            return list(self._results)
 
 
 class TopicPublisher:
@@ -103,12 +149,9 @@ class TopicPublisher:
         explicit = has_explicit_ids(messages)
         receipts = Receipts(len(messages))
         with self._lock:
-            waiting = self._by_partition(messages)
-            if self._closed:
-                _refuse(receipts, waiting.values())
-                return receipts.results()
+            waiting = {} if self._closed else self._by_partition(messages)
             while waiting:
-                self._send_windows(waiting, messages, receipts, explicit=explicit)
+                waiting = self._send_windows(waiting, messages, receipts, explicit=explicit)
         return receipts.results()
 
     def close(self) -> None:
@@ -117,32 +160,34 @@ class TopicPublisher:
             for partition in self._partitions:
                 partition.close()
 
-    def _by_partition(self, messages: Sequence[OutgoingMessage]) -> dict[int, list[int]]:
+    def _by_partition(self, messages: Sequence[OutgoingMessage]) -> dict[int, Sequence[int]]:
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for index, message in enumerate(messages):
             groups[partition_of(message.key, len(self._partitions))].append(index)
         return dict(groups)
 
     def _send_windows(
-        self, waiting: dict[int, list[int]], messages: Sequence[OutgoingMessage], receipts: Receipts, *, explicit: bool
-    ) -> None:
-        windows: dict[int, Sequence[int]] = {}
-        for number, indexes in list(waiting.items()):
+        self,
+        waiting: Mapping[int, Sequence[int]],
+        messages: Sequence[OutgoingMessage],
+        receipts: Receipts,
+        *,
+        explicit: bool,
+    ) -> dict[int, Sequence[int]]:
+        """Send one window of each partition; what may follow it, by partition."""
+        windows = {}
+        for number, indexes in waiting.items():
             window = self._partitions[number].first_window(indexes, messages)
-            rest = indexes[len(window) :]
-            waiting[number] = rest
             if self._partitions[number].send(window, messages, receipts, explicit=explicit):
                 windows[number] = window
-            else:
-                _refuse(receipts, [rest])
-                waiting[number] = []
         receipts.wait(self._settings.deadline_seconds)
+        following = {}
         for number, window in windows.items():
-            if not self._partitions[number].check_results(window, messages, receipts, explicit=explicit):
-                _refuse(receipts, [waiting[number]])
-                waiting[number] = []
-        for number in [number for number, rest in waiting.items() if not rest]:
-            del waiting[number]
+            may_follow = self._partitions[number].check_results(window, messages, receipts, explicit=explicit)
+            rest = waiting[number][len(window) :]
+            if may_follow and rest:
+                following[number] = rest
+        return following
 
 
 class _PartitionProducer:
@@ -220,7 +265,6 @@ class _PartitionProducer:
                 self._stored_ids = _stored_sequence_ids(self._client, self._uri, self._producer_name, since_ms)
         except (ConflictError, TemporaryError, PermanentError) as error:
             _LOGGER.warning("nothing is sent to %s: %s", self._uri, error)
-            _refuse(receipts, [window])
             return False
         for index in window:
             self._send_one(index, messages[index], receipts)
@@ -230,7 +274,7 @@ class _PartitionProducer:
         self, window: Sequence[int], messages: Sequence[OutgoingMessage], receipts: Receipts, *, explicit: bool
     ) -> bool:
         """Look at a window's results; False when the messages behind it must stay."""
-        results = {index: receipts.of(index) for index in window}
+        results = receipts.of(window)
         if explicit:
             self._note_ids([(messages[index].sequence_id, result) for index, result in results.items()])
         if PublishResult.UNKNOWN in results.values():
@@ -242,17 +286,13 @@ class _PartitionProducer:
         sequence_id = message.sequence_id
         if sequence_id is not None and self._stored_ids is not None:
             if sequence_id in self._stored_ids:
-                receipts.set_result(index, PublishResult.ALREADY_STORED)
+                receipts.set_already_stored(index)
                 return
             if self._missing_id is not None and sequence_id > self._missing_id:
-                receipts.set_result(index, PublishResult.NOT_STORED)
                 return
-        producer = self._producer
-        if producer is None:
-            receipts.set_result(index, PublishResult.NOT_STORED)
-            return
-        with translated(f"sending to {self._uri}"):
-            producer._producer.send_async(self._built(message), receipts.expect(index))
+        if self._producer is not None:
+            with translated(f"sending to {self._uri}"):
+                self._producer._producer.send_async(self._built(message), receipts.expect(index))
 
     def _built(self, message: OutgoingMessage) -> _pulsar.Message:
         builder = _pulsar.MessageBuilder()
@@ -308,12 +348,6 @@ def has_explicit_ids(messages: Sequence[OutgoingMessage]) -> bool:
     if min(ids) < 0 or any(later <= earlier for earlier, later in pairwise(ids)):
         raise InvalidInputError("sequence ids are not negative, and ascend within a call")
     return True
-
-
-def _refuse(receipts: Receipts, groups: Iterable[Sequence[int]]) -> None:
-    for indexes in groups:
-        for index in indexes:
-            receipts.set_result(index, PublishResult.NOT_STORED)
 
 
 def _stored_sequence_ids(client: pulsar.Client, topic: str, producer_name: str, since_ms: int) -> set[int]:
