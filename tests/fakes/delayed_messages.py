@@ -13,14 +13,12 @@ from dataclasses import dataclass, field
 from pulsar_sidecar.delayed_delivery.cancel.facts import Absent, DelayPolicy, EntryAnswer, EntryFacts
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Outcome, Target
 from pulsar_sidecar.delayed_delivery.ports import (
-    Acknowledged,
     AckStateRoom,
     Configuration,
     LogRecords,
     Ports,
-    WholeMessage,
 )
-from pulsar_sidecar.delayed_delivery.workflow.serving import DelayedDelivery
+from pulsar_sidecar.delayed_delivery.workflow.service import DelayedDelivery
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -232,34 +230,25 @@ class FakeCluster:
     def room(self, topic: TopicName, subscription: str, *, ranges: int | None = None) -> AckStateRoom:
         return AckStateRoom(ranges or 0, self.max_ranges)
 
-    def acknowledge(
-        self,
-        topic: TopicName,
-        subscription: Subscription,
-        positions: Sequence[Position],
-        once_joined: Callable[[], None] | None = None,
-    ) -> Acknowledged:
-        with self._call("acknowledge"):
+    @contextmanager
+    def join(self, topic: TopicName, subscription: Subscription) -> Iterator["FakeConsumer"]:
+        with self._call("join"):
             self._existing()
             found = self.subscriptions_.get(subscription.name)
             if found is None:
                 raise NotFoundError("no such subscription")
             if found.type not in (subscription.type, SubscriptionType.NONE):
                 raise ConflictError("another type")
-            if once_joined:
-                once_joined()
-            found.by_sidecar.update(set(positions) - found.acked)
-            found.acked.update(positions)
-            found.out.difference_update(positions)
-            self._store(found)
-        return Acknowledged(self.clock.now_ms())
+        yield FakeConsumer(self, found)
 
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def republish(self, message: WholeMessage, deliver_at_ms: int | None, properties: Mapping[str, str]) -> str:
+    def republish(
+        self, topic: TopicName, entries: Sequence[Position], deliver_at_ms: int | None, properties: Mapping[str, str]
+    ) -> str:
         with self._call("republish"):
-            old = self.entries[message.positions[0]]
+            old = self.entries[entries[0]]
             assert isinstance(old, EntryFacts)
             position = at(self._length(self.ledger), self.ledger)
             self.entries[position] = _with(
@@ -298,6 +287,23 @@ class FakeCluster:
         """What compaction leaves of the log."""
         newest = dict(self.records)
         return {key: value for key, value in newest.items() if value is not None}
+
+
+class FakeConsumer:
+    """The sidecar's consumer on a subscription."""
+
+    def __init__(self, cluster: FakeCluster, subscription: FakeSubscription) -> None:
+        self._cluster = cluster
+        self._subscription = subscription
+
+    def acknowledge(self, positions: Sequence[Position]) -> int:
+        found = self._subscription
+        with self._cluster._call("acknowledge"):
+            found.by_sidecar.update(set(positions) - found.acked)
+            found.acked.update(positions)
+            found.out.difference_update(positions)
+            self._cluster._store(found)
+        return self._cluster.clock.now_ms()
 
 
 class FakeStored:

@@ -1,4 +1,4 @@
-"""`DelayedDeliveryService` in memory, for tests of its doors: it cancels whatever it is asked to."""
+"""`DelayedDelivery` in memory, for tests of its doors: it cancels whatever it is asked to."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,11 +8,12 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     CancellationStatus,
     CancelOptions,
     Outcome,
+    Reissued,
     Target,
     Verdict,
 )
 from pulsar_sidecar.delayed_delivery.cancel.select import Preview, Selected, Selection, preview
-from pulsar_sidecar.delayed_delivery.service import CancelStatus, Reissued
+from pulsar_sidecar.delayed_delivery.workflow.service import CancelStatus
 from pulsar_sidecar.model.errors import ConflictError, SidecarError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName

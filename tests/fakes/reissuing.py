@@ -1,8 +1,7 @@
 """A message that is to be published again, and two sidecars that may be asked to."""
 
 from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Cause, Target
-from pulsar_sidecar.delayed_delivery.service import Reissued
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Cause, Reissued, Target
 from pulsar_sidecar.model.positions import Position
 
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, FakeSubscription, at

@@ -1,4 +1,4 @@
-"""`WaitingMessages` in memory, for tests of its door: every topic waits for the same."""
+"""`WaitingReader` in memory, for tests of its door: every topic waits for the same."""
 
 from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts
 from pulsar_sidecar.delayed_delivery.waiting import BacklogPosition, Waiting, WaitingPage

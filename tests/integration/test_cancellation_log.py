@@ -70,7 +70,7 @@ class Follower:
         self.store.apply(records)
 
     def open(self) -> set[Position]:
-        return {one.position for one in self.store.at(PLACE)}
+        return {one.position for one in self.store.index.at(PLACE)}
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_follower_that_was_away_forgets_what_ended_and_was_compacted(
     workload.compact(topic)
     with away.following():
         assert away.open() == {at(1), at(3)}
-        assert {one.position: one.status for one in away.store.at(PLACE)}[at(3)] is CancellationStatus.PERSISTED
+        assert {one.position: one.status for one in away.store.index.at(PLACE)}[at(3)] is CancellationStatus.PERSISTED
     writer.finish([one.at(CancellationStatus.NOT_FOUND) for one in (kept, persisted)])
     workload.compact(topic)
     with away.following():

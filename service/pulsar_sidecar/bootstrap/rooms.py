@@ -57,10 +57,8 @@ from pulsar_sidecar.bootstrap.settings_map import (
 )
 from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
 from pulsar_sidecar.delayed_delivery.ports import Ports as CancellingPorts
-from pulsar_sidecar.delayed_delivery.service import DelayedDeliveryService
-from pulsar_sidecar.delayed_delivery.waiting import WaitingMessages
-from pulsar_sidecar.delayed_delivery.workflow.serving import DelayedDelivery
-from pulsar_sidecar.delayed_delivery.workflow.waiting import WaitingReader
+from pulsar_sidecar.delayed_delivery.waiting import WaitingReader
+from pulsar_sidecar.delayed_delivery.workflow.service import DelayedDelivery
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.service import LedgerDeletionService
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Ports as DeletionPorts
@@ -140,7 +138,7 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room[LedgerDeletionService]:
     return Room(service, service.start, service.close, service.ready, [metrics])
 
 
-def open_cancelling(cluster: ClusterAccess) -> Room[DelayedDeliveryService]:
+def open_cancelling(cluster: ClusterAccess) -> Room[DelayedDelivery]:
     """Cancelling delayed messages (PIP-423)."""
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
     ledgers_root = settings.ledgers_root_path
@@ -188,7 +186,7 @@ def open_ack_states(cluster: ClusterAccess) -> Room[AckStateService]:
     return Room(states, watch.start, watch.close, collectors=[metrics])
 
 
-def open_waiting_messages(cluster: ClusterAccess) -> Room[WaitingMessages]:
+def open_waiting_messages(cluster: ClusterAccess) -> Room[WaitingReader]:
     """Reading what waits in topics, which needs no log and changes nothing."""
     clock, store, rest = cluster.clock, cluster.store, cluster.rest
     bulk = BulkEntries(cluster.bookies)

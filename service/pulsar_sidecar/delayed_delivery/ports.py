@@ -5,6 +5,7 @@ a change was lost. No method creates a topic or a subscription, and none reports
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -111,41 +112,33 @@ class StoredAckState(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
-    """An acknowledgement the broker has confirmed.
+class JoinedConsumer(Protocol):
+    """A consumer that the broker has let in, and that takes no message."""
 
-    Attributes:
-        confirmed_ms: this machine's clock when the last confirmation was in hand.
-    """
+    def acknowledge(self, positions: Sequence[Position]) -> int:
+        """Have the broker acknowledge every position, each for itself, and confirm it.
 
-    confirmed_ms: int
+        Returns this machine's clock when the last confirmation was in hand. Raises `OutcomeUnknownError` when some may
+        have been acknowledged and some not.
+        """
+        ...
 
 
 class Acknowledger(Protocol):
-    """A consumer that takes no message: it joins a subscription, acknowledges positions, and leaves."""
+    """Joins subscriptions in order to acknowledge positions there."""
 
-    def acknowledge(
-        self,
-        topic: TopicName,
-        subscription: Subscription,
-        positions: Sequence[Position],
-        once_joined: Callable[[], None] | None = None,
-    ) -> Acknowledged:
-        """Have the broker acknowledge every position, each for itself, and confirm it.
+    def join(self, topic: TopicName, subscription: Subscription) -> AbstractContextManager[JoinedConsumer]:
+        """A consumer on the subscription, from the moment the broker has let it in to the end of the context.
 
-        ``once_joined`` is called at most once, when the broker has let the consumer in: nothing is acknowledged before
-        it returns, or when it raises. When the broker refused the consumer it was not called.
-
-        Raises:
+        Raises, and then nothing was changed:
             ConflictError: the subscription does not admit this consumer (another type is in use).
             NotFoundError: the topic or the subscription is gone; nothing is created.
-            OutcomeUnknownError: some may have been acknowledged and some not.
+            TemporaryError: the broker cannot be reached.
         """
         ...
 
     def close(self) -> None:
-        """Leave every subscription; idempotent."""
+        """Close what is kept open; idempotent."""
         ...
 
 
@@ -180,51 +173,22 @@ class CancellationTopic(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class WholeMessage:
-    """A message to be published again.
-
-    Attributes:
-        positions: every entry it is made of, in order; several for a chunked one.
-    """
-
-    topic: TopicName
-    positions: tuple[Position, ...]
-
-
 class Republisher(Protocol):
     """Publishes a waiting message again with another due time."""
 
-    def republish(self, message: WholeMessage, deliver_at_ms: int | None, properties: Mapping[str, str]) -> str:
+    def republish(
+        self, topic: TopicName, entries: Sequence[Position], deliver_at_ms: int | None, properties: Mapping[str, str]
+    ) -> str:
         """Publish the same payload, key and properties, plus ``properties``; the new message's id as Java prints it.
 
-        Stored before it returns. ``deliver_at_ms`` None means now. A repeated call publishes twice.
+        ``entries`` are all entries of one message, in order. Stored before it returns.
+        ``deliver_at_ms`` None means now. A repeated call publishes twice.
 
         Raises:
             PermanentError: the message cannot be published again, or the broker refused it; nothing was stored.
             TemporaryError: nothing was sent.
             OutcomeUnknownError: the copy may have been stored, or be stored yet.
         """
-        ...
-
-
-class CancelMetrics(Protocol):
-    """What cancelling counts (`delayed_delivery.metrics`)."""
-
-    def requested(self, count: int = 1) -> None:
-        """Targets came in."""
-        ...
-
-    def reached(self, status: str, seconds: float, count: int = 1) -> None:
-        """Cancellations reached a level, so long after they were asked for."""
-        ...
-
-    def refused(self, cause: str, count: int = 1) -> None:
-        """Targets were not cancelled, for a cause of a closed list."""
-        ...
-
-    def acknowledged_again(self, count: int = 1) -> None:
-        """Acknowledgements that a cursor had lost were made again."""
         ...
 
 

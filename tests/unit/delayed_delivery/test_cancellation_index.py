@@ -33,7 +33,7 @@ def change(index: CancellationIndex, number: int, kind: str, entry: int, status:
         case "learn" | "end":
             index.learn_all([one])
         case "lower":
-            index.lower(one)
+            index.lower([one])
         case _:
             index.forget(TOPIC, one.position, "s")
 

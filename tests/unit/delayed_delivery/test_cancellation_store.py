@@ -41,14 +41,14 @@ class Log:
 
 
 def statuses(store: CancellationStore) -> dict[int, CancellationStatus]:
-    return {one.position.entry_id: one.status for one in store.at(PLACE)}
+    return {one.position.entry_id: one.status for one in store.index.at(PLACE)}
 
 
 def test_own_records_that_come_back_late_lower_nothing() -> None:
     log = Log()
     store = CancellationStore(log)
     store.record([cancellation(1), cancellation(2)])
-    store.learn([cancellation(1, CancellationStatus.ACKED)])
+    store.index.learn_all([cancellation(1, CancellationStatus.ACKED)])
     store.record([cancellation(1, CancellationStatus.PERSISTED)])
     store.apply(log.records)
     store.apply(log.records)
@@ -78,7 +78,7 @@ def test_what_was_logged_as_persisted_ends_by_being_forgotten() -> None:
     store, other = CancellationStore(log), CancellationStore(log)
     store.record([cancellation(1), cancellation(2)])
     store.record([cancellation(1, CancellationStatus.PERSISTED)])
-    store.learn([cancellation(2, CancellationStatus.ACKED)])
+    store.index.learn_all([cancellation(2, CancellationStatus.ACKED)])
     written = len(log.records)
     store.finish([cancellation(1, CancellationStatus.EXPIRED), cancellation(2, CancellationStatus.EXPIRED)])
     assert [(key, value is None) for key, value in log.records[written:]] == [
@@ -88,8 +88,8 @@ def test_what_was_logged_as_persisted_ends_by_being_forgotten() -> None:
     ]
     other.apply(log.records)
     for knowing in (store, other):
-        assert knowing.open_count == 0
-        assert [knowing.find(TOPIC, at(entry))[0].status for entry in (1, 2)] == [
+        assert knowing.index.open_count == 0
+        assert [knowing.index.find(TOPIC, at(entry))[0].status for entry in (1, 2)] == [
             CancellationStatus.EXPIRED,
             CancellationStatus.EXPIRED,
         ]
@@ -102,7 +102,7 @@ def test_a_failed_end_is_told() -> None:
     store.record([cancellation(1, CancellationStatus.PERSISTED)])
     store.finish([cancellation(1).at(CancellationStatus.RACED, Cause.LOST, "for this test")])
     other.apply(log.records)
-    (told,) = other.find(TOPIC, at(1))
+    (told,) = other.index.find(TOPIC, at(1))
     assert (told.status, told.cause) == (CancellationStatus.RACED, Cause.LOST)
 
 

@@ -61,7 +61,7 @@ class Story:
             nonlocal current
             current = next(numbers)
             self.calls = current + 1
-            _fail(faults.get((current, True)), call == "acknowledge")
+            _fail(faults.get((current, True)), call == "join")
 
         def after(_: str) -> None:
             _fail(faults.get((current, False)), can_be_busy=False)
@@ -111,7 +111,7 @@ class Story:
     def _note(self) -> None:
         for sidecar in (self.sidecar, *self.others):
             for entry in WANTED:
-                known = sidecar.room._store.find(TOPIC, at(entry))
+                known = sidecar.room._store.index.find(TOPIC, at(entry))
                 self.seen_persisted |= {one.position for one in known if one.status is CancellationStatus.PERSISTED}
                 self.seen_expired |= {one.position for one in known if one.status is CancellationStatus.EXPIRED}
 

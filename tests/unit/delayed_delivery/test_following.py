@@ -115,7 +115,7 @@ def test_who_waits_for_storage_ends_nothing_that_the_leading_sidecar_watches() -
     cluster.pass_ms(10_000, 1000)
     (outcome,) = asked.cancel(1, wait_persisted=True)
     assert [one.status for one in outcome.verdicts] == [CancellationStatus.PERSISTED]
-    assert asked.room._store.open_count == 2
+    assert asked.room._store.index.open_count == 2
     leading.live(5_000, 1000)
     assert [one.status for one in leading.room.cancellations(TOPIC, at(0))] == [CancellationStatus.EXPIRED]
 
@@ -126,10 +126,10 @@ def test_a_log_that_could_not_be_read_as_a_whole_makes_nobody_forget() -> None:
     store.record([cancellation(1)])
     store.begin_following()
     store.note_caught_up(unreadable=1)
-    assert store.open_count == 1
+    assert store.index.open_count == 1
     store.begin_following()
     store.note_caught_up()
-    assert store.open_count == 0
+    assert store.index.open_count == 0
 
 
 def test_what_is_recorded_while_the_log_is_read_is_kept_although_the_reader_has_not_come_to_it() -> None:
@@ -139,7 +139,7 @@ def test_what_is_recorded_while_the_log_is_read_is_kept_although_the_reader_has_
     store.begin_following()
     store.record([cancellation(1, CancellationStatus.PERSISTED), cancellation(2)])
     store.note_caught_up()
-    assert {one.position for one in store.at(PLACE)} == {at(1), at(2)}
+    assert {one.position for one in store.index.at(PLACE)} == {at(1), at(2)}
 
 
 def test_a_record_that_comes_back_before_its_receipt_outlives_the_end_of_the_reading() -> None:
@@ -156,7 +156,7 @@ def test_a_record_that_comes_back_before_its_receipt_outlives_the_end_of_the_rea
     cluster.after = come_back
     with pytest.raises(TemporaryError):
         store.record([cancellation(1, CancellationStatus.PERSISTED)])
-    assert [one.status for one in store.at(PLACE)] == [CancellationStatus.PERSISTED]
+    assert [one.status for one in store.index.at(PLACE)] == [CancellationStatus.PERSISTED]
 
 
 _ENTRIES = st.integers(0, 3)
@@ -185,16 +185,16 @@ def test_whoever_has_read_the_log_knows_what_it_holds(steps: list[tuple[str, int
         follow(store, cluster)
         # Whoever was left behind may write of what has ended; whoever saw the end does not believe it.
         expected = {(one.position, one.status) for one in held if not _has_ended(store, one)}
-        assert {(one.position, one.status) for one in store.at(PLACE)} == expected
+        assert {(one.position, one.status) for one in store.index.at(PLACE)} == expected
 
 
 def _has_ended(store: CancellationStore, cancellation: Cancellation) -> bool:
-    known = store.known(TOPIC, cancellation.position, "s")
+    known = store.index.known(TOPIC, cancellation.position, "s")
     return known is not None and not known.status.open
 
 
 def _take(cluster: FakeCluster, store: CancellationStore, step: str, one: Cancellation) -> None:
-    known = {found.position: found for found in store.at(PLACE)}.get(one.position)
+    known = {found.position: found for found in store.index.at(PLACE)}.get(one.position)
     match step, known:
         case "record", None:
             store.record([one])

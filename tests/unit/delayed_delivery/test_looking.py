@@ -44,7 +44,7 @@ def test_what_a_consumer_acknowledged_a_moment_ago_is_too_late(looking: Looking)
     looking.subscription.acked.add(at(3))
     verdict = looking.cancel(3)
     assert (verdict.status, verdict.cause) == (CancellationStatus.TOO_LATE, Cause.ACKED_BEFORE)
-    assert looking.calls["acknowledge"] == 0
+    assert looking.calls["join"] == 0
 
 
 def test_a_subscription_that_was_deleted_meanwhile_is_not_found_and_not_created(looking: Looking) -> None:
@@ -52,7 +52,7 @@ def test_a_subscription_that_was_deleted_meanwhile_is_not_found_and_not_created(
     looking.cluster.subscribe("other")
     ((verdict,),) = [outcome.verdicts for outcome in looking.sidecar.cancel_at([at(1)], ("s",))]
     assert (verdict.status, verdict.cause) == (CancellationStatus.NOT_FOUND, Cause.NO_SUBSCRIPTION)
-    assert looking.calls["acknowledge"] == 0
+    assert looking.calls["join"] == 0
 
 
 def test_a_subscription_that_was_created_meanwhile_is_cancelled_on_too(looking: Looking) -> None:

@@ -115,7 +115,7 @@ def test_what_is_not_proven_yet_is_counted_right(steps: list[tuple[CancellationS
     for requested_ms, (status, entry, lower) in enumerate(steps):
         one = Cancellation(TOPIC, "s", at(entry), NOW, requested_ms, status)
         if lower and status.open:
-            index.lower(one)
+            index.lower([one])
         elif lower:
             index.forget(TOPIC, at(entry), "s")
         else:

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk
 from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import ReissueIntent, ReissueIntents
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Cause, Target
-from pulsar_sidecar.delayed_delivery.service import Reissued
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Cause, Reissued, Target
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.topic_stats import SubscriptionType
@@ -151,7 +150,7 @@ def test_a_lost_receipt_is_answered_by_looking_for_the_copy_and_never_by_a_secon
 
 
 @pytest.mark.parametrize("kind", ["before", "after"])
-@pytest.mark.parametrize("call", ["append", "acknowledge", "republish"])
+@pytest.mark.parametrize("call", ["append", "join", "acknowledge", "republish"])
 @pytest.mark.parametrize("number", range(4))
 def test_what_was_broken_off_and_is_found_only_after_the_due_time_is_not_lost(
     world: Reissuing, call: str, number: int, kind: str
@@ -308,7 +307,7 @@ def _intent(token: str, copy: str | None = None) -> ReissueIntent:
 
 
 def test_an_intent_is_read_as_it_was_written() -> None:
-    intents = ReissueIntents()
+    intents = ReissueIntents(FakeCluster())
     for one in (_intent("a"), _intent("b", "7:9:-1")):
         intents.apply(*one.encoded())
         assert intents.holds(one)
@@ -316,7 +315,7 @@ def test_an_intent_is_read_as_it_was_written() -> None:
 
 
 def test_the_first_intent_counts_until_one_has_a_copy() -> None:
-    intents = ReissueIntents()
+    intents = ReissueIntents(FakeCluster())
     intents.apply(*_intent("b").encoded())
     intents.apply(*_intent("a").encoded())
     assert intents.valid((TOPIC, at(0))) == _intent("b")
@@ -336,7 +335,7 @@ def test_what_another_version_wrote_is_left_alone(value: bytes) -> None:
     assert store.intents.all() == []
     if value:
         with pytest.raises(UndecodableError):
-            ReissueIntents().apply(_intent("a").key, value)
+            ReissueIntents(FakeCluster()).apply(_intent("a").key, value)
 
 
 def test_what_the_log_no_longer_holds_is_forgotten_when_all_of_it_was_read() -> None:

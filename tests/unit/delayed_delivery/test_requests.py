@@ -35,7 +35,7 @@ def statuses(outcomes: list[Outcome]) -> list[CancellationStatus]:
 
 def refuse_joining(cluster: FakeCluster, error: Exception) -> None:
     def refuse(call: str) -> None:
-        if call == "acknowledge":
+        if call == "join":
             raise error
 
     cluster.before = refuse
@@ -302,7 +302,7 @@ def test_a_type_that_changed_meanwhile_is_refused_and_never_logged(cluster: Fake
     sidecar = FakeSidecar(cluster)
 
     def change(call: str) -> None:
-        if call == "acknowledge":
+        if call == "join":
             subscription.type = SubscriptionType.FAILOVER
 
     cluster.before = change
@@ -339,7 +339,7 @@ def test_what_another_sidecar_acknowledged_while_the_broker_refused_is_not_calle
     sidecar, other = FakeSidecar(cluster), FakeSidecar(cluster)
 
     def refuse(call: str) -> None:
-        if call == "acknowledge":
+        if call == "join":
             cluster.before = lambda call: None
             for _ in range(4):  # the broker takes its time, and the other sidecar reads the log
                 cluster.clock.advance_ms(100)

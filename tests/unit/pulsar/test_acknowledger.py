@@ -1,12 +1,12 @@
 """The helper consumer against a broker's binary port: what it sends, and what each failure means."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.client.acknowledger import ConsumerAcknowledger
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts, BrokerAddress
 from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import (
@@ -17,6 +17,7 @@ from pulsar_sidecar.model.errors import (
     SidecarError,
     TemporaryError,
 )
+from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import Subscription, SubscriptionType
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
@@ -45,11 +46,22 @@ def acknowledger(broker: BinaryBroker, credentials: ClientCredentials | None = N
         helper.close()
 
 
+def acknowledge(
+    helper: ConsumerAcknowledger,
+    subscription: Subscription,
+    positions: Sequence[Position],
+    once_joined: Callable[[], object] = lambda: None,
+) -> None:
+    with helper.join(TOPIC, subscription) as consumer:
+        once_joined()
+        consumer.acknowledge(positions)
+
+
 def test_it_joins_acknowledges_and_leaves_without_a_permit(broker: BinaryBroker) -> None:
     with acknowledger(broker) as helper:
-        helper.acknowledge(TOPIC, SHARED, [at(entry) for entry in range(4500)])
+        acknowledge(helper, SHARED, [at(entry) for entry in range(4500)])
         _check_visit(broker)
-        helper.acknowledge(TOPIC, SHARED, [at(1)])
+        acknowledge(helper, SHARED, [at(1)])
     assert broker.connections == 1, "the connection is kept, the consumer is not"
     assert broker.kinds().count("LOOKUP") == 1
 
@@ -77,7 +89,7 @@ def test_the_log_is_written_once_the_consumer_is_in_and_before_anything_is_ackno
 
     broker.answer = not_at_first
     with acknowledger(broker) as helper:
-        helper.acknowledge(TOPIC, SHARED, [at(1)], lambda: seen.append(broker.kinds()))
+        acknowledge(helper, SHARED, [at(1)], lambda: seen.append(broker.kinds()))
     assert len(seen) == 1
     assert "ACK" not in seen[0]
     assert broker.acked == [(7, 1)]
@@ -88,7 +100,7 @@ def test_a_log_that_cannot_be_written_leaves_everything_as_it_was(broker: Binary
         raise TemporaryError("the log cannot be written")
 
     with acknowledger(broker) as helper, pytest.raises(TemporaryError, match="the log"):
-        helper.acknowledge(TOPIC, SHARED, [at(1)], fail)
+        acknowledge(helper, SHARED, [at(1)], fail)
     until(lambda: "SUBSCRIBE" in broker.kinds(), "it had asked to join")
     assert broker.acked == []
 
@@ -102,14 +114,14 @@ def test_a_refused_consumer_leaves_nothing_in_the_log(broker: BinaryBroker) -> N
     broker.answer = refuse
     written: list[str] = []
     with acknowledger(broker) as helper, pytest.raises(ConflictError):
-        helper.acknowledge(TOPIC, SHARED, [at(1)], lambda: written.append("log"))
+        acknowledge(helper, SHARED, [at(1)], lambda: written.append("log"))
     assert written == []
 
 
 def test_it_joins_key_shared_with_the_mode_in_use(broker: BinaryBroker) -> None:
     found = Subscription("s", SubscriptionType.KEY_SHARED, allow_out_of_order=True)
     with acknowledger(broker) as helper:
-        helper.acknowledge(TOPIC, found, [at(1)])
+        acknowledge(helper, found, [at(1)])
     joined = broker.seen[2].subscribe
     assert joined.subType == api.CommandSubscribe.Key_Shared
     assert joined.keySharedMeta.keySharedMode == api.AUTO_SPLIT
@@ -133,7 +145,7 @@ def test_a_refused_join_acknowledges_nothing(broker: BinaryBroker, error: int, k
 
     broker.answer = refuse
     with acknowledger(broker) as helper, pytest.raises(kind):
-        helper.acknowledge(TOPIC, SHARED, [at(1)])
+        acknowledge(helper, SHARED, [at(1)])
     assert broker.acked == []
     # What may be over soon is tried again, with a fresh look at who owns the topic.
     assert broker.kinds().count("LOOKUP") == (3 if kind is TemporaryError else 1)
@@ -145,7 +157,7 @@ def test_an_answer_that_does_not_come_leaves_the_outcome_open(broker: BinaryBrok
 
     broker.answer = silent
     with acknowledger(broker) as helper, pytest.raises(OutcomeUnknownError):
-        helper.acknowledge(TOPIC, SHARED, [at(1)])
+        acknowledge(helper, SHARED, [at(1)])
 
 
 @pytest.mark.parametrize("broken", [None, "error"])
@@ -162,7 +174,7 @@ def test_a_failed_acknowledgement_leaves_the_outcome_open(broker: BinaryBroker, 
 
     broker.answer = fail
     with acknowledger(broker) as helper, pytest.raises(OutcomeUnknownError):
-        helper.acknowledge(TOPIC, SHARED, [at(1)])
+        acknowledge(helper, SHARED, [at(1)])
 
 
 def test_what_is_said_of_earlier_consumers_and_requests_does_not_count(broker: BinaryBroker) -> None:
@@ -179,7 +191,7 @@ def test_what_is_said_of_earlier_consumers_and_requests_does_not_count(broker: B
 
     broker.answer = haunted
     with acknowledger(broker) as helper:
-        helper.acknowledge(TOPIC, SHARED, [at(1)])
+        acknowledge(helper, SHARED, [at(1)])
     assert broker.acked == [(7, 1)]
     assert (broker.connections, broker.kinds().count("ACK")) == (1, 1)
 
@@ -187,8 +199,8 @@ def test_what_is_said_of_earlier_consumers_and_requests_does_not_count(broker: B
 def test_a_consumer_whose_leaving_is_not_confirmed_takes_its_connection_with_it(broker: BinaryBroker) -> None:
     broker.answer = lambda of, came: [] if came.type == api.BaseCommand.CLOSE_CONSUMER else usual(of, came)
     with acknowledger(broker) as helper:
-        helper.acknowledge(TOPIC, SHARED, [at(1)])
-        helper.acknowledge(TOPIC, SHARED, [at(2)])
+        acknowledge(helper, SHARED, [at(1)])
+        acknowledge(helper, SHARED, [at(2)])
     assert broker.acked == [(7, 1), (7, 2)]
     assert broker.connections == 2
 
@@ -203,9 +215,9 @@ def test_a_connection_that_died_meanwhile_is_replaced(broker: BinaryBroker) -> N
         return usual(of, came)
 
     with acknowledger(broker) as helper:
-        helper.acknowledge(TOPIC, SHARED, [at(1)])
+        acknowledge(helper, SHARED, [at(1)])
         broker.answer = once
-        helper.acknowledge(TOPIC, SHARED, [at(2)])
+        acknowledge(helper, SHARED, [at(2)])
     assert broker.acked == [(7, 1), (7, 2)]
 
 
@@ -222,7 +234,7 @@ def test_pings_and_challenges_are_answered_on_the_way(broker: BinaryBroker) -> N
     broker.answer = chatty
     credentials = parse_credentials("token", "token:secret")
     with acknowledger(broker, credentials) as helper:
-        helper.acknowledge(TOPIC, SHARED, [at(1)])
+        acknowledge(helper, SHARED, [at(1)])
     assert {"PONG", "AUTH_RESPONSE"} <= set(broker.kinds())
     assert broker.seen[0].connect.auth_method_name == "token"
     assert broker.seen[0].connect.auth_data == b"secret"
@@ -231,9 +243,18 @@ def test_pings_and_challenges_are_answered_on_the_way(broker: BinaryBroker) -> N
 def test_a_refused_handshake_and_a_closed_port(broker: BinaryBroker) -> None:
     broker.answer = lambda of, came: [refusal(0, api.AuthenticationError)]
     with acknowledger(broker) as helper, pytest.raises(NotAuthenticatedError):
-        helper.acknowledge(TOPIC, SHARED, [at(1)])
+        acknowledge(helper, SHARED, [at(1)])
     clock = FakeClock()
     connections = BinaryConnections(ClientCredentials(), TlsOptions(), clock)
     nobody = ConsumerAcknowledger(TopicOwners("pulsar://127.0.0.1:1", connections), connections, clock)
     with pytest.raises(TemporaryError):
-        nobody.acknowledge(TOPIC, SHARED, [at(1)])
+        acknowledge(nobody, SHARED, [at(1)])
+
+
+def test_an_owner_that_is_gone_is_looked_up_again(broker: BinaryBroker) -> None:
+    with binary_broker() as gone:
+        address = BrokerAddress(gone.url)
+    with acknowledger(broker) as helper:
+        helper._owners._known[TOPIC] = address
+        acknowledge(helper, SHARED, [at(1)])
+    assert broker.acked == [(7, 1)]

@@ -8,7 +8,6 @@ from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOpt
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts
 from pulsar_sidecar.adapters.pulsar.wire.republisher import BrokerRepublisher
 from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
-from pulsar_sidecar.delayed_delivery.ports import WholeMessage
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
@@ -48,7 +47,7 @@ class World:
         )
 
     def republish(self) -> str:
-        return self.republisher.republish(WholeMessage(TOPIC, (at(0),)), None, {"replaces": "7:0"})
+        return self.republisher.republish(TOPIC, (at(0),), None, {"replaces": "7:0"})
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 Invariant: a level only ever rises or ends; a record that is older than what is known changes nothing.
 """
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -106,150 +107,175 @@ class _Tracked:
         return [one for one in found if one is not None]
 
 
-@dataclass(slots=True)
 class CancellationIndex:
-    """The cancellations by place and position; not thread-safe by itself."""
+    """The cancellations by subscription and position; safe for use by several threads."""
 
-    _tracked: dict[SubscriptionKey, _Tracked] = field(default_factory=dict)
-    _ended: OrderedDict[tuple[TopicName, Position], dict[str, Cancellation]] = field(default_factory=OrderedDict)
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        """Whoever needs several calls at one moment holds it meanwhile."""
+        self._tracked: dict[SubscriptionKey, _Tracked] = {}
+        self._ended: OrderedDict[tuple[TopicName, Position], dict[str, Cancellation]] = OrderedDict()
+
+    # --- learning --------------------------------------------------------------------------------------------------
 
     def learn(self, cancellation: Cancellation) -> bool:
         """Take over what is known of a cancellation; False when it is older news.
 
         One that was asked for again after its end starts afresh, also where its end was missed.
         """
-        place = (cancellation.topic, cancellation.subscription)
-        known = self._known(place, cancellation.position)
-        may_have_ended = known is not None and (not known.status.open or self._see(place, cancellation.position))
-        renewed = known is not None and may_have_ended and cancellation.requested_ms > known.requested_ms
-        if known is not None and not renewed and _RANKS[cancellation.status] < _RANKS[known.status]:
-            return False
-        if cancellation.status.open:
-            self._ended.get((cancellation.topic, cancellation.position), {}).pop(cancellation.subscription, None)
-            self._tracked.setdefault(place, _Tracked()).put(cancellation)
-        else:
-            self._forget_open(place, cancellation.position)
-            self._remember(cancellation)
-        return True
+        key = (cancellation.topic, cancellation.subscription)
+        with self.lock:
+            known = self._known(key, cancellation.position)
+            may_have_ended = known is not None and (not known.status.open or self._see(key, cancellation.position))
+            renewed = known is not None and may_have_ended and cancellation.requested_ms > known.requested_ms
+            if known is not None and not renewed and _RANKS[cancellation.status] < _RANKS[known.status]:
+                return False
+            if cancellation.status.open:
+                self._ended.get((cancellation.topic, cancellation.position), {}).pop(cancellation.subscription, None)
+                self._tracked.setdefault(key, _Tracked()).put(cancellation)
+            else:
+                self._forget_open(key, cancellation.position)
+                self._remember(cancellation)
+            return True
 
-    def lower(self, cancellation: Cancellation) -> None:
-        """Take over a level that fell: what had been stored was lost and acknowledged again."""
-        tracked = self._tracked.get((cancellation.topic, cancellation.subscription))
-        if tracked is not None and cancellation.position in tracked.open:
-            tracked.put(cancellation)
+    def learn_all(self, cancellations: Iterable[Cancellation]) -> None:
+        """`learn` each; what is new on a subscription, or rises there, without looking anywhere else."""
+        key: SubscriptionKey | None = None
+        tracked = _Tracked()
+        with self.lock:
+            for cancellation in cancellations:
+                if key is None or cancellation.subscription != key[1] or cancellation.topic is not key[0]:
+                    key = (cancellation.topic, cancellation.subscription)
+                    tracked = self._at(key)
+                if not self._rises(tracked.open.get(cancellation.position), cancellation):
+                    self.learn(cancellation)
+                    tracked = self._at(key)
+                    continue
+                if not tracked.open:
+                    self._tracked[key] = tracked
+                tracked.put(cancellation)
+
+    def lower(self, cancellations: Iterable[Cancellation]) -> None:
+        """Take over levels that fell: what had been stored was lost and acknowledged again."""
+        with self.lock:
+            for one in cancellations:
+                tracked = self._at((one.topic, one.subscription))
+                if one.position in tracked.open:
+                    tracked.put(one)
 
     def forget(self, topic: TopicName, position: Position, subscription: str) -> None:
         """The log has dropped it, so it is over; how it ended is remembered for a while."""
-        place = (topic, subscription)
-        known = self._forget_open(place, position)
-        if known is not None and known.status.cancelled:
-            self._remember(known.at(CancellationStatus.EXPIRED))
+        with self.lock:
+            known = self._forget_open((topic, subscription), position)
+            if known is not None and known.status.cancelled:
+                self._remember(known.at(CancellationStatus.EXPIRED))
+
+    # --- reading the log anew --------------------------------------------------------------------------------------
 
     def mark_unseen(self) -> None:
         """The log is read from its beginning now: what it holds is learned again."""
-        for tracked in self._tracked.values():
-            tracked.unseen = set(tracked.open)
-
-    def sweep_unseen(self) -> int:
-        """Drop what was not learned since `mark_unseen`, and remember no end of it, because none is known; how many."""
-        dropped = 0
-        for place, tracked in list(self._tracked.items()):
-            unseen, tracked.unseen = tracked.unseen, set()
-            dropped += sum(self._forget_open(place, position) is not None for position in unseen)
-        return dropped
+        with self.lock:
+            for tracked in self._tracked.values():
+                tracked.unseen = set(tracked.open)
 
     def keep(self, topic: TopicName, position: Position, subscription: str) -> None:
         """The log holds it; `sweep_unseen` does not drop it."""
-        self._see((topic, subscription), position)
+        with self.lock:
+            self._see((topic, subscription), position)
 
-    def keep_unseen(self) -> None:
-        """Drop nothing: the log could not be read as a whole."""
-        for tracked in self._tracked.values():
-            tracked.unseen = set()
+    def sweep_unseen(self, *, complete: bool) -> int:
+        """Drop what was not learned since `mark_unseen`, and remember no end of it, because none is known; how many.
+
+        Nothing is dropped where the log could not be read as a whole.
+        """
+        dropped = 0
+        with self.lock:
+            for key, tracked in list(self._tracked.items()):
+                unseen, tracked.unseen = tracked.unseen, set()
+                if complete:
+                    dropped += sum(self._forget_open(key, position) is not None for position in unseen)
+        return dropped
+
+    # --- asking ----------------------------------------------------------------------------------------------------
 
     def find(self, topic: TopicName, position: Position) -> list[Cancellation]:
         """What is known of one message, by subscription."""
-        found = [
-            tracked.open[position]
-            for (of, _), tracked in self._tracked.items()
-            if of == topic and position in tracked.open
-        ]
-        found += self._ended.get((topic, position), {}).values()
+        with self.lock:
+            found = [
+                tracked.open[position]
+                for (of, _), tracked in self._tracked.items()
+                if of == topic and position in tracked.open
+            ]
+            found += self._ended.get((topic, position), {}).values()
         return sorted(found, key=lambda cancellation: cancellation.subscription)
 
     def known(self, topic: TopicName, position: Position, subscription: str) -> Cancellation | None:
         """What is known of one message on one subscription."""
-        return self._known((topic, subscription), position)
+        with self.lock:
+            return self._known((topic, subscription), position)
 
-    def known_at(self, place: SubscriptionKey) -> Callable[[Position], Cancellation | None]:
-        """`known` for many messages of one place; it shows what is known at the time of this call, or newer."""
-        at_place, ended = self._open_at(place), self._ended
-        topic, subscription = place
+    def known_at(self, key: SubscriptionKey) -> Callable[[Position], Cancellation | None]:
+        """`known` for many messages of one subscription; it shows what is known at the time of this call, or newer."""
+        topic, subscription = key
+        with self.lock:
+            open_there, ended = self._at(key).open, self._ended
 
         def known(position: Position) -> Cancellation | None:
-            found = at_place.get(position)
+            found = open_there.get(position)
             if found is None and ended:
                 return ended.get((topic, position), {}).get(subscription)
             return found
 
         return known
 
-    def places(self) -> list[SubscriptionKey]:
+    def subscriptions(self) -> list[SubscriptionKey]:
         """The subscriptions with open cancellations."""
-        return list(self._tracked)
+        with self.lock:
+            return list(self._tracked)
 
-    def at(self, place: SubscriptionKey) -> list[Cancellation]:
+    def at(self, key: SubscriptionKey) -> list[Cancellation]:
         """The open cancellations of a subscription."""
-        return list(self._open_at(place).values())
+        with self.lock:
+            return list(self._at(key).open.values())
 
-    def changed_at(self, place: SubscriptionKey) -> list[Cancellation] | None:
-        """What is news at a place since the last call, and what is not PERSISTED yet.
+    def changed_at(self, key: SubscriptionKey) -> list[Cancellation] | None:
+        """What is news on a subscription since the last call, and what is not PERSISTED yet.
 
         None where that is not known, as at the first call: then everything may be (`at`).
         """
-        tracked = self._tracked.get(place)
-        return [] if tracked is None else tracked.take_changed()
+        with self.lock:
+            return self._at(key).take_changed()
 
-    def expired_at(self, place: SubscriptionKey, expired_ms: int) -> list[Cancellation]:
-        """What was due by then at a place."""
-        tracked = self._tracked.get(place)
-        return [] if tracked is None else tracked.take_expired(expired_ms)
+    def expired_at(self, key: SubscriptionKey, expired_ms: int) -> list[Cancellation]:
+        """What was due by then on a subscription."""
+        with self.lock:
+            return self._at(key).take_expired(expired_ms)
 
-    def dues_at(self, place: SubscriptionKey, until_ms: int) -> set[int]:
-        """The due times, up to then, of what is open at a place."""
-        tracked = self._tracked.get(place)
-        return set() if tracked is None else tracked.dues(until_ms)
+    def dues_at(self, key: SubscriptionKey, until_ms: int) -> set[int]:
+        """The due times, up to then, of what is open on a subscription."""
+        with self.lock:
+            return self._at(key).dues(until_ms)
 
-    def unpersisted_count(self, place: SubscriptionKey) -> int:
+    def unpersisted_count(self, key: SubscriptionKey) -> int:
         """How many there are not PERSISTED yet."""
-        tracked = self._tracked.get(place)
-        return 0 if tracked is None else len(tracked.unpersisted)
+        return len(self._at(key).unpersisted)
 
-    def unpersisted_at(self, place: SubscriptionKey) -> list[Cancellation]:
+    def unpersisted_at(self, key: SubscriptionKey) -> list[Cancellation]:
         """What there is not PERSISTED yet."""
-        tracked = self._tracked.get(place)
-        return [] if tracked is None else [tracked.open[position] for position in tracked.unpersisted]
+        with self.lock:
+            tracked = self._at(key)
+            return [tracked.open[position] for position in tracked.unpersisted]
 
     @property
     def open_count(self) -> int:
         """How many are open: the size of the log once it is compacted."""
-        return sum(len(tracked.open) for tracked in self._tracked.values())
+        with self.lock:
+            return sum(len(tracked.open) for tracked in self._tracked.values())
 
-    def learn_all(self, cancellations: Iterable[Cancellation]) -> None:
-        """`learn` each; what is new at a place, or rises there, without looking anywhere else."""
-        place: SubscriptionKey | None = None
-        tracked = _Tracked()
-        for cancellation in cancellations:
-            if place is None or cancellation.subscription != place[1] or cancellation.topic is not place[0]:
-                place = (cancellation.topic, cancellation.subscription)
-                tracked = self._tracked.get(place) or _Tracked()
-            if not self._rises(tracked.open.get(cancellation.position), cancellation):
-                self.learn(cancellation)
-                tracked = self._tracked.get(place) or _Tracked()
-                continue
-            if not tracked.open:
-                self._tracked[place] = tracked
-            tracked.put(cancellation)
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _at(self, key: SubscriptionKey) -> _Tracked:
+        return self._tracked.get(key) or _Tracked()
 
     def _rises(self, known: Cancellation | None, cancellation: Cancellation) -> bool:
         """Whether it certainly is news of something open that has not ended before."""
@@ -259,30 +285,23 @@ class CancellationIndex:
             return (cancellation.topic, cancellation.position) not in self._ended
         return _RANKS[cancellation.status] >= _RANKS[known.status]
 
-    def _see(self, place: SubscriptionKey, position: Position) -> bool:
+    def _see(self, key: SubscriptionKey, position: Position) -> bool:
         """The log holds it; whether that was not known yet since `mark_unseen`."""
-        tracked = self._tracked.get(place)
-        if tracked is None or position not in tracked.unseen:
-            return False
-        tracked.unseen.discard(position)
-        return True
+        unseen = self._at(key).unseen
+        was_unseen = position in unseen
+        unseen.discard(position)
+        return was_unseen
 
-    def _known(self, place: SubscriptionKey, position: Position) -> Cancellation | None:
-        found = self._open_at(place).get(position)
-        return found if found is not None else self._ended.get((place[0], position), {}).get(place[1])
+    def _known(self, key: SubscriptionKey, position: Position) -> Cancellation | None:
+        found = self._at(key).open.get(position)
+        return found if found is not None else self._ended.get((key[0], position), {}).get(key[1])
 
-    def _open_at(self, place: SubscriptionKey) -> Mapping[Position, Cancellation]:
-        tracked = self._tracked.get(place)
-        return {} if tracked is None else tracked.open
-
-    def _forget_open(self, place: SubscriptionKey, position: Position) -> Cancellation | None:
-        tracked = self._tracked.get(place)
-        if tracked is None:
-            return None
+    def _forget_open(self, key: SubscriptionKey, position: Position) -> Cancellation | None:
+        tracked = self._at(key)
         known = tracked.open.pop(position, None)
         tracked.unpersisted.discard(position)
         if not tracked.open:
-            del self._tracked[place]
+            self._tracked.pop(key, None)
         return known
 
     def _remember(self, cancellation: Cancellation) -> None:

@@ -4,19 +4,22 @@ Every attempt has a key and a token of its own, and its copy carries the token i
 all sidecars, so all of them take the same intent for the one that may publish: whoever comes second publishes nothing.
 """
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
-import orjson
+import msgspec
 
 from pulsar_sidecar.delayed_delivery.cancel.facts import EntryAnswer, EntryFacts, Unreadable
 from pulsar_sidecar.delayed_delivery.cancel.log_records import key_of, parse_key
+from pulsar_sidecar.delayed_delivery.ports import CancellationTopic
 from pulsar_sidecar.model.errors import UndecodableError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.positions import Position
 
+REPLACES_PROPERTY: Final = "pulsar-sidecar-replaces"
+"""On a message that was published again: the message id of the one it stands for."""
 REISSUE_PROPERTY: Final = "pulsar-sidecar-reissue"
 """On a message that was published again: the token of the intent."""
 _VERSION: Final = 1
@@ -56,17 +59,33 @@ class ReissueIntent:
 
     def encoded(self) -> tuple[str, bytes]:
         """Key and value."""
-        document = {
-            "version": _VERSION,
-            "deliverAt": self.deliver_at_ms,
-            "newDeliverAt": self.new_deliver_at_ms,
-            "requestedMs": self.requested_ms,
-            "after": [self.after.ledger_id, self.after.entry_id],
-            "requestedBy": self.requested_by,
-            "copy": self.copy,
-            "done": self.done,
-        }
-        return self.key, orjson.dumps(document)
+        record = _Record(
+            _VERSION,
+            self.deliver_at_ms,
+            self.new_deliver_at_ms,
+            self.requested_ms,
+            self.after,
+            self.requested_by,
+            self.copy,
+            self.done,
+        )
+        return self.key, msgspec.json.encode(record)
+
+
+class _Record(msgspec.Struct, rename="camel"):
+    """The value, in the order in which its fields are written."""
+
+    version: Literal[1]
+    deliver_at: int
+    new_deliver_at: int | None
+    requested_ms: int
+    after: Position
+    requested_by: str | None
+    copy: str | None
+    done: bool
+
+
+_DECODER: Final = msgspec.json.Decoder(_Record)
 
 
 def is_intent_key(key: str) -> bool:
@@ -83,33 +102,46 @@ def _parse_key(key: str) -> tuple[Message, str]:
 def _decode(key: str, value: bytes) -> ReissueIntent:
     (topic, position), token = _parse_key(key)
     try:
-        document = orjson.loads(value)
-        if document["version"] != _VERSION:
-            raise UndecodableError("an intent of the log has another version; another version wrote it")
-        ledger_id, entry_id = map(int, document["after"])
-        new_deliver_at = document["newDeliverAt"]
-        return ReissueIntent(
-            topic,
-            position,
-            token,
-            int(document["deliverAt"]),
-            None if new_deliver_at is None else int(new_deliver_at),
-            int(document["requestedMs"]),
-            Position(LedgerId(ledger_id), EntryId(entry_id)),
-            document["requestedBy"],
-            document["copy"],
-            bool(document["done"]),
-        )
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UndecodableError(f"an intent of the log cannot be read: {type(error).__name__}") from error
+        found = _DECODER.decode(value)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise UndecodableError(f"an intent of the log cannot be read: {error}") from error
+    return ReissueIntent(
+        topic,
+        position,
+        token,
+        found.deliver_at,
+        found.new_deliver_at,
+        found.requested_ms,
+        found.after,
+        found.requested_by,
+        found.copy,
+        found.done,
+    )
 
 
-@dataclass(slots=True)
 class ReissueIntents:
-    """The intents that the log holds, by message, in its order; not thread-safe by itself."""
+    """The intents that the log holds, by message, in its order; safe for use by several threads.
 
-    _by_message: dict[Message, dict[str, ReissueIntent]] = field(default_factory=dict)
-    _unseen: set[str] = field(default_factory=set)
+    Invariant: nothing is known here that was not read back from the log, so all sidecars know it in the same order.
+    """
+
+    def __init__(self, topic: CancellationTopic) -> None:
+        self._topic = topic
+        self._lock = threading.RLock()
+        self._by_message: dict[Message, dict[str, ReissueIntent]] = {}
+        self._unseen: set[str] = set()
+
+    def write(self, intent: ReissueIntent) -> None:
+        """Make it durable.
+
+        Raises:
+            TemporaryError: it is not known to be stored.
+        """
+        self._topic.append([intent.encoded()])
+
+    def drop(self, intent: ReissueIntent) -> None:
+        """Remove it from the log; raises as `write` does."""
+        self._topic.append([(intent.key, None)])
 
     def apply(self, key: str, value: bytes | None) -> None:
         """A record of the log.
@@ -118,34 +150,40 @@ class ReissueIntents:
             UndecodableError: another version wrote it; it is left alone.
         """
         message, token = _parse_key(key)
-        self._unseen.discard(key)
-        if value:
-            self._by_message.setdefault(message, {})[token] = _decode(key, value)
-            return
-        self._forget(message, token)
+        with self._lock:
+            self._unseen.discard(key)
+            if value:
+                self._by_message.setdefault(message, {})[token] = _decode(key, value)
+            else:
+                self._forget(message, token)
 
     def valid(self, message: Message) -> ReissueIntent | None:
         """The intent that counts: the one whose copy is stored, or else the first in the log."""
-        intents = list(self._by_message.get(message, {}).values())
+        with self._lock:
+            intents = list(self._by_message.get(message, {}).values())
         return next((one for one in intents if one.copy is not None), intents[0] if intents else None)
 
     def holds(self, intent: ReissueIntent) -> bool:
         """Whether the intent's record has been read from the log."""
-        return intent.token in self._by_message.get((intent.topic, intent.position), {})
+        with self._lock:
+            return intent.token in self._by_message.get((intent.topic, intent.position), {})
 
     def all(self) -> list[ReissueIntent]:
         """Every intent, those that do not count among them."""
-        return [one for intents in self._by_message.values() for one in intents.values()]
+        with self._lock:
+            return [one for intents in self._by_message.values() for one in intents.values()]
 
     def mark_unseen(self) -> None:
         """The log is read from its beginning now."""
-        self._unseen = {one.key for one in self.all()}
+        with self._lock:
+            self._unseen = {one.key for one in self.all()}
 
-    def sweep_unseen(self) -> None:
-        """Forget what the log no longer holds."""
-        for key in self._unseen:
-            self._forget(*_parse_key(key))
-        self._unseen = set()
+    def sweep_unseen(self, *, complete: bool) -> None:
+        """Forget what the log no longer holds; nothing where it could not be read as a whole."""
+        with self._lock:
+            for key in self._unseen if complete else ():
+                self._forget(*_parse_key(key))
+            self._unseen = set()
 
     def _forget(self, message: Message, token: str) -> None:
         intents = self._by_message.get(message, {})

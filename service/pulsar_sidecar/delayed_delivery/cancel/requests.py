@@ -191,3 +191,18 @@ class CancelOptions:
     wait_persisted: bool = False
     defer: bool = False
     requested_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reissued:
+    """A message that was cancelled and published again.
+
+    Attributes:
+        message_id: the new one's, as Java prints it; None when none is known to be published.
+        deliver_at_ms: the new one's due time, None for "now".
+        outcome: what became of the old one.
+    """
+
+    message_id: str | None
+    deliver_at_ms: int | None
+    outcome: Outcome

@@ -1,19 +1,17 @@
 """The cancellation log and what is known from it."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
 import structlog
 
-from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import CancellationIndex, SubscriptionKey
+from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import CancellationIndex
 from pulsar_sidecar.delayed_delivery.cancel.log_records import decode, encode_all, key_of, parse_key
-from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import is_intent_key
+from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import ReissueIntents, is_intent_key
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
 from pulsar_sidecar.delayed_delivery.ports import CancellationTopic, LogRecords
-from pulsar_sidecar.delayed_delivery.workflow.intent_store import IntentStore
 from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
-from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 
 log = structlog.get_logger("delayed-delivery")
 
@@ -29,15 +27,14 @@ class CancellationStore:
 
     def __init__(self, topic: CancellationTopic) -> None:
         self._topic = topic
-        self._index = CancellationIndex()
-        self._lock = threading.Lock()
+        self.index = CancellationIndex()
         # What was written here comes back from the topic, and need not be read: while it is written, and afterwards.
         self._writing: dict[str, bytes] = {}
         self._came_back: set[str] = set()
         self._written: dict[str, bytes] = {}
         self.caught_up = threading.Event()
         self._follows = False
-        self.intents = IntentStore(topic)
+        self.intents = ReissueIntents(topic)
 
     @property
     def follows(self) -> bool:
@@ -52,7 +49,7 @@ class CancellationStore:
         """
         if cancellations:
             records = encode_all(cancellations)
-            with self._lock:
+            with self.index.lock:
                 self._writing.update(records)
             try:
                 self._topic.append(records)
@@ -65,7 +62,7 @@ class CancellationStore:
         self, cancellations: Sequence[Cancellation], records: Sequence[tuple[str, bytes]], *, stored: bool
     ) -> None:
         known: Sequence[Cancellation] = cancellations
-        with self._lock:
+        with self.index.lock:
             came_back = {key for key, _ in records if key in self._came_back} if self._came_back else set()
             if not stored:
                 known = [one for one, (key, _) in zip(cancellations, records, strict=True) if key in came_back]
@@ -74,7 +71,7 @@ class CancellationStore:
             self._came_back -= came_back
             if stored and len(self._written) < _MOST_AWAITED:
                 self._written.update(record for record in records if record[0] not in came_back)
-            self._index.learn_all(known)
+            self.index.learn_all(known)
 
     def finish(self, cancellations: Sequence[Cancellation]) -> None:
         """Record how they ended, and drop them from the log."""
@@ -84,45 +81,33 @@ class CancellationStore:
         records += encode_all(one for one in cancellations if not self._goes_without(one))
         records += ((key_of(one.topic, one.position, one.subscription), None) for one in cancellations)
         self._topic.append(records)
-        self.learn(cancellations)
+        self.index.learn_all(cancellations)
 
     def _goes_without(self, end: Cancellation) -> bool:
         """Whether everybody takes its being forgotten for this end: what was PERSISTED has expired then."""
-        known = self.known(end.topic, end.position, end.subscription)
+        known = self.index.known(end.topic, end.position, end.subscription)
         return (
             end.status is CancellationStatus.EXPIRED
             and known is not None
             and known.status is CancellationStatus.PERSISTED
         )
 
-    def learn(self, cancellations: Iterable[Cancellation]) -> None:
-        """Know them, without writing."""
-        with self._lock:
-            self._index.learn_all(cancellations)
-
-    def lower(self, cancellations: Iterable[Cancellation]) -> None:
-        """`CancellationIndex.lower` each, without writing."""
-        with self._lock:
-            for cancellation in cancellations:
-                self._index.lower(cancellation)
-
     def begin_following(self) -> None:
         """The log is read from its beginning now; what was written may be compacted away and never come back."""
-        with self._lock:
+        with self.index.lock:
             self._follows = False
             self._written.clear()
-            self._index.mark_unseen()
-            self.intents.begin_following()
+            self.index.mark_unseen()
+            self.intents.mark_unseen()
 
     def note_caught_up(self, unreadable: int = 0) -> None:
         """Everything that the log held has been applied, except so many of its entries.
 
         What it does not hold any more has ended, and compaction took that record away as well.
         """
-        with self._lock:
-            dropped = 0 if unreadable else self._index.sweep_unseen()
-            self._index.keep_unseen()
-            self.intents.note_caught_up(complete=not unreadable)
+        with self.index.lock:
+            dropped = self.index.sweep_unseen(complete=not unreadable)
+            self.intents.sweep_unseen(complete=not unreadable)
             self._follows = True
         if dropped:
             log.info("cancellations that the log does not hold any more are forgotten", count=dropped)
@@ -134,7 +119,7 @@ class CancellationStore:
 
     def apply(self, records: LogRecords) -> None:
         """Records of the log, whoever wrote them."""
-        with self._lock:
+        with self.index.lock:
             others = [(key, value) for key, value in records if not (value and self._is_own(key, value))]
         learned: list[Cancellation] = []
         for key, value in others:
@@ -144,27 +129,18 @@ class CancellationStore:
                 elif value:
                     learned.append(decode(key, value))
                 else:
-                    self.learn(learned)
+                    self.index.learn_all(learned)
                     learned = []
-                    self._forget(key)
+                    self.index.forget(*parse_key(key))
             except UndecodableError as error:
                 log.warning("a record of the cancellation log is left alone", error=str(error))
                 self._keep(key)
-        self.learn(learned)
-
-    def _forget(self, key: str) -> None:
-        topic, position, subscription = parse_key(key)
-        with self._lock:
-            self._index.forget(topic, position, subscription)
+        self.index.learn_all(learned)
 
     def _keep(self, key: str) -> None:
         """The log holds it, although this build cannot read it: what was known of it before stays."""
-        try:
-            topic, position, subscription = parse_key(key)
-        except UndecodableError:
-            return
-        with self._lock:
-            self._index.keep(topic, position, subscription)
+        with suppress(UndecodableError):
+            self.index.keep(*parse_key(key))
 
     def _is_own(self, key: str, value: bytes) -> bool:
         if self._writing.get(key) == value:
@@ -183,59 +159,3 @@ class CancellationStore:
         """
         if not self.caught_up.wait(patience_ms / 1000):
             raise TemporaryError("the sidecar is still reading its cancellation log; try again in a moment")
-
-    def find(self, topic: TopicName, position: Position) -> list[Cancellation]:
-        """`CancellationIndex.find`."""
-        with self._lock:
-            return self._index.find(topic, position)
-
-    def known(self, topic: TopicName, position: Position, subscription: str) -> Cancellation | None:
-        """`CancellationIndex.known`."""
-        with self._lock:
-            return self._index.known(topic, position, subscription)
-
-    def known_at(self, place: SubscriptionKey) -> Callable[[Position], Cancellation | None]:
-        """`CancellationIndex.known_at`."""
-        with self._lock:
-            return self._index.known_at(place)
-
-    def places(self) -> list[SubscriptionKey]:
-        """`CancellationIndex.places`."""
-        with self._lock:
-            return self._index.places()
-
-    def unpersisted_count(self, place: SubscriptionKey) -> int:
-        """`CancellationIndex.unpersisted_count`."""
-        with self._lock:
-            return self._index.unpersisted_count(place)
-
-    def unpersisted_at(self, place: SubscriptionKey) -> list[Cancellation]:
-        """`CancellationIndex.unpersisted_at`."""
-        with self._lock:
-            return self._index.unpersisted_at(place)
-
-    def changed_at(self, place: SubscriptionKey) -> list[Cancellation] | None:
-        """`CancellationIndex.changed_at`."""
-        with self._lock:
-            return self._index.changed_at(place)
-
-    def expired_at(self, place: SubscriptionKey, expired_ms: int) -> list[Cancellation]:
-        """`CancellationIndex.expired_at`."""
-        with self._lock:
-            return self._index.expired_at(place, expired_ms)
-
-    def dues_at(self, place: SubscriptionKey, until_ms: int) -> set[int]:
-        """`CancellationIndex.dues_at`."""
-        with self._lock:
-            return self._index.dues_at(place, until_ms)
-
-    def at(self, place: SubscriptionKey) -> list[Cancellation]:
-        """`CancellationIndex.at`."""
-        with self._lock:
-            return self._index.at(place)
-
-    @property
-    def open_count(self) -> int:
-        """`CancellationIndex.open_count`."""
-        with self._lock:
-            return self._index.open_count

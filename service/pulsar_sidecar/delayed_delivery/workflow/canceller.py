@@ -1,4 +1,4 @@
-"""Carries out cancellations: look, decide, record, acknowledge, prove.
+"""Carries out cancellations: look, decide, join, record, acknowledge, prove.
 
 The order is part of the safety: nothing is acknowledged that is not in the log, and nothing is recorded that was not
 found fit to be cancelled.
@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 
 from pulsar_sidecar.delayed_delivery.cancel.ack_ranges import fitting, runs
@@ -24,13 +25,15 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Target,
     Verdict,
 )
-from pulsar_sidecar.delayed_delivery.ports import TYPES_SECONDS, CancelMetrics, Configuration, Ports
+from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
+from pulsar_sidecar.delayed_delivery.ports import TYPES_SECONDS, Configuration, Ports
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.model.errors import (
     ConflictError,
     NotFoundError,
     OutcomeUnknownError,
     PermanentError,
+    SidecarError,
     TemporaryError,
 )
 from pulsar_sidecar.model.names import TopicName
@@ -49,6 +52,8 @@ _NO_ROOM = (
     "the subscription's acknowledgement state is full (managedLedgerMaxUnackedRangesToPersist): more holes would be "
     "lost if the broker died"
 )
+_ASK_TO_DEFER = "ask again with defer=true to have it acknowledged when there is room"
+_DEFERRED = "in the log; acknowledged as soon as there is room"
 _EXPLAIN_TRIES = 10
 _EXPLAIN_WAIT_SECONDS = 0.05
 
@@ -61,7 +66,7 @@ class Canceller:
         ports: Ports,
         store: CancellationStore,
         configuration: Configuration,
-        metrics: CancelMetrics,
+        metrics: CancellationMetrics,
         stop: threading.Event,
     ) -> None:
         self._ports = ports
@@ -148,7 +153,7 @@ class Canceller:
         """The plan; while something acknowledged is unexplained, wait a moment for another sidecar's record of it."""
 
         def known(subscription: str) -> KnownCancellation:
-            return self._store.known_at((snapshot.topic, subscription))
+            return self._store.index.known_at((snapshot.topic, subscription))
 
         planned = plan(targets, snapshot, known, options)
         for _ in range(_EXPLAIN_TRIES):
@@ -166,26 +171,24 @@ class Canceller:
     # --- acting ----------------------------------------------------------------------------------------------------
 
     def _carry_out(self, snapshot: TopicSnapshot, name: str, wanted: Sequence[Wanted], options: CancelOptions) -> None:
+        """Record and acknowledge on one subscription: what is in the log is acknowledged now, or by the reconciler."""
         now, later = self._by_room(snapshot, name, wanted)
         if later and not options.defer:
             later, others = self._by_log(snapshot.topic, name, later)
-            _refuse_for_room(others)
-        accepted = [one.cancellation for one in (*now, *later)]
-        if not accepted:
-            return
-        recording = _Recording(self._store, accepted)
-        if len(accepted) > _FEW or with_known_type(snapshot.subscriptions[name]) is not SubscriptionType.SHARED:
-            recording()
-        for one in later:
-            one.draft.verdicts[name] = Verdict(
-                name,
-                CancellationStatus.ACCEPTED,
-                Cause.ACK_STATE_FULL,
-                "in the log; acknowledged as soon as there is room",
+            _set_verdicts(
+                name, others, CancellationStatus.REFUSED, Cause.ACK_STATE_FULL, f"{_NO_ROOM}; {_ASK_TO_DEFER}"
             )
-        if now:
-            self._acknowledge(snapshot, name, now, recording)
-        recording.ensure()
+        _set_verdicts(name, later, CancellationStatus.ACCEPTED, Cause.ACK_STATE_FULL, _DEFERRED)
+        accepted = [one.cancellation for one in (*now, *later)]
+        found = snapshot.subscriptions[name]
+        joining = replace(found, type=with_known_type(found))
+        if not now:
+            self._store.record(accepted)
+        elif len(accepted) > _FEW or joining.type is not SubscriptionType.SHARED:
+            self._store.record(accepted)
+            self._acknowledge(snapshot, joining, now, [])
+        else:
+            self._acknowledge(snapshot, joining, now, accepted)
 
     def _by_room(
         self, snapshot: TopicSnapshot, name: str, wanted: Sequence[Wanted]
@@ -202,44 +205,63 @@ class Canceller:
         return now, [one for one in wanted if not outside.isdisjoint(one.cancellation.entries)]
 
     def _acknowledge(
-        self, snapshot: TopicSnapshot, name: str, wanted: Sequence[Wanted], recording: "_Recording"
+        self,
+        snapshot: TopicSnapshot,
+        joining: Subscription,
+        wanted: Sequence[Wanted],
+        unrecorded: Sequence[Cancellation],
     ) -> None:
-        found = snapshot.subscriptions[name]
-        joining = replace(found, type=with_known_type(found))
-        entries = {entry for one in wanted for entry in one.cancellation.entries}
-        positions = sorted(entries)
-        try:
-            once_joined = None if recording.done else recording
-            confirmed = self._ports.acknowledger.acknowledge(snapshot.topic, joining, positions, once_joined)
-        except (OutcomeUnknownError, TemporaryError) as error:
-            if recording.failed:
-                raise
-            _set_verdicts(name, wanted, CancellationStatus.ACCEPTED, Cause.BROKER, f"{_TRIED_AGAIN}: {error}")
-        except PermanentError as error:
-            self._answer_refused(snapshot.topic, name, wanted, recording, error)
-        else:
-            self._prove(snapshot, name, wanted, confirmed.confirmed_ms + self._ports.topics.broker_ahead_ms())
+        """Join, record what is not in the log yet, acknowledge, and prove; nothing is acknowledged before its record.
+
+        Raises:
+            TemporaryError: the log cannot be written.
+        """
+        topic, name = snapshot.topic, joining.name
+        positions = sorted({entry for one in wanted for entry in one.cancellation.entries})
+        with ExitStack() as visit:
+            try:
+                consumer = visit.enter_context(self._ports.acknowledger.join(topic, joining))
+            except PermanentError as error:
+                self._answer_refused(topic, name, wanted, unrecorded, error)
+                return
+            except (OutcomeUnknownError, TemporaryError) as error:
+                self._store.record(unrecorded)
+                _accept(name, wanted, error)
+                return
+            self._store.record(unrecorded)
+            try:
+                confirmed_ms = consumer.acknowledge(positions)
+            except SidecarError as error:
+                _accept(name, wanted, error)
+                return
+        self._prove(snapshot, name, wanted, confirmed_ms + self._ports.topics.broker_ahead_ms())
 
     def _answer_refused(
-        self, topic: TopicName, name: str, wanted: Sequence[Wanted], recording: "_Recording", error: PermanentError
+        self,
+        topic: TopicName,
+        name: str,
+        wanted: Sequence[Wanted],
+        unrecorded: Sequence[Cancellation],
+        error: PermanentError,
     ) -> None:
         """The broker did not let the sidecar's consumer in.
 
         What is in the log stays there: another sidecar may be acknowledging it at this moment, and the cursor decides
         how it ends. What is not in the log is refused, unless the subscription was only busy.
         """
-        verdict = None if recording.done else self._refusal(topic, name, error)
-        accepted, others = (wanted, ()) if verdict is None else self._by_log(topic, name, wanted)
-        _set_verdicts(name, accepted, CancellationStatus.ACCEPTED, Cause.BROKER, f"{_TRIED_AGAIN}: {error}")
-        if verdict is not None:
-            recording.leave_out([one.cancellation for one in others])
-            _set_verdicts(name, others, verdict.status, verdict.cause, verdict.reason)
+        refusal = self._refusal(topic, name, error) if unrecorded else None
+        accepted, refused = (wanted, ()) if refusal is None else self._by_log(topic, name, wanted)
+        left_out = {id(one.cancellation) for one in refused}
+        self._store.record([one for one in unrecorded if id(one) not in left_out])
+        _accept(name, accepted, error)
+        if refusal is not None:
+            _set_verdicts(name, refused, refusal.status, refusal.cause, refusal.reason)
 
     def _by_log(
         self, topic: TopicName, name: str, wanted: Sequence[Wanted]
     ) -> tuple[Sequence[Wanted], Sequence[Wanted]]:
         """What is in the log from an earlier request, and the rest."""
-        known = self._store.known_at((topic, name))
+        known = self._store.index.known_at((topic, name))
         in_log: list[Wanted] = []
         others: list[Wanted] = []
         for one in wanted:
@@ -267,7 +289,7 @@ class Canceller:
         beaten = {id(one) for one in raced}
         in_time = [one for one in wanted if id(one) not in beaten] if raced else wanted
         self._store.finish([one.cancellation.at(CancellationStatus.RACED, Cause.DISPATCHED, _RACED) for one in raced])
-        self._store.learn(one.cancellation.at(CancellationStatus.ACKED) for one in in_time)
+        self._store.index.learn_all(one.cancellation.at(CancellationStatus.ACKED) for one in in_time)
         _set_verdicts(name, raced, CancellationStatus.RACED, Cause.DISPATCHED, _RACED)
         _set_verdicts(name, in_time, CancellationStatus.ACKED)
 
@@ -280,32 +302,6 @@ class Canceller:
                 self._metrics.reached(status.value, seconds, count)
             elif status is not CancellationStatus.EXPIRED:
                 self._metrics.refused((cause or Cause.INVALID).value, count)
-
-
-class _Recording:
-    """Makes cancellations durable, once, before any of them is acknowledged."""
-
-    def __init__(self, store: CancellationStore, cancellations: Sequence[Cancellation]) -> None:
-        self._store = store
-        self._left = list(cancellations)
-        self.done = False
-        self.failed = False
-
-    def __call__(self) -> None:
-        """Raises TemporaryError: the log cannot be written."""
-        self.failed = True
-        self._store.record(self._left)
-        self.failed, self.done = False, True
-
-    def ensure(self) -> None:
-        """Do it if it has not been done; raises as a call does."""
-        if not self.done and self._left:
-            self()
-
-    def leave_out(self, cancellations: Sequence[Cancellation]) -> None:
-        """Never record these."""
-        dropped = {id(one) for one in cancellations}
-        self._left = [one for one in self._left if id(one) not in dropped]
 
 
 def _may_be_near(targets: Sequence[Target], now_ms: int) -> bool:
@@ -333,18 +329,11 @@ def _set_verdicts(
         one.draft.verdicts[name] = verdict
 
 
+def _accept(name: str, wanted: Sequence[Wanted], error: SidecarError) -> None:
+    _set_verdicts(name, wanted, CancellationStatus.ACCEPTED, Cause.BROKER, f"{_TRIED_AGAIN}: {error}")
+
+
 def not_again(known: Verdict) -> Verdict:
     """Why a message that is cancelled somewhere is not published again."""
     reason = f"the message is cancelled on {known.subscription!r} ({known.status.value}): a copy would bring it back"
     return Verdict(known.subscription, CancellationStatus.REFUSED, Cause.CANCELLED, reason)
-
-
-def _refuse_for_room(wanted: Sequence[Wanted]) -> None:
-    for one in wanted:
-        name = one.cancellation.subscription
-        one.draft.verdicts[name] = Verdict(
-            name,
-            CancellationStatus.REFUSED,
-            Cause.ACK_STATE_FULL,
-            f"{_NO_ROOM}; ask again with defer=true to have it acknowledged when there is room",
-        )

@@ -28,7 +28,8 @@ from pulsar_sidecar.delayed_delivery.cancel.reconcile import (
     watched,
 )
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
-from pulsar_sidecar.delayed_delivery.ports import TYPES_SECONDS, CancelMetrics, Configuration, Ports
+from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
+from pulsar_sidecar.delayed_delivery.ports import TYPES_SECONDS, Configuration, Ports
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
@@ -52,7 +53,7 @@ class Reconciler:
         ports: Ports,
         store: CancellationStore,
         configuration: Configuration,
-        metrics: CancelMetrics,
+        metrics: CancellationMetrics,
         stop: threading.Event,
     ) -> None:
         self._ports = ports
@@ -73,7 +74,7 @@ class Reconciler:
 
     def round(self) -> None:
         """Visit every place that is due."""
-        places = self._store.places()
+        places = self._store.index.subscriptions()
         for noted in (self._due_ms, self._soon_ms, self._unproven, self._held, self._watches):
             for place in noted.keys() - set(places):
                 del noted[place]
@@ -94,7 +95,7 @@ class Reconciler:
 
         While more comes in, brokers store the cursor without being asked, so looking can wait a little.
         """
-        count, before = self._store.unpersisted_count(place), self._unproven.get(place, 0)
+        count, before = self._store.index.unpersisted_count(place), self._unproven.get(place, 0)
         if not count:
             self._soon_ms.pop(place, None)
             self._unproven.pop(place, None)
@@ -115,7 +116,7 @@ class Reconciler:
 
     def _next_look_ms(self, place: SubscriptionKey, policy: DelayPolicy, now_ms: int) -> int:
         reconcile_interval_ms = self._configuration.reconcile_interval_ms
-        dues_ms = self._store.dues_at(place, last_due_of_interest_ms(policy, now_ms, reconcile_interval_ms))
+        dues_ms = self._store.index.dues_at(place, last_due_of_interest_ms(policy, now_ms, reconcile_interval_ms))
         return next_look_ms(dues_ms, policy, now_ms, reconcile_interval_ms)
 
     @contextmanager
@@ -138,16 +139,16 @@ class Reconciler:
         topic, name = place
         now_ms = self._ports.brokers_now_ms()
         held = self._held.pop(place, None)
-        changed = self._store.changed_at(place)
+        changed = self._store.index.changed_at(place)
         policy, found, state = self._asked(place)
         cursor = state.cursors.get(name) if state else None
         if found is None or state is None or cursor is None:
-            self._end_without(self._store.at(place), f"{topic} has no subscription {name!r} any more")
+            self._end_without(self._store.index.at(place), f"{topic} has no subscription {name!r} any more")
             return policy
         if held is None or changed is None or not cursor.acknowledged.holds_all_of(held):
-            cancellations = self._store.at(place)
+            cancellations = self._store.index.at(place)
         else:
-            over = self._store.expired_at(place, expired_before_ms(policy, now_ms))
+            over = self._store.index.expired_at(place, expired_before_ms(policy, now_ms))
             cancellations = list({one.position: one for one in (*changed, *over)}.values())
         watch = watched(self._watches.get(place), found, state, now_ms)
         actions = decide_actions(cancellations, cursor.acknowledged, policy, now_ms, watch.since_ms)
@@ -172,7 +173,7 @@ class Reconciler:
         cursor = state.cursors.get(name) if state else None
         if found is None or cursor is None:
             return self.visit(place)
-        actions = decide_actions(self._store.unpersisted_at(place), cursor.acknowledged, policy, now_ms)
+        actions = decide_actions(self._store.index.unpersisted_at(place), cursor.acknowledged, policy, now_ms)
         if actions.ended or actions.lost:
             # What is remembered of subscriptions ends nothing, and where one is lost others may be.
             return self.visit(place)
@@ -207,7 +208,7 @@ class Reconciler:
         cursor = state.cursors.get(name) if state else None
         if found is None or cursor is None:
             return
-        unpersisted = self._store.unpersisted_at(place)
+        unpersisted = self._store.index.unpersisted_at(place)
         early = [one for one in unpersisted if not confirmed_too_late(one, policy, now_ms + _NEARLY_DUE_MS)]
         self._carry_out(topic, found, cursor, policy, decide_actions(early, cursor.acknowledged, policy, now_ms))
 
@@ -242,8 +243,9 @@ class Reconciler:
         if not positions or check_subscription(found) is not None:
             return not actions.lost
         joining = replace(found, type=with_known_type(found))
-        confirmed = self._ports.acknowledger.acknowledge(topic, joining, positions)
-        confirmed_ms = confirmed.confirmed_ms + self._ports.topics.broker_ahead_ms()
+        with self._ports.acknowledger.join(topic, joining) as consumer:
+            confirmed_ms = consumer.acknowledge(positions)
+        confirmed_ms += self._ports.topics.broker_ahead_ms()
         lost = {id(one) for one in actions.lost}
         restored = sum(id(one) in lost for one in missing)
         if restored:
@@ -287,7 +289,7 @@ class Reconciler:
         )
         in_time = [one.at(CancellationStatus.ACKED) for one in confirmed if id(one) not in beaten]
         # What had been stored and was lost has to be seen in the stored state again.
-        self._store.lower(in_time)
+        self._store.index.lower(in_time)
         self._count(CancellationStatus.ACKED, in_time)
 
     # --- proving ---------------------------------------------------------------------------------------------------

@@ -19,18 +19,23 @@ import structlog
 from pulsar_sidecar.delayed_delivery.cancel.checks import check_entry, choose_subscriptions
 from pulsar_sidecar.delayed_delivery.cancel.plan import TopicSnapshot
 from pulsar_sidecar.delayed_delivery.cancel.reconcile import expired_before_ms
-from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import REISSUE_PROPERTY, CopySearch, ReissueIntent
+from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import (
+    REISSUE_PROPERTY,
+    REPLACES_PROPERTY,
+    CopySearch,
+    ReissueIntent,
+)
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     CancellationStatus,
     CancelOptions,
     Cause,
     Outcome,
+    Reissued,
     Target,
     Verdict,
 )
 from pulsar_sidecar.delayed_delivery.cancel.select import positions_after
-from pulsar_sidecar.delayed_delivery.ports import Configuration, Ports, WholeMessage
-from pulsar_sidecar.delayed_delivery.service import Reissued, linked
+from pulsar_sidecar.delayed_delivery.ports import Configuration, Ports
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller, not_again
 from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError, SidecarError, TemporaryError
@@ -90,7 +95,7 @@ class Reissuer:
     # --- asked -----------------------------------------------------------------------------------------------------
 
     def reissue(self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions) -> Reissued:
-        """See `operating.DelayedDeliveryService.reissue`; ``topic`` holds the entry."""
+        """See `DelayedDelivery.reissue`; ``topic`` holds the entry."""
         self._store.await_log(self._configuration.log_patience_ms)
         if not self._store.follows:
             raise TemporaryError("the sidecar is not connected to its cancellation log; nothing was done, try again")
@@ -138,7 +143,7 @@ class Reissuer:
         return self._publish(intent, wanted.entries)
 
     def _cancelled_meanwhile(self, topic: TopicName, target: Target) -> Verdict | None:
-        known = next((one for one in self._store.find(topic, target.position) if one.status.open), None)
+        known = next((one for one in self._store.index.find(topic, target.position) if one.status.open), None)
         return None if known is None else not_again(known.verdict())
 
     def _objection(self, snapshot: TopicSnapshot, target: Target) -> Verdict | None:
@@ -169,10 +174,9 @@ class Reissuer:
         return self._intents.valid((intent.topic, intent.position)) or intent
 
     def _publish(self, intent: ReissueIntent, entries: Sequence[Position]) -> ReissueIntent:
-        message = WholeMessage(intent.topic, tuple(entries))
-        properties = linked(intent.position, {REISSUE_PROPERTY: intent.token})
+        properties = {REPLACES_PROPERTY: str(intent.position), REISSUE_PROPERTY: intent.token}
         try:
-            copy = self._ports.republisher.republish(message, intent.new_deliver_at_ms, properties)
+            copy = self._ports.republisher.republish(intent.topic, entries, intent.new_deliver_at_ms, properties)
         except OutcomeUnknownError as error:
             log.warning("a copy may have been published", topic=str(intent.topic), error=str(error))
             return intent
@@ -207,7 +211,7 @@ class Reissuer:
 
     def _known(self, intent: ReissueIntent) -> tuple[Verdict, ...]:
         """What became of the old message, on each subscription."""
-        known = {one.subscription: one.verdict() for one in self._store.find(intent.topic, intent.position)}
+        known = {one.subscription: one.verdict() for one in self._store.index.find(intent.topic, intent.position)}
         subscriptions = self._ports.topics.subscriptions(intent.topic)
         for name in {one.name for one in choose_subscriptions((), subscriptions).admitted} - known.keys():
             known[name] = Verdict(name, CancellationStatus.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN)

@@ -1,10 +1,5 @@
-"""The loops of a sidecar: process batches, drive topic deletions, renew registration, controls, estimate, warnings.
+"""The loops of a sidecar: process batches, drive topic deletions, renew registration, controls, estimate, warnings."""
 
-Each survives every error of ours: it notes it, waits and starts afresh, because the topics and the metadata store
-hold the work, never this process.
-"""
-
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
@@ -15,14 +10,14 @@ from pulsar_sidecar.ledger_deletion.second_phase.processor import PendingDeletio
 from pulsar_sidecar.ledger_deletion.service import OperationState
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Runtime
-from pulsar_sidecar.model.errors import ConflictError, PermanentError, SidecarError
+from pulsar_sidecar.model.errors import ConflictError, PermanentError
+from pulsar_sidecar.runtime.supervised_loops import SupervisedLoops
 
 log = structlog.get_logger("ledger-deletion")
 
 _PAUSED_LOOK_SECONDS = 0.2
 _UPKEEP_SECONDS = 1.0
 _DRIVER_LOOK_SECONDS = 1.0
-_FIRST_BACKOFF_SECONDS = 0.5
 _LONGEST_BACKOFF_SECONDS = 30.0
 
 
@@ -32,41 +27,27 @@ class Loops:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._clock = runtime.ports.clock
-        self._threads: list[threading.Thread] = []
+        self._loops = SupervisedLoops(
+            "ledger-deletion", self._clock, runtime.stop, self._note_failure, _LONGEST_BACKOFF_SECONDS
+        )
 
     def start(self) -> None:
         """Start them; returns at once."""
-        loops: list[tuple[str, Callable[[], None]]] = [("upkeep", self._upkeep), ("shadow-topics", self._watch_shadows)]
+        loops: dict[str, Callable[[], None]] = {"upkeep": self._upkeep, "shadow-topics": self._watch_shadows}
         if self._runtime.configuration.enabled:
-            loops += [("worker", self._work), ("topic-deletions", self._drive_topic_deletions)]
-            loops.append(("estimate", self._keep_estimate))
-        for name, loop in loops:
-            thread = threading.Thread(target=self._keep_running, args=(name, loop), name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            loops |= {
+                "worker": self._work,
+                "topic-deletions": self._drive_topic_deletions,
+                "estimate": self._keep_estimate,
+            }
+        self._loops.start(loops)
 
     def join(self) -> None:
         """Wait until each has finished its work."""
-        for thread in self._threads:
-            thread.join()
+        self._loops.join()
 
-    def _keep_running(self, name: str, loop: Callable[[], None]) -> None:
-        backoff_seconds = _FIRST_BACKOFF_SECONDS
-        while not self._runtime.stop.is_set():
-            started = self._clock.monotonic_seconds()
-            try:
-                loop()
-            except SidecarError as error:
-                self._runtime.last_error = f"{name}: {error}"
-                log.warning("loop starts afresh", loop=name, error=str(error), backoff_seconds=backoff_seconds)
-            except Exception:
-                # A defect of ours must not silence the loop for good; nothing is lost with the process's state.
-                self._runtime.last_error = f"{name}: unexpected failure, see the log"
-                log.exception("loop failed unexpectedly and starts afresh", loop=name)
-            if self._clock.monotonic_seconds() - started > _LONGEST_BACKOFF_SECONDS:
-                backoff_seconds = _FIRST_BACKOFF_SECONDS
-            self._clock.wait_seconds(backoff_seconds, self._runtime.stop)
-            backoff_seconds = min(backoff_seconds * 2, _LONGEST_BACKOFF_SECONDS)
+    def _note_failure(self, failure: str) -> None:
+        self._runtime.last_error = failure
 
     # --- upkeep ----------------------------------------------------------------------------------------------------
 

@@ -3,13 +3,14 @@
 It never grants a permit (``CommandFlow``), so a broker never sends it a message. It joins with the type that is in
 use, asks for receipts, and leaves as soon as they are in hand: on a Key_Shared subscription every consumer takes over
 a share of the keys, so the shorter the visit, the smaller the disturbance. Where that does not matter the caller writes
-its log only once the broker has let the consumer in (``once_joined``), so that a refusal leaves nothing behind.
+its log only once the broker has let the consumer in (`join`), so that a refusal leaves nothing behind.
 
 Why not the Pulsar client: it has no receipts, it acknowledges after a delay of its own, and its consumers come back by
 themselves after a lost connection, which would create again a subscription that was deleted meanwhile.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
@@ -19,7 +20,6 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     server_error,
 )
 from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
-from pulsar_sidecar.delayed_delivery.ports import Acknowledged
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
@@ -46,56 +46,40 @@ class ConsumerAcknowledger:
         self._connections = connections
         self._clock = clock
 
-    def acknowledge(
-        self,
-        topic: TopicName,
-        subscription: Subscription,
-        positions: Sequence[Position],
-        once_joined: Callable[[], None] | None = None,
-    ) -> Acknowledged:
-        failure: TemporaryError | None = None
-        for _ in range(_ATTEMPTS):
-            try:
-                return self._visit(topic, subscription, positions, once_joined)
-            except _NotJoinedError as error:
-                # Nothing was acknowledged. The topic may have moved to another broker, or the connection was stale.
-                self._owners.forget(topic)
-                failure = error.failure
-        raise failure or TemporaryError(f"{topic} cannot be joined; try again")
+    @contextmanager
+    def join(self, topic: TopicName, subscription: Subscription) -> Iterator["_Consumer"]:
+        with ExitStack() as visit:
+            consumer = self._join(topic, subscription, visit)
+            yield consumer
+            consumer.leave()
 
     def close(self) -> None:
         self._connections.close()
 
-    def _visit(
-        self,
-        topic: TopicName,
-        subscription: Subscription,
-        positions: Sequence[Position],
-        once_joined: Callable[[], None] | None,
-    ) -> Acknowledged:
-        with self._connections.using(self._owners.of(topic)) as connection:
-            consumer = _Visit(connection, topic, subscription)
-            consumer.join()
-            if once_joined is not None:
-                once_joined()
-            consumer.acknowledge(positions)
-            confirmed_ms = self._clock.now_ms()
-            consumer.leave()
-        return Acknowledged(confirmed_ms)
+    def _join(self, topic: TopicName, subscription: Subscription, visit: ExitStack) -> "_Consumer":
+        failure: Exception | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                connection = visit.enter_context(self._connections.using(self._owners.of(topic)))
+                consumer = _Consumer(connection, topic, subscription, self._clock)
+                consumer.join()
+            except (OSError, TemporaryError) as error:
+                # Nothing was acknowledged. The topic may have moved to another broker, or the connection was stale.
+                self._owners.forget(topic)
+                failure = error
+            else:
+                return consumer
+        raise TemporaryError(f"joining {topic}, subscription {subscription.name!r}: {failure}; try again") from failure
 
 
-class _NotJoinedError(Exception):
-    # The visit failed before anything was acknowledged, in a way that another attempt may mend.
-    def __init__(self, failure: TemporaryError) -> None:
-        super().__init__(str(failure))
-        self.failure = failure
-
-
-class _Visit:
+class _Consumer:
     """One consumer from joining to leaving."""
 
-    def __init__(self, connection: BinaryConnection, topic: TopicName, subscription: Subscription) -> None:
+    def __init__(
+        self, connection: BinaryConnection, topic: TopicName, subscription: Subscription, clock: Clock
+    ) -> None:
         self._connection = connection
+        self._clock = clock
         self._topic = topic
         self._subscription = subscription
         self._consumer_id = connection.next_id()
@@ -104,20 +88,17 @@ class _Visit:
         """Returns when the broker has let the consumer in."""
         request_id = self._connection.next_request_id()
         command = api.BaseCommand(type=api.BaseCommand.SUBSCRIBE, subscribe=self._subscribe(request_id))
-        try:
-            self._connection.send(command)
-            self._connection.answer_to(
-                request_id, api.BaseCommand.SUCCESS, f"joining {self._place()}", self._check_open
-            )
-        except OSError as error:
-            raise _NotJoinedError(TemporaryError(f"joining {self._place()}: {error}; try again")) from error
-        except TemporaryError as error:
-            raise _NotJoinedError(error) from error
+        self._connection.send(command)
+        self._connection.answer_to(request_id, api.BaseCommand.SUCCESS, f"joining {self._place()}", self._check_open)
 
-    def acknowledge(self, positions: Sequence[Position]) -> None:
+    def acknowledge(self, positions: Sequence[Position]) -> int:
+        """See `JoinedConsumer.acknowledge`."""
         try:
             self._acknowledge(positions)
+            return self._clock.now_ms()
         except (OSError, TemporaryError) as error:
+            # The broker forgets the consumer with the connection, so leaving waits for no answer.
+            self._connection.close()
             raise OutcomeUnknownError(
                 f"acknowledging on {self._place()}: {error}; some may be acknowledged, read the state again"
             ) from error

@@ -16,7 +16,6 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnect
 from pulsar_sidecar.adapters.pulsar.wire.binary_frames import encode_message
 from pulsar_sidecar.adapters.pulsar.wire.message_metadata import metadata_of
 from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
-from pulsar_sidecar.delayed_delivery.ports import WholeMessage
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.clocks import Clock
@@ -49,17 +48,19 @@ class BrokerRepublisher:
         self._clock = clock
         self._root = ledgers_root
 
-    def republish(self, message: WholeMessage, deliver_at_ms: int | None, properties: Mapping[str, str]) -> str:
+    def republish(
+        self, topic: TopicName, entries: Sequence[Position], deliver_at_ms: int | None, properties: Mapping[str, str]
+    ) -> str:
         name = f"pulsar-sidecar-reissuing-{secrets.token_hex(8)}"
-        parts = [self._changed(self._stored(one), name, deliver_at_ms, properties) for one in message.positions]
+        parts = [self._changed(self._stored(one), name, deliver_at_ms, properties) for one in entries]
         for sequence_id, (metadata, _) in enumerate(parts):
             metadata.sequence_id = sequence_id if len(parts) == 1 else 0
         try:
-            with self._connections.using(self._owners.of(message.topic)) as connection:
-                return _Sending(connection, message.topic, name).send(parts)
+            with self._connections.using(self._owners.of(topic)) as connection:
+                return _Sending(connection, topic, name).send(parts)
         except OSError as error:
-            self._owners.forget(message.topic)
-            raise TemporaryError(f"no producer could be opened on {message.topic} ({error}); try again") from error
+            self._owners.forget(topic)
+            raise TemporaryError(f"no producer could be opened on {topic} ({error}); try again") from error
 
     def _stored(self, position: Position) -> bytes:
         node = self._store.read(ledger_path(position.ledger_id, self._root))

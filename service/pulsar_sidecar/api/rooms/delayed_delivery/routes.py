@@ -50,7 +50,7 @@ from pulsar_sidecar.api.rooms.delayed_delivery.schemas import (
 from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.delayed_delivery.cancel.checks import check_deliver_at, check_subscription_name
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Outcome, Target
-from pulsar_sidecar.delayed_delivery.service import DelayedDeliveryService
+from pulsar_sidecar.delayed_delivery.workflow.service import DelayedDelivery
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
 from pulsar_sidecar.model.names import TopicName
 
@@ -78,7 +78,7 @@ _LINES_IN = {
 }
 
 
-def router(service: DelayedDeliveryService) -> APIRouter:
+def router(service: DelayedDelivery) -> APIRouter:
     """The routes of cancelling under ``/admin/v2/persistent`` and ``/admin/persistent``."""
     routes = APIRouter(tags=["delayed messages"], responses={"default": {"model": Reason}})
     _add_pip_423(routes, service)
@@ -89,7 +89,7 @@ def router(service: DelayedDeliveryService) -> APIRouter:
     return routes
 
 
-def _add_pip_423(routes: APIRouter, service: DelayedDeliveryService) -> None:
+def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(
         f"{_V2}/cancelDelayedMessage",
         status_code=204,
@@ -152,7 +152,7 @@ def _add_pip_423(routes: APIRouter, service: DelayedDeliveryService) -> None:
         return CancelStatusAnswer.model_validate(service.cancelling_status())
 
 
-def _add_skipping(routes: APIRouter, service: DelayedDeliveryService) -> None:
+def _add_skipping(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(
         f"{_V2}/subscription/{{subscription}}/skipByMessageIds",
         status_code=204,
@@ -180,7 +180,7 @@ def _add_skipping(routes: APIRouter, service: DelayedDeliveryService) -> None:
         return _answer(service.cancel(name, targets, options))
 
 
-def _add_bulk(routes: APIRouter, service: DelayedDeliveryService) -> None:
+def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(f"{_V2}/cancelDelayedMessages", responses=_LINES, openapi_extra=_LINES_IN)
     async def cancel_delayed_messages(
         tenant: Tenant,
@@ -201,7 +201,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDeliveryService) -> None:
         return LinesResponse(lines)
 
 
-def _add_selections(routes: APIRouter, service: DelayedDeliveryService) -> None:
+def _add_selections(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(f"{_V2}/delayedMessages/preview")
     def preview(tenant: Tenant, namespace: Namespace, topic: Topic, payload: SelectionPayload) -> PreviewAnswer:
         """What a selection by due time, key or properties would cancel: how many, a sample, and a hash to confirm.
@@ -235,7 +235,7 @@ def _add_selections(routes: APIRouter, service: DelayedDeliveryService) -> None:
         return LinesResponse(lines())
 
 
-def _add_reissuing(routes: APIRouter, service: DelayedDeliveryService) -> None:
+def _add_reissuing(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(f"{_V2}/expediteDelayedMessage")
     def expedite(
         tenant: Tenant, namespace: Namespace, topic: Topic, payload: ReissuePayload, request: Request
@@ -267,15 +267,13 @@ def _add_reissuing(routes: APIRouter, service: DelayedDeliveryService) -> None:
 # --- shared --------------------------------------------------------------------------------------------------------
 
 
-def _cancel(
-    service: DelayedDeliveryService, topic: TopicName, parameters: CancelParameters, request: Request
-) -> Response:
+def _cancel(service: DelayedDelivery, topic: TopicName, parameters: CancelParameters, request: Request) -> Response:
     target = target_of_parameters(parameters)
     options = CancelOptions(_waits(parameters.wait), _flag("defer", parameters.defer), request.state.role)
     return _answer(service.cancel(topic, [target], options))
 
 
-def _cancellations(service: DelayedDeliveryService, topic: TopicName, cancellation_id: str) -> list[CancellationAnswer]:
+def _cancellations(service: DelayedDelivery, topic: TopicName, cancellation_id: str) -> list[CancellationAnswer]:
     found = service.cancellations(topic, parse_position(decode_segment(cancellation_id)))
     return [cancellation_answer(one) for one in found]
 
@@ -317,7 +315,7 @@ def _targets(payload: SkipRequest, where: tuple[str, ...]) -> list[Target]:
 
 
 def _reissue(
-    service: DelayedDeliveryService, topic: TopicName, payload: ReissuePayload, due: int | None, request: Request
+    service: DelayedDelivery, topic: TopicName, payload: ReissuePayload, due: int | None, request: Request
 ) -> ReissuedAnswer:
     if payload.deliver_at is not None:
         check_deliver_at(payload.deliver_at)

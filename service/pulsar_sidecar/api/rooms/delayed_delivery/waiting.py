@@ -11,13 +11,13 @@ from pulsar_sidecar.api.rooms.delayed_delivery.waiting_schemas import (
     waiting_answer,
 )
 from pulsar_sidecar.api.schemas import Reason
-from pulsar_sidecar.delayed_delivery.waiting import WaitingMessages, parse_backlog_position
+from pulsar_sidecar.delayed_delivery.waiting import WaitingReader, parse_backlog_position
 from pulsar_sidecar.model.names import TopicName
 
 _Asked = Annotated[WaitingParameters, Query()]
 
 
-def router(service: WaitingMessages) -> APIRouter:
+def router(service: WaitingReader) -> APIRouter:
     """The routes of reading delayed messages."""
     routes = APIRouter(tags=["delayed messages"], responses={"default": {"model": Reason}})
 
@@ -43,6 +43,6 @@ def router(service: WaitingMessages) -> APIRouter:
     return routes
 
 
-def _page(service: WaitingMessages, topic: TopicName, parameters: WaitingParameters) -> WaitingPageAnswer:
+def _page(service: WaitingReader, topic: TopicName, parameters: WaitingParameters) -> WaitingPageAnswer:
     after = None if parameters.after is None else parse_backlog_position(parameters.after)
     return waiting_answer(service.waiting(topic, parameters.subscription, after, parameters.limit))

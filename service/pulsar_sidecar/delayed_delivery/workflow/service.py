@@ -1,10 +1,10 @@
-"""`service.DelayedDeliveryService`, running: the caller's verbs over a sidecar's loops."""
+"""What the doors of delayed delivery call, over the loops that run meanwhile."""
 
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from pulsar_sidecar.delayed_delivery.cancel.checks import choose_subscriptions
@@ -16,6 +16,7 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     CancelOptions,
     Cause,
     Outcome,
+    Reissued,
     Target,
     Verdict,
 )
@@ -28,8 +29,8 @@ from pulsar_sidecar.delayed_delivery.cancel.select import (
     waiting_positions,
 )
 from pulsar_sidecar.delayed_delivery.leadership import Leadership
-from pulsar_sidecar.delayed_delivery.ports import CancelMetrics, Configuration, Ports
-from pulsar_sidecar.delayed_delivery.service import CancelStatus, Reissued
+from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
+from pulsar_sidecar.delayed_delivery.ports import Configuration, Ports
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller
 from pulsar_sidecar.delayed_delivery.workflow.loops import Loops
@@ -46,10 +47,24 @@ _LOOK_AGAIN_SECONDS = BROKER_STORES_EVERY_MS / 1000 / 4
 _SAFE_LEAD_MS = 5_000
 
 
-class DelayedDelivery:
-    """One sidecar's cancelling; every public method is described by `service.DelayedDeliveryService`."""
+@dataclass(frozen=True, slots=True)
+class CancelStatus:
+    """The state of the service."""
 
-    def __init__(self, configuration: Configuration, ports: Ports, name: str, metrics: CancelMetrics) -> None:
+    enabled: bool
+    asserting: bool
+    open_cancellations: int
+    log_read: bool
+    last_error: str | None
+
+
+class DelayedDelivery:
+    """Cancelling delayed messages on one sidecar. Every call may be repeated.
+
+    Topics may be partitioned; a target then names its partition, or the partition is found by its ledger.
+    """
+
+    def __init__(self, configuration: Configuration, ports: Ports, name: str, metrics: CancellationMetrics) -> None:
         self._configuration = configuration
         self._ports = ports
         self._stop = threading.Event()
@@ -78,13 +93,14 @@ class DelayedDelivery:
 
     def open_cancellations(self) -> int:
         """How many cancellations are open."""
-        return self._store.open_count
+        return self._store.index.open_count
 
     def cancelling_status(self) -> CancelStatus:
+        """How the service is."""
         return CancelStatus(
             enabled=self._configuration.enabled,
             asserting=self._loops.leading,
-            open_cancellations=self._store.open_count,
+            open_cancellations=self._store.index.open_count,
             log_read=self._store.caught_up.is_set(),
             last_error=self._loops.last_error,
         )
@@ -92,6 +108,13 @@ class DelayedDelivery:
     # --- cancelling ------------------------------------------------------------------------------------------------
 
     def cancel(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[Outcome]:
+        """One outcome for each target, in order.
+
+        Raises:
+            NotFoundError: there is no such topic.
+            DisabledError: cancelling is switched off.
+            TemporaryError: brokers could not be asked; nothing was acknowledged that is not in the log.
+        """
         self._check_enabled()
         outcomes: list[Outcome | None] = [None] * len(targets)
         places = self._located(topic, targets)
@@ -177,19 +200,24 @@ class DelayedDelivery:
     def _newest(self, topic: TopicName, outcome: Outcome, verdict: Verdict) -> Verdict:
         if verdict.subscription is None or not verdict.status.open:
             return verdict
-        known = self._store.known(topic, outcome.target.position, verdict.subscription)
+        known = self._store.index.known(topic, outcome.target.position, verdict.subscription)
         return verdict if known is None else known.verdict()
 
     def cancellations(self, topic: TopicName, position: Position) -> list[Cancellation]:
+        """What is known of one message, by subscription.
+
+        Raises:
+            NotFoundError: nothing is known of it.
+        """
         self._check_enabled()
         self._store.await_log(self._configuration.log_patience_ms)
-        found = self._store.find(topic, position)
+        found = self._store.index.find(topic, position)
         if not found:
             partitions = self._ports.topics.partitions(topic) or 0
             index = (
                 self._ports.topics.partition_of_ledger(topic, partitions, position.ledger_id) if partitions else None
             )
-            found = [] if index is None else self._store.find(topic.partition(index), position)
+            found = [] if index is None else self._store.index.find(topic.partition(index), position)
         if not found:
             raise NotFoundError(f"no cancellation of {position} on {topic} is known, or it is long over")
         return found
@@ -197,6 +225,11 @@ class DelayedDelivery:
     # --- selections ------------------------------------------------------------------------------------------------
 
     def preview(self, topic: TopicName, selection: Selection) -> Preview:
+        """What a selection would cancel; nothing is changed.
+
+        Raises:
+            InvalidInputError: the selection selects everything or nothing.
+        """
         self._check_enabled()
         selection.check()
         now_ms = self._ports.brokers_now_ms()
@@ -211,6 +244,11 @@ class DelayedDelivery:
     def cancel_selected(
         self, topic: TopicName, selection: Selection, confirmed_hash: str, options: CancelOptions
     ) -> Iterator[Outcome]:
+        """Cancel exactly what was previewed.
+
+        Raises:
+            ConflictError: the selection finds other messages now.
+        """
         self._check_enabled()
         selection.check()
         found, unreadable = self._select(topic, selection, self._ports.brokers_now_ms())
@@ -262,6 +300,15 @@ class DelayedDelivery:
     # --- again -----------------------------------------------------------------------------------------------------
 
     def reissue(self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions) -> Reissued:
+        """Publish a message again, now (expedite) or with another due time (reschedule), and cancel the old one.
+
+        At most one copy is ever published; asking again finds it. Where the old message is dispatched meanwhile, both
+        are delivered.
+
+        Raises:
+            NotFoundError: there is no such topic.
+            PermanentError: the message cannot be published again as it is.
+        """
         self._check_enabled()
         places = self._located(topic, [target])
         place = next(iter(places))

@@ -1,0 +1,1 @@
+"""What the workflow of every room needs while a sidecar runs."""
