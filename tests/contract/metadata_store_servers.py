@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,12 @@ from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
 from pulsar_sidecar.local_cluster.cluster import LocalCluster, find_software, no_progress
 from pulsar_sidecar.local_cluster.failures import MissingPrerequisiteError
-from pulsar_sidecar.local_cluster.life_line import hold_life_line
-from pulsar_sidecar.local_cluster.planning import metadata_store_url, plan_zookeeper
+from pulsar_sidecar.local_cluster.planning import metadata_store_url, plan_member
 from pulsar_sidecar.local_cluster.readiness import is_ready
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.local_cluster.starting import Launcher, start_members
 from pulsar_sidecar.local_cluster.state import ClusterState, Member, change_state, write_state
+from pulsar_sidecar.local_cluster.watchdog import hold_life_line
 from pulsar_sidecar.model.clocks import SystemClock
 
 from tests.fakes.metadata import FakeMetadataStore
@@ -132,7 +133,8 @@ def lone_zookeeper(directory: Path) -> Iterator[LoneZooKeeper]:
         timeout_seconds=spec.start_timeout_seconds,
     )
     try:
-        (member,) = start_members(launcher, [plan_zookeeper(spec, software)], lambda _: plan_zookeeper(spec, software))
+        plan = partial(plan_member, spec, software, metadata_store_url="")
+        (member,) = start_members(launcher, [plan("zookeeper")], plan)
         yield LoneZooKeeper(metadata_store_url(member), cluster)
     finally:
         cluster.down()

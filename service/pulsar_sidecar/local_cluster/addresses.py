@@ -3,10 +3,11 @@
 Invariant: reading what was written gives the same addresses; keys keep Pulsar's spelling.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from pulsar_sidecar.local_cluster.planning import broker_service_url, metadata_store_url
 from pulsar_sidecar.local_cluster.ports import LOOPBACK
@@ -15,8 +16,7 @@ from pulsar_sidecar.local_cluster.state import ClusterState, Member
 from pulsar_sidecar.model.errors import InvalidInputError
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterAddresses:
+class ClusterAddresses(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Where a cluster listens and what it consists of.
 
     Attributes:
@@ -35,34 +35,17 @@ class ClusterAddresses:
     web_service_urls: tuple[str, ...]
     broker_service_url: str
     metadata_store_url: str
-    bookie_http_urls: tuple[str, ...]
-    directory: Path | None
-    version: str
-    cluster_name: str
-    members: Mapping[str, int]
-    member_urls: Mapping[str, str]
+    bookie_http_urls: tuple[str, ...] = ()
+    directory: Path | None = msgspec.field(name="dir", default=None)
+    version: str = "unknown"
+    cluster_name: str = "unknown"
+    members: Mapping[str, int] = msgspec.field(default_factory=dict)
+    member_urls: Mapping[str, str] = msgspec.field(default_factory=dict)
     zookeeper_admin_url: str | None = None
 
     def json_line(self, **more: object) -> str:
-        """One line of JSON, without a line break.
-
-        Args:
-            more: further keys and their values.
-        """
-        document = {
-            "webServiceUrls": list(self.web_service_urls),
-            "brokerServiceUrl": self.broker_service_url,
-            "metadataStoreUrl": self.metadata_store_url,
-            "bookieHttpUrls": list(self.bookie_http_urls),
-            "dir": None if self.directory is None else str(self.directory),
-            "version": self.version,
-            "clusterName": self.cluster_name,
-            "members": dict(self.members),
-            "memberUrls": dict(self.member_urls),
-            **({"zookeeperAdminUrl": self.zookeeper_admin_url} if self.zookeeper_admin_url else {}),
-            **more,
-        }
-        return json.dumps(document, separators=(",", ":"))
+        """One line of JSON, without a line break; ``more`` are further keys and their values."""
+        return msgspec.json.encode({**msgspec.to_builtins(self, enc_hook=str), **more}).decode()
 
 
 def addresses_of(state: ClusterState) -> ClusterAddresses:
@@ -97,18 +80,10 @@ def parse_addresses(text: str) -> ClusterAddresses:
         InvalidInputError: it is not JSON, or an address is missing.
     """
     try:
-        document = json.loads(text)
-        return ClusterAddresses(
-            web_service_urls=tuple(document["webServiceUrls"]),
-            broker_service_url=document["brokerServiceUrl"],
-            metadata_store_url=document["metadataStoreUrl"],
-            bookie_http_urls=tuple(document.get("bookieHttpUrls", ())),
-            directory=Path(document["dir"]) if document.get("dir") else None,
-            version=document.get("version", "unknown"),
-            cluster_name=document.get("clusterName", "unknown"),
-            members=document.get("members", {}),
-            member_urls=document.get("memberUrls", {}),
-            zookeeper_admin_url=document.get("zookeeperAdminUrl"),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidInputError(f"this is not what up --json prints: {error!r}") from error
+        return msgspec.json.decode(text, type=ClusterAddresses, dec_hook=_path)
+    except msgspec.DecodeError as error:
+        raise InvalidInputError(f"this is not what up --json prints: {error}") from error
+
+
+def _path(kind: type[Any], value: Any) -> Any:
+    return kind(value)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pulsar_sidecar.local_cluster.failures import MemberFailedError
 from pulsar_sidecar.local_cluster.java import JavaRuntime, class_path
-from pulsar_sidecar.local_cluster.locks import exclusive
+from pulsar_sidecar.local_cluster.processes import exclusive
 
 ARCHIVE_NAME = "classes.jsa"
 RECORDING_OPTION = f"-XX:ArchiveClassesAtExit={ARCHIVE_NAME}"

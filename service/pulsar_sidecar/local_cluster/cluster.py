@@ -7,6 +7,7 @@ removes every file, whoever calls it and however the start ended.
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,17 +18,16 @@ from pulsar_sidecar.local_cluster import planning
 from pulsar_sidecar.local_cluster.addresses import ClusterAddresses, addresses_of
 from pulsar_sidecar.local_cluster.class_archives import ARCHIVE_NAME, RECORDING_OPTION, archives, kind_of
 from pulsar_sidecar.local_cluster.distribution import (
-    offloader_distribution,
-    server_distribution,
+    OFFLOADERS,
+    SERVER,
     unpacked,
 )
 from pulsar_sidecar.local_cluster.failures import ClusterExistsError, ClusterNotFoundError, MemberFailedError
 from pulsar_sidecar.local_cluster.java import find_java
-from pulsar_sidecar.local_cluster.life_line import LifeLine, hold_life_line
-from pulsar_sidecar.local_cluster.locks import exclusive
-from pulsar_sidecar.local_cluster.planning import Software, plan_member, plan_zookeeper
+from pulsar_sidecar.local_cluster.planning import Software, plan_member
 from pulsar_sidecar.local_cluster.processes import (
     end,
+    exclusive,
     exit_code,
     is_running,
     send_signal,
@@ -52,6 +52,7 @@ from pulsar_sidecar.local_cluster.state import (
     remove,
     write_state,
 )
+from pulsar_sidecar.local_cluster.watchdog import LifeLine, hold_life_line
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 
 _GRACEFUL_STOP_SECONDS = 15.0
@@ -217,14 +218,10 @@ class LocalCluster:
     def _start_all(self, spec: ClusterSpec, software: Software) -> None:
         launcher = self._launcher(spec.start_timeout_seconds)
         self._progress(f"starting ZooKeeper, {spec.bookies} bookies and {spec.brokers} brokers of {spec.version}")
-        (zookeeper,) = start_members(
-            launcher, [plan_zookeeper(spec, software)], lambda _: plan_zookeeper(spec, software)
-        )
+        plan = partial(plan_member, spec, software, metadata_store_url="")
+        (zookeeper,) = start_members(launcher, [plan("zookeeper")], plan)
         url = planning.metadata_store_url(zookeeper)
-
-        def plan(name: str) -> Member:
-            return plan_member(spec, software, name, url)
-
+        plan = partial(plan_member, spec, software, metadata_store_url=url)
         planned = [plan(name) for name in spec.member_names() if name != "zookeeper"]
         brokers = tuple(member for member in planned if member.role is Role.BROKER)
         self._set_up_metadata(spec, software, url, brokers)
@@ -276,10 +273,10 @@ def find_software(spec: ClusterSpec, progress: Progress = no_progress) -> Softwa
     """
     java = find_java()
     cache = cache_directory()
-    distribution = unpacked(server_distribution(spec.version), cache, progress)
+    distribution = unpacked(SERVER, spec.version, cache, progress)
     if not spec.offloaders:
         return Software(java, distribution)
-    offloaders = unpacked(offloader_distribution(spec.version), cache, progress)
+    offloaders = unpacked(OFFLOADERS, spec.version, cache, progress)
     return Software(java, distribution, offloaders / "offloaders")
 
 

@@ -9,11 +9,10 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from pulsar_sidecar.local_cluster.failures import DistributionError, MissingPrerequisiteError
-from pulsar_sidecar.local_cluster.locks import exclusive
+from pulsar_sidecar.local_cluster.processes import exclusive
 from pulsar_sidecar.model.errors import InvalidInputError
 
 _GROUP = "org.apache.pulsar"
@@ -23,58 +22,40 @@ _LAST_LINES = 15
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
-    """A ``tar.gz`` with the classifier ``bin`` under Pulsar's Maven group."""
-
-    name: str
-    version: str
-
-    def coordinates(self) -> str:
-        return f"{_GROUP}:{self.name}:{self.version}:tar.gz:bin"
-
-    def directory_name(self) -> str:
-        return f"{self.name}-{self.version}"
+SERVER = "pulsar-server-distribution"
+OFFLOADERS = "pulsar-offloader-distribution"
 
 
-def server_distribution(version: str) -> Artifact:
-    return Artifact("pulsar-server-distribution", version)
-
-
-def offloader_distribution(version: str) -> Artifact:
-    return Artifact("pulsar-offloader-distribution", version)
-
-
-def unpacked(artifact: Artifact, cache: Path, progress: Progress) -> Path:
-    """The directory of an unpacked artifact, fetched first if the cache has none.
+def unpacked(name: str, version: str, cache: Path, progress: Progress) -> Path:
+    """The directory of an unpacked distribution, fetched first if the cache has none.
 
     Raises:
         InvalidInputError: the version cannot be part of a file name.
         MissingPrerequisiteError: it has to be fetched and there is no ``mvn``.
         DistributionError: Maven cannot fetch it, or the archive is not what was expected.
     """
-    if not artifact.version.replace(".", "").replace("-", "").isalnum():
-        raise InvalidInputError(f"{artifact.version!r} is no version of Pulsar; expected something like 4.0.8")
+    if not version.replace(".", "").replace("-", "").isalnum():
+        raise InvalidInputError(f"{version!r} is not a version of Pulsar; write it like 4.0.8")
     shelf = cache / "distributions"
-    target = shelf / artifact.directory_name()
+    target = shelf / f"{name}-{version}"
     if target.is_dir():
         return target
     shelf.mkdir(parents=True, exist_ok=True)
-    lock = shelf / f"{artifact.directory_name()}.lock"
+    lock = shelf / f"{target.name}.lock"
     lock.touch()
     with exclusive(lock):
         if not target.is_dir():
-            _fetch_and_unpack(artifact, shelf, target, progress)
+            _fetch_and_unpack(f"{_GROUP}:{name}:{version}:tar.gz:bin", target, progress)
     return target
 
 
-def _fetch_and_unpack(artifact: Artifact, shelf: Path, target: Path, progress: Progress) -> None:
-    for unfinished in shelf.glob(f".{artifact.directory_name()}-*"):
+def _fetch_and_unpack(coordinates: str, target: Path, progress: Progress) -> None:
+    for unfinished in target.parent.glob(f".{target.name}-*"):
         shutil.rmtree(unfinished)
-    workshop = Path(tempfile.mkdtemp(prefix=f".{artifact.directory_name()}-", dir=shelf))
+    workshop = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        progress(f"fetching {artifact.coordinates()} with Maven (once; a server is about 250 MB)")
-        archive = fetched(artifact.coordinates(), "tar.gz", workshop)
+        progress(f"fetching {coordinates} with Maven (once; a server is about 250 MB)")
+        archive = fetched(coordinates, "tar.gz", workshop)
         progress(f"unpacking {archive.name} into {target}")
         _unpack(archive, workshop / "unpacked").rename(target)
     finally:

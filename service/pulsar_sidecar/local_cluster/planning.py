@@ -4,6 +4,7 @@ Invariant: planning a member again gives it new ports and empty directories, and
 """
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
@@ -39,53 +40,44 @@ class Software:
     class_archives: Path | None = None
 
 
-def plan_zookeeper(spec: ClusterSpec, software: Software) -> Member:
-    """Plan the one ZooKeeper server."""
-    name = "zookeeper"
-    wanted = ("client", "admin") if wants_admin_server(spec, name) else ("client",)
-    ports = dict(zip(wanted, free_ports(len(wanted)), strict=True))
-    directory = _fresh_directory(spec, name)
-    conf = directory / "zookeeper.conf"
-    conf.write_text(render("", zookeeper_settings(spec, name, ports)))
-    argv = _argv(spec, software, name, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(conf))
-    return Member(name, Role.ZOOKEEPER, ports, argv)
+_PROGRAMS: Mapping[Role, tuple[str, str, tuple[str, ...]]] = {
+    Role.ZOOKEEPER: ("zookeeper.conf", "org.apache.zookeeper.server.quorum.QuorumPeerMain", ()),
+    Role.BOOKIE: ("bookkeeper.conf", "org.apache.bookkeeper.server.Main", ("--conf",)),
+    Role.BROKER: ("broker.conf", "org.apache.pulsar.PulsarBrokerStarter", ("--broker-conf",)),
+}
+"""The configuration file, the main class, and the option that names the file."""
 
 
 def plan_member(spec: ClusterSpec, software: Software, name: str, metadata_store_url: str) -> Member:
-    """Plan a bookie or a broker by its name."""
+    """Plan a member by its name; for ZooKeeper itself the store's address means nothing."""
     role = role_of(name)
+    conf_name, main_class, option = _PROGRAMS[role]
+    wanted = _ports_of(spec, name)
+    ports = dict(zip(wanted, free_ports(len(wanted)), strict=True))
+    conf = _fresh_directory(spec, name) / conf_name
+    distributed = software.distribution / "conf" / conf_name
     match role:
-        case Role.BOOKIE:
-            return _plan_bookie(spec, software, name, metadata_store_url)
-        case Role.BROKER:
-            return _plan_broker(spec, software, name, metadata_store_url)
         case Role.ZOOKEEPER:
-            return plan_zookeeper(spec, software)
+            text = render("", zookeeper_settings(spec, name, ports))
+        case Role.BOOKIE:
+            text = render(distributed.read_text(), bookie_settings(spec, name, ports, metadata_store_url))
+        case Role.BROKER:
+            settings = broker_settings(spec, name, ports, metadata_store_url)
+            if software.offloaders is not None:
+                settings["offloadersDirectory"] = str(software.offloaders)
+            text = render(distributed.read_text(), settings)
         case _:
             assert_never(role)
+    conf.write_text(text)
+    return Member(name, role, ports, _argv(spec, software, name, main_class, *option, str(conf)))
 
 
-def _plan_bookie(spec: ClusterSpec, software: Software, name: str, metadata_store_url: str) -> Member:
-    ports = dict(zip(("bookie", "http"), free_ports(2), strict=True))
-    directory = _fresh_directory(spec, name)
-    conf = directory / "bookkeeper.conf"
-    original = (software.distribution / "conf" / "bookkeeper.conf").read_text()
-    conf.write_text(render(original, bookie_settings(spec, name, ports, metadata_store_url)))
-    argv = _argv(spec, software, name, "org.apache.bookkeeper.server.Main", "--conf", str(conf))
-    return Member(name, Role.BOOKIE, ports, argv)
-
-
-def _plan_broker(spec: ClusterSpec, software: Software, name: str, metadata_store_url: str) -> Member:
-    ports = dict(zip(("broker", "http"), free_ports(2), strict=True))
-    directory = _fresh_directory(spec, name)
-    settings = broker_settings(spec, name, ports, metadata_store_url)
-    if software.offloaders is not None:
-        settings["offloadersDirectory"] = str(software.offloaders)
-    conf = directory / "broker.conf"
-    original = (software.distribution / "conf" / "broker.conf").read_text()
-    conf.write_text(render(original, settings))
-    argv = _argv(spec, software, name, "org.apache.pulsar.PulsarBrokerStarter", "--broker-conf", str(conf))
-    return Member(name, Role.BROKER, ports, argv)
+def _ports_of(spec: ClusterSpec, name: str) -> tuple[str, ...]:
+    match role_of(name):
+        case Role.ZOOKEEPER:
+            return ("client", "admin") if wants_admin_server(spec, name) else ("client",)
+        case role:
+            return (role.value, "http")
 
 
 def metadata_setup_argv(

@@ -1,14 +1,16 @@
-"""Starting, recognising and ending operating-system processes that outlive the Python objects that started them.
+"""Starting, recognising, ending and locking out processes that outlive the Python objects that started them.
 
 Invariant: a signal is only ever sent to a process whose start time is the recorded one, so a process id that the
 system gave to somebody else in the meantime is never touched.
 """
 
+import fcntl
 import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,3 +135,17 @@ def _start_time_from_ps(pid: int) -> str | None:
     )
     state, _, started = answer.stdout.strip().partition(" ")
     return None if not started or state.startswith("Z") else started.strip()
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the lock of an existing file or directory, waiting for it as long as another process holds it.
+
+    The system releases the lock when its holder ends, however it ends.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -4,19 +4,19 @@ Invariant: the file is replaced in one step and under a lock, and a member stand
 exists, so whatever was started can be found and ended.
 """
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from pulsar_sidecar.local_cluster.failures import ClusterNotFoundError
-from pulsar_sidecar.local_cluster.locks import exclusive
-from pulsar_sidecar.local_cluster.processes import ProcessIdentity
+from pulsar_sidecar.local_cluster.processes import ProcessIdentity, exclusive
 from pulsar_sidecar.local_cluster.spec import Role
 from pulsar_sidecar.model.errors import UndecodableError
 
-_FORMAT = 1
 _FILE_NAME = "cluster.json"
 
 
@@ -80,6 +80,14 @@ class ClusterState:
         return replace(self, members=tuple(sorted([*others, changed], key=_place)))
 
 
+class _StateFile(msgspec.Struct, rename="camel"):
+    format: Literal[1]
+    version: str
+    cluster_name: str
+    members: tuple[Member, ...]
+    metadata_setup: ProcessIdentity | None
+
+
 def _place(member: Member) -> tuple[int, int]:
     number = member.name.partition("-")[2]
     return list(Role).index(member.role), int(number or 0)
@@ -99,20 +107,20 @@ def read_state(directory: Path) -> ClusterState:
     """
     path = directory / _FILE_NAME
     try:
-        text = path.read_text()
+        file = msgspec.json.decode(path.read_bytes(), type=_StateFile)
     except FileNotFoundError as error:
         raise ClusterNotFoundError(f"no cluster in {directory}; start one with up") from error
-    try:
-        return _decode(directory, json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
+    except msgspec.DecodeError as error:
         raise UndecodableError(f"{path} cannot be read: {error}; end its processes by hand") from error
+    return ClusterState(directory, file.version, file.cluster_name, file.members, file.metadata_setup)
 
 
 def write_state(state: ClusterState) -> None:
     """Replace the file in one step."""
     path = state.directory / _FILE_NAME
     unfinished = path.with_suffix(".new")
-    unfinished.write_text(json.dumps(_encode(state), indent=1))
+    file = _StateFile(1, state.version, state.cluster_name, state.members, state.metadata_setup)
+    unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(file), indent=1))
     unfinished.rename(path)
 
 
@@ -133,46 +141,3 @@ def remove(directory: Path) -> None:
             content.unlink()
     (directory / _FILE_NAME).unlink()
     directory.rmdir()
-
-
-def _encode(state: ClusterState) -> dict[str, object]:
-    members = [asdict(member) | {"role": member.role.value} for member in state.members]
-    return {
-        "format": _FORMAT,
-        "version": state.version,
-        "clusterName": state.cluster_name,
-        "members": members,
-        "metadataSetup": None if state.metadata_setup is None else asdict(state.metadata_setup),
-    }
-
-
-def _decode(directory: Path, document: dict[str, object]) -> ClusterState:
-    if document["format"] != _FORMAT:
-        raise ValueError(f"format {document['format']} is not {_FORMAT}")
-    members = document["members"]
-    if not isinstance(members, list):
-        raise TypeError("members is not a list")
-    return ClusterState(
-        directory=directory,
-        version=str(document["version"]),
-        cluster_name=str(document["clusterName"]),
-        members=tuple(_decode_member(member) for member in members),
-        metadata_setup=_decode_process(document["metadataSetup"]),
-    )
-
-
-def _decode_member(document: Mapping[str, object]) -> Member:
-    ports, argv, process = document["ports"], document["argv"], document["process"]
-    if not isinstance(ports, dict) or not isinstance(argv, list):
-        raise TypeError("a member's ports or argv has the wrong type")
-    return Member(
-        name=str(document["name"]),
-        role=Role(document["role"]),
-        ports={str(purpose): int(port) for purpose, port in ports.items()},
-        argv=tuple(str(argument) for argument in argv),
-        process=_decode_process(process),
-    )
-
-
-def _decode_process(document: object) -> ProcessIdentity | None:
-    return ProcessIdentity(**document) if isinstance(document, dict) else None

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.local_cluster.class_archives import archive_of, archives, kind_of
-from pulsar_sidecar.local_cluster.distribution import server_distribution, unpacked
+from pulsar_sidecar.local_cluster.distribution import SERVER, unpacked
 from pulsar_sidecar.local_cluster.failures import DistributionError, MemberFailedError, MissingPrerequisiteError
 from pulsar_sidecar.local_cluster.java import JavaRuntime, find_java
 from pulsar_sidecar.local_cluster.spec import cache_directory
 from pulsar_sidecar.model.errors import InvalidInputError
 
-ARTIFACT = server_distribution("4.0.8")
+VERSION = "4.0.8"
 
 
 def install(directory: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_a_distribution_is_fetched_once_for_runs_at_the_same_time(
     install(tmp_path, "mvn", copying_mvn(archive), monkeypatch)
     cache, progress = tmp_path / "cache", list[str]()
     with ThreadPoolExecutor(4) as pool:
-        found = set(pool.map(lambda _: unpacked(ARTIFACT, cache, progress.append), range(4)))
+        found = set(pool.map(lambda _: unpacked(SERVER, VERSION, cache, progress.append), range(4)))
     (directory,) = found
     assert (directory / "lib" / "some.jar").read_text() == "jar"
     assert (tmp_path / "runs").read_text() == "run\n"
@@ -59,7 +59,7 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, archive: Path, monkey
     install(tmp_path, "mvn", copying_mvn(archive), monkeypatch)
     left = tmp_path / "cache" / "distributions" / ".pulsar-server-distribution-4.0.8-left"
     left.mkdir(parents=True)
-    unpacked(ARTIFACT, tmp_path / "cache", print)
+    unpacked(SERVER, VERSION, tmp_path / "cache", print)
     assert not left.exists()
 
 
@@ -68,7 +68,7 @@ def test_a_fetch_that_fails_shows_what_maven_said_and_leaves_nothing(
 ) -> None:
     install(tmp_path, "mvn", "echo Could not find artifact; exit 1", monkeypatch)
     with pytest.raises(DistributionError, match=r"mvn[\s\S]*4\.0\.8:tar\.gz:bin[\s\S]*Could not find artifact"):
-        unpacked(ARTIFACT, tmp_path / "cache", print)
+        unpacked(SERVER, VERSION, tmp_path / "cache", print)
     assert [path.suffix for path in (tmp_path / "cache" / "distributions").iterdir()] == [".lock"]
 
 
@@ -78,14 +78,14 @@ def test_an_archive_cut_short_is_no_distribution(
     archive.write_bytes(archive.read_bytes()[:60])
     install(tmp_path, "mvn", copying_mvn(archive), monkeypatch)
     with pytest.raises(DistributionError, match="cannot be unpacked"):
-        unpacked(ARTIFACT, tmp_path / "cache", print)
+        unpacked(SERVER, VERSION, tmp_path / "cache", print)
     assert [path.suffix for path in (tmp_path / "cache" / "distributions").iterdir()] == [".lock"]
 
 
 def test_without_maven_the_message_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingPrerequisiteError, match="install Maven"):
-        unpacked(ARTIFACT, tmp_path / "cache", print)
+        unpacked(SERVER, VERSION, tmp_path / "cache", print)
 
 
 def test_without_java_the_message_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_another_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("version", ["", "../4.0.8", "4.0.8/x", "4 0"])
 def test_a_version_that_is_no_file_name_is_refused(tmp_path: Path, version: str) -> None:
     with pytest.raises(InvalidInputError):
-        unpacked(server_distribution(version), tmp_path, print)
+        unpacked(SERVER, version, tmp_path, print)
 
 
 def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
