@@ -28,8 +28,8 @@ def programs() -> Programs:
     """What `bootstrap` builds, each imported when it is called, so that ``--help`` answers at once."""
     return Programs(
         serve=_serve,
-        play_demo=_Lazy("demo", "play_demo"),
-        strike_demo=_Lazy("demo", "strike_demo"),
+        run_demo=_Lazy("demo", "run_demo"),
+        tear_demo_down=_Lazy("demo", "tear_demo_down"),
         make_dump=_Lazy("audit_sources", "make_dump"),
         make_listing=_Lazy("audit_sources", "make_listing"),
         make_audit=_Lazy("audit_run", "make_audit"),

@@ -1,4 +1,4 @@
-"""The composition root of the demo: a cluster of this machine, and eyes to look at it with."""
+"""The composition root of the demo: a cluster of this machine, and inspector to look at it with."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,8 +13,8 @@ from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
 from pulsar_sidecar.adapters.pulsar.client.clients import SHARED, open_client
 from pulsar_sidecar.audit.reference_scan import scan_references
 from pulsar_sidecar.bootstrap.closing import close_at_the_end
-from pulsar_sidecar.demo.playing import Eyes, Report, play
-from pulsar_sidecar.demo.stage import Stage, demo_directory
+from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment, demo_directory
+from pulsar_sidecar.demo.run import Report, run
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
@@ -22,20 +22,22 @@ from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.observability.logging import configure_logging
 
 
-def play_demo(directory: Path | None, topics: int, say: Callable[[str], None]) -> Report:
-    """Tell the story on a cluster of this machine; leaves it running."""
+def run_demo(directory: Path | None, topics: int, say: Callable[[str], None]) -> Report:
+    """Run the demo on a cluster of this machine; leaves it running."""
     configure_logging("ERROR", "text")
     clock = SystemClock()
-    return play(Stage(directory or demo_directory(), clock, say), lambda at: _eyes(at, clock), clock, say, topics)
+    return run(
+        DemoEnvironment(directory or demo_directory(), clock, say), lambda at: _inspector(at, clock), clock, say, topics
+    )
 
 
-def strike_demo(directory: Path | None, say: Callable[[str], None]) -> None:
+def tear_demo_down(directory: Path | None, say: Callable[[str], None]) -> None:
     """End the demo's processes and remove its files."""
-    Stage(directory or demo_directory(), SystemClock(), say).strike()
+    DemoEnvironment(directory or demo_directory(), SystemClock(), say).tear_down()
 
 
 @contextmanager
-def _eyes(addresses: ClusterAddresses, clock: Clock) -> Iterator[Eyes]:
+def _inspector(addresses: ClusterAddresses, clock: Clock) -> Iterator[ClusterInspector]:
     with ExitStack() as stack:
         store = open_metadata_store(addresses.metadata_store_url, clock)
         close_at_the_end(stack, store)
@@ -45,7 +47,7 @@ def _eyes(addresses: ClusterAddresses, clock: Clock) -> Iterator[Eyes]:
         close_at_the_end(stack, client)
         zookeeper = LiveZooKeeper(addresses.metadata_store_url)
         tree = LiveTree(zookeeper, store, clock, DEFAULT_LEDGERS_ROOT)
-        yield Eyes(
+        yield ClusterInspector(
             store,
             partial(scan_references, tree, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT)),
             client,

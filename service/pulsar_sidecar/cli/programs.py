@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
     from pulsar_sidecar.audit.sources.manifests import Manifest
     from pulsar_sidecar.audit.sources.requests import Audited, AuditRequest, DumpRequest, ListingRequest
-    from pulsar_sidecar.demo.playing import Report
+    from pulsar_sidecar.demo.run import Report
 
 Say = Callable[[str], None]
 
@@ -32,8 +32,8 @@ class Programs:
     """
 
     serve: Callable[[Mapping[str, str | None], Path | None], int]
-    play_demo: "Callable[[Path | None, int, Say], Report]"
-    strike_demo: Callable[[Path | None, Say], None]
+    run_demo: "Callable[[Path | None, int, Say], Report]"
+    tear_demo_down: Callable[[Path | None, Say], None]
     make_dump: "Callable[[DumpRequest, Say], Manifest]"
     make_listing: "Callable[[ListingRequest, Say], Manifest]"
     make_audit: "Callable[[AuditRequest, Say], Audited]"

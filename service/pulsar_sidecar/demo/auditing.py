@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from pulsar_sidecar.demo.commands import Commands
 from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.ids import LedgerId
@@ -26,18 +27,6 @@ IMPATIENT: Final = (
     "--bookkeeper-exclusive-to-cluster",
 )  # fmt: skip
 """An audience does not sit through three days, and a small cluster's leaks are a large share of it."""
-
-
-class Commands(Protocol):
-    """`demo.commands.Commands`."""
-
-    def run(self, *arguments: str) -> str: ...
-
-    def shown(self, audit: str, *more: str) -> dict[str, Any]: ...
-
-    def on_spark(self, *options: str) -> bool: ...
-
-    def path(self, name: str) -> Path: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +47,7 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditAct:
+class AuditResult:
     """What the audits found and what became of it.
 
     Attributes:
@@ -87,8 +76,8 @@ class AuditAct:
         return found and self.spark_agrees is True and not self.left and self.at_end.clean
 
 
-class AuditStory:
-    """Plays the act."""
+class AuditScenario:
+    """Audits the cluster, applies the plan, and audits again."""
 
     def __init__(
         self,
@@ -105,7 +94,7 @@ class AuditStory:
         self._existing = existing
         self._never = threading.Event()
 
-    def play(self, leaked: frozenset[LedgerId], dangling: frozenset[LedgerId]) -> AuditAct:
+    def run(self, leaked: frozenset[LedgerId], dangling: frozenset[LedgerId]) -> AuditResult:
         """Two looks, a plan, its approval, and a last look.
 
         Args:
@@ -122,7 +111,7 @@ class AuditStory:
         self._explain(min(condemned, default=None))
         self._apply(second["summary"])
         left = self._wait_until_gone(leaked | {LedgerId(ledger_id) for ledger_id in condemned})
-        return AuditAct(
+        return AuditResult(
             first_condemned=_planned(first["summary"]),
             planned=_planned(second["summary"]),
             leaked=len(leaked),

@@ -8,14 +8,13 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 import requests
 
-from pulsar_sidecar.demo.stage import Stage
+from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 
@@ -24,12 +23,11 @@ _SUBSCRIPTION: Final = "senders"
 _MESSAGES: Final = 60
 _DELAY_SECONDS: Final = 30.0
 _PATIENCE_SECONDS: Final = 180.0
-_BROKERS: Final = ("broker-1", "broker-2")
 _REQUEST_SECONDS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class CancelAct:
+class CancellationResult:
     """What became of the delayed messages.
 
     Attributes:
@@ -52,21 +50,26 @@ class CancelAct:
         return not (self.delivered or self.lost) and self.proofs == {"PERSISTED": self.cancelled}
 
 
-class CancelStory:
-    """Plays it."""
+class CancellationScenario:
+    """Cancels half of the messages while brokers are killed."""
 
     def __init__(
-        self, stage: Stage, client: Any, shared: Any, sidecar_url: str, clock: Clock, say: Callable[[str], None]
+        self,
+        environment: DemoEnvironment,
+        inspector: ClusterInspector,
+        sidecar_url: str,
+        clock: Clock,
+        say: Callable[[str], None],
     ) -> None:
-        self._stage = stage
-        self._shared = shared
-        self._client = client
+        self._environment = environment
+        self._shared = inspector.shared
+        self._client = inspector.client
         self._url = f"{sidecar_url}/admin/v2/persistent/public/default/{_TOPIC}"
         self._clock = clock
         self._say = say
         self._never = threading.Event()
 
-    def play(self) -> CancelAct:
+    def run(self) -> CancellationResult:
         """Send, cancel a random half, kill the brokers, and see what is delivered."""
         topic = f"persistent://public/default/{_TOPIC}"
         self._client.subscribe(topic, _SUBSCRIPTION, consumer_type=self._shared).close()
@@ -77,9 +80,9 @@ class CancelStory:
         self._say(
             f"   {', '.join(f'{count} {proof}' for proof, count in proofs.items())}; killing both brokers (kill -9)"
         )
-        self._kill_brokers()
+        self._environment.kill_brokers()
         counts = self._receive(topic, set(range(_MESSAGES)) - chosen)
-        return CancelAct(
+        return CancellationResult(
             sent=_MESSAGES,
             cancelled=len(chosen),
             proofs=dict(proofs),
@@ -103,13 +106,6 @@ class CancelStory:
         if not answer.ok:
             raise TemporaryError(f"the sidecar did not cancel: {answer.text[:300]}")
         return Counter(one["proof"] for line in answer.text.splitlines() for one in json.loads(line)["verdicts"])
-
-    def _kill_brokers(self) -> None:
-        for broker in _BROKERS:
-            self._stage.cluster.kill(broker)
-        self._say("   both brokers are dead; starting them again")
-        with ThreadPoolExecutor(len(_BROKERS)) as restarts:
-            list(restarts.map(self._stage.cluster.restart, _BROKERS))
 
     def _receive(self, topic: str, expected: set[int]) -> Counter[int]:
         """What is delivered, until everything expected has been, and two seconds more."""

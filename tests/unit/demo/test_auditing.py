@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pulsar_sidecar.audit.audit_requests import ShowRequest
 from pulsar_sidecar.bootstrap.audit_review import show_audit
-from pulsar_sidecar.demo.auditing import AuditAct, AuditStory, Findings, differences, findings_of
+from pulsar_sidecar.demo.auditing import AuditResult, AuditScenario, Findings, differences, findings_of
 from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.model.ids import LedgerId
 
@@ -65,16 +65,16 @@ def commands(tmp_path: Path) -> FakeCommands:
     return commands
 
 
-def played(commands: FakeCommands, dangling: frozenset[LedgerId] = NONE) -> tuple[AuditAct, str]:
+def played(commands: FakeCommands, dangling: frozenset[LedgerId] = NONE) -> tuple[AuditResult, str]:
     said: list[str] = []
-    story = AuditStory(commands, ADDRESSES, FakeClock(), said.append, lambda ledger_ids: NONE)
-    return story.play(LEAKED, dangling), "\n".join(said)
+    story = AuditScenario(commands, ADDRESSES, FakeClock(), said.append, lambda ledger_ids: NONE)
+    return story.run(LEAKED, dangling), "\n".join(said)
 
 
 def test_what_leaked_is_found_by_both_engines_applied_and_the_last_audit_is_clean(commands: FakeCommands) -> None:
     commands.write("last-1")
     act, said = played(commands)
-    assert act == AuditAct(0, 1, 1, 1, 0, CLEAN, True, commands.path("second") / "report.html")
+    assert act == AuditResult(0, 1, 1, 1, 0, CLEAN, True, commands.path("second") / "report.html")
     assert act.kept_its_promise
     assert "its answer is the same" in said
     assert [command[:2] for command in commands.ran if command[0] == "audit"] == [

@@ -37,15 +37,15 @@ def demo_app(programs: Programs) -> typer.Typer:
     ) -> None:
         if ctx.invoked_subcommand is not None:
             return
-        from pulsar_sidecar.demo.playing import lines
+        from pulsar_sidecar.demo.run import lines
 
-        report = programs.play_demo(directory, topics, output.info)
+        report = programs.run_demo(directory, topics, output.info)
         output.result("\n".join(lines(report)))
         raise typer.Exit(0 if report.kept_its_promise else 1)
 
     @app.command("down", help="End the demo's processes and remove its files.", epilog=EXIT_CODES)
     def _down(directory: _Directory = None) -> None:
-        programs.strike_demo(directory, output.info)
+        programs.tear_demo_down(directory, output.info)
         output.info("the demo is gone: no process and no file is left")
 
     return app

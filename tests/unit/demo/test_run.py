@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.demo.auditing import AuditAct, Findings
-from pulsar_sidecar.demo.cancelling import CancelAct
-from pulsar_sidecar.demo.playing import Report, lines
-from pulsar_sidecar.demo.story import Act, Drain
+from pulsar_sidecar.demo.auditing import AuditResult, Findings
+from pulsar_sidecar.demo.cancelling import CancellationResult
+from pulsar_sidecar.demo.deleting import DeletionResult, Drain
+from pulsar_sidecar.demo.run import Report, lines
 from pulsar_sidecar.model.ids import LedgerId
 
-_ACT = Act(100, 801, 21, frozenset({LedgerId(5)}), frozenset(), 0)
+_ACT = DeletionResult(100, 801, 21, frozenset({LedgerId(5)}), frozenset(), 0)
 _CLEAN = replace(_ACT, accepted_at_first=100, orphans=frozenset())
-_AUDIT = AuditAct(0, 9, 1, 1, 0, Findings(0, 0, 0), True, Path("report.html"))
-_CANCELLING = CancelAct(60, 30, {"PERSISTED": 30}, 0, 0, 0)
+_AUDIT = AuditResult(0, 9, 1, 1, 0, Findings(0, 0, 0), True, Path("report.html"))
+_CANCELLING = CancellationResult(60, 30, {"PERSISTED": 30}, 0, 0, 0)
 _REPORT = Report(
     _ACT, _CLEAN, Drain(801, 801, 250, 0, 9.5), _AUDIT, _CANCELLING, 123.0, "http://127.0.0.1:8750", "http://b:8080"
 )

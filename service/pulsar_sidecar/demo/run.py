@@ -3,47 +3,27 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
-from pulsar_sidecar.audit.reference_scan import ReferenceScan
-from pulsar_sidecar.demo.auditing import AuditAct, AuditStory
-from pulsar_sidecar.demo.cancelling import CancelAct, CancelStory
+from pulsar_sidecar.demo.auditing import AuditResult, AuditScenario
+from pulsar_sidecar.demo.cancelling import CancellationResult, CancellationScenario
 from pulsar_sidecar.demo.commands import Commands
-from pulsar_sidecar.demo.stage import Stage
-from pulsar_sidecar.demo.story import Act, Drain, Story
+from pulsar_sidecar.demo.deleting import DeletionResult, DeletionScenario, Drain
+from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
 from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.metadata import MetadataStore
 
-TOPICS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Eyes:
-    """The demo's own look at the cluster, independent of the sidecar.
-
-    ``count`` takes a census of the whole cluster, ``client`` is a ``pulsar.Client``, ``shared`` the
-    ``pulsar.ConsumerType`` of consumers that share a subscription.
-    """
-
-    store: MetadataStore
-    count: Callable[[], ReferenceScan]
-    client: Any
-    shared: Any
-
-
-OpenEyes = Callable[[ClusterAddresses], AbstractContextManager[Eyes]]
+OpenInspector = Callable[[ClusterAddresses], AbstractContextManager[ClusterInspector]]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """What the demonstration measured, and where to look next."""
 
-    plain: Act
-    two_phase: Act
+    plain: DeletionResult
+    two_phase: DeletionResult
     drain: Drain
-    audit: AuditAct
-    cancelling: CancelAct
+    audit: AuditResult
+    cancelling: CancellationResult
     seconds: float
     sidecar_url: str
     web_service_url: str
@@ -59,24 +39,28 @@ class Report:
         )
 
 
-def play(stage: Stage, open_eyes: OpenEyes, clock: Clock, say: Callable[[str], None], topics: int) -> Report:
-    """Set the stage, play all acts, leave everything running."""
+def run(
+    environment: DemoEnvironment, open_inspector: OpenInspector, clock: Clock, say: Callable[[str], None], topics: int
+) -> Report:
+    """Start everything, run all parts, and leave everything running."""
     started = clock.monotonic_seconds()
     say("1. A real cluster: ZooKeeper, two bookies, two brokers")
-    addresses = stage.set_up()
-    with open_eyes(addresses) as eyes:
-        story = Story(stage, eyes.store, eyes.count, eyes.client, addresses.web_service_urls, clock, say, topics)
+    addresses = environment.start()
+    with open_inspector(addresses) as inspector:
+        deleting = DeletionScenario(environment, inspector, addresses.web_service_urls[0], clock, say, topics)
         say("2. Without the sidecar")
-        plain = story.without_sidecar()
-        say(f"   {len(plain.orphans)} ledgers leaked, {len(plain.dangling)} references dangle, and no broker mends it")
+        plain = deleting.without_sidecar()
+        say(
+            f"   {len(plain.orphans)} ledgers leaked, {len(plain.dangling)} references dangle, and no broker repairs it"
+        )
         say("3. With the sidecar")
-        sidecar = stage.start_sidecar(addresses)
-        two_phase, drain = story.with_sidecar(sidecar.url)
+        sidecar = environment.start_sidecar(addresses)
+        two_phase, drain = deleting.with_sidecar(sidecar.url)
         say("4. The audit: what leaked in act 2 is found, and deleted by the sidecar")
-        commands = Commands(stage.audits, say)
-        audit = AuditStory(commands, addresses, clock, say, story.existing).play(plain.orphans, plain.dangling)
+        commands = Commands(environment.audits, say)
+        audit = AuditScenario(commands, addresses, clock, say, deleting.existing).run(plain.orphans, plain.dangling)
         say("5. Delayed messages: half of them are cancelled, and the brokers are killed")
-        cancelling = CancelStory(stage, eyes.client, eyes.shared, sidecar.url, clock, say).play()
+        cancelling = CancellationScenario(environment, inspector, sidecar.url, clock, say).run()
     seconds = clock.monotonic_seconds() - started
     return Report(plain, two_phase, drain, audit, cancelling, seconds, sidecar.url, addresses.web_service_urls[0])
 
@@ -115,7 +99,7 @@ def lines(report: Report) -> list[str]:
     ]
 
 
-def _cancelling_lines(act: CancelAct) -> list[str]:
+def _cancelling_lines(act: CancellationResult) -> list[str]:
     proofs = ", ".join(f"{count} {proof}" for proof, count in act.proofs.items())
     return [
         f"  of {act.sent} delayed messages {act.cancelled} were cancelled ({proofs}) before both brokers were killed: "
@@ -124,7 +108,7 @@ def _cancelling_lines(act: CancelAct) -> list[str]:
     ]
 
 
-def _audit_lines(audit: AuditAct) -> list[str]:
+def _audit_lines(audit: AuditResult) -> list[str]:
     spark = {
         None: "NOT COMPARED WITH THE SPARK JOB: install PySpark (pip install 'pulsar-sidecar[spark]')",
         True: "the Spark job found the same plan and the same rows of all four tables",

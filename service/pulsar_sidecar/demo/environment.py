@@ -1,6 +1,6 @@
-"""What the story plays on: a local cluster with two brokers, and a sidecar as a process of its own.
+"""Where the demo runs: a local cluster with two brokers, and a sidecar as a process of its own.
 
-Invariant: everything the demo starts is written to its directory before it is used, so that `strike` can end it,
+Invariant: everything the demo starts is written to its directory before it is used, so that `tear_down` can end it,
 whoever started it, and leave nothing behind.
 """
 
@@ -10,11 +10,14 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import requests
 
+from pulsar_sidecar.audit.reference_scan import ReferenceScan
 from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.ports import free_ports, is_free
@@ -22,9 +25,11 @@ from pulsar_sidecar.local_cluster.processes import ProcessIdentity, end, is_runn
 from pulsar_sidecar.local_cluster.spec import ClusterSpec, cache_directory
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError
+from pulsar_sidecar.model.metadata import MetadataStore
 
 PREFERRED_PORT = 8750
 _READY_SECONDS = 60.0
+_BROKERS = ("broker-1", "broker-2")
 
 BROKER_CONF = {
     # Five small ledgers to a topic within a second, instead of fifty thousand messages each.
@@ -59,7 +64,21 @@ class Sidecar:
     process: ProcessIdentity
 
 
-class Stage:
+@dataclass(frozen=True, slots=True)
+class ClusterInspector:
+    """The demo's own look at the cluster, independent of the sidecar.
+
+    ``count`` scans the references of the whole cluster, ``client`` is a ``pulsar.Client``, ``shared`` the
+    ``pulsar.ConsumerType`` of consumers that share a subscription.
+    """
+
+    store: MetadataStore
+    count: Callable[[], ReferenceScan]
+    client: Any
+    shared: Any
+
+
+class DemoEnvironment:
     """The demo's cluster and sidecar."""
 
     def __init__(self, directory: Path, clock: Clock, progress: Callable[[str], None]) -> None:
@@ -69,7 +88,7 @@ class Stage:
 
     @property
     def cluster(self) -> LocalCluster:
-        """The cluster on stage."""
+        """The demo's cluster."""
         return LocalCluster(self._directory / "cluster", self._clock, self._progress)
 
     @property
@@ -77,7 +96,7 @@ class Stage:
         """Where the demo's listings, dumps and audits are."""
         return self._directory / "audits"
 
-    def set_up(self) -> ClusterAddresses:
+    def start(self) -> ClusterAddresses:
         """Clear away an earlier demo and start the cluster.
 
         Raises:
@@ -85,11 +104,19 @@ class Stage:
         """
         if self._directory.exists() and any(self._directory.iterdir()) and not self._state_file.exists():
             raise ConflictError(f"{self._directory} is not empty and holds no demo; remove it or name another --dir")
-        self.strike()
+        self.tear_down()
         self._directory.mkdir(parents=True)
         self._write({})
         spec = ClusterSpec(directory=self._directory / "cluster", broker_conf=BROKER_CONF)
         return LocalCluster.up(spec, self._progress, self._clock).addresses()
+
+    def kill_brokers(self) -> None:
+        """Kill both brokers at once, and start them again."""
+        for broker in _BROKERS:
+            self.cluster.kill(broker)
+        self._progress("   both brokers are dead; starting them again")
+        with ThreadPoolExecutor(len(_BROKERS)) as restarts:
+            list(restarts.map(self.cluster.restart, _BROKERS))
 
     def start_sidecar(self, addresses: ClusterAddresses) -> Sidecar:
         """Start ``pulsar-sidecar serve`` beside the cluster and wait until it is ready."""
@@ -104,7 +131,7 @@ class Stage:
         self._wait_until_ready(sidecar, log)
         return sidecar
 
-    def strike(self) -> None:
+    def tear_down(self) -> None:
         """End every process of the demo and remove its files; doing it twice is no error."""
         if not self._state_file.exists():
             return

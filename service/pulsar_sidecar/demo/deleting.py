@@ -1,4 +1,4 @@
-"""The story: the same deletion, with the brokers killed in the middle, without the sidecar and with it.
+"""The same deletion, with the brokers killed in the middle, without the sidecar and with it.
 
 Every number it ends with is counted on the cluster in this run.
 """
@@ -7,12 +7,11 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import requests
 
 from pulsar_sidecar.audit.reference_scan import ReferenceScan, demand_complete
-from pulsar_sidecar.demo.stage import Stage
+from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
 from pulsar_sidecar.demo.workload import LEDGERS_PER_TOPIC, DeletionRun, delete_again, delete_topics, make_topics
 from pulsar_sidecar.ledger_ownership.claims import CursorClaim, DataClaim, read_claim
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
@@ -20,18 +19,17 @@ from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, ledger_path
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.metadata import MetadataStore, Node
+from pulsar_sidecar.model.metadata import Node
 
 KILL_AFTER_ANSWERS = 20
 """Deletions that are answered before the brokers are killed, so that many others are then under way."""
 
-_BROKERS = ("broker-1", "broker-2")
 _DRAIN_SECONDS = 120.0
 _MOST_PLAIN_ACTS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class DeletionResult:
     """What one act left behind.
 
     Attributes:
@@ -65,34 +63,31 @@ class Drain:
     seconds: float
 
 
-class Story:
-    """Plays the acts."""
+class DeletionScenario:
+    """Deletes topics without the sidecar and with it."""
 
     def __init__(
         self,
-        stage: Stage,
-        store: MetadataStore,
-        count: Callable[[], ReferenceScan],
-        client: Any,
-        web_service_urls: Sequence[str],
+        environment: DemoEnvironment,
+        inspector: ClusterInspector,
+        web_service_url: str,
         clock: Clock,
         say: Callable[[str], None],
         topics: int,
     ) -> None:
-        self._stage = stage
-        self._store = store
-        self._count_all = count
-        self._client = client
-        self._urls = web_service_urls
+        self._environment = environment
+        self._inspector = inspector
+        self._store = inspector.store
+        self._url = web_service_url
         self._clock = clock
         self._say = say
         self._topics = topics
         self._never = threading.Event()
 
-    def without_sidecar(self) -> Act:
-        """Act one: delete over the brokers' own REST API and kill both brokers in the middle.
+    def without_sidecar(self) -> DeletionResult:
+        """Delete over the brokers' own REST API and kill both brokers in the middle.
 
-        Whether a broker dies between two steps is chance, so the act is repeated until something leaks.
+        Whether a broker dies between two steps is chance, so this is repeated until something leaks.
         """
         acts = [self._plain_act("public/plain-1")]
         while not (acts[-1].orphans or acts[-1].dangling) and len(acts) < _MOST_PLAIN_ACTS:
@@ -100,8 +95,8 @@ class Story:
             acts.append(self._plain_act(f"public/plain-{len(acts) + 1}"))
         return _sum_of(acts)
 
-    def with_sidecar(self, sidecar_url: str) -> tuple[Act, Drain]:
-        """Act two: the same through the sidecar, then wait until nothing is pending."""
+    def with_sidecar(self, sidecar_url: str) -> tuple[DeletionResult, Drain]:
+        """The same through the sidecar, then wait until nothing is pending."""
         namespace = "public/two-phase"
         names, ledgers = self._prepare(namespace)
         with _Sampler(sidecar_url, self._wait) as sampler:
@@ -119,17 +114,17 @@ class Story:
         nodes = self._store.read_many([ledger_path(ledger_id) for ledger_id in ordered])
         return frozenset(ledger_id for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None)
 
-    def _plain_act(self, namespace: str) -> Act:
+    def _plain_act(self, namespace: str) -> DeletionResult:
         names, ledgers = self._prepare(namespace)
-        run = self._delete_and_kill(self._urls[0], namespace, names)
+        run = self._delete_and_kill(self._url, namespace, names)
         self._say("   the user repeats what failed until each topic is reported gone")
-        delete_again(self._urls[0], namespace, run.failed, self._wait)
+        delete_again(self._url, namespace, run.failed, self._wait)
         return self._count(namespace, ledgers, len(run.accepted))
 
     def _prepare(self, namespace: str) -> tuple[list[str], int]:
         self._say(f"   making {self._topics} topics of {LEDGERS_PER_TOPIC} ledgers in {namespace}")
-        names = make_topics(self._client, self._urls[0], namespace, self._topics)
-        return names, len(self._of_namespace(namespace, self._census().ledgers))
+        names = make_topics(self._inspector.client, self._url, namespace, self._topics)
+        return names, len(self._of_namespace(namespace, self._scan().ledgers))
 
     def _delete_and_kill(self, url: str, namespace: str, names: Sequence[str]) -> DeletionRun:
         self._say(f"   deleting all of them, and killing both brokers (kill -9) after {KILL_AFTER_ANSWERS} answers")
@@ -138,24 +133,20 @@ class Story:
             run = pool.submit(delete_topics, url, namespace, names, answers.release)
             for _ in range(min(KILL_AFTER_ANSWERS, len(names))):
                 answers.acquire()
-            for broker in _BROKERS:
-                self._stage.cluster.kill(broker)
-            self._say("   both brokers are dead; starting them again")
-            with ThreadPoolExecutor(len(_BROKERS)) as restarts:
-                list(restarts.map(self._stage.cluster.restart, _BROKERS))
+            self._environment.kill_brokers()
             result = run.result()
         self._say(f"   {len(result.accepted)} deletions were accepted at the first try, {len(result.failed)} were not")
         return result
 
-    def _count(self, namespace: str, ledgers: int, accepted: int) -> Act:
-        census = self._census()
+    def _count(self, namespace: str, ledgers: int, accepted: int) -> DeletionResult:
+        scan = self._scan()
         prefix = f"{MANAGED_LEDGERS}/{namespace}/persistent/"
-        dangling = (id_ for id_ in census.dangling if any(path.startswith(prefix) for path in census.references[id_]))
-        return Act(
+        dangling = (id_ for id_ in scan.dangling if any(path.startswith(prefix) for path in scan.references[id_]))
+        return DeletionResult(
             topics=self._topics,
             ledgers=ledgers,
             accepted_at_first=accepted,
-            orphans=self._of_namespace(namespace, census.orphans),
+            orphans=self._of_namespace(namespace, scan.orphans),
             dangling=frozenset(dangling),
             topics_left=sum(not name.startswith("__") for name in self._store.children(prefix.rstrip("/")) or []),
         )
@@ -169,10 +160,10 @@ class Story:
             if node is not None and _belongs(node, f"{namespace}/")
         )
 
-    def _census(self) -> ReferenceScan:
-        census = self._count_all()
-        demand_complete(census)
-        return census
+    def _scan(self) -> ReferenceScan:
+        scan = self._inspector.count()
+        demand_complete(scan)
+        return scan
 
     def _drain(self, sidecar_url: str, sampler: "_Sampler") -> Drain:
         started = self._clock.monotonic_seconds()
@@ -210,8 +201,8 @@ def _total(sidecar_url: str, counter: str) -> int:
     return round(sum(float(line.rsplit(" ", 1)[1]) for line in metrics.splitlines() if line.startswith(name)))
 
 
-def _sum_of(acts: Sequence[Act]) -> Act:
-    return Act(
+def _sum_of(acts: Sequence[DeletionResult]) -> DeletionResult:
+    return DeletionResult(
         topics=sum(act.topics for act in acts),
         ledgers=sum(act.ledgers for act in acts),
         accepted_at_first=sum(act.accepted_at_first for act in acts),
