@@ -1,4 +1,4 @@
-"""The settings of the service: each has one name, one unit and one reason, and says so where it is defined.
+"""The settings of the service. Each has one name, one unit and one reason; its documentation is its docstring here.
 
 `settings.loading` reads them. Invariant: settings that exist fit together. Only the composition root sees this
 module's types.
@@ -8,8 +8,7 @@ import socket
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from pulsar_sidecar.model.addresses import is_loopback
 
@@ -51,50 +50,40 @@ HttpUrl = Annotated[str, _with_scheme("http", "https")]
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 
 
-class _Group(BaseSettings):
-    model_config = SettingsConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
+class _Group(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True, validate_default=True
     )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        # Sources are given, never found, so that a test or an embedding program is not configured by its environment.
-        return (init_settings,)
 
 
 class Listening(_Group):
-    """Where the service listens and how others find it."""
+    """Where the sidecar listens, and how others find it."""
 
     listen: Annotated[str, AfterValidator(_check_address)] = "127.0.0.1:8750"
-    """host:port of the REST service. Without authentication only a loopback address is accepted."""
+    """host:port of the REST service. Without ``authenticationEnabled`` it must be a loopback address."""
 
     listen_tls_certificate_file_path: Path | None = None
-    """PEM certificate chain of the REST service; with it the service speaks HTTPS."""
+    """PEM file with the certificate chain of the REST service, which then speaks HTTPS."""
 
     listen_tls_key_file_path: Path | None = None
-    """PEM private key that belongs to the certificate chain."""
+    """PEM file with the private key of the certificate chain."""
 
     max_http_server_connections: int = Field(default=1_000, ge=1, le=30_000)
-    """Connections at the same time. One more takes the place of the one that has waited longest without a request, and
-    is refused (503) where every one has a request in hand. At most half of the files that the process may open."""
+    """Largest number of open client connections. A further connection replaces the one that has been idle longest; if
+    every connection has a request in progress, the sidecar refuses it (503). Connections never use more than half of
+    the files that the process may open."""
 
     advertised_url: HttpUrl | None = None
-    """URL under which other sidecars and clients reach this one: the target of redirects. Default: from ``listen``."""
+    """URL under which clients and other sidecars reach this sidecar; redirects point to it. Default: from
+    ``listen``."""
 
     instance_name: str = Field(default="", max_length=200, pattern=r"^[-.\w]*$")
-    """Name of this sidecar, different for every sidecar of a cluster and the same after a restart: its registration,
-    consumers and producers are named after it. Default: host name and port."""
+    """Name of this sidecar. It must be unique in the cluster and the same after a restart, because the sidecar's
+    registration, consumers and producers are named after it. Default: host name and port."""
 
 
 class PulsarCluster(_Group):
-    """The cluster the service works for."""
+    """The Pulsar cluster that the sidecar works for."""
 
     web_service_url: HttpUrl = "http://localhost:8080"
     """URL of Pulsar's admin REST service."""
@@ -103,117 +92,126 @@ class PulsarCluster(_Group):
     """URL of Pulsar's binary service."""
 
     metadata_store_url: Annotated[str, _with_scheme("zk")] = Field(examples=["zk:localhost:2181"])
-    """The metadata store in Pulsar's own form, ``zk:host:port,host:port/chroot``. There is no default: deleting with
-    the metadata of another cluster must be impossible by omission."""
+    """The metadata store in Pulsar's own form, ``zk:host:port,host:port/chroot``. There is no default, so that a
+    forgotten setting can never make the sidecar delete by the metadata of another cluster."""
 
     metadata_store_session_timeout_millis: int = Field(default=30_000, ge=1_000, le=600_000)
-    """Milliseconds until the metadata store forgets a sidecar that died; its work is then taken over."""
+    """Milliseconds until the metadata store ends the session of a sidecar that died; another sidecar then takes over
+    its work."""
 
     metadata_store_auth: SecretStr | None = None
-    """Credential for a metadata store whose nodes have access control lists, ``digest:user:password``. Secret."""
+    """Credential for a metadata store whose nodes have access control lists: ``digest:user:password``. Secret."""
 
     ledgers_root_path: str = Field(default="/ledgers", pattern=r"^/[^/].*[^/]$")
-    """Where BookKeeper keeps ledgers in the metadata store (``zkLedgersRootPath``)."""
+    """Path of BookKeeper's ledgers in the metadata store (``zkLedgersRootPath``)."""
 
     bookkeeper_exclusive_to_cluster: bool = False
-    """This BookKeeper serves only this Pulsar cluster. While false, "nothing references it" is no evidence, since
-    another cluster's references cannot be seen from here: only ledgers that a topic's deletion took from this cluster's
-    own lists are deleted, other records go to the dead-letter topic."""
+    """Whether this BookKeeper serves only this Pulsar cluster. While it is false, the sidecar cannot rule out that
+    another cluster references a ledger: it deletes only the ledgers that a topic deletion took from this cluster's own
+    lists, and sends other records to the dead-letter topic."""
 
     bookie_http_urls: TextList = ()
-    """Comma-separated URLs of bookies' HTTP admin services: the fallback when the metadata store cannot delete. Such a
-    deletion is unconditional: it deletes the ledger whatever has happened to it since it was judged."""
+    """Comma-separated URLs of the bookies' HTTP admin services. The sidecar deletes through them when the metadata
+    store cannot delete. Such a deletion is unconditional: it deletes the ledger even if the ledger has changed since
+    the sidecar decided."""
 
     cluster_name: str | None = None
-    """Pulsar's name of the cluster, the ``cluster`` label of every metric. Default: what the broker says."""
+    """Pulsar's name of the cluster, and the ``cluster`` label of every metric. Default: the sidecar asks the
+    brokers."""
 
 
 class Connection(_Group):
-    """Credentials and TLS towards Pulsar, by the names of ``client.conf``."""
+    """Credentials and TLS for connections to Pulsar, with the names of ``client.conf``."""
 
     auth_plugin: str | None = None
-    """Authentication plugin by its Java class name or its short name (``token``, ``tls``)."""
+    """Authentication plugin: its Java class name or its short name (``token``, ``tls``)."""
 
     auth_params: SecretStr | None = None
     """Parameters of the plugin, such as ``token:...`` or ``file:///path``. Secret."""
 
     tls_trust_certs_file_path: Path | None = None
-    """PEM file of the certificate authorities that are trusted."""
+    """PEM file with the trusted certificate authorities."""
 
     tls_allow_insecure_connection: bool = False
-    """Accept certificates that nobody trusted signed. For experiments only."""
+    """Whether to accept certificates that no trusted authority has signed. For experiments only."""
 
     tls_enable_hostname_verification: bool = True
-    """Compare the certificate with the host's name. True here, unlike in ``client.conf``'s sample."""
+    """Whether to compare the certificate with the host's name. True by default, unlike in ``client.conf``'s sample."""
 
     tls_certificate_file_path: Path | None = None
-    """PEM client certificate, shown to brokers over TLS whatever ``authPlugin`` is; with ``authPlugin=tls`` and no
-    ``authParams`` it is the identity too."""
+    """PEM file with the client certificate, which brokers receive over TLS whatever ``authPlugin`` is. With
+    ``authPlugin=tls`` and no ``authParams`` it is also the sidecar's identity."""
 
     tls_key_file_path: Path | None = None
-    """PEM private key of the client certificate."""
+    """PEM file with the private key of the client certificate."""
 
 
 class Authentication(_Group):
-    """Who may call the service, by the names of ``broker.conf``."""
+    """Who may call the sidecar, with the names of ``broker.conf``."""
 
     authentication_enabled: bool = False
-    """Demand a Pulsar token (JWT) with every call but the probes and the metrics."""
+    """Whether every call needs a Pulsar token (JWT); probes and metrics never do."""
 
     token_secret_key: SecretStr | None = None
-    """Secret key of tokens signed with HS256, HS384 or HS512: ``file:///path`` or ``data:;base64,...``. Secret."""
+    """Secret key that verifies tokens signed with HS256, HS384 or HS512: ``file:///path`` or ``data:;base64,...``.
+    Secret."""
 
     token_public_key: str | None = None
-    """Public key of tokens signed with a private key: ``file:///path`` or ``data:;base64,...``, PEM or DER."""
+    """Public key that verifies tokens signed with a private key: ``file:///path`` or ``data:;base64,...``, PEM or
+    DER."""
 
     token_auth_claim: str = Field(default="sub", min_length=1)
-    """Claim of a token that names the role; of a list, its first entry."""
+    """Claim of the token that names the role. If the claim is a list, its first entry counts."""
 
     token_audience: str | None = None
-    """Whom tokens must be meant for: a token whose claim ``tokenAudienceClaim`` neither is this text nor lists it is
-    refused. Default: it is not looked at."""
+    """Audience that a token must have: the sidecar refuses a token whose claim ``tokenAudienceClaim`` neither equals
+    nor contains it. Default: the sidecar accepts every audience."""
 
     token_audience_claim: str = Field(default="aud", min_length=1)
-    """Claim of a token that says whom it is meant for. Brokers look at it only when it is set; the sidecar does as soon
-    as ``tokenAudience`` is."""
+    """Claim of the token that names its audience. Brokers check the audience only if this is set; the sidecar checks it
+    whenever ``tokenAudience`` is set."""
 
     super_user_roles: TextList = ()
-    """Comma-separated roles (claim ``tokenAuthClaim`` of the token) that may call; every other role is refused."""
+    """Comma-separated roles that may call; the sidecar refuses every other role."""
 
 
 class LedgerDeletion(_Group):
     """Two-phase ledger deletion (PIP-186)."""
 
     topic_two_phase_deletion_enabled: bool = False
-    """Whether ledger deletion works at all; while false nothing is consumed and nothing is recorded."""
+    """Whether the sidecar deletes ledgers. While it is false, the sidecar consumes no record and writes none."""
 
     two_phase_deletion_ledger_deletion_parallelism: int = Field(default=4, ge=1, le=1024)
-    """Partitions of the system topic. An existing topic is never shrunk."""
+    """Partitions of the system topic. The sidecar never reduces those of an existing topic."""
 
     two_phase_deletion_reconsume_later_in_seconds: Seconds = 600
-    """Seconds until a failed deletion is tried again."""
+    """Seconds until the sidecar retries a failed deletion."""
 
     two_phase_deletion_max_retry_delete_count: int = Field(default=10, ge=0, le=1_000_000)
-    """Failed tries until a record goes to the dead-letter topic with its reason."""
+    """Failed attempts after which a record goes to the dead-letter topic with its reason."""
 
     two_phase_deletion_postpone_in_seconds: Seconds = 10
-    """Seconds until a record that was merely not ready is looked at again; this does not count as a try."""
+    """Seconds until the sidecar looks again at a record that was not ready yet. This does not count as an attempt."""
 
     two_phase_deletion_in_use_settle_in_seconds: Seconds = 600
-    """Seconds after which "in use" is believed: a record is sent before the broker's list shrinks (PIP-186)."""
+    """Seconds after which the sidecar accepts that a recorded ledger is still in use. A record arrives before the
+    broker removes the ledger from its list (PIP-186)."""
 
     two_phase_deletion_open_ledger_min_age_in_seconds: Seconds = 3_600
-    """Seconds during which a ledger that is OPEN or IN_RECOVERY is never deleted: somebody may still write to it."""
+    """Minimum age, in seconds, of an OPEN or IN_RECOVERY ledger that may be deleted: a broker may still write to a
+    younger one."""
 
     two_phase_deletion_unlinked_ledger_min_age_in_seconds: Seconds = 3_600
-    """Seconds during which an unreferenced ledger is never deleted: brokers create schema, compacted and bucket ledgers
-    before they write the reference."""
+    """Minimum age, in seconds, of an unreferenced ledger that may be deleted: brokers create schema, compacted and
+    bucket ledgers before they write the reference."""
 
     two_phase_deletion_batch_size: int = Field(default=5_000, ge=1, le=10_000)
-    """Records processed together; a batch asks every broker once, and once for each topic in it."""
+    """Records that the sidecar processes together. A batch asks every broker once, and once more for each topic in
+    it."""
 
     two_phase_deletion_rate_per_second: float | None = Field(default=None, gt=0, le=1e9, examples=["500"])
-    """Ledgers deleted a second by this sidecar at most, until an operator sets another rate. Default: no limit."""
+    """Largest number of ledgers that this sidecar deletes a second, until an operator sets another rate. Default: no
+    limit."""
 
     two_phase_deletion_latency_factor: Annotated[float, AfterValidator(_check_latency_factor)] = Field(
         default=2.0, ge=0, le=1000, allow_inf_nan=False
@@ -223,90 +221,80 @@ class LedgerDeletion(_Group):
     0 switches this limit off."""
 
     two_phase_deletion_outcome_retention_in_minutes: int = Field(default=10_080, ge=1)
-    """Minutes the outcomes are kept, 7 days by default; a deleted ledger can be brought back only from them."""
+    """Minutes for which the outcome topic keeps the outcomes, 7 days by default. ``undelete`` can restore a ledger only
+    from its outcome."""
 
     two_phase_deletion_outcome_retention_size_in_mb: int = Field(default=-1, ge=-1)
-    """Megabytes of outcomes kept per partition; -1 leaves it to the time alone."""
+    """Megabytes of outcomes that each partition keeps; -1 for no limit by size."""
 
     two_phase_deletion_undelete_protection_in_seconds: Seconds = 86_400
-    """Seconds during which nothing deletes a ledger that ``undelete`` has brought back, 24 hours by default: the time
-    to put it back into a list. Records about it wait until then."""
+    """Seconds for which no sidecar deletes a ledger that ``undelete`` has restored, 24 hours by default. An operator
+    adds it to a list again in that time; records about it wait until the end."""
 
     two_phase_deletion_watchdog_late_in_seconds: Seconds = 60
-    """Seconds a retry may be overdue before it is read past the broker's delayed delivery tracker."""
+    """Seconds by which a retry may be overdue before the sidecar reads it without the broker's delayed delivery
+    tracker."""
 
     two_phase_deletion_topic_deletion_wait_in_seconds: int = Field(default=30, ge=0, le=600)
-    """Seconds a topic's deletion is waited for before the call answers 202; the sidecars finish it anyway."""
+    """Seconds for which a call waits for the deletion of its topic before it answers 202. The sidecars finish the
+    deletion in any case."""
 
 
 class DelayedMessages(_Group):
     """Cancelling delayed messages (PIP-423)."""
 
     delayed_message_cancelling_enabled: bool = False
-    """Whether delayed messages can be cancelled; without it there is no log of cancellations and no loop for them."""
+    """Whether delayed messages can be cancelled. While it is false, the sidecar neither keeps nor reads a log of
+    cancellations."""
 
     delayed_message_reassert_in_seconds: Seconds = 10
-    """Seconds between two looks at a subscription with cancelled messages: acknowledgements that its cursor has lost
-    are made again. What is not stored yet is looked at every second."""
+    """Seconds between two checks of a subscription with cancelled messages: the sidecar repeats acknowledgements that
+    the cursor has lost. It checks acknowledgements that the broker has not stored yet every second."""
 
     delayed_message_persist_wait_in_seconds: Seconds = 15
-    """Seconds a request with ``wait=persisted`` waits before it answers with what is proven by then."""
+    """Seconds for which a request with ``wait=persisted`` waits before it answers with the status reached by then."""
 
 
 class AckStates(_Group):
     """Acknowledgement states (PIP-299)."""
 
     ack_state_watched_topics: TextList = ()
-    """Comma-separated topics whose subscriptions are always in the metrics; others are for 5 minutes after somebody has
-    asked about them. Watching a topic keeps it loaded."""
+    """Comma-separated topics whose subscriptions are always in the metrics. A subscription of another topic is in them
+    for 5 minutes after a request for its state. A watched topic stays loaded."""
 
     ack_state_watch_interval_in_seconds: Seconds = 60
-    """Seconds between two looks at the watched topics."""
+    """Seconds between two readings of the watched topics."""
 
 
 class Offload(_Group):
-    """Ledgers in tiered storage. Credentials that are not set are looked for where the provider's own tools look."""
+    """Ledgers in tiered storage. Without credentials here, the sidecar looks where the provider's own tools do."""
 
     offload_allowed_locations: TextList = ()
-    """Comma-separated places where copies may be deleted: ``s3://bucket``, ``s3://bucket@https://endpoint``,
-    ``gs://bucket``, ``azure://container@endpoint``, ``file:///directory``. A record may be forged, so nothing else is
-    touched; empty means that no offloaded copy is deleted."""
+    """Comma-separated places where the sidecar may delete offloaded copies: ``s3://bucket``,
+    ``s3://bucket@https://endpoint``, ``gs://bucket``, ``azure://container@endpoint``, ``file:///directory``. A record
+    may be forged, so the sidecar deletes nothing elsewhere. Default: it deletes no offloaded copy."""
 
     s3_managed_ledger_offload_credential_id: str | None = None
-    """Access key's id for S3, as in ``broker.conf``."""
+    """Id of the access key for S3, as in ``broker.conf``."""
 
     s3_managed_ledger_offload_credential_secret: SecretStr | None = None
-    """Access key's secret for S3, as in ``broker.conf``. Secret."""
+    """Secret of the access key for S3, as in ``broker.conf``. Secret."""
 
     gcs_managed_ledger_offload_service_account_key_file: Path | None = None
-    """Google's service account key file, as in ``broker.conf``."""
+    """Key file of the Google service account, as in ``broker.conf``."""
 
 
 class Logging(_Group):
-    """What the service says while it runs."""
+    """Logging, and the REST reference."""
 
     log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper_case)] = "INFO"
-    """Least severity that is written."""
+    """Lowest severity that the sidecar logs."""
 
     log_format: Literal["auto", "json", "text"] = "auto"
-    """``json`` is one object per line; ``auto`` is text on a terminal and JSON elsewhere."""
+    """``json`` writes one object per line; ``auto`` writes text to a terminal and JSON elsewhere."""
 
     api_docs_enabled: bool = False
-    """Serve the REST reference as a page on ``/docs``; the page needs no other host."""
-
-
-GROUPS: tuple[type[_Group], ...] = (
-    Listening,
-    PulsarCluster,
-    Connection,
-    Authentication,
-    LedgerDeletion,
-    DelayedMessages,
-    AckStates,
-    Offload,
-    Logging,
-)
-"""The settings by subject, in the order in which they are documented."""
+    """Whether ``/docs`` serves the REST reference as a page. The page loads nothing from other hosts."""
 
 
 class Settings(
@@ -326,24 +314,32 @@ class Settings(
     def _fit_together(self) -> Self:
         if not self.authentication_enabled and not self.listens_on_loopback:
             raise ValueError(
-                f"listen={self.listen} can be reached from other machines and authenticationEnabled is false: set "
+                f"other machines can reach listen={self.listen}, and authenticationEnabled is false: set "
                 "authenticationEnabled=true with tokenSecretKey or tokenPublicKey and superUserRoles, "
                 "or listen on 127.0.0.1"
             )
         if self.authentication_enabled and (self.token_secret_key is None) == (self.token_public_key is None):
             raise ValueError("authenticationEnabled=true needs exactly one of tokenSecretKey and tokenPublicKey")
         if self.authentication_enabled and not self.super_user_roles:
-            raise ValueError("authenticationEnabled=true needs superUserRoles, or nobody could call the service")
+            raise ValueError(
+                "authenticationEnabled=true needs superUserRoles; without them the sidecar refuses every role"
+            )
         if (self.s3_managed_ledger_offload_credential_id is None) != (
             self.s3_managed_ledger_offload_credential_secret is None
         ):
-            raise ValueError("s3ManagedLedgerOffloadCredentialId and ...CredentialSecret are needed together")
+            raise ValueError(
+                "s3ManagedLedgerOffloadCredentialId and ...CredentialSecret work only together: set both or neither"
+            )
         if self.token_audience is None and "token_audience_claim" in self.model_fields_set:
-            raise ValueError("tokenAudienceClaim is set and tokenAudience is not: write whom tokens must be meant for")
+            raise ValueError(
+                "tokenAudienceClaim is set and tokenAudience is not: set tokenAudience to the audience of the tokens"
+            )
         if (self.tls_certificate_file_path is None) != (self.tls_key_file_path is None):
-            raise ValueError("tlsCertificateFilePath and tlsKeyFilePath are needed together")
+            raise ValueError("tlsCertificateFilePath and tlsKeyFilePath work only together: set both or neither")
         if (self.listen_tls_certificate_file_path is None) != (self.listen_tls_key_file_path is None):
-            raise ValueError("listenTlsCertificateFilePath and listenTlsKeyFilePath are needed together")
+            raise ValueError(
+                "listenTlsCertificateFilePath and listenTlsKeyFilePath work only together: set both or neither"
+            )
         return self
 
     @property
@@ -374,3 +370,7 @@ class Settings(
     def effective_instance_name(self) -> str:
         """``instance_name``, or host name and port."""
         return self.instance_name or f"{socket.gethostname()}-{self.listen_port}"
+
+
+GROUPS: tuple[type[_Group], ...] = Settings.__bases__
+"""The settings by subject, in the order in which they are documented."""

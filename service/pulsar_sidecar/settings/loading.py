@@ -9,10 +9,8 @@ part of that error.
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.settings.fields import Settings
@@ -37,10 +35,10 @@ def load_settings(
     """Read the settings from all sources.
 
     Args:
-        flags: texts by the setting's Python name; None and empty mean "not given".
+        flags: texts by the setting's Python name; None and an empty text are not a value.
         environment: usually ``os.environ``; ``PULSAR_SIDECAR_CONFIG`` may name the file instead of ``config``.
         config: a properties file.
-        warn: told about variables that are no settings.
+        warn: receives a text about each variable that is not a setting.
 
     Raises:
         InvalidInputError: a setting is unknown, wrong or missing; the text says which, where, and what to write.
@@ -52,18 +50,9 @@ def load_settings(
         _file_layer(config),
         client_conf_layer(environment),
     )
-
-    class Layered(Settings):
-        """The settings with exactly these sources."""
-
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], *_: Any, **__: Any
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return tuple(InitSettingsSource(settings_cls, dict(layer.values)) for layer in layers)
-
+    written = {name: text for layer in reversed(layers) for name, text in layer.values.items()}
     try:
-        return Layered()  # type: ignore[call-arg]  # the required ones come from the sources
+        return Settings.model_validate(written)
     except ValidationError as error:
         raise InvalidInputError(_explained(error, layers)) from None
 
@@ -76,7 +65,7 @@ def _known_environment(layer: Layer, warn: Callable[[str], None]) -> Layer:
         elif name.upper() not in ENVIRONMENT_OF_THE_COMMAND_LINE:
             guess = difflib.get_close_matches(name, Settings.model_fields, n=1)
             meant = f"; did you mean {environment_variable(guess[0])}?" if guess else ""
-            warn(f"the environment variable {environment_variable(name)} is no setting and has no effect{meant}")
+            warn(f"the environment variable {environment_variable(name)} is not a setting and has no effect{meant}")
     return Layer(layer.name, values)
 
 
@@ -89,7 +78,7 @@ def _file_layer(path: Path | None) -> Layer:
         if key not in fields:
             guess = difflib.get_close_matches(key, fields, n=1)
             meant = f"; did you mean {guess[0]}?" if guess else ""
-            raise InvalidInputError(f"{path}: {key!r} is no setting{meant}")
+            raise InvalidInputError(f"{path}: {key!r} is not a setting{meant}")
     return Layer(str(path), {fields[key]: text for key, text in written.items() if text})
 
 
