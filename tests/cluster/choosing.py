@@ -18,7 +18,6 @@ from pulsar_sidecar.local_cluster.addresses import ClusterAddresses, parse_addre
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.failures import MissingPrerequisiteError
 from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION, ClusterSpec, Lifetime
-from testcontainers.compose import DockerCompose
 
 from tests.cluster.running import (
     ClusterUnderTest,
@@ -97,6 +96,8 @@ def docker_engine_answers() -> bool:
 @contextmanager
 def compose_cluster() -> Iterator[ClusterUnderTest]:
     """The Pulsar services of ``docker-compose.yml``, without the sidecar."""
+    from testcontainers.compose import DockerCompose  # a second of imports that only this choice needs
+
     with DockerCompose(PROJECT, services=list(COMPOSE_MEMBERS), wait=True):
         yield ComposeClusterUnderTest(COMPOSE_ADDRESSES, PROJECT)
 

@@ -7,7 +7,6 @@ import sysconfig
 from pathlib import Path
 
 import pyspark
-import pytest
 from pulsar_sidecar.audit.results.guards import EXIT_FINDINGS
 from pulsar_sidecar.audit.sources.requests import AuditRequest
 
@@ -21,15 +20,6 @@ _CLUSTERS = 5
 _QUICK_JAVA = "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1"
 # As `NO_WAITING`.
 _POLICY = ("--look-window-hours", "0", "--max-share", "1", "--bookkeeper-exclusive-to-cluster")
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    build = ["-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "--wheel-dir", str(directory)]
-    subprocess.run([sys.executable, *build, str(_PROJECT)], check=True, timeout=_SECONDS)
-    (built,) = directory.glob("*.whl")
-    return built
 
 
 def python_without_this_project(directory: Path) -> Path:

@@ -19,10 +19,7 @@ from tests.unit.ledger_deletion.faults import Failure, OneFault
 from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, restarted
 from tests.unit.ledger_deletion.worlds import TOPIC, Setting, attempt
 
-MODERATE = settings(
-    max_examples=settings().max_examples if settings.get_current_profile_name() == "thorough" else 50,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+MODERATE = settings(suppress_health_check=[HealthCheck.too_slow])
 
 plans = st.builds(
     TopicPlan,
