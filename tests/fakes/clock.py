@@ -31,7 +31,7 @@ class FakeClock:
     def monotonic_seconds(self) -> float:
         return (self.now_ms() - self._started_ms) / 1000
 
-    def wait_seconds(self, seconds: float, stop: StopSignal) -> bool:
-        if not stop.is_set():
+    def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
+        if stop is None or not stop.is_set():
             self.advance_ms(max(0, round(seconds * 1000)))
-        return stop.is_set()
+        return stop is not None and stop.is_set()

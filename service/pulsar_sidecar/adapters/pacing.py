@@ -1,7 +1,5 @@
 """Keeps bulk reading to a rate, so that those who use the same servers do not notice."""
 
-import threading
-
 from pulsar_sidecar.model.clocks import Clock
 
 _PIECES_PER_SECOND = 10
@@ -16,7 +14,6 @@ class Pace:
         self._per_second = per_second
         self._started: float | None = None
         self._done = 0
-        self._never = threading.Event()
 
     def at_once(self, most: int) -> int:
         """How many things to ask for in one request, so that a low rate does not come in bursts."""
@@ -32,4 +29,4 @@ class Pace:
         self._done += count
         ahead_seconds = self._started + self._done / self._per_second - now
         if ahead_seconds > 0:
-            self._clock.wait_seconds(ahead_seconds, self._never)
+            self._clock.wait_seconds(ahead_seconds)

@@ -4,7 +4,6 @@ Everything is done with the commands that a user would type; the figures are rea
 """
 
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +91,6 @@ class AuditScenario:
         self._clock = clock
         self._say = say
         self._existing = existing
-        self._never = threading.Event()
 
     def run(self, leaked: frozenset[LedgerId], dangling: frozenset[LedgerId]) -> AuditResult:
         """Two looks, a plan, its approval, and a last look.
@@ -170,7 +168,7 @@ class AuditScenario:
     def _wait_until_gone(self, ledger_ids: frozenset[LedgerId]) -> frozenset[LedgerId]:
         give_up = self._clock.monotonic_seconds() + _GONE_SECONDS
         while (left := self._existing(ledger_ids)) and self._clock.monotonic_seconds() < give_up:
-            self._clock.wait_seconds(1.0, self._never)
+            self._clock.wait_seconds(1.0)
         self._say(f"   {len(left)} of the {len(ledger_ids)} ledgers are left")
         return left
 
@@ -183,7 +181,7 @@ class AuditScenario:
             if findings.clean or self._clock.monotonic_seconds() >= give_up:
                 return findings
             self._say(f"   {findings}; what brokers have yet to write down looks like that for a minute, so once more")
-            self._clock.wait_seconds(_NEXT_LOOK_SECONDS, self._never)
+            self._clock.wait_seconds(_NEXT_LOOK_SECONDS)
             look += 1
 
 

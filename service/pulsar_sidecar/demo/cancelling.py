@@ -5,7 +5,6 @@ Every number is counted on the cluster in this run, by a client that is no part 
 
 import json
 import random
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -67,7 +66,6 @@ class CancellationScenario:
         self._url = f"{sidecar_url}/admin/v2/persistent/public/default/{_TOPIC}"
         self._clock = clock
         self._say = say
-        self._never = threading.Event()
 
     def run(self) -> CancellationResult:
         """Send, cancel a random half, kill the brokers, and see what is delivered."""

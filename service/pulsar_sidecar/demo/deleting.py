@@ -82,7 +82,6 @@ class DeletionScenario:
         self._clock = clock
         self._say = say
         self._topics = topics
-        self._never = threading.Event()
 
     def without_sidecar(self) -> DeletionResult:
         """Delete over the brokers' own REST API and kill both brokers in the middle.
@@ -177,7 +176,7 @@ class DeletionScenario:
             self._wait(2.0)
 
     def _wait(self, seconds: float) -> None:
-        self._clock.wait_seconds(seconds, self._never)
+        self._clock.wait_seconds(seconds)
 
 
 def _belongs(node: Node, prefix: str) -> bool:

@@ -27,8 +27,8 @@ class Clock(Protocol):
         """Seconds from an arbitrary start, never running backwards."""
         ...
 
-    def wait_seconds(self, seconds: float, stop: StopSignal) -> bool:
-        """Wait until ``stop`` is set or ``seconds`` have passed; True when stopped."""
+    def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
+        """Wait until ``stop`` is set (if one is given) or ``seconds`` have passed; True when stopped."""
         ...
 
 
@@ -41,5 +41,8 @@ class SystemClock:
     def monotonic_seconds(self) -> float:
         return time.monotonic()
 
-    def wait_seconds(self, seconds: float, stop: StopSignal) -> bool:
+    def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
+        if stop is None:
+            time.sleep(max(0.0, seconds))
+            return False
         return stop.wait(seconds)

@@ -44,7 +44,7 @@ class PausedClock(FakeClock):
         self.stop_at = stop_at
         self.waits: list[float] = []
 
-    def wait_seconds(self, seconds: float, stop: StopSignal) -> bool:
+    def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
         self.waits.append(seconds)
         if seconds >= 10 or len(self.waits) == self.stop_at:
             assert isinstance(stop, threading.Event)

@@ -109,7 +109,7 @@ class StoreTime:
     def monotonic_seconds(self) -> float:
         return self._clock.monotonic_seconds()
 
-    def wait_seconds(self, seconds: float, stop: StopSignal) -> bool:
+    def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
         return self._clock.wait_seconds(seconds, stop)
 
     def _monotonic_ms(self) -> float:

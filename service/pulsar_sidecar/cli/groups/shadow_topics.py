@@ -1,6 +1,5 @@
 """``pulsar-sidecar topics delete-shadow``: asks the service for one stage after the other and shows each."""
 
-import threading
 from typing import Annotated, Any
 
 import typer
@@ -75,7 +74,7 @@ class _Deletion:
         while answer is None or answer["stage"] != ShadowDeletionStage.DONE.value:
             if self._clock.monotonic_seconds() >= give_up:
                 return None
-            self._clock.wait_seconds(_BETWEEN_CALLS_SECONDS, threading.Event())
+            self._clock.wait_seconds(_BETWEEN_CALLS_SECONDS)
             answer = self._call()
         return answer
 

@@ -8,7 +8,7 @@ Invariants: a reading that ends has passed the newest message, or that message i
 reading that cannot get there fails; a topic is called empty when two readers of different kinds find nothing.
 """
 
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
@@ -73,12 +73,11 @@ def newest_message(client: pulsar.Client, topic: str) -> pulsar.Message | None:
 
 def has_more(reader: pulsar.Reader) -> bool:
     """Whether there is a message to read, asked again while the reader may be on its way back from seeking."""
-    never = threading.Event()
     for _ in range(_TRIES):
         try:
             return reader.has_message_available()
         except pulsar.exceptions.BrokerMetadataError:
-            never.wait(_PAUSE_SECONDS)
+            time.sleep(_PAUSE_SECONDS)
     return reader.has_message_available()
 
 

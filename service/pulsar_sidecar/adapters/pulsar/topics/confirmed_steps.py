@@ -1,6 +1,5 @@
 """Steps of setting topics up, each repeated until brokers confirm it; brokers that just started confirm little."""
 
-import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -22,7 +21,6 @@ class ConfirmedSteps:
         """``what`` is set up, in words for the error."""
         self._clock = clock
         self._what = what
-        self._never = threading.Event()
 
     def run(self, step: Callable[[], _Answer]) -> _Answer:
         """The step's answer once it is confirmed.
@@ -40,5 +38,5 @@ class ConfirmedSteps:
                 if error.status not in _NOT_READY:
                     raise
                 failure = error
-            self._clock.wait_seconds(_PAUSE_SECONDS, self._never)
+            self._clock.wait_seconds(_PAUSE_SECONDS)
         raise TemporaryError(f"{self._what} not ready: {failure}; try again") from failure

@@ -4,7 +4,6 @@ The service's own calls are not used: each of them would open the producer again
 one producer lives as long as the plan is sent.
 """
 
-import threading
 from collections.abc import Sequence
 from typing import Final
 
@@ -73,7 +72,6 @@ class PendingDeletionSender:
         self._clock = clock
         self._instance_id = instance_id
         self._requested_by = requested_by
-        self._never = threading.Event()
 
     def send(self, rows: Sequence[DeletableLedger]) -> Sent:
         """See `DeletableSender.send`; what was not stored is tried again for about two minutes."""
@@ -82,7 +80,7 @@ class PendingDeletionSender:
         pause_seconds = _FIRST_PAUSE_SECONDS
         for attempt in range(_TRIES):
             if attempt:
-                self._clock.wait_seconds(pause_seconds, self._never)
+                self._clock.wait_seconds(pause_seconds)
                 pause_seconds = min(2 * pause_seconds, 30.0)
             results = self._publisher.publish(left) if left else []
             total += Sent(results.count(PublishResult.STORED), results.count(PublishResult.ALREADY_STORED))
