@@ -9,18 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pulsar
-from pulsar_sidecar.ack_state.judging import AckState, Wishes
-from pulsar_sidecar.ack_state.workflow.asking import AckStates, World
-from pulsar_sidecar.ack_state.workflow.remembering import Remembered
+from pulsar_sidecar.ack_state.judging import AckState, DetailOptions
+from pulsar_sidecar.ack_state.workflow.service import AckStateService, Ports
 from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerPausePolicies, BrokerSubscriptions
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.pause_policies import BrokerPausePolicies
-from pulsar_sidecar.adapters.pulsar.rest.shadow_retention import BrokerShadows
-from pulsar_sidecar.adapters.pulsar.rest.subscription_cursors import BrokerSubscriptions
+from pulsar_sidecar.adapters.pulsar.rest.shadow_topics import BrokerShadows
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import EntryId, LedgerId
@@ -33,7 +31,7 @@ from tests.cluster.clients import PatientClient
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import unique
 
-EVERYTHING = Wishes(ranges=100_000)
+EVERYTHING = DetailOptions(ranges=100_000)
 SUBSCRIPTION = "with holes"
 _PATIENCE_MS = 4_000
 
@@ -136,7 +134,7 @@ class AckStateStage:
     subscriptions: BrokerSubscriptions
     stored: BookieStoredCursors
     policies: BrokerPausePolicies
-    states: AckStates
+    states: AckStateService
 
     def holes(self, name: str = "holes", namespace: str = "public/default") -> Holes:
         return Holes(self.client, parse_topic_name(f"persistent://{namespace}/{name}-{unique()}"))
@@ -165,7 +163,7 @@ def ack_state_stage(cluster: ClusterUnderTest) -> Iterator[AckStateStage]:
     subscriptions = BrokerSubscriptions(rest, store, clock)
     policies = BrokerPausePolicies(rest, store, subscriptions)
     stored = BookieStoredCursors(store, entries, DEFAULT_LEDGERS_ROOT)
-    states = AckStates(World(subscriptions, stored, policies, BrokerShadows(rest, store)), Remembered(clock))
+    states = AckStateService(Ports(subscriptions, stored, policies, BrokerShadows(rest, store)), clock)
     client = PatientClient(addresses)
     try:
         yield AckStateStage(cluster, client, store, rest, subscriptions, stored, policies, states)

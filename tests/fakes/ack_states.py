@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from pulsar_sidecar.ack_state.judging import AckState, Wishes, judge
+from pulsar_sidecar.ack_state.judging import AckState, DetailOptions, judge
 from pulsar_sidecar.ack_state.limits import AckStateLimits, kept
 from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
-from pulsar_sidecar.ack_state.service import PauseRemoval
 from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
+from pulsar_sidecar.ack_state.workflow.service import PauseRemoval
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName
@@ -37,7 +37,7 @@ def state_of(
     *,
     limit: int = 20,
     policies: Policies | None = None,
-    wishes: Wishes | None = None,
+    options: DetailOptions | None = None,
 ) -> AckState:
     """A Shared subscription with so many holes, stored as a broker with that limit stores it."""
     limits = AckStateLimits(max_unacked_ranges=limit)
@@ -58,7 +58,7 @@ def state_of(
         backlog=count,
     )
     said = policies or Policies(TopicPolicy.TRUE, None, False)
-    return judge(topic, found, "127.0.0.1:8080", internal, stored, limits, said, wishes or Wishes())
+    return judge(topic, found, "127.0.0.1:8080", internal, stored, limits, said, options or DetailOptions())
 
 
 @dataclass(slots=True)
@@ -78,13 +78,13 @@ class FakeAckStates:
         for each in fields(self):
             setattr(self, each.name, getattr(fresh, each.name))
 
-    def ack_states(self, topic: TopicName, subscription: str | None, wishes: Wishes) -> Sequence[AckState]:
-        self._ask("ack_states", topic, subscription, wishes)
+    def ack_states(self, topic: TopicName, subscription: str | None, options: DetailOptions) -> Sequence[AckState]:
+        self._ask("ack_states", topic, subscription, options)
         found = [name for name in self.subscriptions if subscription in (None, name)]
         if subscription is not None and not found:
             raise NotFoundError(f"{topic} has no durable subscription {subscription}")
         return [
-            state_of(topic, name, self.subscriptions[name], policies=self.policies, wishes=wishes) for name in found
+            state_of(topic, name, self.subscriptions[name], policies=self.policies, options=options) for name in found
         ]
 
     def topic_pause(self, topic: TopicName) -> Policies:

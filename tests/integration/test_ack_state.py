@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.ack_state.judging import Wishes
+from pulsar_sidecar.ack_state.judging import DetailOptions
 from pulsar_sidecar.ack_state.pausing import PauseState, TopicPolicy
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError
@@ -50,7 +50,7 @@ def test_what_does_not_exist_is_not_made(stage: AckStateStage) -> None:
     nowhere = parse_topic_name("persistent://public/default/nobody-made-this")
     for topic in (nowhere, parse_topic_name("persistent://public/no-namespace/x")):
         for ask in (
-            lambda topic=topic: stage.states.ack_states(topic, None, Wishes()),
+            lambda topic=topic: stage.states.ack_states(topic, None, DetailOptions()),
             lambda topic=topic: stage.states.topic_pause(topic),
             lambda topic=topic: stage.states.enable_topic_pause(topic),
         ):
@@ -59,7 +59,7 @@ def test_what_does_not_exist_is_not_made(stage: AckStateStage) -> None:
     assert BrokerTopicAdmin(stage.rest).partitions(nowhere) is None
     holes = dug(stage, 1)
     with pytest.raises(NotFoundError, match="no durable subscription"):
-        stage.states.ack_states(holes.topic, "nobody-made-this", Wishes())
+        stage.states.ack_states(holes.topic, "nobody-made-this", DetailOptions())
     assert list(BrokerTopicAdmin(stage.rest).stats(holes.topic)["subscriptions"]) == [SUBSCRIPTION]  # type: ignore[call-overload]
     with pytest.raises(NotFoundError):
         stage.states.namespace_pause("public/no-namespace")
@@ -71,7 +71,7 @@ def test_every_partition_has_its_own_state(stage: AckStateStage) -> None:
     with holes.consumer() as consumer:
         holes.produce(12)
         holes.acknowledge(consumer, every_other, 2_000)
-    states = stage.states.ack_states(holes.topic, SUBSCRIPTION, Wishes())
+    states = stage.states.ack_states(holes.topic, SUBSCRIPTION, DetailOptions())
     assert [state.topic for state in states] == [holes.topic.partition(index) for index in range(3)]
     assert [state.cursor.acknowledged.entries for state in states] == [2, 2, 2]
 

@@ -62,7 +62,7 @@ class AckState:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class DetailOptions:
     """How much of an answer's detail is wanted."""
 
     ranges: int = 20
@@ -77,7 +77,7 @@ def judge(
     stored: StoredCursor | None,
     limits: AckStateLimits,
     policies: Policies,
-    wishes: Wishes,
+    options: DetailOptions,
 ) -> AckState:
     """Put together what is known; ``stored`` must not be older than ``internal``, nor that than ``subscription``."""
     cursor, lengths = internal.cursor(subscription.name), internal.ledgers
@@ -94,9 +94,9 @@ def judge(
         written_bytes=written_bytes(cursor.acknowledged, limits),
         pause=pause_state(subscription.type, cursor.ranges, policies, limits),
         stored=stored,
-        after_crash=_redelivery(cursor.acknowledged.without(recovered, lengths), wishes.ranges),
-        after_unload=_redelivery(cursor.acknowledged.without(after_unload, lengths), wishes.ranges),
-        stretches=stretches(cursor.acknowledged, recovered, lengths, wishes.stretches),
+        after_crash=_redelivery(cursor.acknowledged.without(recovered, lengths), options.ranges),
+        after_unload=_redelivery(cursor.acknowledged.without(after_unload, lengths), options.ranges),
+        stretches=stretches(cursor.acknowledged, recovered, lengths, options.stretches),
     )
 
 

@@ -12,11 +12,9 @@ from fastapi import APIRouter
 from prometheus_client.registry import Collector
 
 from pulsar_sidecar.ack_state.metrics import AckStateMetrics
-from pulsar_sidecar.ack_state.service import AckStateService
-from pulsar_sidecar.ack_state.workflow.asking import AckStates
-from pulsar_sidecar.ack_state.workflow.asking import World as AckStateWorld
-from pulsar_sidecar.ack_state.workflow.remembering import Remembered
-from pulsar_sidecar.ack_state.workflow.watching import AckStateWatch
+from pulsar_sidecar.ack_state.workflow.loops import AckStateWatch
+from pulsar_sidecar.ack_state.workflow.service import AckStateService
+from pulsar_sidecar.ack_state.workflow.service import Ports as AckStatePorts
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
@@ -24,14 +22,15 @@ from pulsar_sidecar.adapters.metadata.store_clock import StoreTime
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from pulsar_sidecar.adapters.pulsar.client.acknowledger import ConsumerAcknowledger
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
-from pulsar_sidecar.adapters.pulsar.rest.ack_state_budget import BrokerAckStateBudget
+from pulsar_sidecar.adapters.pulsar.rest.ack_states import (
+    BrokerAckStateBudget,
+    BrokerPausePolicies,
+    BrokerSubscriptions,
+)
 from pulsar_sidecar.adapters.pulsar.rest.brokers_metadata import AdminBrokersMetadata
 from pulsar_sidecar.adapters.pulsar.rest.delayed_topics import BrokerTopics
 from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
-from pulsar_sidecar.adapters.pulsar.rest.pause_policies import BrokerPausePolicies
-from pulsar_sidecar.adapters.pulsar.rest.shadow_admin import BrokerShadowAdmin
-from pulsar_sidecar.adapters.pulsar.rest.shadow_retention import BrokerShadows
-from pulsar_sidecar.adapters.pulsar.rest.subscription_cursors import BrokerSubscriptions
+from pulsar_sidecar.adapters.pulsar.rest.shadow_topics import BrokerShadowAdmin, BrokerShadows
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.cancellation_topic import PulsarCancellationTopic
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import PulsarDeletionTopics
@@ -171,18 +170,17 @@ def open_ack_states(cluster: ClusterAccess) -> Room[AckStateService]:
     """Acknowledgement states (PIP-299)."""
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
     subscriptions = BrokerSubscriptions(rest, store, clock)
-    world = AckStateWorld(
+    ports = AckStatePorts(
         subscriptions,
         BookieStoredCursors(store, cluster.entries, settings.ledgers_root_path),
         BrokerPausePolicies(rest, store, subscriptions),
         BrokerShadows(rest, store),
     )
-    remembered = Remembered(clock)
-    states = AckStates(world, remembered)
+    states = AckStateService(ports, clock)
     close_at_the_end(cluster.stack, states)
     watched = [parse_topic_name(name) for name in settings.ack_state_watched_topics]
     watch = AckStateWatch(states, watched, settings.ack_state_watch_interval_in_seconds, clock)
-    metrics = AckStateMetrics(cluster.cluster_name, remembered.recent)
+    metrics = AckStateMetrics(cluster.cluster_name, states.recent)
     return Room(states, watch.start, watch.close, collectors=[metrics])
 
 

@@ -6,23 +6,21 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ack_state.judging import Wishes
+from pulsar_sidecar.ack_state.judging import DetailOptions
 from pulsar_sidecar.ack_state.limits import AckStateLimits
 from pulsar_sidecar.ack_state.pausing import PauseState
-from pulsar_sidecar.ack_state.workflow.asking import AckStates, World
-from pulsar_sidecar.ack_state.workflow.remembering import MOST_SUBSCRIPTIONS, REMEMBERED_SECONDS, Remembered
-from pulsar_sidecar.ack_state.workflow.watching import AckStateWatch
+from pulsar_sidecar.ack_state.workflow.loops import AckStateWatch
+from pulsar_sidecar.ack_state.workflow.service import MOST_SUBSCRIPTIONS, REMEMBERED_SECONDS, AckStateService, Ports
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.acknowledging import positions_in
-from tests.fakes.ack_states import state_of
 from tests.fakes.acknowledging_broker import LEDGER, FakeAcknowledgingBroker, FakeCursor, FakeTopic
 from tests.fakes.clock import FakeClock
 from tests.unit.ack_state.test_stored import at
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
-ALL = Wishes(ranges=1_000)
+ALL = DetailOptions(ranges=1_000)
 
 
 @pytest.fixture
@@ -41,14 +39,14 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def states(broker: FakeAcknowledgingBroker, clock: FakeClock) -> Iterator[AckStates]:
+def states(broker: FakeAcknowledgingBroker, clock: FakeClock) -> Iterator[AckStateService]:
     found = asking(broker, clock)
     yield found
     found.close()
 
 
-def asking(broker: FakeAcknowledgingBroker, clock: FakeClock) -> AckStates:
-    return AckStates(World(broker, broker, broker, broker), Remembered(clock))
+def asking(broker: FakeAcknowledgingBroker, clock: FakeClock) -> AckStateService:
+    return AckStateService(Ports(broker, broker, broker, broker), clock)
 
 
 @given(
@@ -75,7 +73,7 @@ def test_exactly_what_is_predicted_comes_again(steps: list[int | str], limit: in
     states.close()
 
 
-def test_one_subscription_or_all(broker: FakeAcknowledgingBroker, states: AckStates) -> None:
+def test_one_subscription_or_all(broker: FakeAcknowledgingBroker, states: AckStateService) -> None:
     assert [state.subscription.name for state in states.ack_states(TOPIC, None, ALL)] == ["s", "other"]
     assert [state.subscription.name for state in states.ack_states(TOPIC, "other", ALL)] == ["other"]
     with pytest.raises(NotFoundError, match="no durable subscription"):
@@ -84,7 +82,7 @@ def test_one_subscription_or_all(broker: FakeAcknowledgingBroker, states: AckSta
         states.ack_states(parse_topic_name("nowhere"), None, ALL)
 
 
-def test_each_partition_answers_for_itself(broker: FakeAcknowledgingBroker, states: AckStates) -> None:
+def test_each_partition_answers_for_itself(broker: FakeAcknowledgingBroker, states: AckStateService) -> None:
     base = parse_topic_name("partitioned")
     broker.partitioned[base] = 3
     for index in range(3):
@@ -100,7 +98,9 @@ def test_each_partition_answers_for_itself(broker: FakeAcknowledgingBroker, stat
     assert len(states.ack_states(base, "s", ALL)) == 2, "a partition that nobody has used yet has no state"
 
 
-def test_a_cursor_that_moves_meanwhile_is_looked_at_again(broker: FakeAcknowledgingBroker, states: AckStates) -> None:
+def test_a_cursor_that_moves_meanwhile_is_looked_at_again(
+    broker: FakeAcknowledgingBroker, states: AckStateService
+) -> None:
     failures = [TemporaryError("it moved"), TemporaryError("it moved")]
 
     def fail(call: str) -> None:
@@ -114,7 +114,7 @@ def test_a_cursor_that_moves_meanwhile_is_looked_at_again(broker: FakeAcknowledg
         states.ack_states(TOPIC, "s", ALL)
 
 
-def test_a_topics_policy(broker: FakeAcknowledgingBroker, states: AckStates) -> None:
+def test_a_topics_policy(broker: FakeAcknowledgingBroker, states: AckStateService) -> None:
     nothing = states.remove_topic_pause(TOPIC, force=False)
     assert (nothing.removed, nothing.in_effect, broker.topics[TOPIC].says) == (False, False, None)
     states.enable_topic_pause(TOPIC)
@@ -129,7 +129,7 @@ def test_a_topics_policy(broker: FakeAcknowledgingBroker, states: AckStates) -> 
 
 
 def test_removing_a_topics_policy_never_switches_off_what_others_switched_on(
-    broker: FakeAcknowledgingBroker, states: AckStates
+    broker: FakeAcknowledgingBroker, states: AckStateService
 ) -> None:
     states.enable_topic_pause(TOPIC)
     states.enable_namespace_pause("public/default")
@@ -141,7 +141,7 @@ def test_removing_a_topics_policy_never_switches_off_what_others_switched_on(
     assert (unsure.removed, unsure.in_effect) == (False, None)
 
 
-def test_a_namespaces_policy(broker: FakeAcknowledgingBroker, states: AckStates) -> None:
+def test_a_namespaces_policy(broker: FakeAcknowledgingBroker, states: AckStateService) -> None:
     states.enable_namespace_pause("public/default")
     assert states.namespace_pause("public/default") is True
     removal = states.remove_namespace_pause("public/default")
@@ -155,21 +155,23 @@ def test_a_namespaces_policy(broker: FakeAcknowledgingBroker, states: AckStates)
         states.namespace_pause("public/nowhere")
 
 
-def test_only_so_much_is_remembered_and_only_for_a_while(clock: FakeClock) -> None:
-    remembered = Remembered(clock)
-    for number in range(MOST_SUBSCRIPTIONS + 5):
-        remembered.remember([state_of(TOPIC, f"s{number}", 1)])
-    assert len(remembered.recent()) == MOST_SUBSCRIPTIONS
-    assert remembered.recent()[0].subscription.name == "s5"
+def test_only_so_much_is_remembered_and_only_for_a_while(broker: FakeAcknowledgingBroker, clock: FakeClock) -> None:
+    states = asking(broker, clock)
+    names = [f"s{number}" for number in range(MOST_SUBSCRIPTIONS + 5)]
+    broker.topics[TOPIC] = FakeTopic(1, {name: FakeCursor() for name in names})
+    for name in names:
+        states.ack_states(TOPIC, name, DetailOptions())
+    assert [state.subscription.name for state in states.recent()] == names[5:]
     clock.advance_ms(int(REMEMBERED_SECONDS * 1000) - 1)
-    remembered.remember([state_of(TOPIC, "s5", 2)])
+    broker.acknowledge(TOPIC, "s5", 0)
+    states.ack_states(TOPIC, "s5", DetailOptions())
     clock.advance_ms(2)
-    assert [(state.subscription.name, state.cursor.ranges) for state in remembered.recent()] == [("s5", 2)]
+    assert [(state.subscription.name, state.cursor.ranges) for state in states.recent()] == [("s5", 1)]
+    states.close()
 
 
 def test_watched_topics_are_asked_about_again_and_again(broker: FakeAcknowledgingBroker, clock: FakeClock) -> None:
-    remembered = Remembered(clock)
-    states = AckStates(World(broker, broker, broker, broker), remembered)
+    states = asking(broker, clock)
     missing: TopicName = parse_topic_name("nowhere")
     looked = threading.Semaphore(0)
     defects = [RuntimeError("a defect")]
@@ -187,17 +189,17 @@ def test_watched_topics_are_asked_about_again_and_again(broker: FakeAcknowledgin
     watch.close()
     watch.close()
     states.close()
-    assert {state.subscription.name for state in remembered.recent()} == {"s", "other"}
+    assert {state.subscription.name for state in states.recent()} == {"s", "other"}
 
 
-def test_nothing_to_watch_starts_nothing(states: AckStates, clock: FakeClock) -> None:
+def test_nothing_to_watch_starts_nothing(states: AckStateService, clock: FakeClock) -> None:
     watch = AckStateWatch(states, [], 1, clock)
     watch.start()
     watch.close()
 
 
 def test_a_shadow_that_endangers_its_source_is_not_loaded_to_answer(
-    broker: FakeAcknowledgingBroker, states: AckStates
+    broker: FakeAcknowledgingBroker, states: AckStateService
 ) -> None:
     broker.endangered[TOPIC] = "persistent://public/default/source"
     for ask in (lambda: states.ack_states(TOPIC, None, ALL), lambda: states.topic_pause(TOPIC)):

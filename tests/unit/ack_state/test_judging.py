@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ack_state.judging import AckState, Wishes, judge
+from pulsar_sidecar.ack_state.judging import AckState, DetailOptions, judge
 from pulsar_sidecar.ack_state.limits import AckStateLimits, kept
 from pulsar_sidecar.ack_state.pausing import PauseState, Policies, TopicPolicy
 from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
@@ -40,7 +40,7 @@ def judged(
     *,
     limits: AckStateLimits | None = None,
     policies: Policies = NOTHING,
-    wishes: Wishes | None = None,
+    options: DetailOptions | None = None,
     kind: str = "Shared",
 ) -> AckState:
     return judge(
@@ -51,7 +51,7 @@ def judged(
         None if written is None else stored(written),
         limits or AckStateLimits(max_unacked_ranges=3),
         policies,
-        wishes or Wishes(),
+        options or DetailOptions(),
     )
 
 
@@ -78,7 +78,7 @@ def test_stretches_cover_every_entry_beyond_the_mark_delete_position_once(
 ) -> None:
     memory = ranges(mark, members)
     written = kept(memory, AckStateLimits(max_unacked_ranges=2))
-    state = judged(memory, written, wishes=Wishes(stretches=count))
+    state = judged(memory, written, options=DetailOptions(stretches=count))
     beyond = [at(id_, e) for id_, length in LENGTHS.items() for e in range(length) if at(id_, e) > memory.mark_delete]
     assert sum(stretch.entries for stretch in state.stretches) == len(beyond)
     assert len(state.stretches) == min(count, len(beyond))
@@ -98,7 +98,7 @@ def test_a_cursor_that_is_not_stored_would_forget_everything() -> None:
 
 def test_only_so_many_ranges_are_shown_and_all_are_counted() -> None:
     memory = ranges((3, -1), {(3, entry) for entry in range(0, 40, 2)})
-    state = judged(memory, ranges((3, -1), set()), wishes=Wishes(ranges=2))
+    state = judged(memory, ranges((3, -1), set()), options=DetailOptions(ranges=2))
     assert (state.after_crash.entries, state.after_crash.range_count) == (20, 20)
     assert len(state.after_crash.ranges) == 2
     assert (state.ranges_left, state.after_unload.entries) == (0, 16)

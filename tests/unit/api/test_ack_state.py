@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.ack_state.judging import Wishes
+from pulsar_sidecar.ack_state.judging import DetailOptions
 from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
-from pulsar_sidecar.ack_state.service import PauseRemoval
+from pulsar_sidecar.ack_state.workflow.service import PauseRemoval
 from pulsar_sidecar.api.rooms.ack_state import routes as ack_state
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import TopicDomain, TopicName
@@ -44,10 +44,10 @@ def server(_shared: tuple[FakeAckStates, Served], states: FakeAckStates) -> Serv
 @pytest.mark.parametrize(
     ("path", "asked"),
     [
-        (f"{V2}/orders/subscription/billing/ackState", (topic("orders"), "billing", Wishes(20, 60))),
-        (f"{V2}/orders/ackState?ranges=3&stretches=7", (topic("orders"), None, Wishes(3, 7))),
-        (f"{V1}/orders/subscription/s/ackState", (topic("orders", "p", "c", "n"), "s", Wishes())),
-        (f"{V2}/a%20b%25c/subscription/%C3%BC%2F%20x/ackState", (topic("a b%c"), "ü/ x", Wishes())),
+        (f"{V2}/orders/subscription/billing/ackState", (topic("orders"), "billing", DetailOptions(20, 60))),
+        (f"{V2}/orders/ackState?ranges=3&stretches=7", (topic("orders"), None, DetailOptions(3, 7))),
+        (f"{V1}/orders/subscription/s/ackState", (topic("orders", "p", "c", "n"), "s", DetailOptions())),
+        (f"{V2}/a%20b%25c/subscription/%C3%BC%2F%20x/ackState", (topic("a b%c"), "ü/ x", DetailOptions())),
     ],
 )
 def test_a_path_names_topic_and_subscription(

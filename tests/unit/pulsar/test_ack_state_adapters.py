@@ -8,9 +8,11 @@ from pulsar_sidecar.ack_state.pausing import TopicPolicy
 from pulsar_sidecar.ack_state.stored import StoredPlace
 from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
-from pulsar_sidecar.adapters.pulsar.rest.ack_state_budget import BrokerAckStateBudget
-from pulsar_sidecar.adapters.pulsar.rest.pause_policies import BrokerPausePolicies
-from pulsar_sidecar.adapters.pulsar.rest.subscription_cursors import BrokerSubscriptions
+from pulsar_sidecar.adapters.pulsar.rest.ack_states import (
+    BrokerAckStateBudget,
+    BrokerPausePolicies,
+    BrokerSubscriptions,
+)
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.shadow_admin import BrokerShadowAdmin
+from pulsar_sidecar.adapters.pulsar.rest.shadow_topics import BrokerShadowAdmin
 from pulsar_sidecar.ledger_deletion.ports import ConnectedClients
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name

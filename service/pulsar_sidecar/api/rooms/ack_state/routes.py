@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from pulsar_sidecar.ack_state.judging import Wishes
+from pulsar_sidecar.ack_state.judging import DetailOptions
 from pulsar_sidecar.ack_state.pausing import TopicPolicy
-from pulsar_sidecar.ack_state.service import AckStateService
+from pulsar_sidecar.ack_state.workflow.service import AckStateService
 from pulsar_sidecar.api.paths import (
     V1_PATH,
     V2_PATH,
@@ -66,8 +66,8 @@ def _add_states(routes: APIRouter, service: AckStateService) -> None:
 def _states(
     service: AckStateService, topic: TopicName, subscription: str | None, parameters: AckStateParameters
 ) -> list[AckStateAnswer]:
-    wishes = Wishes(ranges=parameters.ranges, stretches=parameters.stretches)
-    return [ack_state_answer(state) for state in service.ack_states(topic, subscription, wishes)]
+    options = DetailOptions(ranges=parameters.ranges, stretches=parameters.stretches)
+    return [ack_state_answer(state) for state in service.ack_states(topic, subscription, options)]
 
 
 def _add_topic_policy(routes: APIRouter, service: AckStateService) -> None:

@@ -1,24 +1,26 @@
-"""Asks for the states of topics that an operator wants watched, again and again, so that metrics can show them."""
+"""Asks again and again for the states of the topics that an operator wants watched, so that metrics can show them."""
 
 import threading
 from collections.abc import Sequence
 
 import structlog
 
-from pulsar_sidecar.ack_state.judging import Wishes
-from pulsar_sidecar.ack_state.workflow.asking import AckStates
+from pulsar_sidecar.ack_state.judging import DetailOptions
+from pulsar_sidecar.ack_state.workflow.service import AckStateService
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.names import TopicName
 
 log = structlog.get_logger(__name__)
-_NO_DETAIL = Wishes(ranges=0, stretches=0)
+_NO_DETAIL = DetailOptions(ranges=0, stretches=0)
 
 
 class AckStateWatch:
     """One thread; survives every error and goes on with the next topic."""
 
-    def __init__(self, states: AckStates, topics: Sequence[TopicName], every_seconds: float, clock: Clock) -> None:
+    def __init__(
+        self, states: AckStateService, topics: Sequence[TopicName], every_seconds: float, clock: Clock
+    ) -> None:
         self._states = states
         self._topics = topics
         self._every_seconds = every_seconds

@@ -1,24 +1,43 @@
-"""Asks brokers and stores for acknowledgement states, and remembers a bounded number of them for the metrics."""
+"""Acknowledgement states (PIP-299), as the room's doors ask for them and as its metrics show them."""
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from pulsar_sidecar.ack_state.judging import AckState, Wishes, judge
+from cachetools import TTLCache
+
+from pulsar_sidecar.ack_state.judging import AckState, DetailOptions, judge
 from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
 from pulsar_sidecar.ack_state.ports import PausePolicies, Shadows, StoredCursors, Subscriptions
-from pulsar_sidecar.ack_state.service import PauseRemoval
-from pulsar_sidecar.ack_state.workflow.remembering import Remembered
+from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
 
+MOST_SUBSCRIPTIONS: Final = 1_000
+REMEMBERED_SECONDS: Final = 300.0
 _TRIES: Final = 3
 _THREADS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class PauseRemoval:
+    """What became of removing a policy.
+
+    Attributes:
+        removed: whether nothing is set on that level now.
+        in_effect: whether dispatch pauses now where this level decides; None when it cannot be told.
+        remark: what the caller should know.
+    """
+
+    removed: bool
+    in_effect: bool | None
+    remark: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
     """The room's ports."""
 
     subscriptions: Subscriptions
@@ -27,61 +46,84 @@ class World:
     shadows: Shadows
 
 
-class AckStates:
-    """`AckStateService`; safe for use by several threads."""
+class AckStateService:
+    """Reads acknowledgement states and sets the policy; safe for use by several threads.
 
-    def __init__(self, world: World, remembered: Remembered) -> None:
-        self._world = world
-        self._remembered = remembered
+    For the metrics, it keeps a bounded number of the states that were asked for lately, each for a bounded time.
+    """
+
+    def __init__(self, ports: Ports, clock: Clock) -> None:
+        self._ports = ports
+        self._recent: TTLCache[tuple[TopicName, str], AckState] = TTLCache(
+            MOST_SUBSCRIPTIONS, REMEMBERED_SECONDS, timer=clock.monotonic_seconds
+        )
+        self._recent_lock = threading.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, "ack-states")
 
-    def ack_states(self, topic: TopicName, subscription: str | None, wishes: Wishes) -> Sequence[AckState]:
-        """See `AckStateService.ack_states`."""
+    def ack_states(self, topic: TopicName, subscription: str | None, options: DetailOptions) -> Sequence[AckState]:
+        """The states of one subscription, or of all: one for each partition.
+
+        Raises:
+            NotFoundError: there is no such topic, or no such subscription.
+            TemporaryError: it could not be read.
+        """
         parts = self._parts(topic)
         found = [
             state
-            for states in self._threads.map(lambda part: self._of(part, subscription, wishes), parts)
+            for states in self._threads.map(lambda part: self._of(part, subscription, options), parts)
             for state in states
         ]
         if not found and subscription is not None:
             raise NotFoundError(f"{topic} has no durable subscription {subscription}")
-        self._remembered.remember(found)
+        with self._recent_lock:
+            for state in found:
+                self._recent[state.topic, state.subscription.name] = state
         return found
 
+    def recent(self) -> list[AckState]:
+        """The states that were asked for in the last `REMEMBERED_SECONDS`."""
+        with self._recent_lock:
+            return list(self._recent.values())
+
     def topic_pause(self, topic: TopicName) -> Policies:
-        """See `AckStateService.topic_pause`."""
+        """The policy for a topic on each level."""
         part = self._parts(topic)[0]
-        return self._world.policies.policies(topic, self._world.subscriptions.stats(part).broker)
+        return self._ports.policies.policies(topic, self._ports.subscriptions.stats(part).broker)
 
     def enable_topic_pause(self, topic: TopicName) -> None:
-        """See `AckStateService.enable_topic_pause`."""
-        self._world.policies.enable_for_topic(topic)
+        """Have brokers pause dispatch of the topic's subscriptions when their state no longer fits."""
+        self._ports.policies.enable_for_topic(topic)
 
     def remove_topic_pause(self, topic: TopicName, *, force: bool) -> PauseRemoval:
-        """See `AckStateService.remove_topic_pause`."""
+        """Remove the topic's own policy.
+
+        Raises:
+            ConflictError: the broker would store false, and so override a true of the namespace or the broker; not
+                with ``force``.
+        """
         policies = self.topic_pause(topic)
         inherited = Policies(TopicPolicy.FALSE_OR_UNSET, policies.namespace, policies.broker).enabled is not False
         if policies.topic is not TopicPolicy.TRUE and not force:
             return PauseRemoval(removed=False, in_effect=policies.enabled, remark=_NOTHING_TO_REMOVE)
         if inherited and not force:
             raise ConflictError(_WOULD_OVERRIDE)
-        self._world.policies.remove_from_topic(topic)
+        self._ports.policies.remove_from_topic(topic)
         return PauseRemoval(removed=False, in_effect=False, remark=_OVERRIDES if inherited else _STORES_FALSE)
 
     def namespace_pause(self, namespace: str) -> bool | None:
-        """See `AckStateService.namespace_pause`."""
-        return self._world.policies.of_namespace(namespace)
+        """The namespace's policy, None where it has none."""
+        return self._ports.policies.of_namespace(namespace)
 
     def enable_namespace_pause(self, namespace: str) -> None:
-        """See `AckStateService.enable_namespace_pause`."""
-        self._world.policies.enable_for_namespace(namespace)
+        """The same for a namespace's topics, unless their own policies differ."""
+        self._ports.policies.enable_for_namespace(namespace)
 
     def remove_namespace_pause(self, namespace: str) -> PauseRemoval:
-        """See `AckStateService.remove_namespace_pause`."""
-        says = self._world.policies.remove_from_namespace(namespace)
-        if says is not None:
-            return PauseRemoval(removed=False, in_effect=says, remark=_CHANGED_MEANWHILE)
-        return PauseRemoval(removed=True, in_effect=self._world.subscriptions.limits(None).pause_enabled)
+        """Remove the namespace's policy."""
+        left = self._ports.policies.remove_from_namespace(namespace)
+        if left is not None:
+            return PauseRemoval(removed=False, in_effect=left, remark=_CHANGED_MEANWHILE)
+        return PauseRemoval(removed=True, in_effect=self._ports.subscriptions.limits(None).pause_enabled)
 
     def close(self) -> None:
         """Let the threads go; idempotent."""
@@ -89,13 +131,13 @@ class AckStates:
 
     def _parts(self, topic: TopicName) -> list[TopicName]:
         self._refuse_to_endanger(topic)
-        partitions = self._world.subscriptions.partitions(topic)
+        partitions = self._ports.subscriptions.partitions(topic)
         if partitions is None:
             raise NotFoundError(f"there is no topic {topic}")
         return [topic.partition(index) for index in range(partitions)] or [topic]
 
     def _refuse_to_endanger(self, topic: TopicName) -> None:
-        source = self._world.shadows.endangered_source(topic)
+        source = self._ports.shadows.endangered_source(topic)
         if source is not None:
             raise ConflictError(
                 f"{topic} is a shadow of {source} without infinite retention: brokers that load it, as this question "
@@ -103,12 +145,12 @@ class AckStates:
                 f"pulsar-admin topicPolicies set-retention --size -1 --time -1 {topic.base}"
             )
 
-    def _of(self, topic: TopicName, subscription: str | None, wishes: Wishes) -> list[AckState]:
+    def _of(self, topic: TopicName, subscription: str | None, options: DetailOptions) -> list[AckState]:
         """Look again when a cursor moved to another ledger between the two looks."""
         failure = TemporaryError(f"the cursors of {topic} cannot be read; try again")
         for _ in range(_TRIES):
             try:
-                return self._once(topic, subscription, wishes)
+                return self._once(topic, subscription, options)
             except TemporaryError as error:
                 failure = error
             except NotFoundError:
@@ -117,20 +159,20 @@ class AckStates:
                 return []  # a partition that nobody has used yet
         raise failure
 
-    def _once(self, topic: TopicName, subscription: str | None, wishes: Wishes) -> list[AckState]:
-        world = self._world
-        stats = world.subscriptions.stats(topic)
+    def _once(self, topic: TopicName, subscription: str | None, options: DetailOptions) -> list[AckState]:
+        ports = self._ports
+        stats = ports.subscriptions.stats(topic)
         # Asked for after the subscriptions, so that no subscription is newer than the cursors.
-        internal = world.subscriptions.internal_stats(topic)
+        internal = ports.subscriptions.internal_stats(topic)
         wanted = [one for one in stats.subscriptions.values() if one.durable and subscription in (None, one.name)]
         if not wanted:
             return []
-        policies = world.policies.policies(topic, stats.broker)
-        limits = world.subscriptions.limits(stats.broker)
+        policies = ports.policies.policies(topic, stats.broker)
+        limits = ports.subscriptions.limits(stats.broker)
         states = []
         for one in wanted:
-            stored = world.stored.stored(topic, one.name, internal.ledgers, internal.cursor(one.name))
-            states.append(judge(topic, one, stats.broker, internal, stored, limits, policies, wishes))
+            stored = ports.stored.stored(topic, one.name, internal.ledgers, internal.cursor(one.name))
+            states.append(judge(topic, one, stats.broker, internal, stored, limits, policies, options))
         return states
 
 
