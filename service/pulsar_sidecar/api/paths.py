@@ -42,29 +42,23 @@ def decode_segment(segment: str) -> str:
     return text
 
 
-def persistent_topic(tenant: str, namespace: str, topic: str) -> TopicName:
-    """The topic of a V2 path."""
+# Coroutines, so that the framework needs no thread for them.
+async def _v2_topic(tenant: Tenant, namespace: Namespace, topic: Topic) -> TopicName:
     local_name = decode_segment(topic)
     if "/" in local_name:
         raise InvalidInputError(
             "a topic's name has no slash: Pulsar would read it as a topic of another, cluster-bound namespace; "
-            "for that one use /admin/persistent/{property}/{cluster}/{namespace}/{topic}"
+            f"for that one use {V1_PATH}"
         )
     return _checked(decode_segment(tenant), None, decode_segment(namespace), local_name)
 
 
-def persistent_v1_topic(tenant: str, cluster: str, namespace: str, topic: str) -> TopicName:
-    """The topic of a V1 path (``property/cluster/namespace``)."""
-    return _checked(decode_segment(tenant), decode_segment(cluster), decode_segment(namespace), decode_segment(topic))
-
-
-# Coroutines, so that the framework needs no thread for them.
-async def _v2_topic(tenant: Tenant, namespace: Namespace, topic: Topic) -> TopicName:
-    return persistent_topic(tenant, namespace, topic)
-
-
 async def _v1_topic(property: Tenant, cluster: Cluster, namespace: Namespace, topic: Topic) -> TopicName:
-    return persistent_v1_topic(property, cluster, namespace, topic)
+    return _checked(decode_segment(property), decode_segment(cluster), decode_segment(namespace), decode_segment(topic))
+
+
+async def _v2_namespace(tenant: Tenant, namespace: Namespace) -> str:
+    return _checked(decode_segment(tenant), None, decode_segment(namespace), "topic").namespace
 
 
 async def _subscription_name(subscription: Subscription) -> str:
@@ -75,12 +69,9 @@ V2Topic = Annotated[TopicName, Depends(_v2_topic)]
 """The topic of a route below `V2_PATH`."""
 V1Topic = Annotated[TopicName, Depends(_v1_topic)]
 """The topic of a route below `V1_PATH`, whose words are Pulsar's."""
+V2Namespace = Annotated[str, Depends(_v2_namespace)]
+"""The namespace of a V2 path, ``tenant/namespace``."""
 SubscriptionName = Annotated[str, Depends(_subscription_name)]
-
-
-def namespace_of(tenant: str, namespace: str) -> str:
-    """The namespace of a V2 path, ``tenant/namespace``."""
-    return _checked(decode_segment(tenant), None, decode_segment(namespace), "topic").namespace
 
 
 def _checked(tenant: str, cluster: str | None, namespace: str, local_name: str) -> TopicName:

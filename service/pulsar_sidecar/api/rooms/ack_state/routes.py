@@ -8,16 +8,7 @@ from starlette.responses import Response
 from pulsar_sidecar.ack_state.judging import DetailOptions
 from pulsar_sidecar.ack_state.pausing import TopicPolicy
 from pulsar_sidecar.ack_state.workflow.service import AckStateService
-from pulsar_sidecar.api.paths import (
-    V1_PATH,
-    V2_PATH,
-    Namespace,
-    SubscriptionName,
-    Tenant,
-    V1Topic,
-    V2Topic,
-    namespace_of,
-)
+from pulsar_sidecar.api.paths import V1_PATH, V2_PATH, SubscriptionName, V1Topic, V2Namespace, V2Topic
 from pulsar_sidecar.api.rooms.ack_state.schemas import (
     AckStateAnswer,
     AckStateParameters,
@@ -97,20 +88,20 @@ def _add_topic_policy(routes: APIRouter, service: AckStateService) -> None:
 
 def _add_namespace_policy(routes: APIRouter, service: AckStateService) -> None:
     @routes.get(f"{_NAMESPACE}/{_POLICY}")
-    def namespace_pause(tenant: Tenant, namespace: Namespace) -> bool | None:
+    def namespace_pause(namespace: V2Namespace) -> bool | None:
         """What the namespace's policies say; null if they say nothing."""
-        return service.namespace_pause(namespace_of(tenant, namespace))
+        return service.namespace_pause(namespace)
 
     @routes.post(f"{_NAMESPACE}/{_POLICY}", status_code=204, response_description="Set to true.")
-    def enable_namespace_pause(tenant: Tenant, namespace: Namespace) -> Response:
+    def enable_namespace_pause(namespace: V2Namespace) -> Response:
         """Pause dispatch in the namespace when acknowledgements no longer fit, where no topic says otherwise."""
-        service.enable_namespace_pause(namespace_of(tenant, namespace))
+        service.enable_namespace_pause(namespace)
         return Response(status_code=204)
 
     @routes.delete(f"{_NAMESPACE}/{_POLICY}")
-    def remove_namespace_pause(tenant: Tenant, namespace: Namespace) -> PauseRemovalAnswer:
+    def remove_namespace_pause(namespace: V2Namespace) -> PauseRemovalAnswer:
         """Remove the namespace's policy, so that its brokers' configuration counts again.
 
         Brokers up to 4.0.8 store false instead; that is then taken out of the namespace's policies.
         """
-        return PauseRemovalAnswer.model_validate(service.remove_namespace_pause(namespace_of(tenant, namespace)))
+        return PauseRemovalAnswer.model_validate(service.remove_namespace_pause(namespace))

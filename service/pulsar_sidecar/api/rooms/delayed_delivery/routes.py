@@ -6,21 +6,12 @@ Paths and parameters are the PIP's, so that a client only changes the host.
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from pulsar_sidecar.api.errors import MismatchError, NotPersistentError
-from pulsar_sidecar.api.paths import (
-    Cluster,
-    Namespace,
-    Subscription,
-    Tenant,
-    Topic,
-    decode_segment,
-    persistent_topic,
-    persistent_v1_topic,
-)
+from pulsar_sidecar.api.paths import V1_PATH, V2_PATH, SubscriptionName, V1Topic, V2Topic, decode_segment
 from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import MEDIA_TYPE, LinesResponse, carried_out
 from pulsar_sidecar.api.rooms.delayed_delivery.converters import (
     cancellation_answer,
@@ -53,13 +44,20 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, 
 from pulsar_sidecar.delayed_delivery.workflow.service import DelayedDelivery
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.positions import Position
 
-_V2 = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
-_V1 = "/admin/persistent/{property}/{cluster}/{namespace}/{topic}"
 _PIPS_V1 = "/admin/v1/persistent/{property}/{cluster}/{namespace}/{topic}"
 """As PIP-423 spells it; brokers know only the other one."""
 _NON_PERSISTENT = "/admin/v2/non-persistent/{tenant}/{namespace}/{topic}"
-_CancellationId = Annotated[str, Path(description="``ledgerId:entryId``.", examples=["4711:0"])]
+
+
+async def _position(
+    cancellation_id: Annotated[str, Path(description="``ledgerId:entryId``.", examples=["4711:0"])],
+) -> Position:
+    return parse_position(decode_segment(cancellation_id))
+
+
+_CancellationId = Annotated[Position, Depends(_position)]
 
 LEVEL_HEADER = "X-Pulsar-Sidecar-Proof"
 ID_HEADER = "X-Pulsar-Sidecar-Cancellation"
@@ -91,15 +89,13 @@ def router(service: DelayedDelivery) -> APIRouter:
 
 def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(
-        f"{_V2}/cancelDelayedMessage",
+        f"{V2_PATH}/cancelDelayedMessage",
         status_code=204,
         response_description="Cancelled: acknowledged before the broker could dispatch it.",
         responses=_ACCEPTED,
     )
     def cancel_delayed_message(
-        tenant: Tenant,
-        namespace: Namespace,
-        topic: Topic,
+        topic: V2Topic,
         parameters: Annotated[CancelParameters, Query()],
         request: Request,
     ) -> Response:
@@ -108,43 +104,38 @@ def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
         204: it will not be delivered; headers name the proof and the cancellation's id. 202: in the log. 404: no such
         topic, subscription or entry. 412: wrong parameters, another deliverAt, too late, or it cannot be cancelled.
         """
-        return _cancel(service, persistent_topic(tenant, namespace, topic), parameters, request)
+        return _cancel(service, topic, parameters, request)
 
     @routes.post(f"{_PIPS_V1}/cancelDelayedMessage", status_code=204, include_in_schema=False)
-    @routes.post(f"{_V1}/cancelDelayedMessage", status_code=204, response_description="Cancelled.", responses=_ACCEPTED)
+    @routes.post(
+        f"{V1_PATH}/cancelDelayedMessage", status_code=204, response_description="Cancelled.", responses=_ACCEPTED
+    )
     def cancel_v1_delayed_message(
-        property: Tenant,  # Pulsar's word for a tenant in V1 paths
-        cluster: Cluster,
-        namespace: Namespace,
-        topic: Topic,
+        topic: V1Topic,
         parameters: Annotated[CancelParameters, Query()],
         request: Request,
     ) -> Response:
         """Cancel a delayed message of a V1 topic (PIP-423); also under ``/admin/v1/persistent``."""
-        return _cancel(service, persistent_v1_topic(property, cluster, namespace, topic), parameters, request)
+        return _cancel(service, topic, parameters, request)
 
     @routes.post(f"{_NON_PERSISTENT}/cancelDelayedMessage", include_in_schema=False)
-    def cancel_non_persistent(tenant: Tenant, namespace: Namespace, topic: Topic) -> Response:
+    def cancel_non_persistent() -> Response:
         """Answers 405: a non-persistent topic keeps no message, so none can be cancelled (PIP-423)."""
         raise NotPersistentError("a non-persistent topic delivers delayed messages at once; nothing waits in it")
 
-    @routes.get(f"{_V2}/cancellations/{{cancellation_id}}")
-    def cancellations(
-        tenant: Tenant, namespace: Namespace, topic: Topic, cancellation_id: _CancellationId
-    ) -> list[CancellationAnswer]:
+    @routes.get(f"{V2_PATH}/cancellations/{{cancellation_id}}")
+    def cancellations(topic: V2Topic, cancellation_id: _CancellationId) -> list[CancellationAnswer]:
         """How far a cancellation has come, by subscription; its id is ``ledgerId:entryId``.
 
         404: none is known, or it was over long ago.
         """
-        return _cancellations(service, persistent_topic(tenant, namespace, topic), cancellation_id)
+        return _cancellations(service, topic, cancellation_id)
 
     @routes.get(f"{_PIPS_V1}/cancellations/{{cancellation_id}}", include_in_schema=False)
-    @routes.get(f"{_V1}/cancellations/{{cancellation_id}}")
-    def v1_cancellations(
-        property: Tenant, cluster: Cluster, namespace: Namespace, topic: Topic, cancellation_id: _CancellationId
-    ) -> list[CancellationAnswer]:
+    @routes.get(f"{V1_PATH}/cancellations/{{cancellation_id}}")
+    def v1_cancellations(topic: V1Topic, cancellation_id: _CancellationId) -> list[CancellationAnswer]:
         """How far a cancellation on a V1 topic has come."""
-        return _cancellations(service, persistent_v1_topic(property, cluster, namespace, topic), cancellation_id)
+        return _cancellations(service, topic, cancellation_id)
 
     @routes.get("/admin/v2/delayed-delivery/status")
     def status() -> CancelStatusAnswer:
@@ -154,16 +145,14 @@ def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
 
 def _add_skipping(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(
-        f"{_V2}/subscription/{{subscription}}/skipByMessageIds",
+        f"{V2_PATH}/subscription/{{subscription}}/skipByMessageIds",
         status_code=204,
         response_description="Every one of them is cancelled.",
         responses=_ACCEPTED,
     )
     def skip_by_message_ids(
-        tenant: Tenant,
-        namespace: Namespace,
-        topic: Topic,
-        subscription: Subscription,
+        topic: V2Topic,
+        subscription: SubscriptionName,
         payload: SkipRequest,
         parameters: Annotated[BulkParameters, Query()],
         request: Request,
@@ -173,19 +162,16 @@ def _add_skipping(routes: APIRouter, service: DelayedDelivery) -> None:
         404, 412: at least one was not cancelled, and the reason names the first few; the others are. For a verdict on
         each, use ``cancelDelayedMessages``.
         """
-        name = persistent_topic(tenant, namespace, topic)
-        where = (check_subscription_name(decode_segment(subscription)),)
+        where = (check_subscription_name(subscription),)
         targets = _targets(payload, where)
         options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.role)
-        return _answer(service.cancel(name, targets, options))
+        return _answer(service.cancel(topic, targets, options))
 
 
 def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
-    @routes.post(f"{_V2}/cancelDelayedMessages", responses=_LINES, openapi_extra=_LINES_IN)
+    @routes.post(f"{V2_PATH}/cancelDelayedMessages", responses=_LINES, openapi_extra=_LINES_IN)
     async def cancel_delayed_messages(
-        tenant: Tenant,
-        namespace: Namespace,
-        topic: Topic,
+        topic: V2Topic,
         parameters: Annotated[BulkParameters, Query()],
         request: Request,
     ) -> StreamingResponse:
@@ -195,33 +181,29 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
         ``subscriptionNames``, ``partition`` and ``batchIndex``. A bad line fails alone. 200 says nothing of the lines:
         read each verdict, while you write, or in parts: the answer grows as long as the request.
         """
-        name = persistent_topic(tenant, namespace, topic)
         options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.role)
-        lines = await carried_out(request.stream(), lambda targets: service.cancel(name, targets, options))
+        lines = await carried_out(request.stream(), lambda targets: service.cancel(topic, targets, options))
         return LinesResponse(lines)
 
 
 def _add_selections(routes: APIRouter, service: DelayedDelivery) -> None:
-    @routes.post(f"{_V2}/delayedMessages/preview")
-    def preview(tenant: Tenant, namespace: Namespace, topic: Topic, payload: SelectionPayload) -> PreviewAnswer:
+    @routes.post(f"{V2_PATH}/delayedMessages/preview")
+    def preview(topic: V2Topic, payload: SelectionPayload) -> PreviewAnswer:
         """What a selection by due time, key or properties would cancel: how many, a sample, and a hash to confirm.
 
         It reads what waits in the topic; nothing is changed. Messages that are due within 5 seconds are left out.
         """
-        found = service.preview(persistent_topic(tenant, namespace, topic), selection_of(payload))
+        found = service.preview(topic, selection_of(payload))
         return preview_answer(found)
 
-    @routes.post(f"{_V2}/delayedMessages/cancel", responses=_LINES)
-    async def cancel_selected(
-        tenant: Tenant, namespace: Namespace, topic: Topic, payload: ConfirmedSelection, request: Request
-    ) -> StreamingResponse:
+    @routes.post(f"{V2_PATH}/delayedMessages/cancel", responses=_LINES)
+    async def cancel_selected(topic: V2Topic, payload: ConfirmedSelection, request: Request) -> StreamingResponse:
         """Cancel exactly what was previewed: send the preview's ``selection`` back with its ``hash``.
 
         409: the selection finds other messages now; nothing was cancelled.
         """
-        name = persistent_topic(tenant, namespace, topic)
         options = CancelOptions(defer=payload.defer, requested_by=request.state.role)
-        outcomes = await run_in_threadpool(service.cancel_selected, name, selection_of(payload), payload.hash, options)
+        outcomes = await run_in_threadpool(service.cancel_selected, topic, selection_of(payload), payload.hash, options)
 
         async def lines() -> AsyncIterator[bytes]:
             number = 0
@@ -236,10 +218,8 @@ def _add_selections(routes: APIRouter, service: DelayedDelivery) -> None:
 
 
 def _add_reissuing(routes: APIRouter, service: DelayedDelivery) -> None:
-    @routes.post(f"{_V2}/expediteDelayedMessage")
-    def expedite(
-        tenant: Tenant, namespace: Namespace, topic: Topic, payload: ReissuePayload, request: Request
-    ) -> ReissuedAnswer:
+    @routes.post(f"{V2_PATH}/expediteDelayedMessage")
+    def expedite(topic: V2Topic, payload: ReissuePayload, request: Request) -> ReissuedAnswer:
         """Deliver a delayed message now: publish it again without a delay, and cancel the old one.
 
         The new one names the old one in its property ``pulsar-sidecar-replaces``. Asking again answers the same copy.
@@ -247,12 +227,10 @@ def _add_reissuing(routes: APIRouter, service: DelayedDelivery) -> None:
         """
         if payload.new_deliver_at is not None:
             raise InvalidInputError("newDeliverAt belongs to rescheduleDelayedMessage; expedite means now")
-        return _reissue(service, persistent_topic(tenant, namespace, topic), payload, None, request)
+        return _reissue(service, topic, payload, None, request)
 
-    @routes.post(f"{_V2}/rescheduleDelayedMessage")
-    def reschedule(
-        tenant: Tenant, namespace: Namespace, topic: Topic, payload: ReissuePayload, request: Request
-    ) -> ReissuedAnswer:
+    @routes.post(f"{V2_PATH}/rescheduleDelayedMessage")
+    def reschedule(topic: V2Topic, payload: ReissuePayload, request: Request) -> ReissuedAnswer:
         """Give a delayed message another due time, ``newDeliverAt``: publish it again, and cancel the old one.
 
         Asking again with the same ``newDeliverAt`` answers the same copy; with another one it is refused.
@@ -260,8 +238,7 @@ def _add_reissuing(routes: APIRouter, service: DelayedDelivery) -> None:
         if payload.new_deliver_at is None:
             raise InvalidInputError("newDeliverAt is missing: the new due time, milliseconds since the epoch")
         check_deliver_at(payload.new_deliver_at)
-        name = persistent_topic(tenant, namespace, topic)
-        return _reissue(service, name, payload, payload.new_deliver_at, request)
+        return _reissue(service, topic, payload, payload.new_deliver_at, request)
 
 
 # --- shared --------------------------------------------------------------------------------------------------------
@@ -273,8 +250,8 @@ def _cancel(service: DelayedDelivery, topic: TopicName, parameters: CancelParame
     return _answer(service.cancel(topic, [target], options))
 
 
-def _cancellations(service: DelayedDelivery, topic: TopicName, cancellation_id: str) -> list[CancellationAnswer]:
-    found = service.cancellations(topic, parse_position(decode_segment(cancellation_id)))
+def _cancellations(service: DelayedDelivery, topic: TopicName, position: Position) -> list[CancellationAnswer]:
+    found = service.cancellations(topic, position)
     return [cancellation_answer(one) for one in found]
 
 

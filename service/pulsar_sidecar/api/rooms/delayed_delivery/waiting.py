@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from pulsar_sidecar.api.paths import Cluster, Namespace, Tenant, Topic, persistent_topic, persistent_v1_topic
+from pulsar_sidecar.api.paths import V1_PATH, V2_PATH, V1Topic, V2Topic
 from pulsar_sidecar.api.rooms.delayed_delivery.waiting_schemas import (
     WaitingPageAnswer,
     WaitingParameters,
@@ -21,24 +21,21 @@ def router(service: WaitingReader) -> APIRouter:
     """The routes of reading delayed messages."""
     routes = APIRouter(tags=["delayed messages"], responses={"default": {"model": Reason}})
 
-    @routes.get("/admin/v2/persistent/{tenant}/{namespace}/{topic}/delayedMessages")
-    def delayed_messages(tenant: Tenant, namespace: Namespace, topic: Topic, parameters: _Asked) -> WaitingPageAnswer:
+    @routes.get(f"{V2_PATH}/delayedMessages")
+    def delayed_messages(topic: V2Topic, parameters: _Asked) -> WaitingPageAnswer:
         """What waits, counted by due time, in the next so many entries of the backlog; nothing is changed.
 
         As long as ``after`` is not null, the backlog goes on; add the answers up. 404: no such topic or subscription.
         """
-        return _page(service, persistent_topic(tenant, namespace, topic), parameters)
+        return _page(service, topic, parameters)
 
-    @routes.get("/admin/persistent/{property}/{cluster}/{namespace}/{topic}/delayedMessages")
+    @routes.get(f"{V1_PATH}/delayedMessages")
     def v1_delayed_messages(
-        property: Tenant,  # Pulsar's word for a tenant in V1 paths
-        cluster: Cluster,
-        namespace: Namespace,
-        topic: Topic,
+        topic: V1Topic,
         parameters: _Asked,
     ) -> WaitingPageAnswer:
         """The same for a topic of a V1 namespace."""
-        return _page(service, persistent_v1_topic(property, cluster, namespace, topic), parameters)
+        return _page(service, topic, parameters)
 
     return routes
 
