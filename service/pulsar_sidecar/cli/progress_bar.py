@@ -2,44 +2,36 @@
 
 import sys
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Final
-
-import typer
+from typing import Final, Self
 
 _LINES: Final = 20
 
 
 class ProgressBar:
-    """Told how much of how much is done; shows nothing until it is told."""
+    """Shows how much of how much is done, from the first report on."""
 
     def __init__(self, what: str, say: Callable[[str], None]) -> None:
+        from rich.console import Console  # it takes longer to load than --help to answer
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         self._what = what
         self._say = say
-        self._bar: Any = None
-        self._done = 0
         self._said = -1
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=Console(file=sys.stderr))
+        self._task = self._bar.add_task(what, visible=False)
 
-    def __enter__(self) -> "ProgressBar":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
 
-    def tell(self, done: int, total: int) -> None:
+    def report(self, done: int, total: int) -> None:
         """So many of so many are done; never fewer than before."""
         if sys.stderr.isatty():
-            self._draw(done, total)
+            self._bar.start()
+            self._bar.update(self._task, completed=done, total=total, visible=True)
         elif total and done * _LINES // total > self._said:
             self._said = done * _LINES // total
             self._say(f"{self._what}: {done:,} of {total:,}")
-
-    def _draw(self, done: int, total: int) -> None:
-        if self._bar is None:
-            self._bar = typer.progressbar(length=total, label=self._what, file=sys.stderr, show_pos=True)
-            self._bar.__enter__()
-        self._bar.update(done - self._done)
-        self._done = done

@@ -16,7 +16,7 @@ def test_elsewhere_there_are_a_few_lines() -> None:
     said: list[str] = []
     with ProgressBar("sending", said.append) as bar:
         for done in range(0, 100_001, 100):
-            bar.tell(done, 100_000)
+            bar.report(done, 100_000)
     assert said[0] == "sending: 0 of 100,000"
     assert said[-1] == "sending: 100,000 of 100,000"
     assert len(said) == 21
@@ -27,8 +27,8 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal)
     said: list[str] = []
     with ProgressBar("sending", said.append) as bar:
-        bar.tell(3, 10)
-        bar.tell(10, 10)
+        bar.report(3, 10)
+        bar.report(10, 10)
     assert said == []
     assert "sending" in terminal.getvalue()
     assert "10/10" in terminal.getvalue()
@@ -37,7 +37,7 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_to_do_is_nothing_to_say() -> None:
     said: list[str] = []
     with ProgressBar("sending", said.append) as bar:
-        bar.tell(0, 0)
+        bar.report(0, 0)
     with ProgressBar("sending", said.append):
         pass
     assert said == []

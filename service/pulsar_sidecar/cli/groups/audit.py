@@ -179,7 +179,7 @@ def _add_apply(app: typer.Typer, programs: Programs) -> None:
                     options.tls_enable_hostname_verification, written, "tls_enable_hostname_verification", True
                 ),
             )
-            applied = programs.apply_audit(request, bar.tell)
+            applied = programs.apply_audit(request, bar.report)
         _say_applied(applied, audit, options.format(form))
 
 

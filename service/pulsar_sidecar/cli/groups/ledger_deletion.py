@@ -5,13 +5,22 @@ from typing import Annotated
 import typer
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.appending import append_all
 from pulsar_sidecar.cli.command_groups import new_group
 from pulsar_sidecar.cli.connecting import GlobalOptions, Output, show_answer
 from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode
-from pulsar_sidecar.cli.records import Component, Kind, RecordOptions, read_records, record_document
+from pulsar_sidecar.cli.records import (
+    Component,
+    CursorName,
+    Kind,
+    OffloadContext,
+    SchemaId,
+    append_all,
+    read_records,
+    record_document,
+)
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import parse_topic_name
 
 _BASE = "/admin/v2/ledger-deletion"
@@ -27,13 +36,11 @@ def append(
         list[int] | None, typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID, help="The ledgers.")
     ] = None,
     topic: Annotated[str | None, typer.Option("--topic", "-t", help="The topic they belonged to.")] = None,
-    component: Annotated[Component, typer.Option(help="What the ledgers are used for.")] = Component.MANAGED_LEDGER,
-    kind: Annotated[Kind, typer.Option("--type", help="Where their data lives.")] = Kind.LEDGER,
-    cursor_name: Annotated[str | None, typer.Option(help="Subscription, for a cursor's or a bucket's ledger.")] = None,
-    schema_id: Annotated[str | None, typer.Option(help="tenant/namespace/topic, for a schema's ledger.")] = None,
-    offload_context: Annotated[
-        str | None, typer.Option(metavar="JSON", help='{"msb":..,"lsb":..,"driverName":..,"metadata":{..}}')
-    ] = None,
+    component: Component = LedgerComponent.MANAGED_LEDGER,
+    kind: Kind = LedgerType.LEDGER,
+    cursor_name: CursorName = None,
+    schema_id: SchemaId = None,
+    offload_context: OffloadContext = None,
     file: Annotated[
         str | None, typer.Option("--file", metavar="FILE", help="One JSON record per line instead; - for stdin.")
     ] = None,
@@ -55,8 +62,11 @@ def append(
     if file is not None and not ledger_ids and topic is None:
         records = read_records(file)
     elif file is None and ledger_ids and topic is not None:
-        shared = RecordOptions(str(parse_topic_name(topic)), component, kind, cursor_name, schema_id, offload_context)
-        records = [record_document(ledger_id, shared) for ledger_id in ledger_ids]
+        name = str(parse_topic_name(topic))
+        records = [
+            record_document(ledger_id, name, component, kind, cursor_name, schema_id, offload_context)
+            for ledger_id in ledger_ids
+        ]
     else:
         raise InvalidInputError("give ledger ids and --topic, or --file alone")
     answer = append_all(options.client(), records, producer_name, first_sequence_id)

@@ -9,9 +9,10 @@ from pulsar_sidecar.cli.command_groups import new_group
 from pulsar_sidecar.cli.connecting import GlobalOptions, Output
 from pulsar_sidecar.cli.exits import EXIT_CODES
 from pulsar_sidecar.cli.groups import delayed_messages
-from pulsar_sidecar.cli.records import Component, Kind, RecordOptions, record_document
+from pulsar_sidecar.cli.records import Component, CursorName, Kind, OffloadContext, SchemaId, record_document
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import TopicDomain, TopicName, java_url_encode, parse_topic_name
 
 app = new_group("topics", "Delete topics and ledgers in two phases; cancel delayed messages.")
@@ -59,13 +60,11 @@ def delete_ledger(
     ctx: typer.Context,
     topic: _Topic,
     ledger_id: Annotated[int, typer.Option("--ledger-id", "-l", min=0, max=MAX_LEDGER_ID, help="The ledger.")],
-    component: Annotated[Component, typer.Option(help="What the ledger is used for.")] = Component.MANAGED_LEDGER,
-    kind: Annotated[Kind, typer.Option("--type", help="Where its data lives.")] = Kind.LEDGER,
-    cursor_name: Annotated[str | None, typer.Option(help="Subscription, for a cursor's or a bucket's ledger.")] = None,
-    schema_id: Annotated[str | None, typer.Option(help="tenant/namespace/topic, for a schema's ledger.")] = None,
-    offload_context: Annotated[
-        str | None, typer.Option(metavar="JSON", help='{"msb":..,"lsb":..,"driverName":..,"metadata":{..}}')
-    ] = None,
+    component: Component = LedgerComponent.MANAGED_LEDGER,
+    kind: Kind = LedgerType.LEDGER,
+    cursor_name: CursorName = None,
+    schema_id: SchemaId = None,
+    offload_context: OffloadContext = None,
     authoritative: Annotated[
         bool, typer.Option("--authoritative", help="Judge on this sidecar, not on the one beside the owner.")
     ] = False,
@@ -76,9 +75,7 @@ def delete_ledger(
     """
     options: GlobalOptions = ctx.obj
     name = parse_topic_name(topic)
-    record = record_document(
-        ledger_id, RecordOptions(str(name), component, kind, cursor_name, schema_id, offload_context)
-    )
+    record = record_document(ledger_id, str(name), component, kind, cursor_name, schema_id, offload_context)
     parameters = {"authoritative": "true"} if authoritative else None
     options.client().call("POST", f"{topic_path(name)}/deleteLedger", record, parameters)
     output.info(f"ledger {ledger_id} is deleted")

@@ -90,7 +90,7 @@ def _read(
             done += page["entriesRead"]
             if page["after"] is None or done >= limit:
                 return totals, page["now"], page["after"] is None
-            progress.tell(done, min(limit, done + page["entriesLeft"]))
+            progress.report(done, min(limit, done + page["entriesLeft"]))
             parameters["after"] = page["after"]
 
 
