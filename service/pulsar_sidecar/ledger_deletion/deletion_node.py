@@ -93,6 +93,6 @@ def decode_node(data: bytes, kind: type[NodeType]) -> NodeType:
         return msgspec.convert(json.loads(data), kind)
     except (ValueError, RecursionError, InvalidInputError) as error:
         raise UndecodableError(
-            f"the node of a topic's deletion cannot be read ({type(error).__name__}: {error}); go on with the version "
-            "of pulsar-sidecar that began it"
+            f"the node of a topic's deletion cannot be read ({type(error).__name__}: {error}); continue with the "
+            "version of pulsar-sidecar that began it"
         ) from error

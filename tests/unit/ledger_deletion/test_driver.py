@@ -149,7 +149,7 @@ def test_a_refusal_that_cannot_be_noted_is_not_reported_as_the_end() -> None:
     sidecar = Sidecar(world)
     for _ in range(6):
         world.store.lose_answer_next("delete", applied=False)
-    with pytest.raises(TemporaryError, match="could not be noted"):
+    with pytest.raises(TemporaryError, match="could not be stored"):
         sidecar.delete_topic(topic)
     assert running(world) == [OP]
 

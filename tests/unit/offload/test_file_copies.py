@@ -119,7 +119,7 @@ def test_a_link_inside_the_copy_is_no_part_of_it(base: Path, copy_directory: Pat
 @pytest.mark.parametrize("name", ["notes.txt", "part-00000", ".DATA.crc"])
 def test_a_directory_with_something_else_in_it_stays(base: Path, copy_directory: Path, name: str) -> None:
     (copy_directory / name).write_bytes(b"SEQ")
-    with pytest.raises(PermanentError, match="no MapFile"):
+    with pytest.raises(PermanentError, match="not a MapFile"):
         delete_map_file(base, COPY)
     assert {path.name for path in copy_directory.iterdir()} == {*FILES, name}
 
@@ -127,14 +127,14 @@ def test_a_directory_with_something_else_in_it_stays(base: Path, copy_directory:
 def test_a_directory_named_like_a_file_of_the_copy_stays(base: Path, copy_directory: Path) -> None:
     (copy_directory / "data").unlink()
     (copy_directory / "data").mkdir()
-    with pytest.raises(PermanentError, match="no MapFile"):
+    with pytest.raises(PermanentError, match="not a MapFile"):
         delete_map_file(base, COPY)
     assert (copy_directory / "index").exists()
 
 
 def test_data_that_is_no_sequence_file_stays(base: Path, copy_directory: Path) -> None:
     (copy_directory / "data").write_bytes(b"SQLite format 3")
-    with pytest.raises(PermanentError, match="no MapFile"):
+    with pytest.raises(PermanentError, match="not a MapFile"):
         delete_map_file(base, COPY)
     assert (copy_directory / "index").exists()
 

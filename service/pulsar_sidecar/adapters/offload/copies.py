@@ -1,8 +1,8 @@
-"""Names of one offloaded copy, and what its objects must say about themselves before they may be deleted.
+"""Names of one offloaded copy, and the metadata that its objects must carry before the sidecar deletes them.
 
 Names alone prove little: buckets are shared between clusters, records may be forged, and a shadow topic's list holds
-the offload contexts of its source. Invariant: an object passes only if it says itself that Pulsar's offloader wrote it
-for the record's managed ledger in this cluster.
+the offload contexts of its source. Invariant: an object passes only if its own metadata says that Pulsar's offloader
+wrote it for the record's managed ledger in this cluster.
 """
 
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ def check_identity(copy: OffloadedCopy, role: ObjectRole, attributes: Mapping[st
     that names no managed ledger or no cluster cannot be attributed, so it stays.
 
     Raises:
-        PermanentError: the object is somebody else's, or does not say whose; the message names what differs.
+        PermanentError: the object belongs to another owner or names none; the message names what differs.
     """
     found = {name.lower(): value for name, value in attributes.items()}
     expected = {
@@ -96,9 +96,10 @@ def check_identity(copy: OffloadedCopy, role: ObjectRole, attributes: Mapping[st
             continue
         if present is None:
             raise PermanentError(
-                f"{copy.key(role)} does not say whose copy it is: its {name} is missing, expected {value!r}; delete it "
-                "by hand if it is wanted no more"
+                f"{copy.key(role)} does not name its owner: its {name} is missing, expected {value!r}; delete it "
+                "by hand if it is not needed any more"
             )
         raise PermanentError(
-            f"{copy.key(role)} is not the copy that was meant: its {name} is {present[:200]!r}, expected {value!r}"
+            f"{copy.key(role)} is not the copy that the record names: its {name} is {present[:200]!r}, expected "
+            f"{value!r}"
         )

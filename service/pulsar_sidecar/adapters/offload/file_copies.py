@@ -26,8 +26,8 @@ def delete_map_file(base: Path, copy: OffloadedCopy) -> OffloadDeletion:
     """Delete ``<base>/<managed ledger>/<ledger id>-<uuid>`` (``FileSystemManagedLedgerOffloader.deleteOffloaded``).
 
     Raises:
-        InvalidInputError: the managed ledger's name is no relative path.
-        PermanentError: a symbolic link is in the way, or the directory is no MapFile; nothing was deleted.
+        InvalidInputError: the managed ledger's name is not a relative path.
+        PermanentError: a symbolic link is in the way, or the directory is not a MapFile; nothing was deleted.
         TemporaryError: the directories cannot be read or changed now.
     """
     try:
@@ -67,7 +67,7 @@ def _names(directory: int) -> list[str]:
 def _components(managed_ledger: str) -> list[str]:
     names = managed_ledger.split("/")
     if any(name in ("", ".", "..") or "\0" in name for name in names):
-        raise InvalidInputError(f"{managed_ledger[:200]!r} is no managed ledger's name")
+        raise InvalidInputError(f"{managed_ledger[:200]!r} is not a managed ledger's name")
     return names
 
 
@@ -78,7 +78,7 @@ def _descend(parent: int, name: str, handles: ExitStack) -> int | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISDIR(mode):
-        raise PermanentError(f"{name} is no directory; copies behind symbolic links are not touched")
+        raise PermanentError(f"{name} is not a directory; copies behind symbolic links are not touched")
     return _opened(os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent), handles)
 
 
@@ -96,7 +96,7 @@ def _check_belongs(directory: int, name: str, copy: OffloadedCopy) -> None:
     if name in _MAP_FILE and is_file and (name not in _SEQUENCE_FILES or _is_sequence_file(directory, name)):
         return
     raise PermanentError(
-        f"{copy.directory_name} is no MapFile: {name[:80]!r} does not belong in one; look at it by hand"
+        f"{copy.directory_name} is not a MapFile: {name[:80]!r} does not belong in one; check it by hand"
     )
 
 

@@ -1,4 +1,4 @@
-"""Where an offload context says a copy is, and which of those places the operator lets the sidecar touch.
+"""Where an offload context places a copy, and which of those places the operator allows the sidecar to touch.
 
 A record on the pending topic may be forged. Invariant: nothing below this module is given an address, a bucket or a
 directory that is not in the operator's own list, letter for letter after normalisation.
@@ -82,7 +82,7 @@ class AllowedLocations:
         """Read the list.
 
         Raises:
-            InvalidInputError: an item is no location, or two name one Azure container at two accounts.
+            InvalidInputError: an item is not a location, or two name one Azure container at two accounts.
         """
         self._locations = frozenset(parse_location(text) for text in texts)
         azure = [item.container for item in self._locations if item.storage is Storage.AZURE]
@@ -122,7 +122,7 @@ def parse_location(text: str) -> OffloadLocation:
         storage = Storage.FILES
     if not separator:
         raise InvalidInputError(
-            f"{text[:200]!r} in {ALLOWED_LOCATIONS_SETTING} is no location; write s3://bucket[@endpoint], "
+            f"{text[:200]!r} in {ALLOWED_LOCATIONS_SETTING} is not a location; write s3://bucket[@endpoint], "
             "gs://bucket[@endpoint], oss://bucket@endpoint, azure://container@endpoint or file:///directory"
         )
     if storage is Storage.FILES:
@@ -189,7 +189,7 @@ def _storage_of(driver: OffloadDriver) -> Storage:
 
 def _region(driver: OffloadDriver, region: str, endpoint: str | None) -> str:
     if not _REGION.fullmatch(region):
-        raise InvalidInputError(f"{region[:80]!r} is no region's name")
+        raise InvalidInputError(f"{region[:80]!r} is not a region's name")
     if driver not in (OffloadDriver.AWS_S3, OffloadDriver.S3, OffloadDriver.ALIYUN_OSS) or region:
         return region
     if endpoint is None:
@@ -200,7 +200,7 @@ def _region(driver: OffloadDriver, region: str, endpoint: str | None) -> str:
 
 def _bucket(name: str) -> str:
     if not _BUCKET.fullmatch(name):
-        raise InvalidInputError(f"{name[:80]!r} is no name of a bucket or container")
+        raise InvalidInputError(f"{name[:80]!r} is not the name of a bucket or container")
     return name
 
 
@@ -223,5 +223,5 @@ def _endpoint(url: str) -> str | None:
 def _directory(path: str) -> str:
     parts = [part for part in path.split("/") if part]
     if not path.startswith("/") or "\0" in path or any(part in (".", "..") for part in parts):
-        raise InvalidInputError(f"{path[:200]!r} is no absolute directory without . and ..")
+        raise InvalidInputError(f"{path[:200]!r} is not an absolute directory without . and ..")
     return "/" + "/".join(parts)

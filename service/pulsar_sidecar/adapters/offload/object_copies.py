@@ -1,11 +1,11 @@
 """Deleting the two objects of a copy from a bucket: look, compare, delete, look again.
 
 A missing bucket answers a HEAD as a missing object does, and at least one driver of the field reported deletions that
-never happened. Invariant: *gone* is said only of a bucket that listed itself, *deleted* only after a second look.
+never happened. Invariant: *gone* is reported only of a bucket that listed itself, *deleted* only after a second look.
 
 Limits: parts of a multipart upload that never finished are no objects and stay (a bucket's lifecycle rule removes
-those); in a versioned bucket *deleted* means hidden; a server that is no object store but answers 404 to every HEAD and
-well-formed XML to a listing is taken for an empty bucket.
+those); in a versioned bucket *deleted* means hidden; a server that is not an object store but answers 404 to every HEAD
+and well-formed XML to a listing is taken for an empty bucket.
 """
 
 from collections.abc import Mapping
@@ -38,8 +38,8 @@ class BucketCopies:
         """Delete what is there of a copy, if all of it is what it claims.
 
         Raises:
-            PermanentError: an object is somebody else's; nothing was deleted.
-            TemporaryError: the store could not be asked, refused, or kept an object it said was deleted.
+            PermanentError: an object belongs to another owner; nothing was deleted.
+            TemporaryError: the store could not be asked, refused, or kept an object that it reported as deleted.
             OutcomeUnknownError: the answer to a deletion, or the look after it, was lost.
         """
         found = {
@@ -93,7 +93,7 @@ class BucketCopies:
             ) from error
         if remains is not None:
             raise TemporaryError(
-                f"{self._location} said that {key} was deleted, and it is still there; check the bucket's retention or "
+                f"{self._location} reported {key} as deleted, but it is still there; check the bucket's retention or "
                 "object locks"
             )
 

@@ -56,8 +56,8 @@ class ObjectStoreOffloadedLedgers:
         """Delete the copy that a context names; see `ledger_deletion.ports.OffloadedLedgers`.
 
         Raises:
-            PermanentError: the context is incomplete, its location is not allowed, or the copy is somebody else's.
-            TemporaryError: storage could not be asked, refused, or still shows what it said it deleted.
+            PermanentError: the context is incomplete, its location is not allowed, or the copy is another owner's.
+            TemporaryError: storage could not be asked, refused, or still shows what it reported as deleted.
             OutcomeUnknownError: whether something was deleted is not known.
         """
         copy = copy_of(ledger_id, context, managed_ledger)

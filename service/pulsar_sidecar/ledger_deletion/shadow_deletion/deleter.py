@@ -54,7 +54,7 @@ class _NotReadyError(TemporaryError):
 
 
 class ShadowDeleter:
-    """Begins deletions of shadow topics and goes on with them."""
+    """Begins deletions of shadow topics and continues them."""
 
     def __init__(self, store: MetadataStore, admin: ShadowAdmin, owners: LiveOwners, ledgers_root: str) -> None:
         self._store = store
@@ -103,7 +103,7 @@ class ShadowDeleter:
             else:
                 self._store.write(path, encode_node(deletion), version)
         except (ConflictError, NotFoundError) as error:
-            raise TemporaryError(f"another sidecar goes on with the deletion of {deletion.topic}; ask again") from error
+            raise TemporaryError(f"another sidecar continues the deletion of {deletion.topic}; ask again") from error
         return deletion.status()
 
     def _remove_old_reports(self) -> None:
@@ -133,7 +133,7 @@ class ShadowDeleter:
     # --- stages ------------------------------------------------------------------------------------------------------
 
     def _protect(self, deletion: ShadowDeletion) -> ShadowDeletion:
-        """Whoever loads the shadow from now on trims nothing: what it would trim is the source's."""
+        """A broker that loads the shadow from now on trims nothing: what it would trim is the source's."""
         self._refuse_clients(deletion)
         if not self._admin.keeps_forever(deletion.topic):
             self._admin.keep_forever(deletion.topic)

@@ -59,8 +59,8 @@ class BrokerDeletion:
                 continue
         if reused and not any_requested:
             raise DataLossError(
-                f"{operation.topic} was created again, and its new partitions go on in ledgers of the old ones "
-                f"({', '.join(map(str, reused))}): delete the topic anew if the new messages may go too"
+                f"{operation.topic} was created again, and its new partitions continue in ledgers of the old ones "
+                f"({', '.join(map(str, reused))}): delete the topic again if the new messages may be lost too"
             )
 
     def _remaining_topics(self, operation: Operation) -> Iterator[TopicName]:

@@ -1,8 +1,8 @@
 """Two-phase topic deletion: record every referenced ledger, then have the broker delete the topic, until it is done.
 
-The operation's node is the promise: while it exists some sidecar goes on, and consumers hold records of ledgers that
-are still referenced. It ends in one of two ways only: the marked incarnations are gone from the metadata store, or a
-broker refused.
+The operation's node is the promise: while it exists a sidecar continues the deletion, and consumers hold records of
+ledgers that are still referenced. It ends in one of two ways only: the marked incarnations are gone from the metadata
+store, or a broker refused.
 """
 
 from msgspec.structs import replace
@@ -106,7 +106,7 @@ class TopicDeleter:
         with self._steps.taking(Step.OPERATION_CREATED):
             node = self._store.create(operation_path(operation_id), encode_operation(operation))
         if self._take_over(node) is None:
-            raise TemporaryError(f"another sidecar goes on with the topic deletion {operation_id} already")
+            raise TemporaryError(f"another sidecar has taken over the topic deletion {operation_id}")
         self._driving.add(operation_id)
         return HeldOperation(operation, node.version)
 
@@ -124,8 +124,8 @@ class TopicDeleter:
         """Record what is referenced, ask the broker once, look at what is left.
 
         Answers DONE (and the node is gone) or RUNNING. Raises `BrokerRefusedError`, `NotFoundError` or another
-        permanent error when the broker refused: then the operation has ended too. After any error the operation is
-        free for whoever comes next.
+        permanent error when the broker refused: then the operation has ended too. After any error another
+        sidecar may take it over.
         """
         try:
             return self._attempt(held)
@@ -176,7 +176,7 @@ class TopicDeleter:
         """Withdraw the promise: from now on "in use" becomes final for its records.
 
         Raises:
-            TemporaryError: the node could not be removed, so the operation goes on.
+            TemporaryError: the node could not be removed, so the operation continues.
         """
         for _ in range(_END_TRIES):
             self._delete_driver_node(operation.operation_id)
@@ -185,10 +185,12 @@ class TopicDeleter:
             if result in (DeletionResult.DELETED, DeletionResult.GONE):
                 self._driving.discard(operation.operation_id)
                 return
-        raise TemporaryError(f"the end of the topic deletion {operation.operation_id} could not be noted; it goes on")
+        raise TemporaryError(
+            f"the end of the topic deletion {operation.operation_id} could not be stored; it continues by itself"
+        )
 
     def release(self, operation: Operation) -> None:
-        """Let any sidecar go on with it."""
+        """Let any sidecar continue it."""
         self._driving.discard(operation.operation_id)
         self._delete_driver_node(operation.operation_id)
 
@@ -239,7 +241,7 @@ class TopicDeleter:
         return held
 
     def _take_over(self, node: Node) -> Node | None:
-        """Become its driver; its node as it is then, or None where somebody else drives it or has ended it."""
+        """Become its driver; its node as it is then, or None where another sidecar drives it or has ended it."""
         operation_id = OperationId(node.path.rpartition("/")[2])
         if not self._became_driver(operation_id):
             return None
@@ -302,7 +304,7 @@ class TopicDeleter:
         return HeldOperation(replace(grown, incarnations={**operation.incarnations, **found}), held.version)
 
     def _postpone(self, held: HeldOperation, reason: str) -> HeldOperation:
-        """Note why it goes on and when, as well as that can be done; whoever holds the newest version decides."""
+        """Store why the deletion continues and when, if that is possible; the holder of the newest version decides."""
         path = operation_path(held.operation.operation_id)
         try:
             node = self._store.read(path)

@@ -29,12 +29,12 @@ class TopicReferences:
 
 @dataclass(frozen=True, slots=True)
 class LedgerDetails:
-    """What a ledger's own node says of it.
+    """What a ledger's own metadata holds.
 
     Attributes:
         created_ms: tells it from a later ledger with the same id.
         length_bytes: how much waits to be freed.
-        entries_of: the managed ledger whose entries it holds; None where it says nothing of that or another thing.
+        entries_of: the managed ledger whose entries it holds; None where the metadata does not name one.
     """
 
     created_ms: int

@@ -1,8 +1,8 @@
 """The intent of one two-phase topic deletion, kept in the metadata store while it runs.
 
 Its node's existence is what tells a consumer that "in use" is not final yet. The node holds everything that another
-sidecar needs to go on when the first one dies: which incarnations of the managed ledgers are meant, and which ledgers
-were recorded under which sequence ids, so that going on records nothing twice (PIP-6).
+sidecar needs to continue when the first one dies: which incarnations of the managed ledgers are meant, and which
+ledgers were recorded under which sequence ids, so that continuing records nothing twice (PIP-6).
 """
 
 from collections.abc import Mapping
@@ -100,7 +100,7 @@ def write_operation(store: MetadataStore, operation: Operation, version: NodeVer
     """Replace the node by compare-and-set.
 
     Raises:
-        ConflictError: somebody else changed it.
+        ConflictError: another sidecar changed it.
         OperationEndedError: it is gone.
     """
     try:

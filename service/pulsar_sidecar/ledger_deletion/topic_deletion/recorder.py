@@ -1,7 +1,7 @@
 """The first phase for a whole topic: find every ledger it references and record each, before anybody shrinks a list.
 
 What is recorded is persisted in the operation's node before it is sent, under fixed sequence ids. Brokers do not
-deduplicate these topics, so whoever resumes has the publisher read back what is stored, and sends the rest.
+deduplicate these topics, so a sidecar that resumes has the publisher read back what is stored, and sends the rest.
 """
 
 from collections.abc import Mapping, Sequence

@@ -130,7 +130,7 @@ class TopicPublisher:
     ) -> None:
         """Open the first partition's producer; on the name's first use nothing is read back.
 
-        A message with a longer delay than ``most_delay_ms`` tells is sent without one: brokers would refuse it.
+        A message with a longer delay than ``most_delay_ms`` answers is sent without one: brokers would refuse it.
 
         Raises:
             ConflictError: another process uses the name now.

@@ -59,7 +59,7 @@ def newest_message(client: pulsar.Client, topic: str) -> pulsar.Message | None:
     """The last message of a topic, None when it has none (any more).
 
     Raises:
-        pulsar.PulsarException: the topic's broker could not be reached, or says now this and now that.
+        pulsar.PulsarException: the topic's broker could not be reached, or contradicts itself.
     """
     for _ in range(_LOOKS):
         with closing(client.create_reader(topic, pulsar.MessageId.latest, start_message_id_inclusive=True)) as reader:

@@ -31,7 +31,7 @@ class ExclusiveDeadLetters:
         """Subscribe alone.
 
         Raises:
-            ConflictError: somebody else lists or redrives now.
+            ConflictError: another listing or redrive is running.
         """
         self._admin = admin
         self._topic = topic

@@ -76,13 +76,13 @@ class OverdueReader:
 def is_early(delivery: Delivery, now_ms: int) -> bool:
     """Whether a retry came long before it was due, from a broker that delays nothing.
 
-    A publish time to come is of a machine whose clock is wrong, and tells nothing.
+    A publish time in the future comes from a machine whose clock is wrong, and proves nothing.
     """
     return delivery.publish_time_ms - _EARLY_MS <= now_ms < due_ms(delivery) - _EARLY_MS
 
 
 def due_ms(delivery: Delivery) -> int:
-    """When the retry was to be delivered: ``DELAY_TIME`` after its publish time, or then if that is no number."""
+    """When the retry was to be delivered: ``DELAY_TIME`` after its publish time, or at once if that is not a number."""
     delay = delivery.properties.get(DELAY_TIME, "0")
     usable = delay.isascii() and delay.isdigit() and len(delay) < 19
     return delivery.publish_time_ms + (int(delay) if usable else 0)

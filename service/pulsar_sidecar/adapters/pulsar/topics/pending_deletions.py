@@ -46,7 +46,7 @@ def open_plan_publisher(
 
     Raises:
         TemporaryError: there are no topics of the deletion service, or they cannot be reached.
-        ConflictError: somebody else is sending this plan now.
+        ConflictError: another process is sending this plan now.
     """
     topic = str(topic_name(DeletionTopic.PENDING))
     # Asked first: producing to a topic that does not exist would create one that is not the service's.
@@ -87,7 +87,7 @@ class PendingDeletionSender:
             left = [message for message, result in zip(left, results, strict=True) if not result.stored]
             if not left:
                 return total
-        raise TemporaryError(f"the brokers did not take {len(left)} records; run the same command again to go on")
+        raise TemporaryError(f"the brokers did not take {len(left)} records; run the same command again to continue")
 
     def _message(self, row: DeletableLedger) -> OutgoingMessage:
         record = self._record(row)

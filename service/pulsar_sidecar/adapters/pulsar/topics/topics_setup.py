@@ -1,4 +1,4 @@
-"""Creates the topics of the service so that no record can be lost before somebody consumes it.
+"""Creates the topics of the service so that no record can be lost before a sidecar consumes it.
 
 What brokers make of topics in ``pulsar/system`` (4.0.8, class ``SystemTopic``): they never delete them for inactivity,
 never expire messages, refuse none for a backlog quota, never deduplicate, and compact every minute. So time-to-live and
@@ -121,7 +121,7 @@ class RetryConditions:
 
     Retries wait on the retry topic by delayed delivery, which brokers may have switched off or limited to short delays;
     a policy of that topic outranks both. And subscriptions may expire, with everything that waits in them while no
-    sidecar runs; there is no policy of a topic for that, only the namespace's, which is set where nobody has set it.
+    sidecar runs; there is no policy of a topic for that, only the namespace's, which is set where it is unset.
 
     Attributes:
         most_delay_ms: brokers refuse messages with a longer delay; None for any delay, 0 where nothing is delayed.
