@@ -64,17 +64,21 @@ def _show_version(wanted: bool) -> None:
 def _global_options(
     ctx: typer.Context,
     admin_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="The sidecar's own URL. Default: http://127.0.0.1:8750.")
+        str | None, typer.Option(metavar="URL", help="The sidecar's URL. Default: http://127.0.0.1:8750.")
     ] = None,
     auth_plugin: Annotated[
         str | None, typer.Option(metavar="PLUGIN", help="token, or its Java class as in client.conf.")
     ] = None,
     auth_params: Annotated[
         str | None,
-        typer.Option(metavar="PARAMS", help="token:... or file:///path. Others can see it; prefer client.conf."),
+        typer.Option(
+            metavar="PARAMS",
+            help="token:... or file:///path. Other users see it in the process list; prefer client.conf.",
+        ),
     ] = None,
     request_timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0.001, help="How long to wait for an answer. Default: 60.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.001, help="How long to wait for the sidecar's answer. Default: 60."),
     ] = None,
     tls_allow_insecure: Annotated[
         bool | None, typer.Option("--tls-allow-insecure", help="Accept any certificate. For experiments only.")
@@ -83,13 +87,13 @@ def _global_options(
         bool | None,
         typer.Option(
             "--tls-enable-hostname-verification/--no-tls-enable-hostname-verification",
-            help="Compare the certificate with the host's name. Default: yes.",
+            help="Verify that the certificate names the host. Default: yes.",
         ),
     ] = None,
     tls_trust_cert_path: Annotated[
         str | None, typer.Option(metavar="FILE", help="PEM file of trusted certificate authorities.")
     ] = None,
-    output: Annotated[Format, typer.Option("--output", help="How results are written.")] = Format.TABLE,
+    output: Annotated[Format, typer.Option("--output", help="Output format.")] = Format.TABLE,
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,

@@ -99,7 +99,7 @@ class SidecarClient:
                 "and every call may be repeated"
             ) from error
         except ValueError as error:
-            raise ServiceRefusedError(200, "the answer is no JSON lines; is this a sidecar?") from error
+            raise ServiceRefusedError(200, "the answer is not JSON lines; does --admin-url name a sidecar?") from error
 
     def _send(
         self, method: str, url: str, body: object, parameters: Mapping[str, str | int] | None
@@ -120,7 +120,7 @@ class SidecarClient:
         instances = status.get("instances", []) if isinstance(status, dict) else []
         known = {_place(str(instance.get("advertisedUrl"))) for instance in instances}
         if _place(location) not in known:
-            raise ServiceRefusedError(307, f"redirected to {_place(location)}, which is no registered sidecar")
+            raise ServiceRefusedError(307, f"redirected to {_place(location)}, which is not a registered sidecar")
         return location
 
 
@@ -137,12 +137,14 @@ def _answer(response: requests.Response) -> object:
     try:
         return response.json()
     except requests.JSONDecodeError as error:
-        raise ServiceRefusedError(response.status_code, "the answer is no JSON; is this a sidecar?") from error
+        raise ServiceRefusedError(
+            response.status_code, "the answer is not JSON; does --admin-url name a sidecar?"
+        ) from error
 
 
 def _reason(response: requests.Response) -> str:
     try:
         document = response.json()
     except requests.JSONDecodeError:
-        return "an error without a reason; is this a sidecar?"
+        return "the error has no reason; does --admin-url name a sidecar?"
     return str(document.get("reason", document)) if isinstance(document, dict) else str(document)

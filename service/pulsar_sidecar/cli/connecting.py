@@ -101,5 +101,5 @@ def _seconds(text: str | None) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 86_400:
-        raise InvalidInputError("PULSAR_SIDECAR_REQUEST_TIMEOUT is a number of seconds, such as 60")
+        raise InvalidInputError("PULSAR_SIDECAR_REQUEST_TIMEOUT must be a number of seconds above 0, such as 60")
     return seconds

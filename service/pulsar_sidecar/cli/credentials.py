@@ -19,12 +19,14 @@ def token_of(auth_plugin: str | None, auth_params: str | None) -> str | None:
         InvalidInputError: the plugin is not the token's, or the token cannot be read.
     """
     if auth_plugin and auth_plugin not in _TOKEN_PLUGINS:
-        raise InvalidInputError(f"the sidecar is called with tokens; {auth_plugin} is none (--auth-plugin token)")
+        raise InvalidInputError(
+            f"the sidecar accepts tokens only, and {auth_plugin} is not the token plugin; use --auth-plugin token"
+        )
     if not auth_params:
         return None
     token = _token(auth_params).strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise InvalidInputError("authParams hold no token; write token:... or file:///path/to/token")
+        raise InvalidInputError("authParams contain no token; write token:... or file:///path/to/token")
     return token
 
 
@@ -49,5 +51,7 @@ def _token_in_json(text: str) -> str:
     try:
         document = json.loads(text)
     except ValueError:
-        raise InvalidInputError("authParams begin like JSON and are none") from None
+        raise InvalidInputError(
+            'authParams start like JSON and cannot be parsed; write {"token": "..."}, token:... or file:///path/to/token'
+        ) from None
     return str(document.get("token", "")) if isinstance(document, dict) else ""

@@ -13,7 +13,7 @@ from enum import Enum
 
 
 class Format(Enum):
-    """How results are written."""
+    """Output format."""
 
     JSON = "json"
     TABLE = "table"

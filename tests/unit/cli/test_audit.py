@@ -130,7 +130,7 @@ def test_prune_says_what_would_go_and_why_the_rest_stays(terminal: Terminal) -> 
     assert [line.split() for line in ran.out.splitlines()][1:] == [
         ["old", "would", "be", "removed", "old"], ["new", "stays", "the", "newest", "audit"],
     ]  # fmt: skip
-    assert "say --execute" in ran.err
+    assert "with --execute" in ran.err
     assert terminal.asked == [PruneRequest(Path("archive"), 2, 7, execute=False)]
 
 

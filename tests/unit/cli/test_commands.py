@@ -255,7 +255,7 @@ def test_a_redirect_to_anybody_else_is_not(terminal: Terminal, service: FakeDele
         service.instances = (SidecarInstance("other", "http://127.0.0.1:1", None, 5),)
         ran = terminal.run("topics", "delete-ledger", "orders", "-l", "7")
     assert ran.code == 1
-    assert "no registered sidecar" in ran.err
+    assert "not a registered sidecar" in ran.err
     assert stranger.asked == []
 
 

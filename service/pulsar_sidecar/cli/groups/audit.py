@@ -59,15 +59,15 @@ The plan's hash is what is approved: --execute takes it with --plan, and another
 here: every ledger becomes a pending deletion, and the deletion service proves it again.
 
 Each row is sent once, however often the command is stopped and started again: rows carry their number in the plan, and
-how far it has come is kept in the metadata store. (A broker that dies with rows on their way may store some of them
-twice; the second copy of a row finds its ledger gone.) --execute needs the metadata store and the brokers, as the
+the progress is stored in the metadata store. (A broker that dies while rows are in flight may store some of them
+twice; the second copy of a row finds its ledger deleted.) --execute needs the metadata store and the brokers, as the
 sidecars have them (--metadata-store-url, --broker-service-url, or PULSAR_SIDECAR_* and client.conf).
 
 Example: pulsar-sidecar audit apply audits/monday
 
 Then: pulsar-sidecar audit apply audits/monday --execute --plan HASH"""
 
-_PRUNE_HELP = """Remove old audits, dumps and listings. Without --execute: only say which.
+_PRUNE_HELP = """Remove old audits, dumps and listings. Without --execute: only list them.
 
 Only complete directories of ours go. The newest of each kind stays, the newest --keep of them stay, younger ones than
 --older-than-days stay, and so does what a remaining audit was made from.
@@ -101,14 +101,16 @@ def _add_show(app: typer.Typer, programs: Programs) -> None:
         audit: _Audit,
         orphans: Annotated[bool, typer.Option("--orphans", help="Unreferenced ledgers.")] = False,
         missing: Annotated[bool, typer.Option("--missing", help="References to missing ledgers.")] = False,
-        unattributed: Annotated[bool, typer.Option("--unattributed", help="Ledgers nobody known claims.")] = False,
-        usage: Annotated[bool, typer.Option("--usage", help="Who uses how much.")] = False,
-        standing: Annotated[str | None, typer.Option(help="Only of this standing, such as condemned.")] = None,
-        kind: Annotated[str | None, typer.Option(help="Only of this kind, such as data or cursor.")] = None,
-        cause: Annotated[str | None, typer.Option(help="Only of this likely cause.")] = None,
-        tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
-        topic: Annotated[str | None, typer.Option(help="Only this topic's, by its full name.")] = None,
-        limit: Annotated[int, typer.Option(min=1, help="At most so many rows of a table.")] = 20,
+        unattributed: Annotated[
+            bool, typer.Option("--unattributed", help="Ledgers that no known owner claims.")
+        ] = False,
+        usage: Annotated[bool, typer.Option("--usage", help="Storage by owner.")] = False,
+        standing: Annotated[str | None, typer.Option(help="Only rows with this standing, such as condemned.")] = None,
+        kind: Annotated[str | None, typer.Option(help="Only rows of this kind, such as data or cursor.")] = None,
+        cause: Annotated[str | None, typer.Option(help="Only rows with this likely cause.")] = None,
+        tenant: Annotated[str | None, typer.Option(help="Only rows of this tenant.")] = None,
+        topic: Annotated[str | None, typer.Option(help="Only rows of this topic, by its full name.")] = None,
+        limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows of a table.")] = 20,
         form: _Form = None,
     ) -> None:
         options: GlobalOptions = ctx.obj
@@ -143,8 +145,8 @@ def _add_apply(app: typer.Typer, programs: Programs) -> None:
         audit: _Audit,
         execute: Annotated[bool, typer.Option("--execute", help="Send the records.")] = False,
         plan: Annotated[str | None, typer.Option(metavar="HASH", help="The plan that was approved.")] = None,
-        rate: Annotated[float | None, typer.Option(min=0.1, help="At most so many records a second.")] = None,
-        max_age_hours: Annotated[float, typer.Option(min=0, help="Refuse an older audit.")] = 72.0,
+        rate: Annotated[float | None, typer.Option(min=0.1, help="Maximum number of records a second.")] = None,
+        max_age_hours: Annotated[float, typer.Option(min=0, help="Maximum age of the audit, in hours.")] = 72.0,
         metadata_store_url: Annotated[
             str | None, typer.Option(metavar="zk:HOST:PORT", help="As in broker.conf.")
         ] = None,
@@ -154,7 +156,7 @@ def _add_apply(app: typer.Typer, programs: Programs) -> None:
             typer.Option(
                 "--metadata-store-auth",
                 metavar="SCHEME:CREDENTIAL",
-                help="Others can see it; prefer PULSAR_SIDECAR_METADATA_STORE_AUTH.",
+                help="Other users see it in the process list; prefer PULSAR_SIDECAR_METADATA_STORE_AUTH.",
             ),
         ] = None,
         form: _Form = None,
@@ -229,8 +231,8 @@ def _add_prune(app: typer.Typer, programs: Programs) -> None:
     def _prune(
         ctx: typer.Context,
         directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where audits, dumps and listings are.")],
-        keep: Annotated[int, typer.Option(min=1, help="How many of each kind stay in any case.")] = 5,
-        older_than_days: Annotated[float, typer.Option(min=0, help="What is younger stays.")] = 30.0,
+        keep: Annotated[int, typer.Option(min=1, help="How many of each kind are always kept.")] = 5,
+        older_than_days: Annotated[float, typer.Option(min=0, help="Younger ones are kept.")] = 30.0,
         execute: Annotated[bool, typer.Option("--execute", help="Remove them.")] = False,
         form: _Form = None,
     ) -> None:
@@ -243,7 +245,7 @@ def _add_prune(app: typer.Typer, programs: Programs) -> None:
         if not rows:
             output.info(f"there is no audit, dump or listing below {directory}")
         elif pruned.removed and not pruned.executed:
-            output.info("nothing was removed; say --execute")
+            output.info("nothing was removed; repeat the command with --execute")
 
 
 def _path(text: str | None) -> Path | None:

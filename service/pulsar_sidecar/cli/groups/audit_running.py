@@ -39,26 +39,42 @@ def add_run(app: typer.Typer, programs: Programs) -> None:
         dump: Annotated[Path, typer.Option(metavar="DIR", help="What metadata dump made.")],
         listing: Annotated[Path, typer.Option(metavar="DIR", help="What ledgers list made, before the dump.")],
         directory: Annotated[
-            Path, typer.Option("--output", metavar="DIR", help="The directory to make; nothing may be there yet.")
+            Path, typer.Option("--output", metavar="DIR", help="The directory to create; it must not exist.")
         ],
         previous: Annotated[
-            Path | None, typer.Option(metavar="DIR", help="The audit before: without it nothing is condemned.")
+            Path | None, typer.Option(metavar="DIR", help="The previous audit; without it nothing is condemned.")
         ] = None,
         min_age_hours: Annotated[
-            float, typer.Option(metavar=_HOURS, min=0, help="Younger ledgers are not condemned, by the store's clock.")
+            float,
+            typer.Option(
+                metavar=_HOURS, min=0, help="Minimum age of a condemned ledger, by the metadata store's clock."
+            ),
         ] = _DEFAULT.min_age_ms / HOUR_MS,
         look_window_hours: Annotated[
             float,
             typer.Option(
-                metavar=_HOURS, min=0, help="So long ago must the first dump be that saw a ledger unreferenced."
+                metavar=_HOURS,
+                min=0,
+                help="Minimum time between the first dump that found a ledger unreferenced and this one.",
             ),
         ] = _DEFAULT.look_window_ms / HOUR_MS,
         max_share: Annotated[
-            float, typer.Option(metavar="SHARE", min=0, max=1, help="Of ledgers and bytes that may be condemned.")
+            float,
+            typer.Option(
+                metavar="SHARE",
+                min=0,
+                max=1,
+                help="Largest allowed share of all ledgers, and of all bytes, that may be condemned.",
+            ),
         ] = _DEFAULT.max_share,
         max_shrink: Annotated[
             float,
-            typer.Option(metavar="SHARE", min=0, max=1, help="By which inputs may be smaller than the previous ones."),
+            typer.Option(
+                metavar="SHARE",
+                min=0,
+                max=1,
+                help="Largest allowed shrinkage of the inputs since the previous audit, as a fraction.",
+            ),
         ] = _DEFAULT.max_shrink,
         allow_young: Annotated[
             bool, typer.Option("--allow-young", help="Allow --min-age-hours below 24. For experiments.")

@@ -47,7 +47,7 @@ Take the listing first and the dump (metadata dump) second.
 Example: pulsar-sidecar ledgers list --source bookie-http://bookie-1:8000,bookie-2:8000 --output listings/monday"""
 
 _Directory = Annotated[
-    Path, typer.Option("--output", metavar="DIR", help="The directory to make; there must be nothing there yet.")
+    Path, typer.Option("--output", metavar="DIR", help="The directory to create; it must not exist.")
 ]
 _LedgersRoot = Annotated[
     str, typer.Option("--ledgers-root-path", metavar="PATH", help="BookKeeper's zkLedgersRootPath.")
@@ -58,7 +58,7 @@ _Rate = Annotated[
         "--rate",
         metavar="NUMBER",
         min=0,
-        help=f"At most so many a second, 0 for no limit. Default: {DEFAULT_NODES_PER_SECOND:,.0f} from a living "
+        help=f"Maximum number a second, 0 for no limit. Default: {DEFAULT_NODES_PER_SECOND:,.0f} from a living "
         "ZooKeeper, no limit from anything else.",
     ),
 ]
@@ -67,7 +67,7 @@ _Auth = Annotated[
     typer.Option(
         "--metadata-store-auth",
         metavar="SCHEME:CREDENTIAL",
-        help="For ZooKeeper, such as digest:user:password. Others can see it; prefer "
+        help="For ZooKeeper, such as digest:user:password. Other users see it in the process list; prefer "
         "PULSAR_SIDECAR_METADATA_STORE_AUTH.",
     ),
 ]

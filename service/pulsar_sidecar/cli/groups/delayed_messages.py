@@ -29,9 +29,14 @@ _LedgerId = Annotated[
 _EntryId = Annotated[
     int, typer.Option("--entryId", "--entry-id", "-e", min=0, max=MAX_LEDGER_ID, help="Entry id of the message.")
 ]
-_Wait = Annotated[bool, typer.Option("--wait-persisted", help="Wait until the brokers have stored it.")]
+_Wait = Annotated[
+    bool, typer.Option("--wait-persisted", help="Wait until the brokers have persisted the acknowledgement.")
+]
 _Defer = Annotated[
-    bool, typer.Option("--defer", help="Where too many are acknowledged already, do it when there is room.")
+    bool,
+    typer.Option(
+        "--defer", help="If a subscription already holds too many acknowledged ranges, cancel when it has room."
+    ),
 ]
 _Names = Annotated[
     str | None,
@@ -82,7 +87,7 @@ def cancel_delayed_message(
     path = _path(parse_topic_name(topic))
     accepted = client.call("POST", f"{path}/cancelDelayedMessage", parameters=parameters)
     if accepted is not None:
-        output.info("in the log; the sidecars acknowledge it as soon as possible")
+        output.info("the cancellation is logged; the sidecars acknowledge the message as soon as they can")
         output.document(accepted, options.format(form))
         return
     output.info(f"cancelled {ledger_id}:{entry_id}")
@@ -107,7 +112,11 @@ def skip_messages(
     place = f"{_path(parse_topic_name(topic))}/subscription/{java_url_encode(subscription)}/skipByMessageIds"
     body = {"messageIds": [_message_id(text) for text in message_ids]}
     accepted = options.client().call("POST", place, body, _how(wait=wait, defer=defer))
-    output.info(f"cancelled {len(message_ids)} messages" if accepted is None else "all are at least in the log")
+    output.info(
+        f"cancelled {len(message_ids)} messages"
+        if accepted is None
+        else "all cancellations are logged; the sidecars acknowledge the messages as soon as they can"
+    )
 
 
 def cancel_delayed_messages(
@@ -123,10 +132,11 @@ def cancel_delayed_messages(
     due_to: Annotated[int | None, typer.Option(min=0, help="Latest due time in milliseconds, excluded.")] = None,
     key: Annotated[str | None, typer.Option(help="Only messages with this key.")] = None,
     properties: Annotated[
-        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="Only with it. May be repeated.")
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="Only messages with this property. May be repeated."),
     ] = None,
     subscription_names: _Names = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask after the preview.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation after the preview.")] = False,
     wait: _Wait = False,
     defer: _Defer = False,
 ) -> None:
@@ -152,7 +162,7 @@ def cancel_delayed_messages(
 def cancellations(
     ctx: typer.Context, topic: _Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None
 ) -> None:
-    """How far a cancellation has come on each subscription, and what proves it.
+    """Show the state of a cancellation on each subscription, and its evidence.
 
     It ends as EXPIRED (not delivered), RACED or TOO_LATE, or as UNKNOWN where the cursor may have been lost or moved
     near the due time.
@@ -264,7 +274,7 @@ def _selection(
 ) -> dict[str, object]:
     pairs = [text.partition("=") for text in properties]
     if not all(equals and name for name, equals, _ in pairs):
-        raise InvalidInputError("--property is NAME=VALUE")
+        raise InvalidInputError("write --property as NAME=VALUE")
     wanted: dict[str, object | None] = {
         "dueFrom": due_from,
         "dueTo": due_to,
@@ -280,7 +290,7 @@ def _message_id(text: str) -> object:
     if not colon:
         return text
     if not (ledger.isdigit() and entry.partition(":")[0].isdigit()):
-        raise InvalidInputError(f"{text[:60]!r} is no message id; write ledgerId:entryId, or base64")
+        raise InvalidInputError(f"{text[:60]!r} is not a message id; write ledgerId:entryId, or base64")
     return {"ledgerId": int(ledger), "entryId": int(entry.partition(":")[0])}
 
 

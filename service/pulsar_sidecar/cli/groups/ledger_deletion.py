@@ -45,12 +45,14 @@ def append(
         str | None, typer.Option("--file", metavar="FILE", help="One JSON record per line instead; - for stdin.")
     ] = None,
     producer_name: Annotated[
-        str | None, typer.Option(help="A stable name, so that a repeated call is no second record.")
+        str | None, typer.Option(help="A stable name, so that the broker drops the records of a repeated call.")
     ] = None,
-    first_sequence_id: Annotated[int | None, typer.Option(min=0, help="Of the first record; others count on.")] = None,
+    first_sequence_id: Annotated[
+        int | None, typer.Option(min=0, help="Sequence id of the first record; the others follow.")
+    ] = None,
     form: Output = None,
 ) -> None:
-    """Record ledgers that are to be deleted; they are judged before anything is deleted.
+    """Record ledgers for deletion; the sidecar checks each one before it deletes it.
 
     Exit code 4 if not every record was sent: send those again.
 
@@ -77,7 +79,7 @@ def append(
 
 @app.command(epilog=EXIT_CODES)
 def status(ctx: typer.Context, form: Output = None) -> None:
-    """Print the state of the service: switches, work that waits, registered sidecars.
+    """Print the state of the service: settings, pending work, registered sidecars.
 
     Example: pulsar-sidecar --output json ledger-deletion status
     """
@@ -87,10 +89,10 @@ def status(ctx: typer.Context, form: Output = None) -> None:
 @app.command(epilog=EXIT_CODES)
 def pause(
     ctx: typer.Context,
-    reason: Annotated[str | None, typer.Option(help="Shown to whoever asks for the status.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Shown by status.")] = None,
     form: Output = None,
 ) -> None:
-    """Stop deleting on all sidecars; recording goes on.
+    """Stop deleting on all sidecars; recording continues.
 
     Example: pulsar-sidecar ledger-deletion pause --reason "bookies are being replaced"
     """
@@ -99,7 +101,7 @@ def pause(
 
 @app.command(epilog=EXIT_CODES)
 def resume(ctx: typer.Context, form: Output = None) -> None:
-    """Go on deleting on all sidecars.
+    """Resume deleting on all sidecars.
 
     Example: pulsar-sidecar ledger-deletion resume
     """
@@ -136,10 +138,10 @@ def undelete(
     force: Annotated[bool, typer.Option("--force", help="Even if bookies no longer hold the entries.")] = False,
     form: Output = None,
 ) -> None:
-    """Bring a deleted ledger back, as long as bookies hold its entries (gcWaitTime, 15 minutes by default).
+    """Restore a deleted ledger while the bookies still hold its entries (gcWaitTime, 15 minutes by default).
 
     Nothing deletes it again before protectedUntilMs (twoPhaseDeletionUndeleteProtectionInSeconds, 24 hours by default):
-    put it back into a list until then. Records about it wait; status lists what is protected.
+    add it to a topic's ledger list again before then. Records about it wait; status lists protected ledgers.
 
     Example: pulsar-sidecar ledger-deletion undelete 4711
     """
@@ -152,9 +154,9 @@ def end_protection(
     ledger_id: Annotated[int, typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID)],
     form: Output = None,
 ) -> None:
-    """Let a ledger that undelete brought back be deleted before its protection ends.
+    """End the protection of a ledger that undelete restored, so that it can be deleted.
 
-    A record that waits for that end goes on waiting; to have the ledger deleted at once, append it again.
+    A record that waits for the protection's end keeps waiting; to delete the ledger at once, append it again.
 
     Example: pulsar-sidecar ledger-deletion end-protection 4711
     """
@@ -167,7 +169,7 @@ def list_dead_letters(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, oldest first.")] = 100,
     form: Output = None,
 ) -> None:
-    """List dead letters with the reason why they were given up.
+    """List dead letters with the reason why the sidecar gave up.
 
     Example: pulsar-sidecar ledger-deletion dlq list --limit 10
     """

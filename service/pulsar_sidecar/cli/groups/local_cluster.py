@@ -126,7 +126,7 @@ def up(
 
 @app.command(epilog=_EXIT_CODES)
 def status(directory: _Directory = None, json: _Json = False) -> None:
-    """Say for each member whether it runs and is ready; exit code 4 if one is not."""
+    """Print for each member whether it runs and is ready; exit code 4 if one does not."""
     cluster = LocalCluster(_directory(directory))
     states = cluster.status()
     addresses = cluster.addresses()

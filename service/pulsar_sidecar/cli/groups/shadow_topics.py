@@ -29,7 +29,7 @@ def delete_shadow(
     ctx: typer.Context,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The shadow topic; a partitioned one by its own name.")],
     wait_seconds: Annotated[
-        float, typer.Option("--wait-seconds", min=0, help="Go on for so long; the same command goes on later.")
+        float, typer.Option("--wait-seconds", min=0, help="Maximum time to wait; the same command continues later.")
     ] = 120.0,
     form: Output = None,
 ) -> None:

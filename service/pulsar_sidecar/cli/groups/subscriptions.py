@@ -30,8 +30,8 @@ def ack_state(
 
     A broker writes down at most managedLedgerMaxUnackedRangesToPersist ranges (10,000 by default); what lies beyond is
     only in its memory, and those messages are delivered again when the broker goes. With
-    dispatcherPauseOnAckStatePersistentEnabled it stops dispatching instead, and tells nobody: this command does.
-    It changes nothing, creates nothing, and loads the topic.
+    dispatcherPauseOnAckStatePersistentEnabled it stops dispatching instead, without a sign in its statistics: this
+    command shows it. It changes nothing, creates nothing, and loads the topic.
 
     Example: pulsar-sidecar subscriptions ack-state persistent://public/default/orders -s billing
     """

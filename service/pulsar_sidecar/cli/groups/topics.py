@@ -37,7 +37,7 @@ def delete(
 ) -> None:
     """Delete a topic: every ledger it references is recorded first, then the broker deletes it.
 
-    If the broker cannot finish in time the deletion goes on by itself, and its state is printed.
+    If the broker does not finish in time, the sidecar continues the deletion, and the command prints its state.
     A shadow topic is refused, because brokers delete its source's ledgers with it; so is the source of a shadow topic
     unless --confirm-source-data-loss names it.
 
@@ -66,10 +66,10 @@ def delete_ledger(
     schema_id: SchemaId = None,
     offload_context: OffloadContext = None,
     authoritative: Annotated[
-        bool, typer.Option("--authoritative", help="Judge on this sidecar, not on the one beside the owner.")
+        bool, typer.Option("--authoritative", help="Check on this sidecar, not on the one beside the owning broker.")
     ] = False,
 ) -> None:
-    """Judge one ledger now, and delete it if nothing references it (PIP-186 deleteLedger).
+    """Check one ledger now, and delete it if nothing references it (PIP-186 deleteLedger).
 
     Example: pulsar-sidecar topics delete-ledger persistent://public/default/orders -l 4711
     """
