@@ -11,17 +11,20 @@ from anyio.to_thread import current_default_thread_limiter
 from fastapi import APIRouter, FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.responses import HTMLResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pulsar_sidecar.api import errors, probes
 from pulsar_sidecar.api.authentication import Authenticator
 from pulsar_sidecar.api.gate import OPEN_PATHS, Gate
 from pulsar_sidecar.api.reference import reference_page
-from pulsar_sidecar.api.starting import add_starting_routes
+from pulsar_sidecar.api.schemas import Healthy
 from pulsar_sidecar.model.clocks import Clock, StopSignal
+from pulsar_sidecar.model.errors import TemporaryError
 
 _THREADS = 128
 """Topic deletions wait in a thread each; probes must find a free one beside them."""
 
+_METHODS = ["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
 _DESCRIPTION = """Two-phase ledger deletion (PIP-186) beside unmodified brokers.
 
 Every error's body is `{"reason": "..."}`. 400: the request is malformed. 401, 403: no valid token, or a role that is no
@@ -82,15 +85,37 @@ def create_app(
 def create_starting_app(
     authentication: Authenticator, *, clock: Clock, own_hosts: Collection[str], missing: Callable[[], str]
 ) -> FastAPI:
-    """The app for the time before there is a service to call; ``missing`` says what the start waits for."""
+    """The app until the rooms are open; ``missing`` says what the start waits for.
+
+    Every path but ``/livez`` answers 503 with the reason, to those whom the gate lets pass.
+    """
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=_threads)
-    add_starting_routes(app, missing)
+    errors.install(app)
+
+    @app.get("/livez")
+    async def livez() -> Healthy:
+        return Healthy()
+
+    @app.api_route("/{path:path}", methods=_METHODS)
+    def wait(path: str) -> None:
+        raise TemporaryError(f"the sidecar is starting: {missing()}")
+
     app.add_middleware(Gate, authentication=authentication, own_hosts=own_hosts, clock=clock)
     return app
 
 
+class Front:
+    """The app that callers reach at this moment: the starting one, and later the one with the rooms."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
 class _App(FastAPI):
-    """FastAPI with this service's document, made when somebody asks: it takes longer than the rest of a start."""
+    """FastAPI with this service's document, which it makes at the first request: that takes longer than a start."""
 
     token_required = False
 

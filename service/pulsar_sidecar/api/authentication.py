@@ -27,11 +27,11 @@ class Authenticator(Protocol):
         ...
 
     def role(self, authorization: str | None) -> str | None:
-        """The caller's role from the ``Authorization`` header, or None when nobody is asked.
+        """The caller's role from the ``Authorization`` header, or None when no caller needs a credential.
 
         Raises:
             NotAuthenticatedError: no token, or one that does not verify.
-            NotAuthorizedError: a verified role that is no superuser.
+            NotAuthorizedError: a verified role that is not a superuser.
         """
         ...
 
@@ -51,7 +51,7 @@ class TokenClaims:
 
     Attributes:
         role: ``tokenAuthClaim``, the claim that names the role.
-        audience: ``tokenAudience``, whom tokens must be meant for; None accepts those that are meant for anybody.
+        audience: ``tokenAudience``, the audience that a token must have; None accepts every audience.
         audience_claim: ``tokenAudienceClaim``, the claim that says so.
     """
 
@@ -107,9 +107,9 @@ class TokenAuthentication:
             return
         meant_for = claims.get(claim)
         if meant_for is None:
-            raise NotAuthenticatedError(f"the token does not say whom it is meant for (claim {claim})")
+            raise NotAuthenticatedError(f"the token names no audience (claim {claim})")
         if expected not in (meant_for if isinstance(meant_for, list) else [meant_for]):
-            raise NotAuthenticatedError(f"the token is meant for somebody else (claim {claim} against tokenAudience)")
+            raise NotAuthenticatedError(f"the token has another audience than tokenAudience (claim {claim})")
 
     def _check_times(self, claims: dict[str, object]) -> None:
         now_seconds = self._clock.now_ms() / 1000

@@ -1,4 +1,4 @@
-"""Who holds a connection, and for how long: nobody shuts the door by holding it.
+"""Who holds a connection, and for how long: no client can shut others out by holding connections.
 
 Invariants: no more connections are open than `Limits` allows, those in a TLS handshake included; one more takes the
 place of the connection that has waited longest without a request, and is refused only where every one has a request in

@@ -58,7 +58,7 @@ class TooLargeError(InvalidInputError):
 
 
 class CrossSiteError(NotAuthorizedError):
-    """A browser carries somebody else's page's request here."""
+    """A browser sends the request of another site's page."""
 
 
 STATUS_BY_ERROR: Mapping[type[SidecarError], int] = {

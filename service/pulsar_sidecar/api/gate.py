@@ -132,7 +132,7 @@ async def _whole_body(headers: Headers, receive: Receive) -> Receive:
 
 
 def _without_body(receive: Receive) -> Receive:
-    """Whoever asks has nothing to send: what comes nevertheless is read by nobody."""
+    """A request that only reads has no body; the sidecar does not read one that comes nevertheless."""
     return _beginning_with(b"", receive)
 
 

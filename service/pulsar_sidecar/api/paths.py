@@ -38,7 +38,7 @@ def decode_segment(segment: str) -> str:
     except UnicodeDecodeError:
         raise InvalidInputError("the path is not UTF-8 once decoded") from None
     if text in ("", ".", ".."):
-        raise InvalidInputError(f"{text!r} is no name")
+        raise InvalidInputError(f"{text!r} is not a name")
     return text
 
 

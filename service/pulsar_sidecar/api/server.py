@@ -10,7 +10,6 @@ import asyncio
 import signal
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager
@@ -152,7 +151,7 @@ class ReasonProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         reason = (
-            f"this is no HTTP/1.1 request, or its line or headers exceed {_MAX_HEAD_BYTES // 1024} KiB, "
+            f"this is not an HTTP/1.1 request, or its line or headers exceed {_MAX_HEAD_BYTES // 1024} KiB, "
             f"or more than {_MOST_PIPELINED} were sent without waiting for answers: {msg}"
         )
         self._end_with(400, "Bad Request", reason)
@@ -287,7 +286,6 @@ def server_for(
     config = uvicorn.Config(
         app,
         ws="none",
-        loop="asyncio" if sys.platform == "win32" else "uvloop",
         lifespan="on",
         log_config=None,
         access_log=False,

@@ -32,7 +32,7 @@ from pulsar_sidecar.audit.sources.requests import (
     listing_source,
     zookeeper_rate,
 )
-from pulsar_sidecar.bootstrap.command_process import ended_in_order, tool_version
+from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError
 

@@ -1,6 +1,6 @@
-"""Asks all the time whether ZooKeeper and the brokers are there, so that readiness is told at once and truly.
+"""Asks ZooKeeper and the brokers again and again whether they answer, so that readiness is known at once.
 
-Invariant: nobody who asks `missing` waits for the cluster; what it says was true a few seconds ago.
+Invariant: `missing` never waits for the cluster; its answer was true a few seconds ago.
 """
 
 import threading

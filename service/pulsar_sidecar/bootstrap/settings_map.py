@@ -64,7 +64,7 @@ def cancelling_configuration_of(settings: Settings) -> CancellingConfiguration:
 
 
 def instance_of(settings: Settings, clock: Clock) -> SidecarInstance:
-    # Several brokers behind one setting are nobody's neighbour in particular.
+    # With several brokers in one setting, this sidecar stands beside none of them in particular.
     one_broker = "," not in settings.web_service_url
     return SidecarInstance(
         name=settings.effective_instance_name,

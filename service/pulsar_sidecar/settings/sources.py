@@ -1,7 +1,7 @@
 """Where settings are written down: flags, the environment, a properties file, Pulsar's ``client.conf``.
 
 Reading only, without the settings' types, so that the command line can use it and stay quick to start. Invariant: a
-layer holds what somebody wrote, by the setting's Python name, never a default and never an empty text.
+layer holds what is written in its source, by the setting's Python name, never a default and never an empty text.
 """
 
 import re
@@ -13,7 +13,7 @@ from pulsar_sidecar.model.errors import InvalidInputError
 
 ENVIRONMENT_PREFIX = "PULSAR_SIDECAR_"
 ENVIRONMENT_OF_THE_COMMAND_LINE = frozenset({"ADMIN_URL", "CACHE", "CONFIG", "REQUEST_TIMEOUT"})
-"""Names after the prefix that are no settings of the service."""
+"""Names after the prefix that are not settings of the service."""
 
 CLIENT_CONF_SETTINGS = frozenset(
     {

@@ -302,12 +302,12 @@ AUDIENCES: dict[str, tuple[dict[str, object], TokenClaims, str | None]] = {
     # As AuthenticationProviderToken judges: the text itself or a list that has it, and nothing else.
     "the text": ({"aud": "east"}, MEANT, None),
     "a list": ({"aud": ["west", "east"]}, MEANT, None),
-    "none": ({}, MEANT, "whom it is meant for"),
-    "another text": ({"aud": "east-2"}, MEANT, "somebody else"),
-    "a list without it": ({"aud": ["west"]}, MEANT, "somebody else"),
-    "an empty list": ({"aud": []}, MEANT, "somebody else"),
-    "a number": ({"aud": 7}, MEANT, "somebody else"),
-    "an object": ({"aud": {"east": 1}}, MEANT, "somebody else"),
+    "none": ({}, MEANT, "names no audience"),
+    "another text": ({"aud": "east-2"}, MEANT, "another audience"),
+    "a list without it": ({"aud": ["west"]}, MEANT, "another audience"),
+    "an empty list": ({"aud": []}, MEANT, "another audience"),
+    "a number": ({"aud": 7}, MEANT, "another audience"),
+    "an object": ({"aud": {"east": 1}}, MEANT, "another audience"),
     "another claim": ({"meant": "east"}, TokenClaims(audience="east", audience_claim="meant"), None),
     "the usual claim where another counts": (
         {"aud": "east"}, TokenClaims(audience="east", audience_claim="meant"), "claim meant"

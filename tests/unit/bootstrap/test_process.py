@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import resource, sys
-from pulsar_sidecar.bootstrap.process_limits import connections_for_callers
+from pulsar_sidecar.bootstrap.process import connections_for_callers
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 print(connections_for_callers(1000), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
