@@ -5,6 +5,7 @@ Like `bootstrap.app` it names concrete adapters and closes what it opened. Nothi
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from pulsar_sidecar.adapters.metadata.session import parse_credential
@@ -153,21 +154,35 @@ def apply_audit(request: ApplyRequest, tell: Tell) -> Applied:
 
     Raises:
         InvalidInputError: no audit, a damaged one, or the plan is not the approved one; nothing was sent.
-        ConflictError: the audit cannot be applied, or somebody else is applying it.
+        ConflictError: the audit cannot be applied, or another process applies it.
         TemporaryError: not everything was sent; the same call goes on.
     """
     summary = open_audit(request.audit)
     tables = AuditTables(request.audit, summary)
     plan = verified_plan(summary, lambda: tables.deletable(PLAN_COLUMNS))
+    planned = Applied(
+        audit_id=summary.audit_id,
+        plan_sha256=plan.sha256,
+        rows=plan.rows,
+        bytes=plan.bytes,
+        unknown_size_ledgers=plan.unknown_size_ledgers,
+        executed=False,
+    )
     if not request.execute:
-        return _looked_at(summary, plan)
+        return planned
     demand_approval(plan, request.plan_sha256)
     with ExitStack() as stack:
-        return _sent(request, summary, plan, tables, tell, stack)
+        return _sent(request, summary, plan, planned, tables, tell, stack)
 
 
 def _sent(
-    request: ApplyRequest, summary: AuditSummary, plan: Plan, tables: AuditTables, tell: Tell, stack: ExitStack
+    request: ApplyRequest,
+    summary: AuditSummary,
+    plan: Plan,
+    planned: Applied,
+    tables: AuditTables,
+    tell: Tell,
+    stack: ExitStack,
 ) -> Applied:
     clock = SystemClock()
     if request.broker_service_url is None:
@@ -175,10 +190,10 @@ def _sent(
     store = stack.enter_context(_store(request))
     instance_id = instance_id_of(store.read(instance_id_path(summary.ledgers_root)), summary.ledgers_root)
     demand_target(summary, instance_id, store.now_ms(), int(request.max_age_hours * _HOUR_MS))
-    warnings = _warnings(store)
+    executed = replace(planned, executed=True, warnings=_warnings(store))
     held = begin(store, plan.sha256, summary.audit_id, plan.rows, clock.now_ms())
     if held.progress.finished:
-        return _looked_at(summary, plan, sent_earlier=plan.rows, executed=True, warnings=warnings)
+        return replace(executed, sent_earlier=plan.rows)
     publisher = stack.enter_context(
         _publisher(request, request.broker_service_url, plan, held, StoreTime(store, clock))
     )
@@ -186,36 +201,7 @@ def _sent(
     sender = PendingDeletionSender(publisher, clock, instance_id, f"audit {summary.audit_id}")
     application = Application(store, sender, clock, pace.after, pace.at_once(_ALL_AT_ONCE), tell)
     sent = application.send(plan, held, lambda: tables.deletable(PLAN_COLUMNS))
-    return _looked_at(
-        summary,
-        plan,
-        sent=sent.now,
-        sent_earlier=sent.earlier,
-        executed=True,
-        warnings=warnings,
-    )
-
-
-def _looked_at(
-    summary: AuditSummary,
-    plan: Plan,
-    *,
-    sent: int = 0,
-    sent_earlier: int = 0,
-    executed: bool = False,
-    warnings: tuple[str, ...] = (),
-) -> Applied:
-    return Applied(
-        audit_id=summary.audit_id,
-        plan_sha256=plan.sha256,
-        rows=plan.rows,
-        bytes=plan.bytes,
-        unknown_size_ledgers=plan.unknown_size_ledgers,
-        executed=executed,
-        sent=sent,
-        sent_earlier=sent_earlier,
-        warnings=warnings,
-    )
+    return replace(executed, sent=sent.now, sent_earlier=sent.earlier)
 
 
 def _warnings(store: MetadataStore) -> tuple[str, ...]:
