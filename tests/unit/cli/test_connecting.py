@@ -10,7 +10,7 @@ import pytest
 from pulsar_sidecar.api.authentication import TokenAuthentication
 from pulsar_sidecar.api.token_keys import secret_key
 from pulsar_sidecar.cli.client import SidecarClient, Tls
-from pulsar_sidecar.cli.credentials import token_of
+from pulsar_sidecar.cli.connecting import token_of
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError
 

@@ -1,6 +1,7 @@
 """``audit show``: an audit at a glance, and rows of its tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -71,7 +72,7 @@ def overview(summary: AuditSummary, place: str) -> str:
 def rows_text(name: str, rows: Sequence[Row], whole: int) -> str:
     """Rows of a table as a text table."""
     title = f"{_TITLES[name]}: {len(rows):,} of {whole:,}"
-    cells = [_CELLS[name](row) for row in rows]
+    cells = [{head: cell(row) for head, cell in _CELLS[name].items()} for row in rows]
     return f"{title}\n{_columns(cells)}" if cells else title
 
 
@@ -130,49 +131,38 @@ def _dangers(summary: AuditSummary) -> str:
     return "\n".join(["Dangers", *lines]) if lines else ""
 
 
-def _orphan_cells(row: Row) -> dict[str, Any]:
-    return {
-        "ledger": row["ledger_id"],
-        "standing": row["standing"],
-        "kind": row["kind"],
-        "cause": row["cause"],
-        "size": format_bytes(row["length_bytes"]),
-        "age": format_age(row["age_ms"]),
-        "owner": format_owner(row),
-    }
+_Columns = Mapping[str, Callable[[Row], object]]
 
-
-def _missing_cells(row: Row) -> dict[str, Any]:
-    return {"ledger": row["ledger_id"], "kind": row["kind"], "affected": row["affected"]}
-
-
-def _unattributed_cells(row: Row) -> dict[str, Any]:
-    return {
-        "ledger": row["ledger_id"],
-        "state": row["state"] or "unknown",
-        "size": format_bytes(row["length_bytes"]),
-        "age": format_age(row["age_ms"]),
-        "reason": row["reason"],
-    }
-
-
-def _usage_cells(row: Row) -> dict[str, Any]:
-    return {
-        "kind": row["kind"],
-        "ledgers": f"{row['ledgers']:,}",
-        "size": format_bytes(row["bytes"]),
-        "size unknown": f"{row['unknown_size_ledgers']:,}",
-        "loaded": {True: "yes", False: "no"}.get(row["loaded"], "unknown"),
-        "owner": row["topic"] or row["namespace"] or row["tenant"] or _NONE,
-    }
-
-
-_CELLS: Final = {
-    "orphans": _orphan_cells,
-    "missing": _missing_cells,
-    "unattributed": _unattributed_cells,
-    "usage": _usage_cells,
+_ORPHANS: Final[_Columns] = {
+    "ledger": itemgetter("ledger_id"),
+    "standing": itemgetter("standing"),
+    "kind": itemgetter("kind"),
+    "cause": itemgetter("cause"),
+    "size": lambda row: format_bytes(row["length_bytes"]),
+    "age": lambda row: format_age(row["age_ms"]),
+    "owner": format_owner,
 }
+_MISSING: Final[_Columns] = {
+    "ledger": itemgetter("ledger_id"),
+    "kind": itemgetter("kind"),
+    "affected": itemgetter("affected"),
+}
+_UNATTRIBUTED: Final[_Columns] = {
+    "ledger": itemgetter("ledger_id"),
+    "state": lambda row: row["state"] or "unknown",
+    "size": lambda row: format_bytes(row["length_bytes"]),
+    "age": lambda row: format_age(row["age_ms"]),
+    "reason": itemgetter("reason"),
+}
+_USAGE: Final[_Columns] = {
+    "kind": itemgetter("kind"),
+    "ledgers": lambda row: f"{row['ledgers']:,}",
+    "size": lambda row: format_bytes(row["bytes"]),
+    "size unknown": lambda row: f"{row['unknown_size_ledgers']:,}",
+    "loaded": lambda row: {True: "yes", False: "no"}.get(row["loaded"], "unknown"),
+    "owner": lambda row: row["topic"] or row["namespace"] or row["tenant"] or _NONE,
+}
+_CELLS: Final = {"orphans": _ORPHANS, "missing": _MISSING, "unattributed": _UNATTRIBUTED, "usage": _USAGE}
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,6 +1,5 @@
 """``pulsar-sidecar audit``: what exists against what is referenced, and what to do about it."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -16,14 +15,13 @@ from pulsar_sidecar.audit.audit_requests import (
 )
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import CommandGroup, new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions
+from pulsar_sidecar.cli.connecting import GlobalOptions, chosen
 from pulsar_sidecar.cli.exits import ExitCode
 from pulsar_sidecar.cli.groups.audit_running import add_run
 from pulsar_sidecar.cli.programs import Programs
 from pulsar_sidecar.cli.progress_bar import ProgressBar
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
-from pulsar_sidecar.settings.sources import client_conf_layer, environment_layer
 
 AUDIT_EXIT_CODES = (
     "Exit codes: 0 nothing was found, or it is done; 2 something was found (show); "
@@ -115,8 +113,8 @@ def _add_show(app: typer.Typer, programs: Programs) -> None:
     ) -> None:
         options: GlobalOptions = ctx.obj
         wanted = {"orphans": orphans, "missing": missing, "unattributed": unattributed, "usage": usage}
-        chosen = {"standing": standing, "kind": kind, "cause": cause, "tenant": tenant, "topic": topic}
-        equal = {name: value for name, value in chosen.items() if value is not None}
+        values = {"standing": standing, "kind": kind, "cause": cause, "tenant": tenant, "topic": topic}
+        equal = {name: value for name, value in values.items() if value is not None}
         tables = tuple(name for name, is_wanted in wanted.items() if is_wanted) or (("orphans",) if equal else ())
         shown = programs.show_audit(ShowRequest(audit, tables, equal, limit))
         if options.format(form) is output.Format.JSON:
@@ -163,7 +161,8 @@ def _add_apply(app: typer.Typer, programs: Programs) -> None:
     ) -> None:
         options: GlobalOptions = ctx.obj
         with ProgressBar("sending", output.info) as bar:
-            written = {**client_conf_layer(options.environment).values, **environment_layer(options.environment).values}
+            written = options.written()
+            trusted = options.tls_trust_cert_path or written.get("tls_trust_certs_file_path")
             request = ApplyRequest(
                 audit=audit,
                 execute=execute,
@@ -175,10 +174,12 @@ def _add_apply(app: typer.Typer, programs: Programs) -> None:
                 broker_service_url=broker_service_url or written.get("broker_service_url"),
                 auth_plugin=options.auth_plugin or written.get("auth_plugin"),
                 auth_params=options.auth_params or written.get("auth_params"),
-                tls_trust_certs_file=_path(options.tls_trust_cert_path or written.get("tls_trust_certs_file_path")),
-                tls_allow_insecure=_flag(options.tls_allow_insecure, written, "tls_allow_insecure_connection", False),
-                tls_verify_hostname=_flag(
-                    options.tls_enable_hostname_verification, written, "tls_enable_hostname_verification", True
+                tls_trust_certs_file=Path(trusted) if trusted else None,
+                tls_allow_insecure=chosen(
+                    options.tls_allow_insecure, written.get("tls_allow_insecure_connection"), False
+                ),
+                tls_verify_hostname=chosen(
+                    options.tls_enable_hostname_verification, written.get("tls_enable_hostname_verification"), True
                 ),
             )
             applied = programs.apply_audit(request, bar.report)
@@ -246,13 +247,3 @@ def _add_prune(app: typer.Typer, programs: Programs) -> None:
             output.info(f"there is no audit, dump or listing below {directory}")
         elif pruned.removed and not pruned.executed:
             output.info("nothing was removed; repeat the command with --execute")
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(text) if text else None
-
-
-def _flag(chosen: bool | None, written: Mapping[str, str], name: str, default: bool) -> bool:
-    if chosen is not None:
-        return chosen
-    return default if name not in written else written[name].strip().lower() == "true"

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.connecting import GlobalOptions, Output
+from pulsar_sidecar.cli.connecting import GlobalOptions, Output, show_answer
 from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
@@ -169,9 +169,8 @@ def cancellations(
 
     Example: pulsar-sidecar topics cancellations persistent://public/default/orders -l 12 -e 3
     """
-    options: GlobalOptions = ctx.obj
     path = f"{_path(parse_topic_name(topic))}/cancellations/{ledger_id}:{entry_id}"
-    output.document(options.client().call("GET", path), options.format(form))
+    show_answer(ctx, form, "GET", path)
 
 
 def expedite_delayed_message(

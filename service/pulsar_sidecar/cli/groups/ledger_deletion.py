@@ -193,11 +193,10 @@ def redrive(
 
     Example: pulsar-sidecar ledger-deletion dlq redrive 4711 4712
     """
-    options: GlobalOptions = ctx.obj
     body: dict[str, object] = {"limit": limit}
     if ledger_ids:
         body["ledgerIds"] = ledger_ids
-    output.document(options.client().call("POST", f"{_BASE}/dead-letters/redrive", body), options.format(form))
+    show_answer(ctx, form, "POST", f"{_BASE}/dead-letters/redrive", body)
 
 
 def _rate(text: str) -> float | None:
