@@ -25,7 +25,7 @@ from pulsar_sidecar.bootstrap.closing import ClosingDeadline, close_at_the_end
 from pulsar_sidecar.bootstrap.cluster_access import open_cluster_access
 from pulsar_sidecar.bootstrap.cluster_watch import ClusterWatch
 from pulsar_sidecar.bootstrap.process import connections_for_callers, tool_version
-from pulsar_sidecar.bootstrap.rooms import ROOMS
+from pulsar_sidecar.bootstrap.rooms import ROOMS, missing_in
 from pulsar_sidecar.bootstrap.settings_map import (
     authenticator_of,
     credentials_of,
@@ -190,12 +190,9 @@ class _Process:
             rooms.append(room)
             routers.append(router)
 
-        def missing() -> str | None:
-            return self._watch.missing() or next(filter(None, (room.ready() for room in rooms)), None)
-
         app = create_app(
             routers,
-            missing,
+            lambda: self._watch.missing() or missing_in(rooms),
             registry,
             self._authentication,
             clock=self._clock,

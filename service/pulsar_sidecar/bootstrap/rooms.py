@@ -4,9 +4,9 @@ A new room is a folder of its own, a function here that opens it with its entry 
 and its commands in ``cli/groups``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fastapi import APIRouter
 from prometheus_client.registry import Collector
@@ -97,6 +97,11 @@ class RoomEntry(Generic[Service]):
         """Open the room; it has not started yet."""
         room = self.opener(cluster)
         return room, self.router(room.service)
+
+
+def missing_in(rooms: Iterable[Room[Any]]) -> str | None:
+    """What the first room that cannot work misses; None when all of them can."""
+    return next(filter(None, (room.ready() for room in rooms)), None)
 
 
 def open_ledger_deletion(cluster: ClusterAccess) -> Room[LedgerDeletionService]:

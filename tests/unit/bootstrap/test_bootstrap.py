@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from pulsar_sidecar.api.authentication import NoAuthentication, TokenAuthentication
 from pulsar_sidecar.bootstrap.app import serve
 from pulsar_sidecar.bootstrap.cluster_access import open_cluster_access
-from pulsar_sidecar.bootstrap.rooms import ROOMS, open_ledger_deletion
+from pulsar_sidecar.bootstrap.rooms import ROOMS, Room, missing_in, open_ledger_deletion
 from pulsar_sidecar.bootstrap.settings_map import authenticator_of, configuration_of, warnings_of
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
@@ -100,6 +100,13 @@ def test_every_room_opens_and_shows_its_metrics_without_a_cluster() -> None:
         "process_resident_memory_bytes",
     ):
         assert prefix in shown
+
+
+def test_readiness_comes_from_every_room() -> None:
+    able, starting, stopping = Room(None), Room(None, ready=lambda: "starting"), Room(None, ready=lambda: "stopping")
+    assert missing_in([able, able]) is None
+    assert missing_in([able, starting, stopping]) == "starting"
+    assert missing_in([stopping, able]) == "stopping"
 
 
 def test_who_may_call_follows_from_the_settings() -> None:
