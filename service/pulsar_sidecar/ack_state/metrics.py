@@ -9,20 +9,20 @@ from pulsar_sidecar.ack_state.judging import AckState
 
 _GAUGES: dict[str, tuple[str, Callable[[AckState], float | None]]] = {
     "blocked_on_ack_state_persistent": (
-        "1 while dispatch is paused because acknowledgements do not fit; absent if it cannot be told.",
+        "1 while dispatch is paused because acknowledgements do not fit; absent if unknown.",
         lambda state: state.blocked,
     ),
     "ack_state_ranges": ("Ranges of acknowledgements that the cursor holds.", lambda state: state.cursor.ranges),
-    "ack_state_max_ranges": ("Ranges that the broker writes down.", lambda state: state.limits.max_unacked_ranges),
+    "ack_state_max_ranges": ("Ranges that the broker stores at most.", lambda state: state.limits.max_unacked_ranges),
     "ack_state_unstored_entries": (
-        "Acknowledged entries that would be delivered again if the broker died.",
+        "Acknowledged entries that would be delivered again if the broker died now.",
         lambda state: state.after_crash.entries,
     ),
 }
 
 
 class AckStateMetrics(Collector):
-    """Subscriptions that are watched or were asked about lately; one that nobody asks about disappears."""
+    """Subscriptions that are watched or were requested lately; others disappear."""
 
     def __init__(self, cluster: str, read: Callable[[], Sequence[AckState]]) -> None:
         """``read`` answers what is known, from memory, and bounds how much that is."""

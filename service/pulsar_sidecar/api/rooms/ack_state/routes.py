@@ -64,7 +64,7 @@ def _states(
 def _add_topic_policy(routes: APIRouter, service: AckStateService) -> None:
     @routes.get(f"{V2_PATH}/{_POLICY}")
     def topic_pause(topic: V2Topic, parameters: Annotated[PauseParameters, Query()]) -> bool | None:
-        """Whether dispatch pauses when acknowledgements no longer fit; null if it cannot be told."""
+        """Whether dispatch pauses when acknowledgements no longer fit; null if unknown."""
         policies = service.topic_pause(topic)
         return policies.enabled if parameters.applied else policies.topic is TopicPolicy.TRUE
 

@@ -72,7 +72,7 @@ class PausePoliciesAnswer(Answer):
     broker: bool
     """The owning broker's configuration."""
     applied: bool | None
-    """What is in effect; null if it cannot be told."""
+    """What is in effect; null if unknown."""
 
 
 class StretchAnswer(Answer):
@@ -124,7 +124,7 @@ class AckStateAnswer(Answer):
     msg_delayed: int
     """Messages held back until they are due."""
     blocked_on_ack_state_persistent: bool | None
-    """PIP-299 ``isBlockedOnAckStatePersistent``: no new messages are dispatched; null if it cannot be told."""
+    """PIP-299 ``isBlockedOnAckStatePersistent``: no new messages are dispatched; null if unknown."""
     pause: PauseState
     """Why it is so."""
     policies: PausePoliciesAnswer
@@ -145,7 +145,7 @@ class PauseRemovalAnswer(Answer):
     removed: bool
     """Whether nothing is set on this level now."""
     in_effect: bool | None
-    """Whether dispatch is paused, where this level decides, when state no longer fits; null if it cannot be told."""
+    """Whether dispatch is paused, where this level decides, when state no longer fits; null if unknown."""
     remark: str | None
     """What the broker really did, if it is not what was asked for."""
 
