@@ -27,6 +27,7 @@ DEFAULT_REQUEST_TIMEOUT_SECONDS = 60.0
 
 _TOKEN_PLUGINS = frozenset({"token", "org.apache.pulsar.client.impl.auth.AuthenticationToken"})
 
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")]
 Output = Annotated[Format | None, typer.Option("--output", help="json or table; overrides the global option.")]
 
 

@@ -90,15 +90,11 @@ class ClusterSpec:
             names = ", ".join(self.member_names())
             raise InvalidInputError(f"no member is called {sorted(unknown)[0]!r}; the members are {names}")
 
-    def bookie_names(self) -> tuple[str, ...]:
-        return tuple(f"bookie-{number}" for number in range(1, self.bookies + 1))
-
-    def broker_names(self) -> tuple[str, ...]:
-        return tuple(f"broker-{number}" for number in range(1, self.brokers + 1))
-
     def member_names(self) -> tuple[str, ...]:
         """Every member's name, in the order in which they are started."""
-        return ("zookeeper", *self.bookie_names(), *self.broker_names())
+        bookies = (f"bookie-{number}" for number in range(1, self.bookies + 1))
+        brokers = (f"broker-{number}" for number in range(1, self.brokers + 1))
+        return ("zookeeper", *bookies, *brokers)
 
 
 def role_of(member_name: str) -> Role:

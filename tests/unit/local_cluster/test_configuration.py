@@ -64,7 +64,7 @@ def test_a_members_own_setting_wins_over_its_roles_and_over_ours() -> None:
         zookeeper_conf={"tickTime": "500"},
         member_conf={"broker-2": {"managedLedgerMaxEntriesPerLedger": "7"}},
     )
-    first, second = (broker_settings(spec, name, PORTS, "zk:h:1") for name in spec.broker_names())
+    first, second = (broker_settings(spec, name, PORTS, "zk:h:1") for name in ("broker-1", "broker-2"))
     assert [first[key] for key in ("managedLedgerCacheSizeMB", "managedLedgerMaxEntriesPerLedger")] == ["64", "5"]
     assert [second[key] for key in ("managedLedgerCacheSizeMB", "managedLedgerMaxEntriesPerLedger")] == ["64", "7"]
     assert bookie_settings(spec, "bookie-1", PORTS, "zk:h:1")["gcWaitTime"] == "1000"

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.connecting import GlobalOptions, Output, show_answer
+from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Topic, show_answer
 from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pulsar_sidecar.cli.client import SidecarClient
 
 _LINES_AT_ONCE = 20_000
-_Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")]
 _LedgerId = Annotated[
     int, typer.Option("--ledgerId", "--ledger-id", "-l", min=0, max=MAX_LEDGER_ID, help="Ledger id of the message.")
 ]
@@ -61,7 +60,7 @@ def add_to(app: typer.Typer) -> None:
 
 def cancel_delayed_message(
     ctx: typer.Context,
-    topic: _Topic,
+    topic: Topic,
     ledger_id: _LedgerId,
     entry_id: _EntryId,
     deliver_at: Annotated[
@@ -96,7 +95,7 @@ def cancel_delayed_message(
 
 def skip_messages(
     ctx: typer.Context,
-    topic: _Topic,
+    topic: Topic,
     subscription: Annotated[str, typer.Option("--subscription", "-s", help="The subscription.")],
     message_ids: Annotated[
         list[str], typer.Argument(metavar="MESSAGE_ID...", help="ledgerId:entryId, or base64 of a message id.")
@@ -121,7 +120,7 @@ def skip_messages(
 
 def cancel_delayed_messages(
     ctx: typer.Context,
-    topic: _Topic,
+    topic: Topic,
     file: Annotated[
         str | None,
         typer.Option(
@@ -160,7 +159,7 @@ def cancel_delayed_messages(
 
 
 def cancellations(
-    ctx: typer.Context, topic: _Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None
+    ctx: typer.Context, topic: Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None
 ) -> None:
     """Show the state of a cancellation on each subscription, and its evidence.
 
@@ -174,7 +173,7 @@ def cancellations(
 
 
 def expedite_delayed_message(
-    ctx: typer.Context, topic: _Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None
+    ctx: typer.Context, topic: Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None
 ) -> None:
     """Deliver a delayed message now: it is published again without a delay, and the old one is cancelled.
 
@@ -185,7 +184,7 @@ def expedite_delayed_message(
 
 def reschedule_delayed_message(
     ctx: typer.Context,
-    topic: _Topic,
+    topic: Topic,
     ledger_id: _LedgerId,
     entry_id: _EntryId,
     new_deliver_at: Annotated[

@@ -6,7 +6,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import new_group
-from pulsar_sidecar.cli.connecting import show_answer
+from pulsar_sidecar.cli.connecting import Topic, show_answer
 from pulsar_sidecar.cli.exits import EXIT_CODES
 from pulsar_sidecar.cli.groups.topics import app as topics_app
 from pulsar_sidecar.cli.groups.topics import topic_path
@@ -16,7 +16,6 @@ from pulsar_sidecar.model.names import java_url_encode, parse_topic_name
 _NAME = "dispatcher-pause-on-ack-state-persistent"
 _ROUTE = "dispatcherPauseOnAckStatePersistent"
 _VALUES = {True: "true", False: "false", None: "null"}
-_TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")]
 _NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="tenant/namespace")]
 _Applied = Annotated[
     bool, typer.Option("--applied", "-ap", help="What is in effect: topic, else namespace, else broker.")
@@ -29,7 +28,7 @@ namespaces_app = new_group("namespaces", "Pause dispatch before acknowledgements
 
 
 @topics_app.command(f"get-{_NAME}", epilog=EXIT_CODES)
-def get_of_topic(ctx: typer.Context, topic: _TopicArgument, applied: _Applied = False) -> None:
+def get_of_topic(ctx: typer.Context, topic: Topic, applied: _Applied = False) -> None:
     """Print whether the topic's own policy is true; with --applied what is in effect, null if it cannot be told.
 
     Example: pulsar-sidecar topics get-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders -ap
@@ -38,7 +37,7 @@ def get_of_topic(ctx: typer.Context, topic: _TopicArgument, applied: _Applied = 
 
 
 @topics_app.command(f"set-{_NAME}", epilog=EXIT_CODES)
-def set_of_topic(ctx: typer.Context, topic: _TopicArgument) -> None:
+def set_of_topic(ctx: typer.Context, topic: Topic) -> None:
     """Pause dispatch of the topic's subscriptions while their acknowledgements do not fit.
 
     Example: pulsar-sidecar topics set-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders
@@ -47,7 +46,7 @@ def set_of_topic(ctx: typer.Context, topic: _TopicArgument) -> None:
 
 
 @topics_app.command(f"remove-{_NAME}", epilog=EXIT_CODES)
-def remove_of_topic(ctx: typer.Context, topic: _TopicArgument, force: _Force = False) -> None:
+def remove_of_topic(ctx: typer.Context, topic: Topic, force: _Force = False) -> None:
     """Remove the topic's own policy, as far as brokers can; prints what really happened.
 
     Example: pulsar-sidecar topics remove-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders

@@ -7,7 +7,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions, Output
+from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Topic
 from pulsar_sidecar.cli.exits import EXIT_CODES
 from pulsar_sidecar.cli.groups.topics import topic_path
 from pulsar_sidecar.cli.plots import strip
@@ -28,7 +28,7 @@ app = new_group("subscriptions", "Show how full acknowledgement states are (PIP-
 @app.command("ack-state", epilog=EXIT_CODES)
 def ack_state(
     ctx: typer.Context,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")],
+    topic: Topic,
     subscription: Annotated[
         str | None, typer.Option("--subscription", "-s", help="Only this one; all durable ones without it.")
     ] = None,

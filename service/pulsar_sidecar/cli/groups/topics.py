@@ -6,7 +6,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions, Output
+from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Topic
 from pulsar_sidecar.cli.exits import EXIT_CODES
 from pulsar_sidecar.cli.groups import delayed_messages
 from pulsar_sidecar.cli.records import Component, CursorName, Kind, OffloadContext, SchemaId, record_document
@@ -18,13 +18,12 @@ from pulsar_sidecar.model.names import TopicDomain, TopicName, java_url_encode, 
 app = new_group("topics", "Delete topics and ledgers in two phases; cancel delayed messages.")
 
 delayed_messages.add_to(app)
-_Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")]
 
 
 @app.command(epilog=EXIT_CODES)
 def delete(
     ctx: typer.Context,
-    topic: _Topic,
+    topic: Topic,
     partitioned: Annotated[bool, typer.Option("--partitioned", help="The topic with all its partitions.")] = False,
     force: Annotated[bool, typer.Option("--force", "-f", help="Even if clients are connected.")] = False,
     confirm_source_data_loss: Annotated[
@@ -58,7 +57,7 @@ def delete(
 @app.command("delete-ledger", epilog=EXIT_CODES)
 def delete_ledger(
     ctx: typer.Context,
-    topic: _Topic,
+    topic: Topic,
     ledger_id: Annotated[int, typer.Option("--ledger-id", "-l", min=0, max=MAX_LEDGER_ID, help="The ledger.")],
     component: Component = LedgerComponent.MANAGED_LEDGER,
     kind: Kind = LedgerType.LEDGER,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.connecting import GlobalOptions, Output
+from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Topic
 from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.groups.topics import app, topic_path
 from pulsar_sidecar.cli.plots import bar
@@ -46,7 +46,7 @@ class Total:
 @app.command("delayed-messages", epilog=EXIT_CODES)
 def delayed_messages(
     ctx: typer.Context,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")],
+    topic: Topic,
     subscription: Annotated[
         str | None, typer.Option("--subscription", "-s", help="Only this one; all durable ones without it.")
     ] = None,
