@@ -15,9 +15,8 @@ from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, o
 from pulsar_sidecar.local_cluster.cluster import LocalCluster, find_software, no_progress
 from pulsar_sidecar.local_cluster.failures import MissingPrerequisiteError
 from pulsar_sidecar.local_cluster.planning import metadata_store_url, plan_member
-from pulsar_sidecar.local_cluster.readiness import is_ready
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
-from pulsar_sidecar.local_cluster.starting import Launcher, start_members
+from pulsar_sidecar.local_cluster.starting import Launcher, is_ready, start_members
 from pulsar_sidecar.local_cluster.state import ClusterState, Member, change_state, write_state
 from pulsar_sidecar.local_cluster.watchdog import hold_life_line
 from pulsar_sidecar.model.clocks import SystemClock

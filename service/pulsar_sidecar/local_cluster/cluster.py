@@ -34,11 +34,11 @@ from pulsar_sidecar.local_cluster.processes import (
     spawn,
     wait_until_gone,
 )
-from pulsar_sidecar.local_cluster.readiness import is_ready
 from pulsar_sidecar.local_cluster.spec import ClusterSpec, Lifetime, Role, cache_directory
 from pulsar_sidecar.local_cluster.starting import (
     Launcher,
     environment,
+    is_ready,
     last_lines,
     log_path,
     start_members,

@@ -4,19 +4,25 @@ Invariant: a member that lost the race for a port is planned again with other po
 (a port it must keep is still taken, a dead bookie's session still has its name), or that will never serve for a reason
 that another start may not have, is started again until its time is over; any other failure ends the start of all, with
 the last lines of that member's log. "Ready" needs the probe and that it is this member's process that listens: the
-probe alone could be answered by whoever took the port.
+probe alone could be answered by whoever took the port. A probe answers False for "not yet" and never raises for a
+member that does not answer.
 """
 
 import os
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import assert_never
+
+import requests
 
 from pulsar_sidecar.local_cluster.failures import MemberFailedError
-from pulsar_sidecar.local_cluster.ports import listens_on
+from pulsar_sidecar.local_cluster.ports import LOOPBACK, listens_on
 from pulsar_sidecar.local_cluster.processes import end, exit_code, is_running, spawn
+from pulsar_sidecar.local_cluster.spec import Role
 from pulsar_sidecar.local_cluster.state import Member
 from pulsar_sidecar.model.clocks import Clock
 
@@ -24,6 +30,8 @@ _POLL_SECONDS = 0.1
 _PORT_TRIES = 4
 _LAST_LINES = 40
 _PAUSE_SECONDS = 1.0
+_SOCKET_TIMEOUT_SECONDS = 2.0
+_HTTP_TIMEOUT_SECONDS = (2.0, 15.0)
 _LOST_RACES = ("BindException", "Address already in use", "Failed to start org.apache.bookkeeper.http server")
 _PASSING_REFUSALS = {
     "LockBusyException": "its name is still held by the session of the process before it",
@@ -208,3 +216,45 @@ def environment() -> Mapping[str, str]:
 
 def _failure(attempt: _Attempt, what: str) -> MemberFailedError:
     return MemberFailedError(f"{attempt.member.name} {what}; the end of its log:\n{last_lines(attempt.log)}")
+
+
+def is_ready(member: Member) -> bool:
+    """Whether a member serves: ZooKeeper's ``srvr``, the bookie's ``is_ready``, the broker's ``health``.
+
+    A broker's health check produces and consumes a message, so it covers the way through the bookies.
+    """
+    match member.role:
+        case Role.ZOOKEEPER:
+            return "Mode:" in four_letter_word(member.ports["client"], "srvr")
+        case Role.BOOKIE:
+            return _answers_ok(f"http://{LOOPBACK}:{member.ports['http']}/api/v1/bookie/is_ready")
+        case Role.BROKER:
+            return _answers_ok(f"http://{LOOPBACK}:{member.ports['http']}/admin/v2/brokers/health")
+        case _:
+            assert_never(member.role)
+
+
+def four_letter_word(port: int, command: str) -> str:
+    """What ZooKeeper answers to one of its four-letter commands; empty if it does not answer."""
+    try:
+        with socket.create_connection((LOOPBACK, port), _SOCKET_TIMEOUT_SECONDS) as connection:
+            connection.sendall(command.encode())
+            return _read_all(connection).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _read_all(connection: socket.socket) -> bytes:
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _answers_ok(url: str) -> bool:
+    with requests.Session() as session:
+        session.trust_env = False
+        try:
+            return session.get(url, timeout=_HTTP_TIMEOUT_SECONDS, allow_redirects=False).ok
+        except requests.RequestException:
+            return False

@@ -12,9 +12,8 @@ import pytest
 from pulsar_sidecar.local_cluster.failures import MemberFailedError
 from pulsar_sidecar.local_cluster.ports import LOOPBACK, free_ports, is_free, listens_on
 from pulsar_sidecar.local_cluster.processes import end, is_running
-from pulsar_sidecar.local_cluster.readiness import four_letter_word, is_ready
 from pulsar_sidecar.local_cluster.spec import Role
-from pulsar_sidecar.local_cluster.starting import Launcher, start_members
+from pulsar_sidecar.local_cluster.starting import Launcher, four_letter_word, is_ready, start_members
 from pulsar_sidecar.local_cluster.state import Member
 from pulsar_sidecar.model.clocks import SystemClock
 
