@@ -11,8 +11,8 @@ from typing import Any
 
 from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
-from pulsar_sidecar.adapters.metadata.dumps.walk_requests import GET_CHILDREN, GET_DATA, MultiOperations, Sync
 from pulsar_sidecar.adapters.metadata.dumps.zookeeper_walk import WalkOrder, ZooKeeperWalk
+from pulsar_sidecar.adapters.metadata.multi_requests import GET_CHILDREN, GET_DATA, MultiOperations, Sync
 from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience
 from pulsar_sidecar.model.clocks import Clock
 

@@ -1,21 +1,26 @@
-"""ZooKeeper's multi-read: hundreds of nodes in one request, many requests on their way.
+"""Reads hundreds of nodes in one request to ZooKeeper, many requests on their way.
 
-kazoo has no such call, so the request travels as an object of ours through kazoo's connection. Invariants: every path
-gets ZooKeeper's own answer, or the whole read fails; a packet asks for no more than what was seen to fit, so that a
-run of large nodes never makes the server build an answer of hundreds of megabytes.
+Invariants: every path gets ZooKeeper's own answer, or the whole read fails; a packet asks for no more than what was
+seen to fit, so that a run of large nodes never makes the server build an answer of hundreds of megabytes.
 """
 
-import struct
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import UnimplementedError
 from kazoo.handlers.threading import AsyncResult
 
 from pulsar_sidecar.adapters.metadata.errors import CLIENT_ERRORS, may_be_repeated, reading_failed
+from pulsar_sidecar.adapters.metadata.multi_requests import (
+    GET_DATA,
+    NO_AUTH,
+    NO_NODE,
+    STAT,
+    MultiOperations,
+    Refused,
+    decode_nodes,
+)
 from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience, real_path, send
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
@@ -28,87 +33,22 @@ _FIRST_GUESS_BYTES = 128 * 1024
 _ANSWER_OVERHEAD_BYTES = 81
 _MAX_IN_FLIGHT = 8
 
-_GET_DATA = 4
-_ERROR = -1
-# ZooKeeper's codes; kazoo's classes carry them too, untyped.
-NO_NODE = -101
-NO_AUTH = -102
 
-_OP_HEADER = struct.Struct("!iBi")
-_RESULT_HEAD = struct.Struct("!iBii")
-_LENGTH = struct.Struct("!i")
-# czxid, mzxid, ctime, mtime, version, cversion, aversion, ephemeralOwner, dataLength, numChildren, pzxid
-_STAT = struct.Struct("!qqqqiiiqiiq")
-_GET_DATA_HEADER = _OP_HEADER.pack(_GET_DATA, 0, -1)
-_END = _OP_HEADER.pack(-1, 1, -1)
-_NO_WATCH = b"\x00"
-
-
-@dataclass(frozen=True, slots=True)
-class MultiRead:
-    """The request (``ZooDefs.OpCode.multiRead``, ZooKeeper 3.6 and later) with one getData per path."""
-
-    type: ClassVar[int] = 22
-
-    paths: tuple[bytes, ...]
-    """Encoded, below the real root: chroot included."""
-
-    def serialize(self) -> bytearray:
-        """What kazoo writes after the request's header."""
-        packet = bytearray()
-        for path in self.paths:
-            packet += _GET_DATA_HEADER + _LENGTH.pack(len(path)) + path + _NO_WATCH
-        packet += _END
-        return packet
-
-    def deserialize(self, packet: bytes, offset: int) -> memoryview:
-        """The undecoded answer: it is decoded by the thread that asked, not by the connection's."""
-        return memoryview(packet)[offset:]
-
-    def __repr__(self) -> str:
-        return f"MultiRead({len(self.paths)} paths)"
-
-
-class _NodeRefusedError(Exception):
-    def __init__(self, path: str, code: int) -> None:
-        super().__init__(f"ZooKeeper answered {code} for {path}")
-        self.path = path
-        self.code = code
-
-
-def decode(answer: memoryview, paths: Sequence[str]) -> list[Node | None]:
+def decode(answer: bytes, paths: Sequence[str]) -> list[Node | None]:
     """One result per path.
 
     Raises:
         TemporaryError: a node was refused, or the answer is not one to this request.
     """
-    try:
-        return _decode(answer, paths)
-    except (struct.error, IndexError) as error:
-        raise TemporaryError("ZooKeeper's answer to a multi-read could not be decoded; read again") from error
-    except _NodeRefusedError as error:
-        advice = "give the sidecar a credential that may read it" if error.code == NO_AUTH else "read again"
-        raise TemporaryError(f"ZooKeeper refused to read {error.path} (code {error.code}); {advice}") from error
-
-
-def _decode(answer: memoryview, paths: Sequence[str]) -> list[Node | None]:
     nodes: list[Node | None] = []
-    offset = 0
-    for path in paths:
-        kind, done, _, length = _RESULT_HEAD.unpack_from(answer, offset)
-        offset += _RESULT_HEAD.size
-        if done or kind not in (_GET_DATA, _ERROR):
-            raise struct.error("not a getData result")
-        if kind == _ERROR:
-            if length != NO_NODE:
-                raise _NodeRefusedError(path, length)
+    for path, result in zip(paths, decode_nodes(answer, len(paths)), strict=True):
+        if not isinstance(result, Refused):
+            nodes.append(_node(path, answer[result.start : result.end], STAT.unpack_from(answer, result.end)))
+        elif result.code == NO_NODE:
             nodes.append(None)
-            continue
-        end = offset + max(0, length)
-        nodes.append(_node(path, bytes(answer[offset:end]), _STAT.unpack_from(answer, end)))
-        offset = end + _STAT.size
-    if not _OP_HEADER.unpack_from(answer, offset)[1]:
-        raise struct.error("more results than paths")
+        else:
+            advice = "give the sidecar a credential that may read it" if result.code == NO_AUTH else "read again"
+            raise TemporaryError(f"ZooKeeper refused to read {path} (code {result.code}); {advice}")
     return nodes
 
 
@@ -212,16 +152,16 @@ def _stream(
             asked += len(packet)
         patience.answer(synced)
         packet, result = in_flight.popleft()
-        answer = patience.answer(result)
-        assert isinstance(answer, memoryview)
-        found = decode(answer, packet)
+        answered = patience.answer(result)
+        assert isinstance(answered, tuple)
+        found = decode(answered[1], packet)
         size.learn(packet, found)
         nodes += found
         patience.renew()
 
 
-def _request(client: KazooClient, packet: Sequence[str]) -> MultiRead:
-    return MultiRead(tuple(real_path(client, path).encode() for path in packet))
+def _request(client: KazooClient, packet: Sequence[str]) -> MultiOperations:
+    return MultiOperations(tuple((GET_DATA, real_path(client, path).encode()) for path in packet))
 
 
 def _name(paths: Sequence[str]) -> str:

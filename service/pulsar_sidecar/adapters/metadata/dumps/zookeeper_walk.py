@@ -22,9 +22,12 @@ from kazoo.exceptions import UnimplementedError
 from kazoo.handlers.threading import AsyncResult
 
 from pulsar_sidecar.adapters.metadata.dumps.raw_nodes import Places, read_nodes, shifted, unread_nodes, unreadable_nodes
-from pulsar_sidecar.adapters.metadata.dumps.walk_requests import (
+from pulsar_sidecar.adapters.metadata.errors import CLIENT_ERRORS, may_be_repeated, reading_failed
+from pulsar_sidecar.adapters.metadata.multi_requests import (
     GET_CHILDREN,
     GET_DATA,
+    NO_AUTH,
+    NO_NODE,
     Listed,
     MultiOperations,
     NodeAt,
@@ -33,8 +36,7 @@ from pulsar_sidecar.adapters.metadata.dumps.walk_requests import (
     decode_lists,
     decode_nodes,
 )
-from pulsar_sidecar.adapters.metadata.errors import CLIENT_ERRORS, may_be_repeated, reading_failed
-from pulsar_sidecar.adapters.metadata.multiread import NO_AUTH, NO_NODE, PacketSize
+from pulsar_sidecar.adapters.metadata.multiread import PacketSize
 from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience, real_path, send
 from pulsar_sidecar.adapters.pacing import Pace
 from pulsar_sidecar.model.clocks import Clock

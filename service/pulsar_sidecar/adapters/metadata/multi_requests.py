@@ -1,4 +1,4 @@
-"""What a walk asks ZooKeeper, and its answers: requests of our own making that kazoo carries.
+"""ZooKeeper's multi-read and its answers: requests that kazoo does not have, and carries for us.
 
 Every answer comes with the zxid at which the server stood, which is in the reply's header; kazoo hands it to nobody.
 """
@@ -10,10 +10,12 @@ from typing import ClassVar, NamedTuple
 from pulsar_sidecar.model.errors import TemporaryError
 
 GET_DATA, GET_CHILDREN = 4, 8
-STAT_BYTES = 68
+STAT = struct.Struct("!qqqqiiiqiiq")
 """``Stat``: czxid, mzxid, ctime, mtime, version, cversion, aversion, ephemeralOwner, dataLength, numChildren, pzxid."""
 _CHILDREN_COUNT_AT = 56
 _ERROR = -1
+# ZooKeeper's codes; kazoo's classes carry them too, untyped.
+NO_NODE, NO_AUTH = -101, -102
 
 _OP_HEADER = struct.Struct("!iBi")
 _RESULT_HEAD = struct.Struct("!iBii")
@@ -103,18 +105,10 @@ def decode_nodes(answer: bytes, count: int) -> list[NodeAt | Refused]:
     """
     try:
         results: list[NodeAt | Refused] = []
-        head_at, count_at, at = _RESULT_HEAD.unpack_from, _INT.unpack_from, 0
+        at = 0
         for _ in range(count):
-            kind, done, _, length = head_at(answer, at)
-            if kind == GET_DATA and not done and length >= 0:
-                # Most by far: the same as in `_node`, without a call.
-                at += _RESULT_HEAD.size
-                end = at + length
-                results.append(NodeAt(at, end, count_at(answer, end + _CHILDREN_COUNT_AT)[0]))
-                at = end + STAT_BYTES
-            else:
-                result, at = _node(answer, at)
-                results.append(result)
+            result, at = _node(answer, at)
+            results.append(result)
         _demand_end(answer, at)
     except (struct.error, IndexError) as error:
         raise _undecodable() from error
@@ -149,7 +143,7 @@ def _node(answer: bytes, at: int) -> tuple[NodeAt | Refused, int]:
     if kind == GET_DATA and not done:
         end = at + length if length > 0 else at
         (children_count,) = _INT.unpack_from(answer, end + _CHILDREN_COUNT_AT)
-        return NodeAt(at, end, children_count), end + STAT_BYTES
+        return NodeAt(at, end, children_count), end + STAT.size
     if kind == _ERROR and not done:
         return Refused(length), at
     raise struct.error("not a getData result")
