@@ -123,7 +123,7 @@ class FakeDeletionService:
         self._asked("estimated_inflight", None)
         return self.inflight
 
-    def remembered_inflight(self) -> InflightEstimate | None:
+    def cached_inflight(self) -> InflightEstimate | None:
         return self.inflight if self.remembers and self.failure is None else None
 
     def status(self) -> ServiceStatus:

@@ -269,7 +269,7 @@ class LedgerDeletionService(Protocol):
         """The work that is waiting, at most a second old."""
         ...
 
-    def remembered_inflight(self) -> InflightEstimate | None:
+    def cached_inflight(self) -> InflightEstimate | None:
         """The same from memory, at once; None when it has to be asked for (`estimated_inflight`)."""
         ...
 

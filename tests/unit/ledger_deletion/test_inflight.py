@@ -1,11 +1,10 @@
 """The estimate of the backlog: never older than a second, and measured ahead of those who ask."""
 
-import sys
 import threading
 
 import pytest
 from pulsar_sidecar.ledger_deletion.ports import Backlog
-from pulsar_sidecar.ledger_deletion.workflow.inflight import MAX_AGE_MS, BacklogMemory
+from pulsar_sidecar.ledger_deletion.workflow.inflight import MAX_AGE_MS, BacklogCache
 from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.fakes.clock import FakeClock
@@ -32,7 +31,7 @@ class Brokers:
 class StopAfter:
     """A stop signal that is set once the clock has come so far; asks ``memory`` as a client would."""
 
-    def __init__(self, clock: FakeClock, seconds: float, asking: BacklogMemory | None = None) -> None:
+    def __init__(self, clock: FakeClock, seconds: float, asking: BacklogCache | None = None) -> None:
         self._clock = clock
         self._end = clock.monotonic_seconds() + seconds
         self._asking = asking
@@ -42,7 +41,7 @@ class StopAfter:
         return self.is_set()
 
     def is_set(self) -> bool:
-        if self._asking is not None and self._asking.remembered() is None:
+        if self._asking is not None and self._asking.cached() is None:
             self.unknown += 1
         return self._clock.monotonic_seconds() >= self._end
 
@@ -50,14 +49,14 @@ class StopAfter:
 def test_it_is_measured_once_and_remembered_for_a_second() -> None:
     clock = FakeClock()
     brokers = Brokers(clock)
-    memory = BacklogMemory(brokers.measure, clock)
-    assert memory.remembered() is None
+    memory = BacklogCache(brokers.measure, clock)
+    assert memory.cached() is None
     first = memory.fresh()
     clock.advance_ms(MAX_AGE_MS)
     assert memory.fresh() is first
-    assert memory.remembered() is first
+    assert memory.cached() is first
     clock.advance_ms(1)
-    assert memory.remembered() is None
+    assert memory.cached() is None
     assert memory.fresh() is not first
     assert len(brokers.asked_ms) == 2
 
@@ -65,7 +64,7 @@ def test_it_is_measured_once_and_remembered_for_a_second() -> None:
 def test_while_somebody_asks_there_is_always_one_in_memory() -> None:
     clock = FakeClock()
     brokers = Brokers(clock, milliseconds=150)
-    memory = BacklogMemory(brokers.measure, clock)
+    memory = BacklogCache(brokers.measure, clock)
     memory.fresh()
     stop = StopAfter(clock, 60, asking=memory)
     memory.keep_fresh(stop)
@@ -76,11 +75,11 @@ def test_while_somebody_asks_there_is_always_one_in_memory() -> None:
 def test_nobody_asks_the_brokers_when_nobody_asks_us() -> None:
     clock = FakeClock()
     brokers = Brokers(clock)
-    memory = BacklogMemory(brokers.measure, clock)
+    memory = BacklogCache(brokers.measure, clock)
     memory.fresh()
     memory.keep_fresh(StopAfter(clock, 60))
     assert len(brokers.asked_ms) == 1
-    memory.remembered()
+    memory.cached()
     memory.keep_fresh(StopAfter(clock, 60))
     assert 3 < len(brokers.asked_ms) < 12
     assert brokers.asked_ms[-1] - brokers.asked_ms[1] <= 4_000
@@ -89,23 +88,23 @@ def test_nobody_asks_the_brokers_when_nobody_asks_us() -> None:
 def test_who_asks_is_told_when_brokers_cannot_be_asked_and_the_thread_goes_on() -> None:
     clock = FakeClock()
     brokers = Brokers(clock)
-    memory = BacklogMemory(brokers.measure, clock)
+    memory = BacklogCache(brokers.measure, clock)
     brokers.down = True
     with pytest.raises(TemporaryError):
         memory.fresh()
     memory.keep_fresh(StopAfter(clock, 5, asking=memory))
-    assert memory.remembered() is None
+    assert memory.cached() is None
     brokers.down = False
     memory.keep_fresh(StopAfter(clock, 5, asking=memory))
-    assert memory.remembered() is not None
+    assert memory.cached() is not None
 
 
 def test_a_clock_that_was_set_back_makes_nothing_younger() -> None:
     clock = FakeClock()
     other = FakeClock(clock.now_ms() + 10_000)
-    memory = BacklogMemory(Brokers(other).measure, clock)
+    memory = BacklogCache(Brokers(other).measure, clock)
     memory.fresh()
-    assert memory.remembered() is None
+    assert memory.cached() is None
 
 
 def test_those_who_wait_for_a_measurement_share_it() -> None:
@@ -119,7 +118,7 @@ def test_those_who_wait_for_a_measurement_share_it() -> None:
         go_on.wait(10)
         return Backlog({}, None, clock.now_ms())
 
-    memory = BacklogMemory(measure, clock)
+    memory = BacklogCache(measure, clock)
     threads = [threading.Thread(target=memory.fresh) for _ in range(5)]
     for thread in threads:
         thread.start()
@@ -128,21 +127,3 @@ def test_those_who_wait_for_a_measurement_share_it() -> None:
     for thread in threads:
         thread.join()
     assert asked == [1]
-
-
-def test_answers_get_the_interpreter_sooner_only_while_somebody_asks() -> None:
-    clock = FakeClock()
-    usual = sys.getswitchinterval()
-    seen: list[float] = []
-
-    def measure() -> Backlog:
-        seen.append(sys.getswitchinterval())
-        return Backlog({}, None, clock.now_ms())
-
-    memory = BacklogMemory(measure, clock)
-    memory.fresh()
-    memory.remembered()
-    memory.keep_fresh(StopAfter(clock, 10))
-    assert seen[0] == usual
-    assert max(seen[1:]) < 0.0005
-    assert sys.getswitchinterval() == usual

@@ -125,5 +125,5 @@ def test_what_waits_when_deletion_is_paused_is_not_begun(rate: float) -> None:
     assert sum(len(chunk) for chunk in one.chunks(range(100))) == min(30, max(1, int(rate * 3)))
     assert clock.monotonic_seconds() <= 3.5
     assert one.is_paused()
-    assert not one.may_go_on()
+    assert not one.may_continue()
     assert not one.is_stopped()

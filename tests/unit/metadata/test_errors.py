@@ -6,8 +6,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 from pulsar_sidecar.adapters.metadata.errors import (
     CLIENT_ERRORS,
     DEFINITE_ANSWERS,
+    MEANINGS,
     Meaning,
-    known_exceptions,
     may_be_repeated,
     meaning,
     reading_failed,
@@ -26,7 +26,7 @@ def every_exception_of_kazoo() -> set[type[Exception]]:
 
 
 def test_every_exception_of_kazoo_has_a_meaning() -> None:
-    assert known_exceptions() == every_exception_of_kazoo()
+    assert frozenset(MEANINGS) == every_exception_of_kazoo()
     assert all(issubclass(kind, CLIENT_ERRORS) for kind in every_exception_of_kazoo())
 
 

@@ -70,7 +70,7 @@ _LOSSES = (
     exceptions.WriterNotClosedException,
     exceptions.ZookeeperStoppedError,
 )
-_MEANINGS: dict[type[Exception], Meaning] = {
+MEANINGS: dict[type[Exception], Meaning] = {
     **dict.fromkeys(DEFINITE_ANSWERS, Meaning.ANSWER),
     **dict.fromkeys(_REFUSALS, Meaning.REFUSED),
     **dict.fromkeys(_LOSSES, Meaning.LOST),
@@ -84,14 +84,9 @@ _CREDENTIAL_WANTED = (
 )
 
 
-def known_exceptions() -> frozenset[type[Exception]]:
-    """The classes with a place in the table."""
-    return frozenset(_MEANINGS)
-
-
 def meaning(error: Exception) -> Meaning:
     """The meaning of a client's exception; an unknown one counts as a lost answer."""
-    return _MEANINGS.get(type(error), Meaning.LOST)
+    return MEANINGS.get(type(error), Meaning.LOST)
 
 
 def may_be_repeated(error: Exception) -> bool:

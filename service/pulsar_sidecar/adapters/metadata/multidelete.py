@@ -169,7 +169,7 @@ class _Run:
                 self.is_lost = True
                 return []
             assert isinstance(answers, list)
-            suspects += self._settle(packet, answers)
+            suspects += self._apply(packet, answers)
             patience.renew()
         return suspects
 
@@ -188,7 +188,7 @@ class _Run:
         deletes = [Delete(real_path(client, deletion.path), deletion.version) for deletion in chosen]
         return Transaction([*checks, *deletes])
 
-    def _settle(self, packet: Packet, answers: list[object]) -> list[int]:
+    def _apply(self, packet: Packet, answers: list[object]) -> list[int]:
         if not any(isinstance(answer, Exception) for answer in answers):
             self._set(packet.items, DeletionResult.DELETED)
             return []

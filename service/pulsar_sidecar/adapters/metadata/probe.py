@@ -10,11 +10,12 @@ import socket
 import struct
 import threading
 from collections.abc import Sequence
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from kazoo.protocol.serialization import Auth, CloseInstance, Connect, Sync
 
 from pulsar_sidecar.adapters.metadata.session import ZooKeeperCredential
+from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import AdaptiveLimit
 from pulsar_sidecar.model.clocks import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -32,22 +33,6 @@ _HEADER = struct.Struct("!ii")
 _REPLY = struct.Struct("!iqi")
 
 
-class ProbeListener(Protocol):
-    """Who wants to know."""
-
-    def observe(self, seconds: float) -> None:
-        """A probe took so long."""
-        ...
-
-    def overdue(self, seconds: float) -> None:
-        """A probe has taken so long already and has no answer yet."""
-        ...
-
-    def probe_interval_seconds(self) -> float:
-        """How long to wait before the next probe."""
-        ...
-
-
 class LatencyProbe:
     """Probes in a thread of its own until it is closed; a lost connection is made again."""
 
@@ -56,7 +41,7 @@ class LatencyProbe:
         servers: Sequence[str],
         credential: ZooKeeperCredential | None,
         clock: Clock,
-        listener: ProbeListener,
+        listener: AdaptiveLimit,
         *,
         after_seconds: float = 0.0,
     ) -> None:
@@ -129,7 +114,7 @@ class ProbeConnection:
             self._socket.close()
             raise
 
-    def round_trip(self, listener: ProbeListener) -> float:
+    def round_trip(self, listener: AdaptiveLimit) -> float:
         """Seconds of one probe, from sending it to receiving its answer.
 
         Raises:

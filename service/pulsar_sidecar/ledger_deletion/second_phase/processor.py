@@ -119,7 +119,7 @@ class PendingDeletionProcessor:
             return batch.reconsumptions[0][2]
         if not batch.outcomes:
             raise TemporaryError(f"ledger {record.ledger_id} could not be decided on now; try again")
-        if not self._publishing.keep_outcomes(batch.outcomes):
+        if not self._publishing.log_outcomes(batch.outcomes):
             self._warn(f"the outcome of ledger {record.ledger_id} could not be kept")
         return batch.outcomes[0]
 
@@ -174,7 +174,7 @@ class PendingDeletionProcessor:
     def _while_fresh(self) -> Callable[[], bool]:
         """Whether facts that are gathered from now on may still be acted on."""
         until = self._clock.monotonic_seconds() + FACTS_SECONDS
-        return lambda: self._clock.monotonic_seconds() <= until and self._rate_limiter.may_go_on()
+        return lambda: self._clock.monotonic_seconds() <= until and self._rate_limiter.may_continue()
 
     def _process_halves(
         self, batch: BatchResult, candidates: Sequence[Candidate], error: PermanentError, *, paced: bool
@@ -218,7 +218,7 @@ class PendingDeletionProcessor:
         most = self._rate_limiter.most_within(FACTS_SECONDS) if round_.paced else None
         first = evaluations if most is None else evaluations[:most]
         left.unreached += [evaluation.candidate for evaluation in evaluations[len(first) :]]
-        if not self._publishing.keep_evaluations(first):
+        if not self._publishing.log_evaluations(first):
             candidates = [evaluation.candidate for evaluation in first]
             self._postpone_all(batch, candidates, "the outcome topic did not store what is to be deleted")
             return
@@ -239,7 +239,7 @@ class PendingDeletionProcessor:
 
     def _complete(self, batch: BatchResult, pending: PendingDeletions) -> None:
         self._publishing.send_again(batch)
-        if not self._publishing.keep_outcomes(batch.outcomes):
+        if not self._publishing.log_outcomes(batch.outcomes):
             self._warn(f"{len(batch.finished)} records are postponed: their outcome could not be kept")
             batch.postponed.extend(batch.finished)
             batch.finished.clear()

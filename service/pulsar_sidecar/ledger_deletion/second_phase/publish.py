@@ -34,7 +34,7 @@ class BatchPublishing:
         self._steps = steps
         self._warn = warn
 
-    def keep_evaluations(self, evaluations: Sequence[Evaluation]) -> bool:
+    def log_evaluations(self, evaluations: Sequence[Evaluation]) -> bool:
         """Why these ledgers are about to be deleted, and what brings them back; whether all of it is written."""
         judged = [
             (evaluation.candidate.delivery.message_id, evaluation.facts, evaluation.verdict)
@@ -45,7 +45,7 @@ class BatchPublishing:
         with self._steps.taking(Step.JUDGEMENT_KEPT):
             return self._stored(self._publishers.outcome, [OutgoingMessage(payload) for payload in payloads])
 
-    def keep_outcomes(self, outcomes: Sequence[RecordOutcome]) -> bool:
+    def log_outcomes(self, outcomes: Sequence[RecordOutcome]) -> bool:
         """How records ended; whether all of it is written."""
         payloads = settled_messages(self._sidecar, self._clock.now_ms(), outcomes)
         outgoing = [OutgoingMessage(payload) for payload in payloads]

@@ -43,7 +43,7 @@ class RateLimiter:
         """Whether an operator has paused deletion."""
         return self._is_paused()
 
-    def may_go_on(self) -> bool:
+    def may_continue(self) -> bool:
         """Whether another deletion may be begun: neither stopped nor paused."""
         return not self.is_stopped() and not self.is_paused()
 
@@ -54,7 +54,7 @@ class RateLimiter:
 
     def wait(self) -> bool:
         """Wait until the next may be handed out; False when stopped or paused."""
-        while self.may_go_on():
+        while self.may_continue():
             late_seconds = self._late_seconds()
             if late_seconds <= _EARLY_SECONDS:
                 return True

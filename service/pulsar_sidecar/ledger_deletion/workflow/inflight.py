@@ -4,10 +4,8 @@ Asking the brokers takes longer than an answer may take. So while anybody asks, 
 answers come from memory. Invariant: what is answered was measured at most a second ago, or is measured now.
 """
 
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from pulsar_sidecar.ledger_deletion.ports import Backlog
 from pulsar_sidecar.model.clocks import Clock, StopSignal
@@ -17,12 +15,9 @@ MAX_AGE_MS = 1_000
 _PERIOD_SECONDS = 0.4
 _INTEREST_SECONDS = 3.0
 _LOOK_SECONDS = 0.2
-_ATTENTIVE_SECONDS = 0.0001
-"""How long a thread that computes keeps the interpreter from one that has a request to answer. Python's default, 5 ms,
-is more than an answer may take, and each answer needs the interpreter several times."""
 
 
-class BacklogMemory:
+class BacklogCache:
     """The last measurement, for any number of threads."""
 
     def __init__(self, measure: Callable[[], Backlog], clock: Clock) -> None:
@@ -33,7 +28,7 @@ class BacklogMemory:
         self._backlog: Backlog | None = None
         self._asked_at: float | None = None
 
-    def remembered(self) -> Backlog | None:
+    def cached(self) -> Backlog | None:
         """The last measurement unless it is too old; never waits, and has the thread measure again (`keep_fresh`)."""
         self._asked_at = self._clock.monotonic_seconds()
         return self._young()
@@ -48,20 +43,15 @@ class BacklogMemory:
         if young is not None:
             return young
         with self._measuring:
-            # Somebody else may have measured meanwhile.
+            # Another caller may have measured meanwhile.
             return self._young() or self._measured()
 
     def keep_fresh(self, stop: StopSignal) -> None:
         """Measure again and again while anybody asks for what is remembered; returns when stopped."""
         while not stop.is_set():
-            if self._is_asked():
-                with _attentive():
-                    self._keep_fresh_while_asked(stop)
-            else:
+            if not self._is_asked():
                 self._clock.wait_seconds(_LOOK_SECONDS, stop)
-
-    def _keep_fresh_while_asked(self, stop: StopSignal) -> None:
-        while self._is_asked() and not stop.is_set():
+                continue
             began = self._clock.monotonic_seconds()
             self._renew()
             passed = self._clock.monotonic_seconds() - began
@@ -81,20 +71,9 @@ class BacklogMemory:
             with self._measuring:
                 self._measured()
         except SidecarError:
-            # Whoever asks next measures himself, and is told what is wrong.
+            # The next caller of `fresh` measures, and hears what is wrong.
             return
 
     def _measured(self) -> Backlog:
         self._backlog = self._measure()
         return self._backlog
-
-
-@contextmanager
-def _attentive() -> Iterator[None]:
-    """Let answers come between what the worker computes, at some of its speed; only while somebody asks."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_ATTENTIVE_SECONDS)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)

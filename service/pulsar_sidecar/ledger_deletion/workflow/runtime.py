@@ -35,7 +35,7 @@ from pulsar_sidecar.ledger_deletion.shadow_deletion.deleter import ShadowDeleter
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.driver import TopicDeleter
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
-from pulsar_sidecar.ledger_deletion.workflow.inflight import BacklogMemory
+from pulsar_sidecar.ledger_deletion.workflow.inflight import BacklogCache
 from pulsar_sidecar.ledger_deletion.workflow.shadow_watch import ShadowWatch
 from pulsar_sidecar.ledger_ownership.ports import LedgerEntries
 from pulsar_sidecar.model.clocks import Clock
@@ -128,7 +128,7 @@ class Runtime:
         self._rate_limiter = RateLimiter(ports.clock, self.stop, self.rate_per_second, lambda: self.control.paused)
         self._publishers: dict[DeletionTopic, Publisher] = {}
         self._publishers_lock = threading.Lock()
-        self.backlog = BacklogMemory(ports.topics.backlog, ports.clock)
+        self.backlog = BacklogCache(ports.topics.backlog, ports.clock)
         self._mean_length_bytes = 0.0
 
     def processor(self) -> PendingDeletionProcessor:
@@ -183,9 +183,9 @@ class Runtime:
         """The work that waits, measured again when the last measurement is over a second old."""
         return self._estimate(self.backlog.fresh())
 
-    def remembered_inflight(self) -> InflightEstimate | None:
+    def cached_inflight(self) -> InflightEstimate | None:
         """The same without waiting for anything; None when there is no measurement of the last second."""
-        backlog = self.backlog.remembered()
+        backlog = self.backlog.cached()
         return None if backlog is None else self._estimate(backlog)
 
     def _estimate(self, backlog: Backlog) -> InflightEstimate:

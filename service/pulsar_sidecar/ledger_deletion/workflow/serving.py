@@ -213,8 +213,8 @@ class LedgerDeletion:
         self._require_enabled()
         return self._runtime.inflight()
 
-    def remembered_inflight(self) -> InflightEstimate | None:
-        return self._runtime.remembered_inflight() if self._runtime.configuration.enabled else None
+    def cached_inflight(self) -> InflightEstimate | None:
+        return self._runtime.cached_inflight() if self._runtime.configuration.enabled else None
 
     def status(self) -> ServiceStatus:
         runtime = self._runtime

@@ -56,25 +56,25 @@ class ShadowWatch:
             try:
                 found = self._look(stop)
             except SidecarError as error:
-                self._tell_failure(str(error))
+                self._report_failure(str(error))
                 self._clock.wait_seconds(_AFTER_FAILURE_SECONDS, stop)
                 continue
             except Exception:
                 # A defect must not leave the last look's answer standing for good.
-                self._tell_failure("an unexpected failure, which the log shows")
+                self._report_failure("an unexpected failure, which the log shows")
                 raise
             if not stop.is_set():
                 self._found = found
                 self._looked_at = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).isoformat(timespec="seconds")
-                self._tell(found)
+                self._report(found)
                 self._clock.wait_seconds(_LOOK_EVERY_SECONDS, stop)
 
-    def _tell_failure(self, why: str) -> None:
+    def _report_failure(self, why: str) -> None:
         before = "no look has ended yet" if self._looked_at is None else f"the last look ended at {self._looked_at}"
         failure = f"shadow topics could not be read, so some that endanger their sources may be missing here: {why}"
-        self._tell((f"{failure}; {before}", *self._found))
+        self._report((f"{failure}; {before}", *self._found))
 
-    def _tell(self, warnings: tuple[str, ...]) -> None:
+    def _report(self, warnings: tuple[str, ...]) -> None:
         before, self._warnings = self._warnings, warnings
         for warning in warnings:
             if warning not in before:

@@ -107,7 +107,7 @@ def _add_reading(routes: APIRouter, service: LedgerDeletionService) -> None:
 async def _estimate(service: LedgerDeletionService) -> InflightEstimate:
     # Brokers and load balancers poll this call. What is in memory is answered right away: handing the request to a
     # thread would make it wait twice for the interpreter that the worker keeps busy.
-    estimate = service.remembered_inflight()
+    estimate = service.cached_inflight()
     return await run_in_threadpool(service.estimated_inflight) if estimate is None else estimate
 
 
