@@ -1,4 +1,4 @@
-"""`LedgerDeletionService` in memory, for tests of its doors.
+"""`LedgerDeletion` in memory, for tests of its doors.
 
 It answers what a test has put in, remembers what it was asked, and raises what it is told to.
 """

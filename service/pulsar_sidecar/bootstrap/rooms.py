@@ -59,7 +59,6 @@ from pulsar_sidecar.delayed_delivery.ports import Ports as CancellingPorts
 from pulsar_sidecar.delayed_delivery.waiting import WaitingReader
 from pulsar_sidecar.delayed_delivery.workflow.service import DelayedDelivery
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
-from pulsar_sidecar.ledger_deletion.service import LedgerDeletionService
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Ports as DeletionPorts
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.names import parse_topic_name
@@ -104,7 +103,7 @@ def missing_in(rooms: Iterable[Room[Any]]) -> str | None:
     return next(filter(None, (room.ready() for room in rooms)), None)
 
 
-def open_ledger_deletion(cluster: ClusterAccess) -> Room[LedgerDeletionService]:
+def open_ledger_deletion(cluster: ClusterAccess) -> Room[LedgerDeletion]:
     """Two-phase ledger deletion (PIP-186)."""
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
     client = open_client(settings.broker_service_url, credentials_of(settings), tls_of(settings))

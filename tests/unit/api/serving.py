@@ -15,7 +15,7 @@ from pulsar_sidecar.api.connections import Limits
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.api.server import Endpoint, listening_socket, server_for
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
-from pulsar_sidecar.ledger_deletion.service import LedgerDeletionService
+from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.clocks import SystemClock
 
 from tests.cluster.certificates import Certificate
@@ -68,7 +68,7 @@ class Served:
 
 @contextmanager
 def served(
-    service: LedgerDeletionService,
+    service: LedgerDeletion,
     authentication: Authenticator | None = None,
     routers: Sequence[APIRouter] = (),
     limits: Limits | None = None,

@@ -1,6 +1,5 @@
-"""How the messages of one batch ended so far, counted for the metrics and kept until the batch is processed."""
+"""How the messages of one batch ended so far, counted by the metrics and kept until the batch is processed."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,29 +10,6 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import Reason, RetryLate
 from pulsar_sidecar.ledger_deletion.second_phase.evaluate import Candidate, Evaluation, Malformed
 from pulsar_sidecar.ledger_deletion.second_phase.facts import StoredLedger
 from pulsar_sidecar.ledger_deletion.second_phase.retry import Reconsumption, RetryPolicy, reconsume
-from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
-
-
-@dataclass(slots=True)
-class BatchCounts:
-    """What happened in one batch; it reaches the metrics once, not for each record."""
-
-    decisions: Counter[tuple[Decision, Reason]] = field(default_factory=Counter)
-    deleted: Counter[tuple[LedgerType, LedgerComponent]] = field(default_factory=Counter)
-    deleted_bytes: Counter[tuple[LedgerType, LedgerComponent]] = field(default_factory=Counter)
-    failed: Counter[tuple[LedgerType, LedgerComponent]] = field(default_factory=Counter)
-
-    def report(self, metrics: DeletionMetrics) -> None:
-        """Add everything to the metrics."""
-        for (decision, reason), count in self.decisions.items():
-            metrics.decided(decision.value, reason.value, count)
-        for kind, count in self.deleted.items():
-            metrics.deleted(*kind, count, self.deleted_bytes[kind])
-        for kind, count in self.failed.items():
-            metrics.delete_failed(*kind, count)
-        dead = sum(count for (decision, _), count in self.decisions.items() if decision is Decision.DEAD_LETTER)
-        if dead:
-            metrics.max_retry_reached(dead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +35,7 @@ class BatchResult:
     """
 
     retry_policy: RetryPolicy
-    counts: BatchCounts = field(default_factory=BatchCounts)
+    metrics: DeletionMetrics
     outcomes: list[RecordOutcome] = field(default_factory=list)
     finished: list[Delivery] = field(default_factory=list)
     handed_on: list[Delivery] = field(default_factory=list)
@@ -69,7 +45,7 @@ class BatchResult:
     def reject(self, malformed: Malformed) -> None:
         """A message that is no record ends with its reason."""
         message_id = malformed.delivery.message_id
-        self.counts.decisions[Decision.REJECTED, Reason.MALFORMED] += 1
+        self._count(Decision.REJECTED, Reason.MALFORMED)
         self.outcomes.append(RecordOutcome(Decision.REJECTED, Reason.MALFORMED, malformed.detail, message_id, None))
         self.finished.append(malformed.delivery)
 
@@ -78,7 +54,7 @@ class BatchResult:
     ) -> None:
         """The record ends here."""
         delivery, record = evaluation.candidate.delivery, evaluation.candidate.record
-        self.counts.decisions[decision, reason] += 1
+        self._count(decision, reason)
         self.outcomes.append(
             RecordOutcome(decision, reason, detail, delivery.message_id, record, evaluation.facts, conditional)
         )
@@ -93,7 +69,10 @@ class BatchResult:
             delay_ms=verdict.delay_ms,
             in_use_since=evaluation.in_use_since_ms if evaluation else None,
         )
-        decision = Decision.DEAD_LETTER if again.destination is DeletionTopic.DEAD_LETTER else Decision.RETRY
+        decision = Decision.RETRY
+        if again.destination is DeletionTopic.DEAD_LETTER:
+            decision = Decision.DEAD_LETTER
+            self.metrics.max_retry_reached()
         self._send_again(decision, candidate, again, verdict, evaluation)
 
     def set_aside(self, evaluation: Evaluation, verdict: SetAside) -> None:
@@ -105,7 +84,7 @@ class BatchResult:
 
     def postpone(self, candidates: Sequence[Candidate], reason: Reason) -> None:
         """The broker delivers the records again."""
-        self.counts.decisions[Decision.POSTPONED, reason] += len(candidates)
+        self._count(Decision.POSTPONED, reason, len(candidates))
         self.postponed.extend(candidate.delivery for candidate in candidates)
 
     def report(self, received: int) -> BatchReport:
@@ -132,6 +111,9 @@ class BatchResult:
         evaluation: Evaluation | None,
     ) -> None:
         delivery, facts = candidate.delivery, evaluation.facts if evaluation else None
-        self.counts.decisions[decision, verdict.reason] += 1
+        self._count(decision, verdict.reason)
         outcome = RecordOutcome(decision, verdict.reason, verdict.detail, delivery.message_id, candidate.record, facts)
         self.reconsumptions.append((delivery, again, outcome))
+
+    def _count(self, decision: Decision, reason: Reason, count: int = 1) -> None:
+        self.metrics.decided(decision.value, reason.value, count)

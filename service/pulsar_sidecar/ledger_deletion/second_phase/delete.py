@@ -124,7 +124,7 @@ class LedgerDeleter:
                     detail = "another client deleted it just now"
                     self.finish(batch, evaluation, Decision.KEPT, Reason.ALREADY_GONE, detail)
                 case DeletionResult.CONFLICT | DeletionResult.UNKNOWN:
-                    batch.counts.failed[_kind(evaluation.candidate.record)] += 1
+                    batch.metrics.delete_failed(*_kind(evaluation.candidate.record))
                     left.again.append(evaluation.candidate)
                 case DeletionResult.NOT_SENT:
                     left.unreached.append(evaluation.candidate)
@@ -165,9 +165,9 @@ class LedgerDeleter:
         return DeletionResult.DELETED
 
     def _deleted(self, batch: BatchResult, evaluation: Evaluation, *, conditional: bool) -> None:
-        kind, verdict = _kind(evaluation.candidate.record), evaluation.verdict
-        batch.counts.deleted[kind] += 1
-        batch.counts.deleted_bytes[kind] += verdict.ledger.metadata.length_bytes if isinstance(verdict, Delete) else 0
+        verdict = evaluation.verdict
+        length_bytes = verdict.ledger.metadata.length_bytes if isinstance(verdict, Delete) else 0
+        batch.metrics.deleted(*_kind(evaluation.candidate.record), length_bytes=length_bytes)
         detail = "nothing references it"
         self.finish(batch, evaluation, Decision.DELETED, Reason.UNREFERENCED, detail, conditional=conditional)
 
@@ -185,11 +185,11 @@ class LedgerDeleter:
             batch.retry(candidate, RetryLater(Reason.REFUSED_BY_STORAGE, str(error)), evaluation)
             return
         except PermanentError as error:
-            batch.counts.failed[_kind(record)] += 1
+            batch.metrics.delete_failed(*_kind(record))
             self.finish(batch, evaluation, Decision.KEPT, Reason.REFUSED_BY_STORAGE, str(error))
             return
         except (TemporaryError, OutcomeUnknownError) as error:
-            batch.counts.failed[_kind(record)] += 1
+            batch.metrics.delete_failed(*_kind(record))
             batch.retry(candidate, RetryLater(Reason.TEMPORARY_FAILURE, str(error)), evaluation)
             return
         if result is OffloadDeletion.DELETED:

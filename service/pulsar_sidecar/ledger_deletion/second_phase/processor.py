@@ -94,14 +94,13 @@ class PendingDeletionProcessor:
     def process(self, pending: PendingDeletions, deliveries: Sequence[Delivery]) -> BatchReport:
         """Take one batch to its end; a failure postpones, it never raises for a single record."""
         self._metrics.received(len(deliveries))
-        batch = BatchResult(self._retry_policy)
+        batch = BatchResult(self._retry_policy, self._metrics)
         with self._steps.taking(Step.BATCH_RECEIVED):
             candidates, malformed = read_deliveries(deliveries)
         for message in malformed:
             batch.reject(message)
         self._process_all(batch, candidates)
         report = batch.report(len(deliveries))
-        batch.counts.report(self._metrics)
         self._complete(batch, pending)
         return report
 
@@ -111,10 +110,9 @@ class PendingDeletionProcessor:
         Raises:
             TemporaryError: the facts could not be read, or could not be stored on the outcome topic.
         """
-        batch = BatchResult(self._retry_policy)
+        batch = BatchResult(self._retry_policy, self._metrics)
         delivery = Delivery(None, encode_record(record), str(record.topic), {}, origin, "", 0)
         self._process_some(batch, [Candidate(delivery, record)], paced=False)
-        batch.counts.report(self._metrics)
         if batch.reconsumptions:
             return batch.reconsumptions[0][2]
         if not batch.outcomes:

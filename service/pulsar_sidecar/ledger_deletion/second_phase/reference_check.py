@@ -30,7 +30,7 @@ from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext
 from pulsar_sidecar.model.metadata import Guard, Node
-from pulsar_sidecar.model.names import ManagedLedgerName, TopicName, encode_cursor
+from pulsar_sidecar.model.names import ManagedLedgerName, encode_cursor
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 Decoded = TypeVar("Decoded")
@@ -46,21 +46,12 @@ def owner_path(claim: Claim) -> str:
         case SchemaClaim(schema_id):
             return schema_path(schema_id)
         case CompactedClaim(topic):
-            return compaction_cursor_path(topic)
+            return cursor_path(topic.managed_ledger_name, COMPACTION_CURSOR)
         case BucketClaim(topic, subscription, _):
-            return bucket_cursor_path(topic, subscription)
+            # The properties of the subscription's cursor point at the buckets of its delayed index.
+            return cursor_path(topic.managed_ledger_name, encode_cursor(subscription))
         case never:
             assert_never(never)
-
-
-def compaction_cursor_path(topic: TopicName) -> str:
-    """The ``__compaction`` cursor's node."""
-    return cursor_path(topic.managed_ledger_name, COMPACTION_CURSOR)
-
-
-def bucket_cursor_path(topic: TopicName, subscription: str) -> str:
-    """The node of the cursor whose properties point at the delayed-index buckets of a subscription."""
-    return cursor_path(topic.managed_ledger_name, encode_cursor(subscription))
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""`service.LedgerDeletionService`, running: the operator's verbs over a sidecar's loops."""
+"""The calls of ledger deletion over a sidecar's loops (PIP-186 ``LedgerDeletionService``, and what operators need)."""
 
 import uuid
 from collections.abc import Sequence
@@ -54,7 +54,10 @@ log = structlog.get_logger("ledger-deletion")
 
 
 class LedgerDeletion:
-    """One sidecar's deletion service; every public method is described by `service.LedgerDeletionService`."""
+    """One sidecar's deletion service.
+
+    Every call raises one of `model.errors`; `DisabledError` while ``topicTwoPhaseDeletionEnabled`` is off.
+    """
 
     def __init__(
         self,
@@ -85,6 +88,7 @@ class LedgerDeletion:
             log.warning("the registration stays until the session ends", error=str(error))
 
     def ready(self) -> str | None:
+        """None when work can be done, otherwise what is missing."""
         runtime = self._runtime
         if runtime.stop.is_set():
             return "the sidecar is shutting down"
@@ -101,6 +105,10 @@ class LedgerDeletion:
         producer_name: str | None = None,
         first_sequence_id: int | None = None,
     ) -> list[SentLedger]:
+        """First phase: one answer per record, in order (PIP-186 ``sendPendingDeleteLedger``).
+
+        With a producer name of the caller's own and consecutive sequence ids, a repeated call is not a second record.
+        """
         self._require_ready()
         check_numbering(producer_name, first_sequence_id, len(records))
         with self._runtime.steps.taking(Step.RECORDS_APPENDED):
@@ -130,6 +138,15 @@ class LedgerDeletion:
         requested_by: str | None,
         confirm_source_data_loss: str | None = None,
     ) -> TopicDeletionStatus:
+        """Record every ledger the topic references, then have the broker delete it.
+
+        Answers DONE, or RUNNING when the broker could not finish in time: the sidecars go on by themselves. A
+        broker's refusal is raised as it came (`BrokerRefusedError`, `NotFoundError`).
+
+        Raises:
+            DataLossError: the topic is a shadow, or the source of one and ``confirm_source_data_loss`` is not given.
+            InvalidInputError: ``confirm_source_data_loss`` is not the topic's full name.
+        """
         self._require_ready()
         refuse_own_topics(topic)
         if confirm_source_data_loss not in (None, str(topic)):
@@ -160,6 +177,13 @@ class LedgerDeletion:
         return status
 
     def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
+        """Begin to delete a shadow topic without touching its source's ledgers, or go on with it: one stage a call.
+
+        It is DONE when a call says so; any sidecar may take the next call.
+
+        Raises:
+            ConflictError: it is not a shadow topic, or clients are connected to it.
+        """
         self._require_ready()
         refuse_own_topics(topic)
         status = self._runtime.shadow_deleter.advance(OperationId(uuid.uuid4().hex), topic, requested_by=requested_by)
@@ -167,6 +191,7 @@ class LedgerDeletion:
         return status
 
     def topic_deletions(self) -> list[TopicDeletionStatus]:
+        """The deletions that are running now."""
         self._require_enabled()
         return self._runtime.deleter.running()
 
@@ -188,6 +213,12 @@ class LedgerDeletion:
     # --- second phase, at once -------------------------------------------------------------------------------------
 
     def delete_ledger(self, record: PendingDeleteLedgerInfo, *, authoritative: bool) -> LedgerDeletionAnswer | Redirect:
+        """PIP-186 ``deleteLedger``: judge and delete now.
+
+        Raises:
+            ConflictError: the ledger is still in use, or is too young to be judged.
+            InvalidInputError: it is not what the record says.
+        """
         self._require_ready()
         control = self._runtime.control
         if control.paused:
@@ -210,13 +241,16 @@ class LedgerDeletion:
     # --- operator's verbs ------------------------------------------------------------------------------------------
 
     def estimated_inflight(self) -> InflightEstimate:
+        """The work that is waiting, at most a second old."""
         self._require_enabled()
         return self._runtime.inflight()
 
     def cached_inflight(self) -> InflightEstimate | None:
+        """The same from memory, at once; None when it has to be asked for (`estimated_inflight`)."""
         return self._runtime.cached_inflight() if self._runtime.configuration.enabled else None
 
     def status(self) -> ServiceStatus:
+        """What an operator wants to see first; works while the feature is off."""
         runtime = self._runtime
         enabled = runtime.configuration.enabled
         return ServiceStatus(
@@ -233,15 +267,19 @@ class LedgerDeletion:
         )
 
     def pause(self, reason: str | None) -> Control:
+        """Stop deleting on all sidecars; the first phase goes on recording."""
         return self._changed(self._runtime.service_control.pause(reason))
 
     def resume(self) -> Control:
+        """Go on deleting."""
         return self._changed(self._runtime.service_control.resume())
 
     def limit_rate(self, ledgers_per_second: float | None) -> Control:
+        """Delete at most so many ledgers a second on each sidecar; None lifts the limit."""
         return self._changed(self._runtime.service_control.limit_rate(ledgers_per_second))
 
     def dead_letters(self, limit: int) -> list[DeadLetter]:
+        """The records that were given up, oldest first."""
         self._require_ready()
         dead_letters = self._runtime.ports.topics.dead_letters()
         try:
@@ -250,6 +288,7 @@ class LedgerDeletion:
             dead_letters.close()
 
     def redrive(self, ledger_ids: Sequence[LedgerId] | None, limit: int) -> Redriven:
+        """Send dead letters back to the system topic with a fresh count of tries; all of them for None."""
         self._require_ready()
         dead_letters = self._runtime.ports.topics.dead_letters()
         try:
@@ -259,6 +298,12 @@ class LedgerDeletion:
             dead_letters.close()
 
     def undelete(self, ledger_id: LedgerId, *, force: bool) -> Undeleted:
+        """Write a deleted ledger's metadata back, as long as bookies hold its entries.
+
+        Raises:
+            NotFoundError: the outcome log has no deletion of it.
+            ConflictError: the ledger exists, or its entries are gone (unless ``force``).
+        """
         self._require_ready()
         ports = self._runtime.ports
         since_ms = max(0, ports.clock.now_ms() - self._runtime.configuration.undelete_lookback_ms)
@@ -276,6 +321,11 @@ class LedgerDeletion:
         return undeleted
 
     def end_protection(self, ledger_id: LedgerId) -> None:
+        """Let a ledger that was brought back be deleted before its protection ends.
+
+        Raises:
+            NotFoundError: nothing protects it.
+        """
         self._require_enabled()
         with self._runtime.steps.taking(Step.PROTECTION_ENDED):
             ended = end_protection(self._runtime.ports.store, ledger_id)

@@ -31,13 +31,14 @@ from pulsar_sidecar.api.rooms.ledger_deletion.schemas import (
     UndeleteRequest,
 )
 from pulsar_sidecar.api.schemas import Reason
-from pulsar_sidecar.ledger_deletion.service import InflightEstimate, LedgerDeletionService
+from pulsar_sidecar.ledger_deletion.service import InflightEstimate
+from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.ids import LedgerId
 
 AGE_HEADER = "X-Pulsar-Sidecar-Age-Ms"
 
 
-def router(service: LedgerDeletionService) -> APIRouter:
+def router(service: LedgerDeletion) -> APIRouter:
     """The routes of the room: below a topic's path, and for operators."""
     routes = APIRouter()
     for part in (topics.router, shadow_topics.router, _operators_router):
@@ -45,7 +46,7 @@ def router(service: LedgerDeletionService) -> APIRouter:
     return routes
 
 
-def _operators_router(service: LedgerDeletionService) -> APIRouter:
+def _operators_router(service: LedgerDeletion) -> APIRouter:
     routes = APIRouter(prefix="/admin/v2", tags=["ledger deletion"], responses={"default": {"model": Reason}})
     _add_first_phase(routes, service)
     _add_reading(routes, service)
@@ -54,7 +55,7 @@ def _operators_router(service: LedgerDeletionService) -> APIRouter:
     return routes
 
 
-def _add_first_phase(routes: APIRouter, service: LedgerDeletionService) -> None:
+def _add_first_phase(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post("/ledger-deletion/pending")
     def send_pending_delete_ledgers(append: AppendRequest, request: Request) -> AppendAnswer:
         """Record ledgers that are to be deleted (PIP-186 ``sendPendingDeleteLedger``), at most 8 MiB a call.
@@ -72,7 +73,7 @@ def _add_first_phase(routes: APIRouter, service: LedgerDeletionService) -> None:
         )
 
 
-def _add_reading(routes: APIRouter, service: LedgerDeletionService) -> None:
+def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.get("/broker-stats/estimatedInflightDeletionLedgerCount", tags=["broker stats"], response_model=int)
     async def estimated_inflight_deletion_ledger_count() -> Response:
         """The number of records that wait, as PIP-186's ``BrokerStats`` call.
@@ -104,7 +105,7 @@ def _add_reading(routes: APIRouter, service: LedgerDeletionService) -> None:
         return [DeadLetterAnswer.model_validate(letter) for letter in service.dead_letters(parameters.limit)]
 
 
-async def _estimate(service: LedgerDeletionService) -> InflightEstimate:
+async def _estimate(service: LedgerDeletion) -> InflightEstimate:
     # Brokers and load balancers poll this call. What is in memory is answered right away: handing the request to a
     # thread would make it wait twice for the interpreter that the worker keeps busy.
     estimate = service.cached_inflight()
@@ -115,7 +116,7 @@ def _json(body: bytes, headers: Mapping[str, str] | None = None) -> Response:
     return Response(body, media_type="application/json", headers=headers)
 
 
-def _add_control(routes: APIRouter, service: LedgerDeletionService) -> None:
+def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post("/ledger-deletion/pause")
     def pause(pause: PauseRequest | None = None) -> ControlAnswer:
         """Stop deleting on all sidecars; recording goes on."""
@@ -132,7 +133,7 @@ def _add_control(routes: APIRouter, service: LedgerDeletionService) -> None:
         return ControlAnswer.model_validate(service.limit_rate(rate.ledgers_per_second))
 
 
-def _add_repair(routes: APIRouter, service: LedgerDeletionService) -> None:
+def _add_repair(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post("/ledger-deletion/dead-letters/redrive")
     def redrive(redrive: RedriveRequest) -> RedriveAnswer:
         """Send dead letters back to the system topic with a fresh count of tries."""

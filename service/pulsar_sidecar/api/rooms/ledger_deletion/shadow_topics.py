@@ -6,7 +6,8 @@ from starlette.responses import JSONResponse
 from pulsar_sidecar.api.paths import V1_PATH, V2_PATH, V1Topic, V2Topic
 from pulsar_sidecar.api.rooms.ledger_deletion.schemas import ShadowDeletionAnswer
 from pulsar_sidecar.api.schemas import Reason
-from pulsar_sidecar.ledger_deletion.service import LedgerDeletionService, ShadowDeletionStage, ShadowDeletionStatus
+from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, ShadowDeletionStatus
+from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.names import TopicName
 
 _MORE: dict[int | str, dict[str, object]] = {
@@ -15,7 +16,7 @@ _MORE: dict[int | str, dict[str, object]] = {
 _DONE = "Deleted; what became of the source's ledgers."
 
 
-def router(service: LedgerDeletionService) -> APIRouter:
+def router(service: LedgerDeletion) -> APIRouter:
     """``deleteShadow`` below a topic's path."""
     routes = APIRouter(tags=["persistent topics"], responses={"default": {"model": Reason}})
 
@@ -46,7 +47,7 @@ def router(service: LedgerDeletionService) -> APIRouter:
     return routes
 
 
-def _advanced(service: LedgerDeletionService, topic: TopicName, request: Request) -> JSONResponse:
+def _advanced(service: LedgerDeletion, topic: TopicName, request: Request) -> JSONResponse:
     status = service.delete_shadow(topic, requested_by=request.state.role)
     code = 200 if status.stage is ShadowDeletionStage.DONE else 202
     return JSONResponse(_answer(status).model_dump(mode="json", by_alias=True), code)

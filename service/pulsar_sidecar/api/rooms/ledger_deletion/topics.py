@@ -20,10 +20,10 @@ from pulsar_sidecar.api.rooms.ledger_deletion.schemas import (
 from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.ledger_deletion.service import (
     LedgerDeletionAnswer,
-    LedgerDeletionService,
     OperationState,
     Redirect,
 )
+from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.names import TopicName
 
@@ -33,7 +33,7 @@ _RUNNING: dict[int | str, dict[str, object]] = {
 }
 
 
-def router(service: LedgerDeletionService) -> APIRouter:
+def router(service: LedgerDeletion) -> APIRouter:
     """The routes under ``/admin/v2/persistent`` and ``/admin/persistent``."""
     routes = APIRouter(tags=["persistent topics"], responses={"default": {"model": Reason}})
     _add_deletions(routes, service)
@@ -73,7 +73,7 @@ def router(service: LedgerDeletionService) -> APIRouter:
     return routes
 
 
-def _add_deletions(routes: APIRouter, service: LedgerDeletionService) -> None:
+def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.delete(V2_PATH, status_code=204, response_description="Deleted.", responses=_RUNNING)
     def delete_topic(topic: V2Topic, parameters: _Deletion, request: Request) -> Response:
         """Delete a topic in two phases: record every ledger it references, then have the broker delete it.
@@ -100,7 +100,7 @@ def _add_deletions(routes: APIRouter, service: LedgerDeletionService) -> None:
 
 
 def _delete(
-    service: LedgerDeletionService,
+    service: LedgerDeletion,
     topic: TopicName,
     parameters: TopicDeletionParameters,
     request: Request,
