@@ -6,6 +6,7 @@ Everything is done by the driver and in constant memory.
 import hashlib
 import json
 import uuid
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,11 @@ class Directory:
             stream.write(bytearray(text.encode()))
         finally:
             stream.close()
+
+    def finish(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write the last file of what is in it."""
+        self.write_text(name, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        self.clean()
 
     def sha256(self, name: str) -> str:
         """The digest of a file."""

@@ -18,9 +18,10 @@ from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS
 from pulsar_sidecar.audit.engine.findings import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS
 from pulsar_sidecar.audit.engine.judging import Judge
 from pulsar_sidecar.audit.engine.protections import Protection
+from pulsar_sidecar.audit.engine.running import Findings
 from pulsar_sidecar.audit.policies import Policy
 from pulsar_sidecar.audit.results.guards import demand_few_missing
-from pulsar_sidecar.audit.results.summaries import Count, Danger
+from pulsar_sidecar.audit.results.summaries import Count
 from pulsar_sidecar.audit.results.summing_up import Found, as_of_ms
 from pulsar_sidecar.audit.results.tables import (
     CURSOR_LEDGERS,
@@ -101,16 +102,12 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """The tables, as far as they do not depend on guards, and what was counted."""
+class SparkTables:
+    """Still where Spark keeps them."""
 
     judged: DataFrame
     missing: DataFrame
     usage_shares: DataFrame
-    found: Found
-    protection: Protection
-    log_segments_unread: int
-    dangers: tuple[Danger, ...]
 
     @property
     def orphans(self) -> DataFrame:
@@ -144,7 +141,7 @@ class Finding:
         self._shares = 4 * int(str(self._spark.conf.get("spark.sql.shuffle.partitions")))
         self._kept: list[DataFrame] = []
 
-    def find(self) -> Findings:
+    def find(self) -> Findings[SparkTables]:
         facts = self._keep(self._facts())
         sets = self._keep(compared(facts, self._inputs.own_ledgers))
         counts = compared_counts(sets)
@@ -175,9 +172,8 @@ class Finding:
             unattributed=by_column["is_orphan"].get("false", Count()),
             missing=0 if not len(gone) else missing.count(),
         )
-        return Findings(
-            judged, missing, usage, found, protection, log_segments_unread_of(reported), dangers_of(reported)
-        )
+        tables = SparkTables(judged, missing, usage)
+        return Findings(tables, found, protection, log_segments_unread_of(reported), dangers_of(reported))
 
     def release(self) -> None:
         """Give back what was kept between steps."""

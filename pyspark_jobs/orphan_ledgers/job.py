@@ -9,27 +9,17 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
+from pulsar_sidecar.audit.engine.running import Opened, Order, run_audit
 from pulsar_sidecar.audit.policies import HOUR_MS, Policy
-from pulsar_sidecar.audit.results.guards import (
-    EXIT_ERROR,
-    Earlier,
-    demand_fitting,
-    demand_plausible,
-    exit_code,
-    guards,
-    trusted,
-)
-from pulsar_sidecar.audit.results.metrics_text import METRICS_NAME, metrics_text
-from pulsar_sidecar.audit.results.report import REPORT_NAME, report_html
-from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary, Count, Engine
-from pulsar_sidecar.audit.results.summing_up import About, audit_id, failed, input_of, input_of_audit, summarize, unseen
-from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, ORPHAN_LEDGERS, OrphanStatus, Table
+from pulsar_sidecar.audit.results.guards import EXIT_ERROR, Earlier, exit_code, trusted
+from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary
+from pulsar_sidecar.audit.results.summing_up import input_of, input_of_audit
+from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, ORPHAN_LEDGERS, Table
 from pulsar_sidecar.audit.results.verdicts import conclude
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
@@ -39,7 +29,7 @@ from pyspark_jobs.orphan_ledgers.files import Directory, open_audit, open_tables
 from pyspark_jobs.orphan_ledgers.finding import Finding, Inputs, names_of
 from pyspark_jobs.orphan_ledgers.schemas import spark_schema
 from pyspark_jobs.orphan_ledgers.shipping import ship_wheel
-from pyspark_jobs.orphan_ledgers.writing import Writing, extract
+from pyspark_jobs.orphan_ledgers.writing import SparkEngine
 
 _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
@@ -121,12 +111,12 @@ def run(
         raise InvalidInputError(f"{output} exists already; nothing is overwritten, name another directory")
     if not target.parent_exists():
         raise InvalidInputError(f"there is no directory above {output}; make it first")
-    inputs, about, earlier_orphans = _opened(spark, dump, listing, previous, policy)
+    inputs, opened, earlier_orphans = _opened(spark, dump, listing, previous)
     unfinished = target.unfinished()
     finding = Finding(inputs, policy, earlier_orphans, ColumnReader(exact))
     try:
         unfinished.make()
-        summary = _audit(inputs, about, finding, unfinished, output)
+        summary = run_audit(SparkEngine(unfinished, finding), opened, Order(policy, _version(), output, exact))
         unfinished.close_to_others()
         unfinished.become(target)
     finally:
@@ -136,8 +126,8 @@ def run(
 
 
 def _opened(
-    spark: SparkSession, dump: str, listing: str, previous: str | None, policy: Policy
-) -> tuple[Inputs, About, DataFrame | None]:
+    spark: SparkSession, dump: str, listing: str, previous: str | None
+) -> tuple[Inputs, Opened, DataFrame | None]:
     places = {"dump": Directory(spark, dump), "listing": Directory(spark, listing)}
     manifests = {
         "dump": open_tables(places["dump"], Kind.DUMP),
@@ -152,17 +142,8 @@ def _opened(
         place = Directory(spark, previous)
         earlier, orphans = _earlier(spark, place)
         named["previous"] = input_of_audit(earlier.summary, place.sha256(SUMMARY_NAME))
-    demand_fitting(manifests["dump"], manifests["listing"], None if earlier is None else earlier.summary, policy)
-    about = About(
-        audit_id(manifests["dump"], named, policy),
-        Engine.SPARK,
-        _version(),
-        manifests["dump"],
-        named,
-        policy,
-        earlier,
-    )
-    return Inputs(spark, places["dump"], places["listing"], manifests["dump"], manifests["listing"]), about, orphans
+    opened = Opened(manifests["dump"], manifests["listing"], named, earlier)
+    return Inputs(spark, places["dump"], places["listing"], opened.dump, opened.listing), opened, orphans
 
 
 def _earlier(spark: SparkSession, place: Directory) -> tuple[Earlier, DataFrame | None]:
@@ -177,42 +158,6 @@ def _earlier(spark: SparkSession, place: Directory) -> tuple[Earlier, DataFrame 
         *map(place.below, names_of(summary.files, Table.ORPHAN_LEDGERS))
     )
     return Earlier(summary, references), orphans
-
-
-def _audit(inputs: Inputs, about: About, finding: Finding, directory: Directory, place: str) -> AuditSummary:
-    findings = finding.find()
-    found = findings.found
-    demand_plausible(found.measured(), inputs.dump_manifest)
-    passed = guards(inputs.dump_manifest, inputs.listing_manifest, found.measured(), about.earlier, about.policy)
-    no = failed(passed)
-    writing = Writing(directory, about.audit_id, finding)
-    orphans = writing.orphans(findings, no)
-    writing.others(findings)
-    assert about.dump.instance_id is not None
-    plan = None if no else writing.plan(orphans, found.measured().deletable, about.dump.instance_id)
-    if no:
-        found = replace(found, orphans_by={**found.orphans_by, "standing": _withheld(found.orphans_by["standing"])})
-    not_seen = unseen(findings.protection, about.dump, inputs.listing_manifest, findings.log_segments_unread, found)
-    directory.clean()
-    files = directory.sha256_of_all(sorted(directory.tables()))
-    summary = summarize(about, found, passed, not_seen, plan, files, findings.dangers)
-    directory.write_text(REPORT_NAME, report_html(summary, extract(findings, orphans), place=place))
-    directory.write_text(METRICS_NAME, metrics_text(summary))
-    directory.write_text(SUMMARY_NAME, _json(summary))
-    directory.clean()
-    return summary
-
-
-def _withheld(standings: object) -> dict[str, Count]:
-    counts = dict(standings)  # type: ignore[call-overload]
-    condemned = counts.pop(OrphanStatus.DELETABLE.value, None)
-    return counts if condemned is None else {**counts, OrphanStatus.WITHHELD.value: condemned}
-
-
-def _json(summary: AuditSummary) -> str:
-    import json
-
-    return json.dumps(summary.document(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _version() -> str:

@@ -1,16 +1,20 @@
 """An audit's directory, written by Spark: tables first, the summary last, whole or not at all."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from pulsar_sidecar.audit.engine.running import Findings, Written
 from pulsar_sidecar.audit.results.formatting import Row
 from pulsar_sidecar.audit.results.plans import PLAN_BLOCK_ROWS, plan_digest
 from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract
-from pulsar_sidecar.audit.results.summaries import Count, Plan
+from pulsar_sidecar.audit.results.summaries import Count, Engine, Plan
+from pulsar_sidecar.audit.results.summing_up import About
 from pulsar_sidecar.audit.results.tables import (
     LEDGER_USAGE,
     MISSING_LEDGERS,
     ORPHAN_LEDGERS,
     UNATTRIBUTED_LEDGERS,
+    OrphanStatus,
     Table,
 )
 from pyspark.sql import DataFrame
@@ -18,58 +22,65 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
 from pyspark_jobs.orphan_ledgers import tasks, usage_tasks
 from pyspark_jobs.orphan_ledgers.files import Directory
-from pyspark_jobs.orphan_ledgers.finding import Finding, Findings
+from pyspark_jobs.orphan_ledgers.finding import Finding, SparkTables
 from pyspark_jobs.orphan_ledgers.schemas import spark_schema
 from pyspark_jobs.orphan_ledgers.workers import in_worker
 
 _ROWS_PER_FILE = 1_000_000
 
 
-class Writing:
-    """Writes one audit's tables below an unfinished directory."""
+class SparkEngine:
+    """Finds on Spark, and writes tables below a directory that is unfinished yet."""
 
-    def __init__(self, directory: Directory, audit_id: str, finding: Finding) -> None:
+    kind = Engine.SPARK
+
+    def __init__(self, directory: Directory, finding: Finding) -> None:
         self._directory = directory
-        self._audit_id = audit_id
         self._finding = finding
 
-    def orphans(self, findings: Findings, failed_guards: str) -> DataFrame:
-        """Withhold if guards said no, number, write; the orphans as they were written."""
+    def find(self) -> Findings[SparkTables]:
+        """See `AuditEngine.find`."""
+        return self._finding.find()
+
+    @contextmanager
+    def write(self, findings: Findings[SparkTables], about: About, failed_guards: str) -> Iterator[Written]:
+        """See `AuditEngine.write`; whoever made the directory removes it."""
+        assert about.dump.instance_id is not None
+        deletable = Count() if failed_guards else findings.found.measured().deletable
+        orphans = self._write_orphans(findings, about.audit_id, deletable, failed_guards)
+        self._write_others(findings, about.audit_id)
+        plan = None if failed_guards else _plan(orphans, deletable, about.audit_id, about.dump.instance_id)
+        self._directory.clean()
+        files = self._directory.sha256_of_all(sorted(self._directory.tables()))
+        yield Written(self._directory, files, plan, _extract(findings, orphans))
+
+    def _write_orphans(
+        self, findings: Findings[SparkTables], audit_id: str, deletable: Count, failed_guards: str
+    ) -> DataFrame:
+        """The orphans as they were written."""
         schema = spark_schema(ORPHAN_LEDGERS)
-        rows = findings.orphans
+        rows = findings.tables.orphans
         if failed_guards:
             rows = rows.mapInArrow(in_worker(tasks.withhold_task(failed_guards)), schema)
         ordered = self._ordered(rows, ("ledger_id",), findings.found.orphans.ledgers)
-        condemned = 0 if failed_guards else findings.found.measured().deletable.ledgers
-        if condemned:
+        if deletable.ledgers:
             ordered = self._finding.keep(ordered)
-        first_rows = _first_rows(ordered) if condemned else {}
+        first_rows = _first_rows(ordered) if deletable.ledgers else {}
         numbered = self._finding.keep(ordered.mapInArrow(in_worker(tasks.number_task(first_rows)), schema))
-        self._write(numbered, Table.ORPHAN_LEDGERS)
+        self._write(numbered, Table.ORPHAN_LEDGERS, audit_id)
         return numbered
 
-    def others(self, findings: Findings) -> None:
-        """Write the other tables."""
-        found = findings.found
-        missing = self._ordered(findings.missing, ("ledger_id", "kind", "referenced_by"), found.missing)
-        self._write(missing.select(*MISSING_LEDGERS.names), Table.MISSING_LEDGERS)
-        unattributed = self._ordered(findings.unattributed, ("ledger_id",), found.unattributed.ledgers)
-        self._write(unattributed.select(*UNATTRIBUTED_LEDGERS.names), Table.UNATTRIBUTED_LEDGERS)
+    def _write_others(self, findings: Findings[SparkTables], audit_id: str) -> None:
+        found, tables = findings.found, findings.tables
+        missing = self._ordered(tables.missing, ("ledger_id", "kind", "referenced_by"), found.missing)
+        self._write(missing.select(*MISSING_LEDGERS.names), Table.MISSING_LEDGERS, audit_id)
+        unattributed = self._ordered(tables.unattributed, ("ledger_id",), found.unattributed.ledgers)
+        self._write(unattributed.select(*UNATTRIBUTED_LEDGERS.names), Table.UNATTRIBUTED_LEDGERS, audit_id)
         # Ordered by share: the order of the whole table means nothing to anybody.
-        self._write(findings.usage, Table.LEDGER_USAGE)
+        self._write(tables.usage, Table.LEDGER_USAGE, audit_id)
 
-    def plan(self, orphans: DataFrame, condemned: Count, instance_id: str) -> Plan:
-        """The plan of orphans that were numbered; its blocks are hashed where they are."""
-        digests: list[bytes] = []
-        if condemned.ledgers:
-            blocks = orphans.where("row is not null").withColumn("block", F.floor(F.col("row") / PLAN_BLOCK_ROWS))
-            hashed = blocks.groupBy("block").applyInArrow(in_worker(tasks.block_task), "block bigint, digest binary")
-            digests = [bytes(row["digest"]) for row in hashed.orderBy("block").toLocalIterator()]
-        digest = plan_digest(self._audit_id, instance_id, condemned.ledgers, digests)
-        return Plan.of(condemned, digest)
-
-    def _write(self, rows: DataFrame, table: Table) -> None:
-        place = self._directory.below(f"{table.value}/audit_id={self._audit_id}")
+    def _write(self, rows: DataFrame, table: Table, audit_id: str) -> None:
+        place = self._directory.below(f"{table.value}/audit_id={audit_id}")
         rows.write.option("compression", "zstd").parquet(place)
 
     @staticmethod
@@ -80,18 +91,28 @@ class Writing:
         return parts.sortWithinPartitions(*columns)
 
 
-def extract(findings: Findings, orphans: DataFrame) -> Extract:
+def _plan(orphans: DataFrame, deletable: Count, audit_id: str, instance_id: str) -> Plan:
+    """The plan of orphans that were numbered; its blocks are hashed where they are."""
+    digests: list[bytes] = []
+    if deletable.ledgers:
+        blocks = orphans.where("row is not null").withColumn("block", F.floor(F.col("row") / PLAN_BLOCK_ROWS))
+        hashed = blocks.groupBy("block").applyInArrow(in_worker(tasks.block_task), "block bigint, digest binary")
+        digests = [bytes(row["digest"]) for row in hashed.orderBy("block").toLocalIterator()]
+    return Plan.of(deletable, plan_digest(audit_id, instance_id, deletable.ledgers, digests))
+
+
+def _extract(findings: Findings[SparkTables], orphans: DataFrame) -> Extract:
     """The rows that a report shows."""
-    found = findings.found
+    found, tables = findings.found, findings.tables
     longest = (F.desc_nulls_last("length_bytes"), F.asc("ledger_id"))
-    unattributed = findings.unattributed.select(*(name for name in UNATTRIBUTED_LEDGERS.names if name != "metadata"))
+    unattributed = tables.unattributed.select(*(name for name in UNATTRIBUTED_LEDGERS.names if name != "metadata"))
     by_id = (F.asc("ledger_id"), F.asc("referenced_by"))
-    largest = findings.usage_shares.mapInArrow(
+    largest = tables.usage_shares.mapInArrow(
         in_worker(usage_tasks.largest_usage_task(EXTRACT_ROWS)), spark_schema(LEDGER_USAGE)
     )
     return Extract(
         orphans=_first(orphans.drop("metadata"), longest) if found.orphans.ledgers else (),
-        missing=_first(findings.missing, by_id) if found.missing else (),
+        missing=_first(tables.missing, by_id) if found.missing else (),
         unattributed=_first(unattributed, longest) if found.unattributed.ledgers else (),
         owners=_first(largest, (F.desc("bytes"), F.asc_nulls_last("topic"), F.asc("kind"))),
     )
@@ -102,9 +123,9 @@ def _first(rows: DataFrame, order: Sequence[object]) -> tuple[Row, ...]:
 
 
 def _first_rows(ordered: DataFrame) -> dict[int, int]:
-    """The number of the first condemned row of each of Spark's partitions."""
-    condemned = ordered.where(F.col("standing") == "condemned")
-    counted = condemned.groupBy(F.spark_partition_id().alias("part")).count().collect()
+    """The number of the first deletable row of each of Spark's partitions."""
+    deletable = ordered.where(F.col("standing") == OrphanStatus.DELETABLE.value)
+    counted = deletable.groupBy(F.spark_partition_id().alias("part")).count().collect()
     first = 0
     starts = {}
     for part, count in sorted((row["part"], row["count"]) for row in counted):

@@ -8,14 +8,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pulsar_sidecar.adapters.parquet.own_process import without_pandas
 from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.cli.programs import Programs
 
 
 def main() -> None:
     """Run the command line; ends the process with its exit code."""
-    without_pandas()
     try:
         command_line(programs())(prog_name="pulsar-sidecar")
     except BrokenPipeError:

@@ -34,13 +34,17 @@ def make_audit(request: AuditRequest, say: "Say") -> Audited:
     with ended_in_order(), opened_workers(worth_it=rows >= _WORTH_WORKERS_ROWS) as workers:
         from pulsar_sidecar.adapters.parquet.inputs import open_earlier, open_inputs
         from pulsar_sidecar.adapters.parquet.output import parquet_output
-        from pulsar_sidecar.audit.engine.running import Order, run_audit
+        from pulsar_sidecar.audit.engine.comparing import EmbeddedEngine
+        from pulsar_sidecar.audit.engine.running import Opened, Order, run_audit
         from pulsar_sidecar.audit.results.guards import exit_code
         from pulsar_sidecar.audit.results.verdicts import conclude
 
         earlier = None if request.previous is None else open_earlier(request.previous)
         inputs = open_inputs(request.dump, request.listing, *manifests, workers)
         order = Order(request.policy, tool_version(), str(request.output), request.exact)
-        summary = run_audit(inputs, earlier, partial(parquet_output, request.output), order, say)
+        engine = EmbeddedEngine(inputs, order, earlier, partial(parquet_output, request.output), say)
+        named = inputs.inputs if earlier is None else {**inputs.inputs, "previous": earlier.named}
+        opened = Opened(*manifests, named, None if earlier is None else earlier.earlier)
+        summary = run_audit(engine, opened, order)
     conclusion = conclude(summary, str(request.output))
     return Audited(exit_code(summary), f"{conclusion.verdict.value}: {conclusion.sentence}", conclusion.next_step)

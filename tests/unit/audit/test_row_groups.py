@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -80,18 +78,6 @@ def test_an_audit_by_processes_and_threads_is_the_same(tmp_path: Path, monkeypat
     monkeypatch.setattr(audit_run, "_WORTH_WORKERS_ROWS", 0)
     assert audited("together") == alone
     assert alone[0].num_rows
-
-
-def test_no_process_of_ours_imports_pandas() -> None:
-    program = """
-import sys
-from pulsar_sidecar.adapters.parquet.own_process import without_pandas
-without_pandas()
-import pyarrow.dataset
-pyarrow.array(__import__("numpy").zeros(3))
-sys.exit("pandas" in sys.modules)
-"""
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 # --- how tables are written ----------------------------------------------------------------------------------------

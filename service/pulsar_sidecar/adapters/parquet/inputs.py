@@ -29,6 +29,7 @@ from pulsar_sidecar.audit.arrays import Ids, Numbers
 from pulsar_sidecar.audit.engine.comparing import EarlierAudit
 from pulsar_sidecar.audit.engine.findings import EARLIER_COLUMNS
 from pulsar_sidecar.audit.engine.usage import counts_of_usage
+from pulsar_sidecar.audit.results.guards import Earlier
 from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, Input
 from pulsar_sidecar.audit.results.summing_up import input_of, input_of_audit
 from pulsar_sidecar.audit.results.tables import Subtree, Table
@@ -151,8 +152,7 @@ def open_earlier(directory: Path) -> EarlierAudit:
     usage = counts_of_usage(tables.table(Table.LEDGER_USAGE), "kind")
     orphans = tables.table(Table.ORPHAN_LEDGERS).select(EARLIER_COLUMNS)
     return EarlierAudit(
-        summary,
-        {kind: count.ledgers for kind, count in usage.items()},
+        Earlier(summary, {kind: count.ledgers for kind, count in usage.items()}),
         input_of_audit(summary, _sha256(directory / SUMMARY_NAME)),
         lambda ids: orphans.filter(pc.is_in(orphans.column("ledger_id"), value_set=ids)),
     )

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import TypeVar
 
-from pulsar_sidecar.adapters.parquet.own_process import without_pandas
 from pulsar_sidecar.model.errors import TemporaryError
 
 Piece = TypeVar("Piece")
@@ -47,29 +46,16 @@ def opened_workers(*, worth_it: bool) -> Iterator[Workers]:
         return
     with ExitStack() as stack:
         # Never forked: this process has threads of Arrow's.
-        processes = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_begin)
+        processes = ProcessPoolExecutor(count, mp_context=get_context("spawn"))
         stack.callback(processes.shutdown, cancel_futures=True)
         for _ in range(count):
             processes.submit(_imported)
-        _keep_freed_memory()
         yield Workers(processes, stack.enter_context(ThreadPoolExecutor(count)))
-
-
-def _begin() -> None:
-    without_pandas()
-    _keep_freed_memory()
 
 
 def _imported() -> None:
     """Take the time for imports before there is work."""
     import pulsar_sidecar.audit.engine.batch_work  # noqa: F401
-
-
-def _keep_freed_memory() -> None:
-    # A process has no business with Arrow before it knows that it does without pandas.
-    from pulsar_sidecar.adapters.parquet.memory import keep_freed_memory
-
-    keep_freed_memory()
 
 
 def _unbroken(answers: Iterator[Worked]) -> Iterator[Worked]:

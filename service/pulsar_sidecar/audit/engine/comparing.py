@@ -1,4 +1,4 @@
-"""One audit's way from the inputs to the tables, on one machine.
+"""The embedded engine: one audit's way from the inputs to the tables, on one machine.
 
 Ledger ids are arrays of numbers and the comparison is between arrays; only ledgers that nothing references are decoded
 and judged one at a time. Invariant: a ledger is a candidate only if it is in the listing and among the dump's own
@@ -7,7 +7,8 @@ ledgers.
 
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -46,6 +47,7 @@ from pulsar_sidecar.audit.engine.findings import (
     NODE_METADATA_COLUMNS,
     Cases,
     earlier_looks,
+    is_deletable,
     judge_cases,
     numbered,
     withheld,
@@ -53,9 +55,9 @@ from pulsar_sidecar.audit.engine.findings import (
 from pulsar_sidecar.audit.engine.judging import EarlierLook, Judge
 from pulsar_sidecar.audit.engine.ledger_sets import IdTable, LedgerSets
 from pulsar_sidecar.audit.engine.missing import made_before, missing_table, not_replaced
-from pulsar_sidecar.audit.engine.protections import Protection, UnreadableNode
+from pulsar_sidecar.audit.engine.protections import Protection, UnreadableNode, known_tenants
+from pulsar_sidecar.audit.engine.running import AUDIT_TABLES, Findings, Order, Written
 from pulsar_sidecar.audit.engine.shadow_topics import ShadowFacts, admin_facts, dangers
-from pulsar_sidecar.audit.engine.tenants import known_tenants
 from pulsar_sidecar.audit.engine.unknown_nodes import unknown_subtrees
 from pulsar_sidecar.audit.engine.usage import (
     count_of_lengths,
@@ -66,11 +68,13 @@ from pulsar_sidecar.audit.engine.usage import (
     usage_table,
     usage_taken_off,
 )
-from pulsar_sidecar.audit.ports import AuditInputs, Say
+from pulsar_sidecar.audit.ports import AuditInputs, Say, TablesOutput
 from pulsar_sidecar.audit.results.formatting import age_label
-from pulsar_sidecar.audit.results.guards import demand_plausible, guards, trusted
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Danger, Guard, Input
-from pulsar_sidecar.audit.results.summing_up import About, Found, as_of_ms, failed
+from pulsar_sidecar.audit.results.guards import Earlier, trusted
+from pulsar_sidecar.audit.results.plans import PlanDigest
+from pulsar_sidecar.audit.results.report import extract_of
+from pulsar_sidecar.audit.results.summaries import Count, Engine, Input, Plan
+from pulsar_sidecar.audit.results.summing_up import About, Found, as_of_ms
 from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Subtree, Table
 from pulsar_sidecar.audit.sources.dumping import LEDGERS_LEFT_OUT
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
@@ -81,33 +85,31 @@ _NODES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 _NONE: Numbers = np.zeros(0, np.int64)
 
 
+OpenAudit = Callable[[tuple[Table, ...], str], AbstractContextManager[TablesOutput]]
+"""Begins an audit's directory: its tables and the partition they are written under."""
+
+
 @dataclass(frozen=True, slots=True)
 class EarlierAudit:
-    """The audit before: its summary, and what of its tables a later one looks at.
+    """The audit before: what guards compare, and what of its tables a later one looks at.
 
     Attributes:
         orphans: answers its orphans' rows of these ledgers.
     """
 
-    summary: AuditSummary
-    references: Mapping[str, int]
+    earlier: Earlier
     named: Input
     orphans: Callable[[pa.Array], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """The tables, and what was counted."""
+class AuditTables:
+    """In memory."""
 
     orphans: pa.Table
     missing: pa.Table
     unattributed: pa.Table
     usage: pa.Table
-    found: Found
-    guards: tuple[Guard, ...]
-    protection: Protection
-    log_segments_unread: int
-    dangers: tuple[Danger, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,27 +133,30 @@ class _Seen:
         return [part for parts in self.decoded.values() for part in parts]
 
 
-class Comparing:
-    """Compares what a dump references with what it and the listing have."""
+class EmbeddedEngine:
+    """Compares what a dump references with what it and the listing have, on one machine."""
+
+    kind = Engine.EMBEDDED
 
     def __init__(
-        self, inputs: AuditInputs, about: About, earlier: EarlierAudit | None, columns: ColumnReader, say: Say
+        self, inputs: AuditInputs, order: Order, earlier: EarlierAudit | None, open_audit: OpenAudit, say: Say
     ) -> None:
         self._inputs = inputs
-        self._about = about
+        self._policy = order.policy
+        self._columns = ColumnReader(order.exact)
         self._earlier = earlier
-        self._columns = columns
+        self._open_audit = open_audit
         self._say = say
         self._root = inputs.dump.ledgers_root
         self._own_ledgers = LEDGERS_LEFT_OUT not in inputs.dump.left_out
 
-    def find(self) -> Findings:
-        """Do it."""
+    def find(self) -> Findings[AuditTables]:
+        """See `AuditEngine.find`."""
         # All of this work is handed out before the first answer is waited for; the longest comes first.
         decode = partial(decode_part, self._columns)
         nodes = {subtree: self._inputs.nodes(subtree, NODE_COLUMNS, decode) for subtree in _NODES}
         unknown = self._inputs.nodes(
-            Subtree.OTHER, NODE_COLUMNS, partial(unknown_subtrees, foreign=self._about.policy.foreign_subtrees)
+            Subtree.OTHER, NODE_COLUMNS, partial(unknown_subtrees, foreign=self._policy.foreign_subtrees)
         )
         tenants = self._inputs.nodes(Subtree.ADMIN, ["path"], known_tenants)
         admin = self._inputs.nodes(Subtree.ADMIN, NODE_COLUMNS, admin_facts)
@@ -179,26 +184,27 @@ class Comparing:
         orphans, unattributed = self._judge(
             cases, seen.protection, {node.path: node for some in owners for node in some}
         )
-        found = _found(sets, usage, orphans, unattributed, missing)
-        demand_plausible(found.measured(), self._inputs.dump)
-        passed = self._guards(found)
-        orphans = numbered(withheld(orphans, failed(passed)) if failed(passed) else orphans)
-        found = replace(found, orphans_by=_orphans_by(orphans))
         return Findings(
-            orphans,
-            missing_table(missing),
-            unattributed,
-            usage,
-            found,
-            passed,
+            AuditTables(orphans, missing_table(missing), unattributed, usage),
+            _found(sets, usage, orphans, unattributed, missing),
             seen.protection,
             seen.log_segments_unread,
             dangers(shadows, ChainMap(*(dict(facts.retentions) for facts in known_admin))),
         )
 
-    def _guards(self, found: Found) -> tuple[Guard, ...]:
-        manifests = (self._inputs.dump, self._inputs.listing)
-        return guards(*manifests, found.measured(), self._about.earlier, self._about.policy)
+    @contextmanager
+    def write(self, findings: Findings[AuditTables], about: About, failed_guards: str) -> Iterator[Written]:
+        """See `AuditEngine.write`."""
+        found = findings.tables
+        orphans = numbered(withheld(found.orphans, failed_guards) if failed_guards else found.orphans)
+        tables = (orphans, found.missing, found.unattributed, found.usage)
+        with self._open_audit(AUDIT_TABLES, f"audit_id={about.audit_id}") as output:
+            for table, rows in zip(AUDIT_TABLES, tables, strict=True):
+                for batch in rows.to_batches():
+                    output.write(table, batch)
+            files = {file.path: file.sha256 for file in output.close_tables()}
+            plan = None if failed_guards else _plan(about, orphans)
+            yield Written(output, files, plan, extract_of(*tables))
 
     def _seen(
         self,
@@ -289,7 +295,7 @@ class Comparing:
     def _judge(
         self, cases: Sequence[Cases], protection: Protection, nodes: Mapping[str, OwnerNode]
     ) -> tuple[pa.Table, pa.Table]:
-        judge = Judge(as_of_ms(self._inputs.dump), self._about.policy, protection)
+        judge = Judge(as_of_ms(self._inputs.dump), self._policy, protection)
         answers = [judge_cases(judge, each, nodes, self._earlier_looks(each)) for each in cases]
         self._say(f"{sum(len(each.rows) for each in cases):,} ledgers that nothing references were judged")
         return (
@@ -298,7 +304,7 @@ class Comparing:
         )
 
     def _earlier_looks(self, cases: Cases) -> dict[int, EarlierLook]:
-        if self._earlier is None or not trusted(self._earlier.summary):
+        if self._earlier is None or not trusted(self._earlier.earlier.summary):
             return {}
         ids = pa.array([row["ledger_id"] for row in cases.rows], pa.int64())
         return earlier_looks(self._earlier.orphans(ids))
@@ -389,3 +395,11 @@ def _orphans_by(orphans: pa.Table) -> dict[str, dict[str, Count]]:
     aged = pa.table({"age": labels, "length_bytes": orphans.column("length_bytes")})
     by_column = {name: counts_of_rows(orphans, name) for name in ("standing", "kind", "cause", "tenant")}
     return {**by_column, "age": counts_of_rows(aged, "age")}
+
+
+def _plan(about: About, orphans: pa.Table) -> Plan:
+    assert about.dump.instance_id is not None
+    digest = PlanDigest(about.audit_id, about.dump.instance_id)
+    for batch in orphans.to_batches():
+        digest.add(batch.filter(is_deletable(batch)))
+    return digest.plan()

@@ -8,11 +8,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pulsar_sidecar.audit.engine.places import Place, locate
-from pulsar_sidecar.audit.engine.tenants import ALWAYS_KNOWN, tenant_of
 from pulsar_sidecar.audit.results.summaries import Unseen
 from pulsar_sidecar.audit.results.tables import LedgerKind
 from pulsar_sidecar.ledger_ownership.paths import SCHEMAS
+
+_POLICIES = r"^/admin/(policies|local-policies)/[^/]+$"
+_ALWAYS_KNOWN = frozenset({"pulsar"})
+"""Every cluster has it: system topics, and brokers' heartbeats."""
 
 
 class Scope(StrEnum):
@@ -114,7 +120,7 @@ class Protection:
         found = self._anywhere(kind) or self._at(kind, owner_path)
         if found is not None:
             return f"{found[0]} was not read, and may reference it: {found[1]}"
-        tenant = tenant_of(owner_path)
+        tenant = _tenant_of(owner_path)
         if self.knows_tenant(tenant):
             return None
         return f"/admin/policies does not know its tenant {tenant}, so it may be another Pulsar cluster's"
@@ -126,7 +132,7 @@ class Protection:
 
     def knows_tenant(self, tenant: str) -> bool:
         """Whether a tenant may be this cluster's."""
-        return not self._tenants or tenant in self._tenants or tenant in ALWAYS_KNOWN
+        return not self._tenants or tenant in self._tenants or tenant in _ALWAYS_KNOWN
 
     def unseen(self) -> list[Unseen]:
         """What was not read, in words."""
@@ -154,3 +160,18 @@ def _upwards(path: str) -> Iterable[str]:
         yield path
         path = path.rpartition("/")[0]
     yield "/"
+
+
+def known_tenants(nodes: pa.RecordBatch) -> list[str]:
+    """The tenants that some of `Subtree.ADMIN`'s nodes name; of ``nodes`` only the column ``path`` is looked at.
+
+    Local policies count, since policies may be in a configuration store of their own.
+    """
+    paths = nodes.column("path")
+    named = paths.filter(pc.match_substring_regex(paths, _POLICIES)).to_pylist()
+    return [path.rpartition("/")[2] for path in named]
+
+
+def _tenant_of(owner_path: str) -> str:
+    """The tenant of a managed ledger, a cursor or a schema, by its node's path."""
+    return owner_path.split("/")[2]

@@ -1,32 +1,40 @@
-"""The embedded engine: one audit on one machine, without Spark.
+"""One audit from its opened inputs to its summary, the same way on both engines.
 
-Invariant: the tables appear all at once or not at all.
+Invariant: the tables appear all at once or not at all, and none of them condemns a ledger if a guard failed.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
 
-import pyarrow as pa
-
-from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.comparing import Comparing, EarlierAudit, Findings
-from pulsar_sidecar.audit.engine.findings import is_deletable
+from pulsar_sidecar.audit.engine.protections import Protection
 from pulsar_sidecar.audit.policies import Policy
-from pulsar_sidecar.audit.ports import AuditInputs, Say, TablesOutput
-from pulsar_sidecar.audit.results.guards import Earlier, demand_fitting
+from pulsar_sidecar.audit.results.guards import Earlier, demand_fitting, demand_plausible, guards
 from pulsar_sidecar.audit.results.metrics_text import METRICS_NAME, metrics_text
-from pulsar_sidecar.audit.results.plans import PlanDigest
-from pulsar_sidecar.audit.results.report import REPORT_NAME, extract_of, report_html
-from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary, Engine, Plan
-from pulsar_sidecar.audit.results.summing_up import About, audit_id, failed, summarize, unseen
-from pulsar_sidecar.audit.results.tables import Table
+from pulsar_sidecar.audit.results.report import REPORT_NAME, Extract, report_html
+from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary, Danger, Engine, Input, Plan
+from pulsar_sidecar.audit.results.summing_up import About, Found, audit_id, failed, summarize, unseen
+from pulsar_sidecar.audit.results.tables import OrphanStatus, Table
 from pulsar_sidecar.audit.sources.manifests import Manifest
 
 AUDIT_TABLES = (Table.ORPHAN_LEDGERS, Table.MISSING_LEDGERS, Table.UNATTRIBUTED_LEDGERS, Table.LEDGER_USAGE)
 
-OpenAudit = Callable[[tuple[Table, ...], str], AbstractContextManager[TablesOutput]]
-"""Begins an audit's directory: its tables and the partition they are written under."""
+Tables = TypeVar("Tables")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What an audit is made of: every file was compared with its manifest.
+
+    Attributes:
+        inputs: as a summary names them.
+    """
+
+    dump: Manifest
+    listing: Manifest
+    inputs: Mapping[str, Input]
+    earlier: Earlier | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,55 +52,95 @@ class Order:
     exact: bool = False
 
 
-def run_audit(
-    inputs: AuditInputs, earlier: EarlierAudit | None, open_audit: OpenAudit, order: Order, say: Say
-) -> AuditSummary:
+@dataclass(frozen=True, slots=True)
+class Findings(Generic[Tables]):
+    """The engine's own tables, as if every guard had passed, and what was counted."""
+
+    tables: Tables
+    found: Found
+    protection: Protection
+    log_segments_unread: int
+    dangers: tuple[Danger, ...]
+
+
+class AuditFiles(Protocol):
+    """The directory of an audit in the making."""
+
+    def write_text(self, name: str, text: str) -> None:
+        """Add a file that is no table."""
+        ...
+
+    def finish(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write the summary and let the directory appear, all at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Tables that were written.
+
+    Attributes:
+        files: their digests by their names.
+        plan: None if a guard failed.
+        extract: the rows that the report shows.
+    """
+
+    output: AuditFiles
+    files: Mapping[str, str]
+    plan: Plan | None
+    extract: Extract
+
+
+class AuditEngine(Protocol[Tables]):
+    """What each engine does in its own way."""
+
+    kind: Engine
+
+    def find(self) -> Findings[Tables]:
+        """Compare and judge.
+
+        Raises:
+            InvalidInputError: no audit can be made of these inputs.
+        """
+        ...
+
+    def write(self, findings: Findings[Tables], about: About, failed_guards: str) -> AbstractContextManager[Written]:
+        """Withhold what ``failed_guards`` (their names, or nothing) do not allow, number the rest, write the tables.
+
+        Leaving the context without `AuditFiles.finish` leaves nothing behind.
+        """
+        ...
+
+
+def run_audit(engine: AuditEngine[Tables], opened: Opened, order: Order) -> AuditSummary:
     """Audit.
 
     Raises:
         InvalidInputError: no audit can be made of these inputs; nothing is left behind.
         TemporaryError: the audit could not be written.
     """
-    demand_fitting(inputs.dump, inputs.listing, None if earlier is None else earlier.summary, order.policy)
-    named = dict(inputs.inputs) if earlier is None else {**inputs.inputs, "previous": earlier.named}
-    about = About(
-        audit_id(inputs.dump, named, order.policy),
-        Engine.EMBEDDED,
-        order.tool_version,
-        inputs.dump,
-        named,
-        order.policy,
-        None if earlier is None else Earlier(earlier.summary, earlier.references),
-    )
-    findings = Comparing(inputs, about, earlier, ColumnReader(order.exact), say).find()
-    with open_audit(AUDIT_TABLES, f"audit_id={about.audit_id}") as output:
-        return _write(output, about, inputs.listing, findings, order)
-
-
-def _write(output: TablesOutput, about: About, listing: Manifest, findings: Findings, order: Order) -> AuditSummary:
-    tables = {
-        Table.ORPHAN_LEDGERS: findings.orphans,
-        Table.MISSING_LEDGERS: findings.missing,
-        Table.UNATTRIBUTED_LEDGERS: findings.unattributed,
-        Table.LEDGER_USAGE: findings.usage,
-    }
-    for table, rows in tables.items():
-        for batch in rows.to_batches():
-            output.write(table, batch)
-    files = {file.path: file.sha256 for file in output.close_tables()}
-    not_seen = unseen(findings.protection, about.dump, listing, findings.log_segments_unread, findings.found)
-    plan = None if failed(findings.guards) else _plan(about, findings.orphans)
-    summary = summarize(about, findings.found, findings.guards, not_seen, plan, files, findings.dangers)
-    extract = extract_of(findings.orphans, findings.missing, findings.unattributed, findings.usage)
-    output.write_text(REPORT_NAME, report_html(summary, extract, place=order.place))
-    output.write_text(METRICS_NAME, metrics_text(summary))
-    output.finish(SUMMARY_NAME, summary.document())
+    dump, listing, earlier = opened.dump, opened.listing, opened.earlier
+    demand_fitting(dump, listing, None if earlier is None else earlier.summary, order.policy)
+    identity = audit_id(dump, opened.inputs, order.policy)
+    about = About(identity, engine.kind, order.tool_version, dump, opened.inputs, order.policy, earlier)
+    findings = engine.find()
+    measured = findings.found.measured()
+    demand_plausible(measured, dump)
+    passed = guards(dump, listing, measured, earlier, order.policy)
+    failed_guards = failed(passed)
+    found = _withheld(findings.found) if failed_guards else findings.found
+    with engine.write(findings, about, failed_guards) as written:
+        not_seen = unseen(findings.protection, dump, listing, findings.log_segments_unread, found)
+        summary = summarize(about, found, passed, not_seen, written.plan, written.files, findings.dangers)
+        written.output.write_text(REPORT_NAME, report_html(summary, written.extract, place=order.place))
+        written.output.write_text(METRICS_NAME, metrics_text(summary))
+        written.output.finish(SUMMARY_NAME, summary.document())
     return summary
 
 
-def _plan(about: About, orphans: pa.Table) -> Plan:
-    assert about.dump.instance_id is not None
-    digest = PlanDigest(about.audit_id, about.dump.instance_id)
-    for batch in orphans.to_batches():
-        digest.add(batch.filter(is_deletable(batch)))
-    return digest.plan()
+def _withheld(found: Found) -> Found:
+    counts = dict(found.orphans_by["standing"])
+    deletable = counts.pop(OrphanStatus.DELETABLE.value, None)
+    if deletable is not None:
+        counts[OrphanStatus.WITHHELD.value] = deletable
+    return replace(found, orphans_by={**found.orphans_by, "standing": counts})
