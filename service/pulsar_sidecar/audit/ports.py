@@ -7,7 +7,7 @@ its own order of changes for ``czxid`` and ``mzxid``. `LedgerSource` is the port
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -17,6 +17,9 @@ from pulsar_sidecar.audit.results.tables import Subtree, Table
 from pulsar_sidecar.audit.sources.manifests import FileDigest, Manifest, OrderRange, Proof, Source
 
 Worked = TypeVar("Worked")
+
+Part = Subtree | Literal[Table.LEDGERS]
+"""Some of a dump's nodes, or the listing."""
 
 Say = Callable[[str], None]
 """Tells a person how far it is; says nothing that matters later."""
@@ -120,46 +123,29 @@ class AuditInputs(Protocol):
         """Both as a summary names them, ``dump`` and ``listing``."""
         ...
 
-    def nodes(
-        self, subtree: Subtree, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]
-    ) -> Iterator[Worked]:
-        """Go through the nodes of a subtree."""
+    def rows(self, part: Part, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
+        """Go through a part."""
         ...
 
-    def columns_of_nodes(
-        self, subtree: Subtree, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]
-    ) -> Iterator[Worked]:
+    def columns(self, part: Part, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
         """The same for work of a few steps over whole columns, whose answers are large."""
         ...
 
-    def columns_of_ledgers(self, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
-        """The same for the listing."""
-        ...
-
-    def nodes_at(
-        self, subtree: Subtree, columns: Sequence[str], positions: Numbers, work: Callable[[pa.RecordBatch], Worked]
+    def rows_at(
+        self, part: Part, columns: Sequence[str], positions: Numbers, work: Callable[[pa.RecordBatch], Worked]
     ) -> Iterator[Worked]:
-        """Go through some nodes of a subtree, by their places in the order of `nodes`, ascending."""
-        ...
-
-    def ledger_nodes_at(
-        self,
-        columns: Sequence[str],
-        positions: Numbers,
-        ids: Ids,
-        work: Callable[[pa.RecordBatch, Ids], Worked],
-    ) -> Iterator[Worked]:
-        """The same for the dump's ledgers; the work is told their ``ids`` beside."""
+        """Go through some rows of a part, by their places in the order of `rows`, ascending."""
         ...
 
     def ledgers_at(
         self,
+        part: Part,
         columns: Sequence[str],
         positions: Numbers,
         ids: Ids,
         work: Callable[[pa.RecordBatch, Ids], Worked],
     ) -> Iterator[Worked]:
-        """The same for rows of the listing."""
+        """The same for rows of ledgers; the work is told their ``ids`` beside."""
         ...
 
     def table(self, table: Table) -> pa.Table:

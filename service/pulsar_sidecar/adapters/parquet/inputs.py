@@ -29,10 +29,11 @@ from pulsar_sidecar.audit.arrays import Ids, Numbers
 from pulsar_sidecar.audit.engine.comparing import EarlierAudit
 from pulsar_sidecar.audit.engine.findings import EARLIER_COLUMNS
 from pulsar_sidecar.audit.engine.usage import counts_of_usage
+from pulsar_sidecar.audit.ports import Part
 from pulsar_sidecar.audit.results.guards import Earlier
 from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, Input
 from pulsar_sidecar.audit.results.summing_up import input_of, input_of_audit
-from pulsar_sidecar.audit.results.tables import Subtree, Table
+from pulsar_sidecar.audit.results.tables import Table
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Manifest
 
 Worked = TypeVar("Worked")
@@ -72,73 +73,44 @@ class ParquetInputs:
             "listing": input_of(self.listing, _sha256(listing / MANIFEST_NAME)),
         }
 
-    def nodes(
-        self, subtree: Subtree, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]
-    ) -> Iterator[Worked]:
-        """See `AuditInputs.nodes`."""
+    def rows(self, part: Part, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
+        """See `AuditInputs.rows`."""
         return chain.from_iterable(
-            self._workers.by_processes(partial(work_on_group, columns, work), self._nodes(subtree))
+            self._workers.by_processes(partial(work_on_group, columns, work), self._groups(part))
         )
 
-    def columns_of_nodes(
-        self, subtree: Subtree, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]
-    ) -> Iterator[Worked]:
-        """See `AuditInputs.columns_of_nodes`."""
-        return chain.from_iterable(
-            self._workers.by_threads(partial(work_on_group, columns, work), self._nodes(subtree))
-        )
+    def columns(self, part: Part, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
+        """See `AuditInputs.columns`."""
+        return chain.from_iterable(self._workers.by_threads(partial(work_on_group, columns, work), self._groups(part)))
 
-    def columns_of_ledgers(self, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
-        """See `AuditInputs.columns_of_ledgers`."""
-        return chain.from_iterable(self._workers.by_threads(partial(work_on_group, columns, work), self._ledgers()))
-
-    def nodes_at(
-        self, subtree: Subtree, columns: Sequence[str], positions: Numbers, work: Callable[[pa.RecordBatch], Worked]
+    def rows_at(
+        self, part: Part, columns: Sequence[str], positions: Numbers, work: Callable[[pa.RecordBatch], Worked]
     ) -> Iterator[Worked]:
-        """See `AuditInputs.nodes_at`."""
-        groups = marked_groups(self._nodes(subtree), positions)
+        """See `AuditInputs.rows_at`."""
+        groups = marked_groups(self._groups(part), positions)
         return self._workers.by_processes(partial(work_on_rows, columns, work), groups)
-
-    def ledger_nodes_at(
-        self,
-        columns: Sequence[str],
-        positions: Numbers,
-        ids: Ids,
-        work: Callable[[pa.RecordBatch, Ids], Worked],
-    ) -> Iterator[Worked]:
-        """See `AuditInputs.ledger_nodes_at`."""
-        return self._ledgers_at(self._nodes(Subtree.LEDGERS), columns, positions, ids, work)
 
     def ledgers_at(
         self,
+        part: Part,
         columns: Sequence[str],
         positions: Numbers,
         ids: Ids,
         work: Callable[[pa.RecordBatch, Ids], Worked],
     ) -> Iterator[Worked]:
         """See `AuditInputs.ledgers_at`."""
-        return self._ledgers_at(self._ledgers(), columns, positions, ids, work)
+        marked = marked_groups(self._groups(part), positions, ids)
+        return self._workers.by_processes(partial(work_on_ledgers, columns, work), marked)
 
     def table(self, table: Table) -> pa.Table:
         """See `AuditInputs.table`."""
         return read_table(self._directories[0], table)
 
-    def _ledgers_at(
-        self,
-        groups: Sequence[RowGroup],
-        columns: Sequence[str],
-        positions: Numbers,
-        ids: Ids,
-        work: Callable[[pa.RecordBatch, Ids], Worked],
-    ) -> Iterator[Worked]:
-        marked = marked_groups(groups, positions, ids)
-        return self._workers.by_processes(partial(work_on_ledgers, columns, work), marked)
-
-    def _nodes(self, subtree: Subtree) -> list[RowGroup]:
-        return row_groups(self._directories[0], self.dump, f"{Table.NODES.value}/subtree={subtree.value}/")
-
-    def _ledgers(self) -> list[RowGroup]:
-        return row_groups(self._directories[1], self.listing, f"{Table.LEDGERS.value}/")
+    def _groups(self, part: Part) -> list[RowGroup]:
+        dump, listing = self._directories
+        if part is Table.LEDGERS:
+            return row_groups(listing, self.listing, f"{part.value}/")
+        return row_groups(dump, self.dump, f"{Table.NODES.value}/subtree={part.value}/")
 
 
 def open_earlier(directory: Path) -> EarlierAudit:

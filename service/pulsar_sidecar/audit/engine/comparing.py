@@ -68,7 +68,7 @@ from pulsar_sidecar.audit.engine.usage import (
     usage_table,
     usage_taken_off,
 )
-from pulsar_sidecar.audit.ports import AuditInputs, Say, TablesOutput
+from pulsar_sidecar.audit.ports import AuditInputs, Part, Say, TablesOutput
 from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.guards import Earlier, trusted
 from pulsar_sidecar.audit.results.plans import PlanDigest
@@ -154,14 +154,14 @@ class EmbeddedEngine:
         """See `AuditEngine.find`."""
         # All of this work is handed out before the first answer is waited for; the longest comes first.
         decode = partial(decode_part, self._columns)
-        nodes = {subtree: self._inputs.nodes(subtree, NODE_COLUMNS, decode) for subtree in _NODES}
-        unknown = self._inputs.nodes(
+        nodes = {subtree: self._inputs.rows(subtree, NODE_COLUMNS, decode) for subtree in _NODES}
+        unknown = self._inputs.rows(
             Subtree.OTHER, NODE_COLUMNS, partial(unknown_subtrees, foreign=self._policy.foreign_subtrees)
         )
-        tenants = self._inputs.nodes(Subtree.ADMIN, ["path"], known_tenants)
-        admin = self._inputs.nodes(Subtree.ADMIN, NODE_COLUMNS, admin_facts)
+        tenants = self._inputs.rows(Subtree.ADMIN, ["path"], known_tenants)
+        admin = self._inputs.rows(Subtree.ADMIN, NODE_COLUMNS, admin_facts)
         dumped_parts = self._dumped_parts()
-        listed = list(self._inputs.columns_of_ledgers(["ledger_id"], listed_ids))
+        listed = list(self._inputs.columns(Table.LEDGERS, ["ledger_id"], listed_ids))
         dumped, unread_directories = _dumped(dumped_parts if self._own_ledgers else ((ids, []) for ids in listed))
         self._say(f"{sum(map(len, listed)):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
         sets = LedgerSets(listed, dumped)
@@ -228,7 +228,7 @@ class EmbeddedEngine:
         if not self._own_ledgers:
             return ()
         work = partial(dumped_ids, self._columns, self._root)
-        return self._inputs.columns_of_nodes(Subtree.LEDGERS, ["path", "unreadable"], work)
+        return self._inputs.columns(Subtree.LEDGERS, ["path", "unreadable"], work)
 
     def _cursor_ledgers(self, parts: Sequence[DecodedPart]) -> tuple[list[Reference], list[UnreadableNode]]:
         rows = self._inputs.table(Table.CURSOR_LEDGERS).to_pylist()
@@ -256,7 +256,7 @@ class EmbeddedEngine:
         table, work = IdTable(gone), partial(lists_naming, self._columns, gone)
         parts = seen.decoded.items()
         return chain.from_iterable(
-            [self._inputs.nodes_at(subtree, NODE_COLUMNS, _nodes_naming(table, some), work) for subtree, some in parts]
+            [self._inputs.rows_at(subtree, NODE_COLUMNS, _nodes_naming(table, some), work) for subtree, some in parts]
         )
 
     def _owner_nodes(self, cases: Sequence[Cases]) -> Iterable[list[OwnerNode]]:
@@ -265,7 +265,7 @@ class EmbeddedEngine:
         if not paths:
             return ()
         work = partial(owner_nodes_at, self._columns, pa.array(paths, pa.string()))
-        return chain.from_iterable([self._inputs.nodes(subtree, OWNER_COLUMNS, work) for subtree in _NODES])
+        return chain.from_iterable([self._inputs.rows(subtree, OWNER_COLUMNS, work) for subtree in _NODES])
 
     def _read_wanted(self, sets: LedgerSets, unsized: Numbers) -> tuple[pa.Table, list[Cases]]:
         """The sizes of these ledgers, as BookKeeper has them, and the candidates."""
@@ -273,10 +273,9 @@ class EmbeddedEngine:
         positions = sets.rows_of(np.concatenate([candidates, unsized]))
         ids = sets.dumped[positions]
         work = partial(read_ledgers, self._columns, candidates)
-        if self._own_ledgers:
-            answers = self._inputs.ledger_nodes_at(NODE_METADATA_COLUMNS, positions, ids, work)
-        else:
-            answers = self._inputs.ledgers_at(LISTED_METADATA_COLUMNS, positions, ids, work)
+        part: Part = Subtree.LEDGERS if self._own_ledgers else Table.LEDGERS
+        columns = NODE_METADATA_COLUMNS if self._own_ledgers else LISTED_METADATA_COLUMNS
+        answers = self._inputs.ledgers_at(part, columns, positions, ids, work)
         sizes: list[pa.RecordBatch] = []
         cases = []
         for sized, some in answers:
@@ -308,9 +307,6 @@ class EmbeddedEngine:
             return {}
         ids = pa.array([row["ledger_id"] for row in cases.rows], pa.int64())
         return earlier_looks(self._earlier.orphans(ids))
-
-
-# --- small steps ---------------------------------------------------------------------------------------------------
 
 
 def _dumped(parts: Iterable[tuple[Ids, list[str]]]) -> tuple[Ids, list[str]]:

@@ -5,16 +5,22 @@ not understand.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from pulsar_sidecar.model.errors import InvalidInputError
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+_ENVELOPE = {"formatVersion", "complete", "tool", "machineTimesMs"}
 OWNERS_DIRECTORY, OWNERS_FILE = 0o700, 0o600
 """Who may look at dumps, listings and audits: they hold what the metadata store's ACLs may protect."""
+
+
+class _Document(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A part of the manifest: ``snake_case`` in Python, ``camelCase`` in JSON."""
 
 
 class Kind(StrEnum):
@@ -33,16 +39,14 @@ class SourceKind(StrEnum):
     BOOKIE_HTTP = "bookie-http"
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(_Document, frozen=True):
     """Where something was read; ``address`` holds no credential."""
 
     kind: SourceKind
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+class Proof(_Document, frozen=True):
     """Why a reading is whole.
 
     Attributes:
@@ -53,11 +57,10 @@ class Proof:
 
     start_marker: str
     end_marker: str
-    checks: Mapping[str, int] = field(default_factory=dict)
+    checks: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class OrderRange:
+class OrderRange(_Document, frozen=True):
     """The store's order of changes (ZooKeeper ``zxid``) between which a source was read.
 
     Everything was read as of some moment not before ``first``; no change after ``last`` is in it. Both are None for a
@@ -68,34 +71,30 @@ class OrderRange:
     last: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(_Document, frozen=True):
     """The newest write that was seen: its order and the store's own time of it, by which ages are told."""
 
     zxid: int
     store_time_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class FileDigest:
+class FileDigest(_Document, frozen=True):
     """One file of a table, its path below the directory."""
 
     path: str
     rows: int
-    size_bytes: int
+    size_bytes: int = msgspec.field(name="bytes")
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(_Document, frozen=True):
     """How many rows, and how many of them are marked unreadable."""
 
     rows: int = 0
     unreadable: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(_Document, frozen=True, kw_only=True):
     """The manifest of either kind.
 
     Attributes:
@@ -114,46 +113,29 @@ class Manifest:
     kind: Kind
     source: Source
     tool_version: str
-    ledgers_root: str
     instance_id: str | None
     cluster_name: str | None
-    zxids: OrderRange
+    ledgers_root: str = msgspec.field(name="ledgersRootPath")
+    zxids: OrderRange = msgspec.field(name="zxid")
     as_of: Moment | None
-    counts: Mapping[str, Rows]
-    left_out: tuple[str, ...]
-    allows_deletion: bool
+    allows_deletion: bool = msgspec.field(name="mayCondemn")
     reservations: tuple[str, ...]
+    left_out: tuple[str, ...]
+    counts: Mapping[str, Rows]
     proof: Proof
     files: tuple[FileDigest, ...] = ()
     machine_times: tuple[int, int] = (0, 0)
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
+        parts = msgspec.json.decode(msgspec.json.encode(self, order="deterministic"))
+        version, (started, ended) = parts.pop("toolVersion"), parts.pop("machineTimes")
         return {
-            "kind": self.kind.value,
             "formatVersion": FORMAT_VERSION,
             "complete": True,
-            "tool": {"name": "pulsar-sidecar", "version": self.tool_version},
-            "source": {"kind": self.source.kind.value, "address": self.source.address},
-            "instanceId": self.instance_id,
-            "clusterName": self.cluster_name,
-            "ledgersRootPath": self.ledgers_root,
-            "zxid": {"first": self.zxids.first, "last": self.zxids.last},
-            "asOf": None if self.as_of is None else {"zxid": self.as_of.zxid, "storeTimeMs": self.as_of.store_time_ms},
-            "mayCondemn": self.allows_deletion,
-            "reservations": list(self.reservations),
-            "leftOut": list(self.left_out),
-            "counts": {name: {"rows": c.rows, "unreadable": c.unreadable} for name, c in sorted(self.counts.items())},
-            "proof": {
-                "startMarker": self.proof.start_marker,
-                "endMarker": self.proof.end_marker,
-                "checks": dict(self.proof.checks),
-            },
-            "files": [
-                {"path": file.path, "rows": file.rows, "bytes": file.size_bytes, "sha256": file.sha256}
-                for file in self.files
-            ],
-            "machineTimesMs": {"started": self.machine_times[0], "ended": self.machine_times[1]},
+            "tool": {"name": "pulsar-sidecar", "version": version},
+            **parts,
+            "machineTimesMs": {"started": started, "ended": ended},
         }
 
 
@@ -168,30 +150,13 @@ def parse_manifest(document: Any) -> Manifest:
             raise InvalidInputError(f"format {document['formatVersion']} is not known to this version; upgrade first")
         if document["complete"] is not True:
             raise InvalidInputError("it is not complete; make it again")
-        return _parsed(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        parts = {name: document[name] for name in document.keys() - _ENVELOPE}
+        times = document["machineTimesMs"]
+        parts.update(toolVersion=document["tool"]["version"], machineTimes=[times["started"], times["ended"]])
+        manifest = msgspec.convert(parts, Manifest)
+    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
         raise InvalidInputError(f"this is no manifest of a dump or a listing ({error!r})") from error
-
-
-def _parsed(document: Any) -> Manifest:
-    as_of, zxid, proof = document["asOf"], document["zxid"], document["proof"]
-    times = document["machineTimesMs"]
-    return Manifest(
-        kind=Kind(document["kind"]),
-        source=Source(SourceKind(document["source"]["kind"]), document["source"]["address"]),
-        tool_version=document["tool"]["version"],
-        ledgers_root=document["ledgersRootPath"],
-        instance_id=document["instanceId"],
-        cluster_name=document["clusterName"],
-        zxids=OrderRange(zxid["first"], zxid["last"]),
-        as_of=None if as_of is None else Moment(as_of["zxid"], as_of["storeTimeMs"]),
-        counts={name: Rows(count["rows"], count["unreadable"]) for name, count in document["counts"].items()},
-        left_out=tuple(document["leftOut"]),
-        allows_deletion=document["mayCondemn"],
-        reservations=tuple(document["reservations"]),
-        proof=Proof(proof["startMarker"], proof["endMarker"], proof["checks"]),
-        files=tuple(
-            FileDigest(file["path"], file["rows"], file["bytes"], file["sha256"]) for file in document["files"]
-        ),
-        machine_times=(times["started"], times["ended"]),
-    )
+    # A field that has a default must be written all the same: without `files`, say, nothing would be compared.
+    if manifest.document() != document:
+        raise InvalidInputError("this is no manifest of a dump or a listing: a field is missing")
+    return manifest
