@@ -80,6 +80,21 @@ def test_an_audit_by_processes_and_threads_is_the_same(tmp_path: Path, monkeypat
     assert alone[0].num_rows
 
 
+def test_an_audit_by_the_exact_decoder_alone_is_the_same(tmp_path: Path) -> None:
+    dump, listing = MadeUpCluster.of(5_000).write(tmp_path)
+    for name, exact in (("columns", False), ("exact", True)):
+        make_audit(AuditRequest(dump, listing, tmp_path / name, exact=exact), lambda text: None)
+    columns, exactly = (open_audit(tmp_path / name) for name in ("columns", "exact"))
+    assert columns.audit_id == exactly.audit_id
+    assert columns.orphans == exactly.orphans
+    for table in AUDIT_TABLES:
+        found = (
+            AuditTables(tmp_path / name, summary).table(table)
+            for name, summary in (("columns", columns), ("exact", exactly))
+        )
+        assert next(found) == next(found)
+
+
 # --- how tables are written ----------------------------------------------------------------------------------------
 
 
