@@ -6,15 +6,21 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FAST_TESTS := tests/model tests/unit
 BUILD_SITE := $(BIN)/sphinx-build -q -W --keep-going -n -b html docs docs/_build
-# Neighbours stay on one worker (`worksteal`): what a module shares is made once.
-RUN_FAST_TESTS := $(BIN)/python -m pytest -q -n auto --dist worksteal $(FAST_TESTS)
+# Nearly half of a test's time is waiting for clocks and processes: up to 4 processors get two workers each. Neighbours
+# stay on one worker (`worksteal`), so what a module shares is made once.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 4 ? n : 2 * n)))
+RUN_FAST_TESTS := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(FAST_TESTS)
 STATIC_CHECKS := check-format check-lint check-types check-contracts check-generated check-site
 TOGETHER := --jobs --keep-going $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+RUN_CLUSTER_TESTS := $(BIN)/python -m pytest --durations 10 --durations-min 10
 FAST_TESTS_PASSED := $(VENV)/.fast-tests-passed
 WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null)
 FAULT_ROUNDS ?= 20
 FAULTS ?= tests/faults
 SOURCES := service pyspark_jobs tests docs/generate.py docs/conf.py proto/generate.py
+
+# Without bytecode every worker would rewrite each test's assertions, and every sidecar would be compiled when it starts.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: always help check $(STATIC_CHECKS) test matrix test-faults mutants release demo demo-down docs format generate lock clean bench
 
@@ -61,9 +67,9 @@ $(FAST_TESTS_PASSED): $(INSTALLED) $(or $(wildcard $(WATCHED)),always)
 # Clusters live as long as the process that runs their tests: several processes, so that fewer run at a time. The unit
 # tests are left out if they have passed since any file was changed.
 test: $(INSTALLED) $(FAST_TESTS_PASSED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
-	$(BIN)/python -m pytest tests/contract tests/integration
-	$(BIN)/python -m pytest tests/spark
-	$(BIN)/python -m pytest tests/interop tests/e2e tests/faults
+	$(RUN_CLUSTER_TESTS) tests/contract tests/integration
+	$(RUN_CLUSTER_TESTS) tests/spark
+	$(RUN_CLUSTER_TESTS) tests/interop tests/e2e tests/faults
 
 test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours); the counts go into docs/reliability.md
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q -n auto -m hypothesis tests/unit
