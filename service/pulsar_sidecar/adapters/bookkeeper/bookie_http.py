@@ -35,11 +35,11 @@ class BookieHttp:
         """Every ledger of the cluster, ascending; complete, or `TemporaryError`."""
         response = self._ask("GET", "/api/v1/ledger/list")
         if response.status_code != _OK:
-            raise TemporaryError(f"{_said(response)} to a listing of ledgers; try again")
+            raise TemporaryError(f"{_answered(response)} to a listing of ledgers; try again")
         try:
             return sorted(_ledger_id(key) for key in response.json())
         except (ValueError, TypeError) as error:
-            raise TemporaryError(f"{_said(response)} with something that is no listing of ledgers") from error
+            raise TemporaryError(f"{_answered(response)} with something that is no listing of ledgers") from error
 
     def ledger_metadata(self, ledger_id: LedgerId) -> str | None:
         """The ledger's metadata as JSON, None when no metadata came: a bookie does not say why.
@@ -76,10 +76,10 @@ class BookieHttp:
         try:
             exists = self.ledger_exists(ledger_id)
         except TemporaryError as error:
-            raise OutcomeUnknownError(f"{_said(response)}; look whether ledger {ledger_id} exists") from error
+            raise OutcomeUnknownError(f"{_answered(response)}; look whether ledger {ledger_id} exists") from error
         if exists:
             raise OutcomeUnknownError(
-                f"{_said(response)} and ledger {ledger_id} is still there; look again, then retry"
+                f"{_answered(response)} and ledger {ledger_id} is still there; look again, then retry"
             )
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ def _worse(one: TemporaryError, other: TemporaryError) -> TemporaryError:
     return one if isinstance(one, _MaybeSentError) else other
 
 
-def _said(response: requests.Response) -> str:
+def _answered(response: requests.Response) -> str:
     return f"the bookie at {response.url.partition('/api/')[0]} answered {response.status_code}"
 
 

@@ -105,13 +105,13 @@ def _cause_of_data(ledger_id: int, claimed: Claimed, owner: OwnerNode) -> Orphan
 
 def evidence_of(ledger_id: int, claimed: Claimed, owner: OwnerNode | None, topic: OwnerNode | None) -> list[str]:
     """The reads that lead to "unreferenced", as sentences."""
-    sentences = [f"its metadata says: {_said(claimed)}"]
+    sentences = [f"its metadata says: {_describe_claim(claimed)}"]
     if claimed.topic_path is not None and claimed.topic_path != claimed.owner_path:
         sentences.append(f"the topic's node: {_seen(ledger_id, claimed.topic_path, topic)}")
     return [*sentences, f"the owner's node: {_seen(ledger_id, claimed.owner_path, owner)}"]
 
 
-def _said(claimed: Claimed) -> str:
+def _describe_claim(claimed: Claimed) -> str:
     match claimed.kind:
         case LedgerKind.SCHEMA:
             return f"a version of the schema {claimed.schema_id}"

@@ -165,7 +165,7 @@ class EmbeddedEngine:
         dumped, unread_directories = _dumped(dumped_parts if self._own_ledgers else ((ids, []) for ids in listed))
         self._say(f"{sum(map(len, listed)):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
         sets = LedgerSets(listed, dumped)
-        decoded = {subtree: list(_told_to(sets, parts)) for subtree, parts in nodes.items()}
+        decoded = {subtree: list(_adding_references(sets, parts)) for subtree, parts in nodes.items()}
         known_admin = list(admin)
         unread_topics = (node for facts in known_admin for node in facts.unreadable_nodes)
         seen = self._seen(decoded, chain(chain.from_iterable(unknown), unread_topics), chain.from_iterable(tenants))
@@ -319,7 +319,7 @@ def _shadows(seen: _Seen, admin: Sequence[ShadowFacts]) -> list[Shadow]:
     return [*(each for part in seen.parts() for each in part.shadows), *(each for a in admin for each in a.shadows)]
 
 
-def _told_to(sets: LedgerSets, parts: Iterable[DecodedPart]) -> Iterator[DecodedPart]:
+def _adding_references(sets: LedgerSets, parts: Iterable[DecodedPart]) -> Iterator[DecodedPart]:
     """The same parts, their references added while others are still being decoded."""
     for part in parts:
         sets.refer(part.ids)

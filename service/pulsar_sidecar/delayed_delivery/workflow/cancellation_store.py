@@ -54,11 +54,11 @@ class CancellationStore:
             try:
                 self._topic.append(records)
             except BaseException:
-                self._settle_own(cancellations, records, stored=False)
+                self._apply_own(cancellations, records, stored=False)
                 raise
-            self._settle_own(cancellations, records, stored=True)
+            self._apply_own(cancellations, records, stored=True)
 
-    def _settle_own(
+    def _apply_own(
         self, cancellations: Sequence[Cancellation], records: Sequence[tuple[str, bytes]], *, stored: bool
     ) -> None:
         known: Sequence[Cancellation] = cancellations

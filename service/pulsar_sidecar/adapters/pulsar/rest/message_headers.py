@@ -23,23 +23,23 @@ def entry_facts_in_headers(headers: Mapping[str, str]) -> EntryFacts:
 
 
 def _facts(headers: Mapping[str, str]) -> EntryFacts:
-    def said(name: str) -> str | None:
+    def header(name: str) -> str | None:
         return headers.get(f"{_PREFIX}{name}".lower())
 
-    batch = int(said("num-batch-message") or 1)
-    properties = json.loads(said("PROPERTY") or "{}")
+    batch = int(header("num-batch-message") or 1)
+    properties = json.loads(header("PROPERTY") or "{}")
     return EntryFacts(
-        deliver_at_ms=_milliseconds(said("deliver-at-time")),
+        deliver_at_ms=_milliseconds(header("deliver-at-time")),
         publish_time_ms=_milliseconds(headers[f"{_PREFIX}publish-time".lower()]) or 0,
         messages_in_batch=batch if batch > 1 else None,
-        chunk=_chunk(said("uuid"), said("chunk-id"), said("num-chunks-from-msg")),
-        key=said("partition-key"),
+        chunk=_chunk(header("uuid"), header("chunk-id"), header("num-chunks-from-msg")),
+        key=header("partition-key"),
         properties={str(name): str(value) for name, value in properties.items()},
-        producer_name=said("producer-name") or "",
-        sequence_id=int(said("sequence-id") or 0),
-        event_time_ms=_milliseconds(said("event-time")),
-        marker=said("marker-type") is not None,
-        transaction=said("txnid-most-bits") is not None,
+        producer_name=header("producer-name") or "",
+        sequence_id=int(header("sequence-id") or 0),
+        event_time_ms=_milliseconds(header("event-time")),
+        marker=header("marker-type") is not None,
+        transaction=header("txnid-most-bits") is not None,
     )
 
 

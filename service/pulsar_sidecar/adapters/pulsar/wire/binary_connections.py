@@ -98,7 +98,7 @@ class BinaryConnection:
         self._handshake(proxied_to)
 
     @property
-    def is_settled(self) -> bool:
+    def is_reusable(self) -> bool:
         """Whether it can be used again: it is open, and every request has been answered."""
         return not self._is_closed and not self._unanswered
 
@@ -224,7 +224,7 @@ class BinaryConnections:
         except BaseException:
             connection.close()
             raise
-        if connection.is_settled:
+        if connection.is_reusable:
             self._idle.keep(place, connection)
         else:
             connection.close()

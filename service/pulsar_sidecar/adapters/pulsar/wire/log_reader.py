@@ -173,7 +173,7 @@ class _Reading:
         is_next = self._seen == Position(before.ledger_id, EntryId(before.entry_id + 1))
         if not self._is_behind and not (is_next and len(entry.records) == entry.messages):
             self._check_overtaken(before, self._ask_compaction())
-        self._settle(found, entry.messages)
+        self._acknowledge(found, entry.messages)
         return entry.records
 
     def _report_caught_up(self, caught_up: Callable[[int], None]) -> None:
@@ -203,7 +203,7 @@ class _Reading:
         if newest.ledger_id != known.ledger_id and seen < newest.horizon:
             raise TemporaryError(f"{self._topic} was compacted before its reader had read it; it is read again")
 
-    def _settle(self, found: api.MessageIdData, messages: int) -> None:
+    def _acknowledge(self, found: api.MessageIdData, messages: int) -> None:
         """Have the broker's cursor move on, and send more: as many as it counts, also those compaction left out."""
         commands = [self._ack(found)]
         self._used_permits += messages

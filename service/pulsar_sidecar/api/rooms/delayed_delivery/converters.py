@@ -268,7 +268,7 @@ def preview_answer(found: Preview) -> PreviewAnswer:
 
 def reason_of(outcomes: Iterable[Outcome]) -> str:
     """What to tell about outcomes that are not all good, the first few of them."""
-    told = [_told(outcome, verdict_index) for outcome, verdict_index in _bad(outcomes)]
+    told = [_describe_failure(outcome, verdict_index) for outcome, verdict_index in _bad(outcomes)]
     more = f"; and {len(told) - _FEW} more" if len(told) > _FEW else ""
     return "; ".join(told[:_FEW]) + more
 
@@ -285,7 +285,7 @@ def _bad(outcomes: Iterable[Outcome]) -> Sequence[tuple[Outcome, int]]:
     ]
 
 
-def _told(outcome: Outcome, index: int) -> str:
+def _describe_failure(outcome: Outcome, index: int) -> str:
     verdict = outcome.verdicts[index]
     place = f" on {verdict.subscription}" if verdict.subscription else ""
     return f"{outcome.target.position}{place}: {verdict.status.value}: {verdict.reason}"
