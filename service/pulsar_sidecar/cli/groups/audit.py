@@ -183,10 +183,10 @@ def _add_apply(app: typer.Typer, programs: Programs) -> None:
                 ),
             )
             applied = programs.apply_audit(request, bar.report)
-        _say_applied(applied, audit, options.format(form))
+        _show_applied(applied, audit, options.format(form))
 
 
-def _say_applied(applied: Applied, audit: Path, form: output.Format) -> None:
+def _show_applied(applied: Applied, audit: Path, form: output.Format) -> None:
     for warning in applied.warnings:
         output.info(f"warning: {warning}")
     document = {

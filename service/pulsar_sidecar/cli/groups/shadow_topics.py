@@ -65,7 +65,7 @@ class _Deletion:
         self._client = options.client()
         self._path = f"{topic_path(topic)}/deleteShadow"
         self._clock = clock
-        self._said = ""
+        self._reported = ""
 
     def run(self, wait_seconds: float) -> dict[str, Any] | None:
         """The last answer; None if it is not done when the time is over."""
@@ -82,22 +82,22 @@ class _Deletion:
         try:
             answer: Any = self._client.call("POST", self._path)
         except (ServiceRefusedError, UnreachableError) as error:
-            self._say_or_raise(error)
+            self._report_or_raise(error)
             return None
         stage = ShadowDeletionStage(answer["stage"])
         if stage is not ShadowDeletionStage.DONE:
             waits = answer["waitsFor"]
-            self._say(_NEXT[stage] if waits is None else f"waiting: {waits}")
+            self._report(_NEXT[stage] if waits is None else f"waiting: {waits}")
         return dict(answer)
 
-    def _say_or_raise(self, error: SidecarError) -> None:
+    def _report_or_raise(self, error: SidecarError) -> None:
         """What may work later is waited for, once the deletion has begun."""
         temporary = isinstance(error, UnreachableError) or getattr(error, "status", None) == _TEMPORARY
-        if not self._said or not temporary:
+        if not self._reported or not temporary:
             raise error
-        self._say(f"waiting: {error}")
+        self._report(f"waiting: {error}")
 
-    def _say(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
+    def _report(self, text: str) -> None:
+        if text != self._reported:
+            self._reported = text
             output.info(output.printable(text))

@@ -76,7 +76,7 @@ class BrokerPausePolicies:
 
     def policies(self, topic: TopicName, broker: str | None) -> Policies:
         return Policies(
-            topic=TopicPolicy.TRUE if self._topic_says_true(topic) else TopicPolicy.FALSE_OR_UNSET,
+            topic=TopicPolicy.TRUE if self._is_true_for_topic(topic) else TopicPolicy.FALSE_OR_UNSET,
             namespace=self.of_namespace(topic.namespace),
             broker=self._subscriptions.limits(broker).pause_enabled,
         )
@@ -108,7 +108,7 @@ class BrokerPausePolicies:
     def remove_from_topic(self, topic: TopicName) -> None:
         self._rest.change("DELETE", topic_path(topic, f"/{_ROUTE}"))
 
-    def _topic_says_true(self, topic: TopicName) -> bool:
+    def _is_true_for_topic(self, topic: TopicName) -> bool:
         path = topic_path(topic.base, f"/{_ROUTE}")
         return any(self._rest.get(path, {"isGlobal": is_global}) is True for is_global in ("false", "true"))
 
