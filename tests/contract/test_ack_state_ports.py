@@ -11,6 +11,7 @@ from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.topic_stats import SubscriptionType
 
 from tests.cluster.acknowledging import SUBSCRIPTION, AckStateStage, Holes, ack_state_stage, every_other
 from tests.cluster.patience import until
@@ -86,37 +87,40 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 def odd_entries(world: World) -> PositionRanges:
-    (ledger_id,) = world.subscriptions.cursors(world.topic).lengths
+    (ledger_id,) = world.subscriptions.internal_stats(world.topic).ledgers
     odd = [Position(ledger_id, EntryId(entry)) for entry in range(1, 10, 2)]
     return PositionRanges(Position(ledger_id, EntryId(-1))).with_positions(odd)
 
 
 def test_a_cursor_in_memory_and_in_store(world: World) -> None:
-    before = world.subscriptions.cursors(world.topic)
-    assert list(before.lengths.values()) == [10]
-    assert (before.cursors[SUBSCRIPTION].ranges, before.cursors[SUBSCRIPTION].type) == (0, "Shared")
+    before = world.subscriptions.internal_stats(world.topic)
+    assert list(before.ledgers.values()) == [10]
+    assert before.cursors[SUBSCRIPTION].ranges == 0
+    assert world.subscriptions.stats(world.topic).subscriptions[SUBSCRIPTION].type is SubscriptionType.SHARED
     world.acknowledge_odd()
     wanted = odd_entries(world)
     cursor = until(lambda: holding(world, 5), "the acknowledgements have arrived")
     assert cursor == wanted
     world.store()
-    after = world.subscriptions.cursors(world.topic)
-    stored = world.stored.stored(world.topic, SUBSCRIPTION, after.lengths, after.cursors[SUBSCRIPTION].stored)
+    after = world.subscriptions.internal_stats(world.topic)
+    stored = world.stored.stored(world.topic, SUBSCRIPTION, after.ledgers, after.cursor(SUBSCRIPTION))
     assert stored is not None
     assert (stored.acknowledged, stored.ranges, stored.batch_indexes) == (wanted, 5, 0)
 
 
 def holding(world: World, ranges: int) -> PositionRanges | None:
-    cursor = world.subscriptions.cursors(world.topic).cursors[SUBSCRIPTION]
+    cursor = world.subscriptions.internal_stats(world.topic).cursors[SUBSCRIPTION]
     return cursor.acknowledged if cursor.ranges == ranges else None
 
 
 def test_what_does_not_exist(world: World) -> None:
     assert world.subscriptions.partitions(NOWHERE) is None
     assert world.subscriptions.partitions(world.topic) == 0
-    assert world.stored.stored(world.topic, "nobody", {LedgerId(1): 1}, None) is None
+    cursor = world.subscriptions.internal_stats(world.topic).cursor(SUBSCRIPTION)
+    assert world.stored.stored(world.topic, "nobody", {LedgerId(1): 1}, cursor) is None
     for ask in (
-        lambda: world.subscriptions.cursors(NOWHERE),
+        lambda: world.subscriptions.stats(NOWHERE),
+        lambda: world.subscriptions.internal_stats(NOWHERE),
         lambda: world.policies.policies(NOWHERE, None),
         lambda: world.policies.enable_for_topic(NOWHERE),
         lambda: world.policies.remove_from_topic(NOWHERE),
@@ -129,7 +133,7 @@ def test_what_does_not_exist(world: World) -> None:
 
 
 def test_the_limits_of_stock_brokers(world: World) -> None:
-    for broker in (None, world.subscriptions.cursors(world.topic).broker):
+    for broker in (None, world.subscriptions.stats(world.topic).broker):
         limits = world.subscriptions.limits(broker)
         assert (limits.max_unacked_ranges, limits.max_batch_deleted_indexes) == (10_000, 10_000)
         assert (limits.as_long_array, limits.pause_enabled) == (False, False)
