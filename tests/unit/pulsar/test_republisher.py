@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts, BrokerAddress
 from pulsar_sidecar.adapters.pulsar.wire.republisher import BrokerRepublisher
 from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
@@ -36,11 +36,11 @@ class World:
         for bookie in BOOKIES:
             bookies.held[bookie] = {at(0).entry_id: stored_entry(LEDGER, at(0).entry_id, entry)}
         self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), clock, BinaryTimeouts(2, 0.5))
-        owners = TopicOwners(broker.url, self.connections)
+        self.owners = TopicOwners(broker.url, self.connections)
         self.republisher = BrokerRepublisher(
             store,
             BulkEntries(bookies),
-            owners,
+            self.owners,
             self.connections,
             clock,
             DEFAULT_LEDGERS_ROOT,
@@ -84,6 +84,14 @@ def _refuse(code: int) -> Reply:
 def test_a_copy_is_published_and_its_producer_leaves(world: World) -> None:
     assert world.republish().endswith(":-1")
     assert world.broker.kinds()[-3:] == ["PRODUCER", "SEND", "CLOSE_PRODUCER"]
+
+
+def test_an_owner_that_is_gone_is_looked_up_again(world: World) -> None:
+    with binary_broker() as gone:
+        world.owners._known[TOPIC] = BrokerAddress(gone.url)
+    with pytest.raises(TemporaryError):
+        world.republish()
+    assert world.republish().endswith(":-1")
 
 
 @pytest.mark.parametrize(

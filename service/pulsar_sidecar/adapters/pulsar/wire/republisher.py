@@ -58,7 +58,8 @@ class BrokerRepublisher:
         try:
             with self._connections.using(self._owners.of(topic)) as connection:
                 return _Sending(connection, topic, name).send(parts)
-        except OSError as error:
+        except (OSError, TemporaryError) as error:
+            # The topic may have moved: an owner that cannot be reached must not be remembered.
             self._owners.forget(topic)
             raise TemporaryError(f"no producer could be opened on {topic} ({error}); try again") from error
 
