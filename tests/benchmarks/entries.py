@@ -20,9 +20,8 @@ from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
-from pulsar_sidecar.model.positions import Position
 
 from tests.benchmarks.reporting import Table
 from tests.benchmarks.stage import benchmark_cluster, wait_until_quiet

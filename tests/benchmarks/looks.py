@@ -18,10 +18,9 @@ from pulsar_sidecar.delayed_delivery.cancel.reconcile import (
     next_look_ms,
 )
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
-from pulsar_sidecar.model.positions import Position
 
 from tests.benchmarks.reporting import Table
 

@@ -21,11 +21,10 @@ from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.shadow_topics import BrokerShadows
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.clocks import SystemClock
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.position_ranges import EntryRange
-from pulsar_sidecar.model.positions import Position
 
 from tests.cluster.clients import PatientClient
 from tests.cluster.running import ClusterUnderTest

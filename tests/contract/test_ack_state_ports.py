@@ -7,10 +7,9 @@ import pytest
 from pulsar_sidecar.ack_state.pausing import TopicPolicy
 from pulsar_sidecar.ack_state.ports import PausePolicies, StoredCursors, Subscriptions
 from pulsar_sidecar.model.errors import NotFoundError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 
 from tests.cluster.acknowledging import SUBSCRIPTION, AckStateStage, Holes, ack_state_stage, every_other

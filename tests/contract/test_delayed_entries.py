@@ -19,9 +19,8 @@ from pulsar_sidecar.delayed_delivery.ports import DelayedEntries
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import NotFoundError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
-from pulsar_sidecar.model.positions import Position
 
 from tests.cluster.clients import PatientClient
 from tests.cluster.running import ClusterUnderTest

@@ -18,10 +18,9 @@ from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.ledger_deletion.ports import LiveOwners
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR, Cursor, TopicInternalStats
 
 from tests.cluster.running import ClusterUnderTest

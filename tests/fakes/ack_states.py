@@ -9,10 +9,9 @@ from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
 from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
 from pulsar_sidecar.ack_state.workflow.service import PauseRemoval
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import (
     ConnectedConsumer,
     Cursor,

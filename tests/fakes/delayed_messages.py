@@ -20,10 +20,9 @@ from pulsar_sidecar.delayed_delivery.ports import (
 )
 from pulsar_sidecar.delayed_delivery.workflow.service import DelayedDelivery
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import (
     ConnectedConsumer,
     Cursor,

@@ -15,9 +15,8 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
 from pulsar_sidecar.delayed_delivery.cancel.select import Preview, Selected, Selection, preview
 from pulsar_sidecar.delayed_delivery.workflow.service import CancelStatus
 from pulsar_sidecar.model.errors import ConflictError, SidecarError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Cause, Reissued, Target
-from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.ids import Position
 
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, FakeSubscription, at
 

@@ -13,9 +13,8 @@ from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_pa
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 from tests.fakes.bookkeeper import managed_ledger_bytes

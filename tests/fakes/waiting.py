@@ -3,9 +3,8 @@
 from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts
 from pulsar_sidecar.delayed_delivery.waiting import BacklogPosition, Waiting, WaitingPage
 from pulsar_sidecar.model.errors import NotFoundError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 
 NOW_MS = 1_700_000_000_000

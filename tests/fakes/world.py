@@ -26,12 +26,11 @@ from pulsar_sidecar.ledger_ownership.references import (
     schema_references,
 )
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
 from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion, Node, always
 from pulsar_sidecar.model.names import CursorName, TopicName, encode_cursor, java_url_decode, parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR, Cursor, TopicInternalStats
 
 from tests.fakes.bookkeeper import (

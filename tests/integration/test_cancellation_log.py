@@ -17,8 +17,8 @@ from pulsar_sidecar.delayed_delivery.ports import LogRecords
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
-from pulsar_sidecar.model.positions import Position
 
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest

@@ -8,10 +8,9 @@ from pulsar_sidecar.ack_state.limits import AckStateLimits, kept, written_bytes
 from pulsar_sidecar.ack_state.pausing import PauseState, Policies, blocked, pause_state
 from pulsar_sidecar.ack_state.plotting import Stretch, stretches
 from pulsar_sidecar.ack_state.stored import StoredCursor
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import Cursor, Subscription, TopicInternalStats
 
 

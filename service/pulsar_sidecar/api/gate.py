@@ -14,9 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsar_sidecar.api.authentication import Authenticator
 from pulsar_sidecar.api.errors import MAX_BODY_BYTES, CrossSiteError, TooLargeError, error_response
-from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError, SidecarError
+from pulsar_sidecar.model.tls import is_loopback
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
 """Probes and metrics: open, as Pulsar's own are by default."""

@@ -26,8 +26,8 @@ from uvicorn.server import ServerState
 
 from pulsar_sidecar.api.connections import Entrance, Limits, Place, error_answer
 from pulsar_sidecar.api.gate import STREAMED
-from pulsar_sidecar.model.certificates import load_certificate
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.tls import load_certificate
 
 _GRACE_SECONDS = 30
 _MAX_HEAD_BYTES = 64 * 1024

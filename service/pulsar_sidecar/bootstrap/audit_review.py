@@ -11,7 +11,6 @@ from pathlib import Path
 from pulsar_sidecar.adapters.metadata.session import parse_credential
 from pulsar_sidecar.adapters.metadata.store_clock import StoreTime
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
-from pulsar_sidecar.adapters.pacing import Pace
 from pulsar_sidecar.adapters.parquet.archive import archived_below, remove
 from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
 from pulsar_sidecar.adapters.parquet.manifest_files import open_tables
@@ -46,7 +45,7 @@ from pulsar_sidecar.ledger_deletion.control import INSTANCES
 from pulsar_sidecar.ledger_deletion.ports import Publisher
 from pulsar_sidecar.ledger_ownership.instances import instance_id_of
 from pulsar_sidecar.ledger_ownership.paths import instance_id_path
-from pulsar_sidecar.model.clocks import Clock, SystemClock
+from pulsar_sidecar.model.clocks import Clock, Pace, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 

@@ -25,9 +25,9 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration
-from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.tls import is_loopback
 from pulsar_sidecar.settings.fields import Settings
 
 

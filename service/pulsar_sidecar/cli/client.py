@@ -15,8 +15,8 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from pulsar_sidecar.cli.exits import ServiceRefusedError
-from pulsar_sidecar.model.certificates import trusting
 from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
+from pulsar_sidecar.model.tls import trusting
 
 
 @dataclass(frozen=True, slots=True)

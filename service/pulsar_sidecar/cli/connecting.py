@@ -15,8 +15,8 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.output import Format
-from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.tls import is_loopback
 from pulsar_sidecar.settings.sources import client_conf_layer, environment_layer
 
 if TYPE_CHECKING:

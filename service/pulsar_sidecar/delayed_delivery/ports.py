@@ -11,11 +11,10 @@ from typing import Final, Protocol
 
 from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy, EntryAnswer
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import Subscription, TopicInternalStats
 
 TYPES_SECONDS: Final = 2.0

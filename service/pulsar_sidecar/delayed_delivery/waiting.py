@@ -16,10 +16,9 @@ from pulsar_sidecar.delayed_delivery.cancel.select import waiting_positions
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, Topics
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, SubscriptionType, TopicInternalStats
 
 _READ_AT_ONCE: Final = 10_000

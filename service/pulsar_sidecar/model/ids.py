@@ -1,6 +1,6 @@
-"""Identifiers that must not be mixed up."""
+"""Identifiers that must not be mixed up, and positions, which are made of two of them."""
 
-from typing import NewType
+from typing import NamedTuple, NewType
 
 LedgerId = NewType("LedgerId", int)
 """A BookKeeper ledger id: a non-negative 63-bit integer, always compared as an integer."""
@@ -18,3 +18,16 @@ OperationId = NewType("OperationId", str)
 """One two-phase topic deletion, from its first mark to its end."""
 
 MAX_LEDGER_ID = 2**63 - 1
+
+
+class Position(NamedTuple):
+    """A ledger and an entry in it, as Pulsar prints it: ``ledgerId:entryId``; positions ascend as in a managed ledger.
+
+    A tuple, because it is made and looked up for every entry of every bulk request.
+    """
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}"

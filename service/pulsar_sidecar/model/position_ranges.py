@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import le, lt
 from typing import NamedTuple
 
-from pulsar_sidecar.model.ids import EntryId, LedgerId
-from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
 
 class EntryRange(NamedTuple):
@@ -120,12 +119,6 @@ class PositionRanges:
         """
         for found in self._whole(others.mark_delete, lengths):
             yield from others._cut(found)
-
-    def runs_beside(self, position: Position) -> tuple[bool, bool]:
-        """Whether the neighbours before and after the position belong to the set, so that a range would merge."""
-        before = Position(position.ledger_id, EntryId(position.entry_id - 1))
-        after = Position(position.ledger_id, EntryId(position.entry_id + 1))
-        return before in self, after in self
 
     def touching(self, ledger_id: LedgerId, first: int, last: int) -> int:
         """How many of the ledger's ranges touch or overlap the entries ``first`` to ``last``."""

@@ -9,10 +9,9 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import CursorName
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 
 COMPACTION_CURSOR: Final = CursorName("__compaction")
 """``Compactor.COMPACTION_SUBSCRIPTION``: its position carries the id of the compacted ledger."""

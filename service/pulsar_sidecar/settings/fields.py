@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
-from pulsar_sidecar.model.addresses import is_loopback
+from pulsar_sidecar.model.tls import is_loopback
 
 _LEAST_LATENCY_FACTOR = 1.1
 

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.ack_state.limits import AckStateLimits, fully_persistable, kept, written_bytes
 from pulsar_sidecar.ack_state.stored import stored_in_entry
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 from tests.unit.ack_state.test_stored import at, dense, sparse

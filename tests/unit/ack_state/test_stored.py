@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.ack_state.stored import StoredPlace, stored_in_entry, stored_in_node
 from pulsar_sidecar.model.errors import UndecodableError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 LENGTHS = {LedgerId(3): 200, LedgerId(5): 7, LedgerId(9): 10}

@@ -90,7 +90,7 @@ def test_the_systems_authorities_are_not_loaded_for_nothing(monkeypatch: pytest.
     def load(*_: object, **__: object) -> ssl.SSLContext:
         raise AssertionError("the system's authorities were loaded")
 
-    monkeypatch.setattr("pulsar_sidecar.model.certificates.ssl.create_default_context", load)
+    monkeypatch.setattr("pulsar_sidecar.model.tls.ssl.create_default_context", load)
     SidecarClient("http://127.0.0.1:8750", None, 1.0, Tls())
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import CancellationIndex
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
-from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.ids import Position
 
 from tests.fakes.delayed_messages import TOPIC, at
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Outcome
 from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, SidecarError, TemporaryError
-from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 
 from tests.fakes.delayed_messages import TOPIC, CrashError, FakeCluster, FakeSidecar, FakeSubscription, at

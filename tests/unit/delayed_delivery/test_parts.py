@@ -13,9 +13,8 @@ from pulsar_sidecar.delayed_delivery.cancel.log_records import decode, encode_al
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
 from pulsar_sidecar.delayed_delivery.cancel.select import Selection, preview, select, waiting_positions
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
-from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 from tests.fakes.delayed_messages import TOPIC, at

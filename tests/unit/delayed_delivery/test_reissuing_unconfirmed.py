@@ -9,8 +9,8 @@ from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import REISSUE_PROPE
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause
 from pulsar_sidecar.delayed_delivery.workflow import reissuing
 from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 
 from tests.fakes.delayed_messages import at
 from tests.fakes.reissuing import DUE_MS, NEW_MS, Reissuing, only

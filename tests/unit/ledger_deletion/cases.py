@@ -20,7 +20,7 @@ from pulsar_sidecar.ledger_ownership.claims import (
     DataClaim,
     SchemaClaim,
 )
-from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId, NodeVersion
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId, NodeVersion, Position
 from pulsar_sidecar.model.ledgers import (
     LedgerComponent,
     LedgerMetadata,
@@ -31,7 +31,6 @@ from pulsar_sidecar.model.ledgers import (
 )
 from pulsar_sidecar.model.metadata import Guard
 from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 TOPIC = parse_topic_name("persistent://public/default/orders")

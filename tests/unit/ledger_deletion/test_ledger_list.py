@@ -14,10 +14,9 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.ledger_list import (
 )
 from pulsar_sidecar.ledger_ownership.claims import BucketClaim, CompactedClaim, CursorClaim, DataClaim, SchemaClaim
 from pulsar_sidecar.ledger_ownership.references import CursorReferences, LedgerReference, ManagedLedgerReferences
-from pulsar_sidecar.model.ids import EntryId, LedgerId, OperationId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, OperationId, Position
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
 from pulsar_sidecar.model.names import CursorName, encode_cursor, parse_topic_name
-from pulsar_sidecar.model.positions import Position
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
 MARK = Mark(operation_id=OperationId("op"), instance_id="here", requested_by="me")

@@ -15,9 +15,8 @@ from pulsar_sidecar.ledger_ownership.references import (
     schema_references,
 )
 from pulsar_sidecar.model.errors import UndecodableError
-from pulsar_sidecar.model.ids import MAX_LEDGER_ID, EntryId, LedgerId
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import OffloadContext, OffloadSegment
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 from pulsar_sidecar.wire import SchemaStorageFormat_pb2 as schema_storage
 

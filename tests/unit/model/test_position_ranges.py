@@ -3,9 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges, within_ledgers
-from pulsar_sidecar.model.positions import Position
 
 LENGTHS = {LedgerId(3): 12, LedgerId(5): 7, LedgerId(9): 10}
 EVERYTHING = frozenset(
@@ -82,13 +81,6 @@ def test_what_holds_all_of_another_set_is_said_unless_the_mark_moved_back(
     ranges, other = ranges_of(mark_delete, members), ranges_of(other_mark_delete, other_members)
     moved_back = mark_delete < other_mark_delete
     assert ranges.holds_all_of(other) == (not moved_back and members_of(other) <= members_of(ranges))
-
-
-@given(mark_deletes, contents, positions)
-def test_neighbours_are_seen(mark_delete: Position, members: set[Position], position: Position) -> None:
-    ranges = ranges_of(mark_delete, members)
-    before, after = at(position.ledger_id, position.entry_id - 1), at(position.ledger_id, position.entry_id + 1)
-    assert ranges.runs_beside(position) == (before in ranges, after in ranges)
 
 
 @given(mark_deletes, contents, st.sampled_from(sorted(LENGTHS)), st.integers(0, 11), st.integers(0, 11))

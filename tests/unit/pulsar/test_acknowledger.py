@@ -17,7 +17,7 @@ from pulsar_sidecar.model.errors import (
     SidecarError,
     TemporaryError,
 )
-from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.topic_stats import Subscription, SubscriptionType
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 

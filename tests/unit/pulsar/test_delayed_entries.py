@@ -8,10 +8,9 @@ from pulsar_sidecar.delayed_delivery.cancel.facts import Absent, Chunk, EntryAns
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError, UndecodableError
-from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import parse_topic_name
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 from tests.fakes.admin_answers import FakeAdminRest

@@ -12,8 +12,7 @@ from pulsar_sidecar.adapters.pulsar.wire.keyed_batches import keyed_batches
 from pulsar_sidecar.adapters.pulsar.wire.log_reader import LogReader
 from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
-from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, last_message, refusal, usual

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction, compaction_of, parse_internal_stats
 from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 
 TOPIC = parse_topic_name("persistent://public/default/t")
 

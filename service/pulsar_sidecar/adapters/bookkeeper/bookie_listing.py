@@ -14,11 +14,10 @@ from itertools import islice
 import pyarrow as pa
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
-from pulsar_sidecar.adapters.pacing import Pace
 from pulsar_sidecar.audit.ports import Ending
 from pulsar_sidecar.audit.results.tables import LEDGERS
 from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
-from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.clocks import Clock, Pace
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 

@@ -15,8 +15,8 @@ from urllib.parse import unquote, urlsplit
 
 import pulsar
 
-from pulsar_sidecar.model.certificates import load_certificate, trusting
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
+from pulsar_sidecar.model.tls import load_certificate, trusting
 
 _JAVA_AUTH = "org.apache.pulsar.client.impl.auth"
 

@@ -7,9 +7,8 @@ acknowledged already, share a range.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 
 
 @dataclass(frozen=True, slots=True)

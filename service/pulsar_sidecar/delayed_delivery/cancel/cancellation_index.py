@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 
 SubscriptionKey = tuple[TopicName, str]
 """A topic without partitions (or one partition), and a subscription of it."""

@@ -8,7 +8,7 @@ from typing import Final, assert_never
 from pulsar_sidecar.delayed_delivery.cancel.facts import Absent, DelayPolicy, EntryAnswer, EntryFacts, Unreadable
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, Target, Verdict
 from pulsar_sidecar.model.errors import InvalidInputError
-from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, Subscription, SubscriptionType
 
 EARLIEST_DELIVER_AT_MS: Final = 1_000_000_000_000

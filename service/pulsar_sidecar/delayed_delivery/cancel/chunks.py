@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, EntryAnswer, EntryFacts
-from pulsar_sidecar.model.ids import EntryId
-from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.ids import EntryId, Position
 
 _OTHERS_BETWEEN = 8
 """Entries of other producers that are looked through for each chunk, at least `_NEAR` in each direction."""

@@ -11,9 +11,8 @@ import msgspec
 
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, java_url_decode, java_url_encode, parse_topic_name
-from pulsar_sidecar.model.positions import Position
 
 _VERSION: Final = 1
 _PARTS: Final = 3

@@ -21,8 +21,8 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Target,
     Verdict,
 )
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import Subscription, TopicInternalStats
 
 KnownCancellation = Callable[[Position], Cancellation | None]

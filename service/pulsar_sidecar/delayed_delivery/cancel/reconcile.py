@@ -11,9 +11,8 @@ from typing import Final
 
 from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
-from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Subscription, TopicInternalStats
 
 BROKER_STORES_EVERY_MS: Final = 1100

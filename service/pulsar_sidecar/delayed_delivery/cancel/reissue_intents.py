@@ -15,8 +15,8 @@ from pulsar_sidecar.delayed_delivery.cancel.facts import EntryAnswer, EntryFacts
 from pulsar_sidecar.delayed_delivery.cancel.log_records import key_of, parse_key
 from pulsar_sidecar.delayed_delivery.ports import CancellationTopic
 from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 
 REPLACES_PROPERTY: Final = "pulsar-sidecar-replaces"
 """On a message that was published again: the message id of the one it stands for."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 
 
 class CancellationStatus(Enum):

@@ -10,10 +10,9 @@ from typing import Final
 
 from pulsar_sidecar.delayed_delivery.cancel.facts import EntryAnswer, EntryFacts
 from pulsar_sidecar.model.errors import InvalidInputError
-from pulsar_sidecar.model.ids import EntryId
+from pulsar_sidecar.model.ids import EntryId, Position
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 MAX_SAMPLE: Final = 20

@@ -36,8 +36,8 @@ from pulsar_sidecar.model.errors import (
     SidecarError,
     TemporaryError,
 )
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, Subscription, SubscriptionType, TopicInternalStats
 
 _SOON_MS = 60_000

@@ -39,9 +39,8 @@ from pulsar_sidecar.delayed_delivery.ports import Configuration, Ports
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller, not_again
 from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError, SidecarError, TemporaryError
-from pulsar_sidecar.model.ids import EntryId
+from pulsar_sidecar.model.ids import EntryId, Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 
 log = structlog.get_logger("delayed-delivery")
 

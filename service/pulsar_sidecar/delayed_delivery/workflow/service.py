@@ -37,8 +37,8 @@ from pulsar_sidecar.delayed_delivery.workflow.loops import Loops
 from pulsar_sidecar.delayed_delivery.workflow.reconciler import Reconciler
 from pulsar_sidecar.delayed_delivery.workflow.reissuing import Reissuer
 from pulsar_sidecar.model.errors import ConflictError, DisabledError, NotFoundError, SidecarError
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 
 _BATCH = 5_000
 _BATCHES_AT_ONCE = 4

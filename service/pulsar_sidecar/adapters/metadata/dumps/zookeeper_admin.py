@@ -16,8 +16,8 @@ from urllib3.exceptions import HTTPError
 from pulsar_sidecar.adapters.metadata.dumps.snapshot_nodes import OpenSnapshot, SnapshotNodes
 from pulsar_sidecar.adapters.metadata.session import ZooKeeperCredential
 from pulsar_sidecar.audit.sources.manifests import Source, SourceKind
-from pulsar_sidecar.model.certificates import trusting
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError, UnreachableError
+from pulsar_sidecar.model.tls import trusting
 
 _NOBODY = ZooKeeperCredential("digest", "pulsar-sidecar:")
 _CONNECT_SECONDS = 10.0

@@ -38,8 +38,7 @@ from pulsar_sidecar.adapters.metadata.multi_requests import (
 )
 from pulsar_sidecar.adapters.metadata.multiread import PacketSize
 from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience, real_path, send
-from pulsar_sidecar.adapters.pacing import Pace
-from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.clocks import Clock, Pace
 from pulsar_sidecar.model.errors import TemporaryError
 
 _BATCH_NODES = 32_768

@@ -22,8 +22,8 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
 from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import Subscription, SubscriptionType
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 

@@ -7,8 +7,7 @@ import pulsar
 
 from pulsar_sidecar.ledger_deletion.ports import Delivery
 from pulsar_sidecar.model.errors import PermanentError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
-from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
 SEQUENCE_ID: Final = "PULSAR_SIDECAR_SEQUENCE_ID"
 """The property in which an explicit sequence id travels where brokers do not deduplicate."""

@@ -16,8 +16,7 @@ from typing import Final
 import pulsar
 
 from pulsar_sidecar.adapters.pulsar.client.deliveries import position_of
-from pulsar_sidecar.model.ids import EntryId, LedgerId
-from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
 _PAUSE_SECONDS: Final = 0.05
 _TRIES: Final = 100

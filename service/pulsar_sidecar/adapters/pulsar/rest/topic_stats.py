@@ -13,10 +13,9 @@ from typing import Final, TypeVar
 import msgspec
 
 from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, java_url_decode
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges, within_ledgers
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.model.topic_stats import (
     COMPACTION_CURSOR,
     ConnectedConsumer,

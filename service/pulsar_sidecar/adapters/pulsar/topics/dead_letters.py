@@ -15,8 +15,8 @@ from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.ledger_deletion.ports import Delivery
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 
 DEAD_LETTERS_SUBSCRIPTION: Final = "dead-letters"
 _RECEIVE_TIMEOUT_MS: Final = 500

@@ -21,11 +21,10 @@ from pulsar_sidecar.ledger_ownership.references import ManagedLedgerReferences, 
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError, UndecodableError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 
 _MOST_KNOWN: Final = 10_000
 

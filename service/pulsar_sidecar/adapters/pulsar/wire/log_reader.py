@@ -22,9 +22,8 @@ from pulsar_sidecar.adapters.pulsar.wire.keyed_batches import KeyedEntry, keyed_
 from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError, UndecodableError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 Records = Sequence[tuple[str, bytes | None]]

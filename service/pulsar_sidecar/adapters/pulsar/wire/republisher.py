@@ -20,9 +20,9 @@ from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metada
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 _NOT_REPLICATED: Final = "__local__"

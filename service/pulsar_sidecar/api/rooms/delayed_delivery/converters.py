@@ -25,8 +25,7 @@ from pulsar_sidecar.delayed_delivery.cancel.checks import check_deliver_at, chec
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause, Outcome, Target
 from pulsar_sidecar.delayed_delivery.cancel.select import Preview, Selection
 from pulsar_sidecar.model.errors import InvalidInputError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
-from pulsar_sidecar.model.positions import Position
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 _MAX_NUMBER = 2**63 - 1

@@ -43,8 +43,8 @@ from pulsar_sidecar.delayed_delivery.cancel.checks import check_deliver_at, chec
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Outcome, Target
 from pulsar_sidecar.delayed_delivery.workflow.service import DelayedDelivery
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.positions import Position
 
 _PIPS_V1 = "/admin/v1/persistent/{property}/{cluster}/{namespace}/{topic}"
 """As PIP-423 spells it; brokers know only the other one."""
