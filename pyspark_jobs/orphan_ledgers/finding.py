@@ -19,7 +19,7 @@ from pulsar_sidecar.audit.engine.findings import EARLIER_COLUMNS, LEDGER_NODE_CO
 from pulsar_sidecar.audit.engine.judging import Judge
 from pulsar_sidecar.audit.engine.protections import Protection
 from pulsar_sidecar.audit.engine.running import Findings
-from pulsar_sidecar.audit.policies import Policy
+from pulsar_sidecar.audit.requests import Policy
 from pulsar_sidecar.audit.results.guards import demand_few_missing
 from pulsar_sidecar.audit.results.summaries import Count
 from pulsar_sidecar.audit.results.summing_up import Found, as_of_ms

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.running import Opened, Order, run_audit
-from pulsar_sidecar.audit.policies import HOUR_MS, Policy
+from pulsar_sidecar.audit.requests import HOUR_MS, Policy
 from pulsar_sidecar.audit.results.guards import EXIT_ERROR, Earlier, exit_code, trusted
 from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary
 from pulsar_sidecar.audit.results.summing_up import input_of, input_of_audit

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-from pulsar_sidecar.audit.arrays import Mask, Numbers
+from pulsar_sidecar.audit.arrays import NO_LEDGER, IdTable, LedgerSets, Mask, Numbers
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.batch_work import (
     LISTED,
-    NO_LEDGER,
     as_listed,
     owner_nodes,
     owner_nodes_at,
@@ -28,7 +27,6 @@ from pulsar_sidecar.audit.engine.findings import (
     withheld,
 )
 from pulsar_sidecar.audit.engine.judging import Judge
-from pulsar_sidecar.audit.engine.ledger_sets import IdTable, LedgerSets
 from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.plans import block_digest
 from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS

@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pulsar_sidecar.audit.arrays import Numbers
+from pulsar_sidecar.audit.arrays import IdTable, Numbers
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.batch_work import SIZES, lists_naming, newest_sizes
-from pulsar_sidecar.audit.engine.ledger_sets import IdTable
 from pulsar_sidecar.audit.engine.missing import missing_row
 from pulsar_sidecar.audit.engine.usage import NAMED_USAGE, counts_of_usage, usage_table
 from pulsar_sidecar.audit.results.tables import MISSING_LEDGERS, LedgerKind

@@ -112,7 +112,7 @@ def _exact(place: Path) -> int:
 
 
 def _spark(place: Path) -> int:
-    from pulsar_sidecar.audit.policies import Policy
+    from pulsar_sidecar.audit.requests import Policy
 
     from pyspark_jobs.orphan_ledgers.job import run as audit
     from pyspark_jobs.orphan_ledgers.job import session
@@ -123,7 +123,7 @@ def _spark(place: Path) -> int:
 
 
 def _sets(place: Path) -> int:
-    from pulsar_sidecar.audit.engine.ledger_sets import LedgerSets
+    from pulsar_sidecar.audit.arrays import LedgerSets
 
     ids, references = (pq.read_table(place / f"{name}.parquet")["ledger_id"].to_numpy() for name in _IDS)
     sets = LedgerSets([ids], ids)

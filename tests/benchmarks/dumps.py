@@ -23,9 +23,9 @@ from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveZooKeeper
 from pulsar_sidecar.adapters.metadata.dumps.zookeeper_snapshot import SnapshotReader
 from pulsar_sidecar.adapters.metadata.dumps.zookeeper_walk import WalkOrder, ZooKeeperWalk
 from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
+from pulsar_sidecar.audit.requests import DumpRequest
 from pulsar_sidecar.audit.results.tables import Table as AuditTable
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, parse_manifest
-from pulsar_sidecar.audit.sources.requests import DumpRequest
 from pulsar_sidecar.bootstrap.audit_sources import make_dump
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.local_cluster.cluster import LocalCluster, find_software

@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kazoo.client import KazooClient
-from pulsar_sidecar.audit.audit_requests import Applied, ApplyRequest
-from pulsar_sidecar.audit.policies import Policy
+from pulsar_sidecar.audit.requests import Applied, ApplyRequest, AuditRequest, DumpRequest, ListingRequest, Policy
 from pulsar_sidecar.audit.results.tables import OrphanStatus
-from pulsar_sidecar.audit.sources.requests import AuditRequest, DumpRequest, ListingRequest
 from pulsar_sidecar.bootstrap.audit_review import apply_audit
 from pulsar_sidecar.bootstrap.audit_run import make_audit
 from pulsar_sidecar.bootstrap.audit_sources import make_dump, make_listing

@@ -13,8 +13,8 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
 from pulsar_sidecar.ledger_ownership import paths
+from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.ports import LedgerEntries
 from pulsar_sidecar.ledger_ownership.references import (
     CursorReferences,
     cursor_references,

@@ -16,10 +16,10 @@ import pytest
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
 from pulsar_sidecar.adapters.parquet.manifest_files import open_tables
 from pulsar_sidecar.adapters.parquet.reading import read_table
+from pulsar_sidecar.audit.requests import DumpRequest, ListingRequest
 from pulsar_sidecar.audit.results.summaries import Count
 from pulsar_sidecar.audit.results.tables import CursorLedgerState, Subtree, Table
 from pulsar_sidecar.audit.sources.manifests import Kind, Manifest
-from pulsar_sidecar.audit.sources.requests import DumpRequest, ListingRequest
 from pulsar_sidecar.bootstrap.audit_sources import make_dump, make_listing
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, ledger_id_of_path

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 from pulsar_sidecar.adapters.parquet.audits import open_audit
-from pulsar_sidecar.audit.sources.requests import AuditRequest
+from pulsar_sidecar.audit.requests import AuditRequest
 from pulsar_sidecar.model.errors import InvalidInputError
 
 from tests.benchmarks.audit_clusters import MadeUpCluster

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.policies import HOUR_MS
+from pulsar_sidecar.audit.requests import HOUR_MS
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
 

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pulsar_sidecar.ledger_ownership.compression import unwrap
-from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly
+from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, unwrap
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges, within_ledgers
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml

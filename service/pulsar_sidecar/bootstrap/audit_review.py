@@ -18,10 +18,18 @@ from pulsar_sidecar.adapters.parquet.reading import node_batches, read_table
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.credentials import TlsOptions, parse_credentials
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, open_plan_publisher
-from pulsar_sidecar.audit.apply.applying import Application, Tell, demand_approval, demand_target, verified_plan
-from pulsar_sidecar.audit.apply.progress import HeldProgress, begin
-from pulsar_sidecar.audit.apply.pruning import reasons_to_keep
-from pulsar_sidecar.audit.audit_requests import (
+from pulsar_sidecar.audit.applying import (
+    Application,
+    HeldProgress,
+    Tell,
+    begin,
+    demand_approval,
+    demand_target,
+    verified_plan,
+)
+from pulsar_sidecar.audit.pruning import reasons_to_keep
+from pulsar_sidecar.audit.referring import referring_paths
+from pulsar_sidecar.audit.requests import (
     Applied,
     ApplyRequest,
     ExplainRequest,
@@ -31,7 +39,6 @@ from pulsar_sidecar.audit.audit_requests import (
     Shown,
     ShowRequest,
 )
-from pulsar_sidecar.audit.referring import referring_paths
 from pulsar_sidecar.audit.results.explain import Known, explain
 from pulsar_sidecar.audit.results.guards import exit_code
 from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
@@ -43,8 +50,7 @@ from pulsar_sidecar.audit.results.verdicts import conclude
 from pulsar_sidecar.audit.sources.manifests import Kind
 from pulsar_sidecar.ledger_deletion.control import INSTANCES
 from pulsar_sidecar.ledger_deletion.ports import Publisher
-from pulsar_sidecar.ledger_ownership.instances import instance_id_of
-from pulsar_sidecar.ledger_ownership.paths import instance_id_path
+from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path
 from pulsar_sidecar.model.clocks import Clock, Pace, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pulsar_sidecar.adapters.parquet.manifest_files import read_manifest
 from pulsar_sidecar.adapters.parquet.workers import opened_workers
+from pulsar_sidecar.audit.requests import Audited, AuditRequest
 from pulsar_sidecar.audit.sources.manifests import Kind
-from pulsar_sidecar.audit.sources.requests import Audited, AuditRequest
 from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
 from pulsar_sidecar.model.errors import InvalidInputError
 

@@ -21,17 +21,11 @@ from pulsar_sidecar.adapters.metadata.session import parse_credential
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.audit.ports import LedgerSource, NodeSource, Say
+from pulsar_sidecar.audit.requests import DumpRequest, ListingRequest, dump_source, listing_source, zookeeper_rate
 from pulsar_sidecar.audit.sources.cursor_ledgers import CursorLedgers
 from pulsar_sidecar.audit.sources.dumping import DumpPlan, dump
 from pulsar_sidecar.audit.sources.listing import list_ledgers
 from pulsar_sidecar.audit.sources.manifests import Manifest, SourceKind
-from pulsar_sidecar.audit.sources.requests import (
-    DumpRequest,
-    ListingRequest,
-    dump_source,
-    listing_source,
-    zookeeper_rate,
-)
 from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError

@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pulsar_sidecar.audit.audit_requests import (
+    from pulsar_sidecar.audit.requests import (
         Applied,
         ApplyRequest,
+        Audited,
+        AuditRequest,
+        DumpRequest,
         ExplainRequest,
+        ListingRequest,
         Pruned,
         PruneRequest,
         ReportRequest,
@@ -17,7 +21,6 @@ if TYPE_CHECKING:
         ShowRequest,
     )
     from pulsar_sidecar.audit.sources.manifests import Manifest
-    from pulsar_sidecar.audit.sources.requests import Audited, AuditRequest, DumpRequest, ListingRequest
     from pulsar_sidecar.demo.run import Report
 
 Say = Callable[[str], None]

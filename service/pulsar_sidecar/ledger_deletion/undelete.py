@@ -11,8 +11,8 @@ from pulsar_sidecar.ledger_deletion.ports import DeletionTopics
 from pulsar_sidecar.ledger_deletion.protect import protect
 from pulsar_sidecar.ledger_deletion.service import Undeleted
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.ports import LedgerEntries
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
     ConflictError,

@@ -5,17 +5,34 @@ While a topic is loaded, the id of its compacted ledger is in no node at all, on
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
-from pulsar_sidecar.ledger_ownership.ports import LedgerEntries
 from pulsar_sidecar.ledger_ownership.references import CursorReferences, position_entry_compacted_ledger
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerEntry, LedgerMetadata
 from pulsar_sidecar.model.metadata import MetadataStore
 
 _TAIL_ENTRIES = 2
 """The newest entry may not be acknowledged; then the one before it is what a broker would recover."""
+
+
+class LedgerEntries(Protocol):
+    """Entries as the bookies hold them, read without fencing and without recovery."""
+
+    def read_tail(self, ledger_id: LedgerId, metadata: LedgerMetadata, count: int) -> tuple[LedgerEntry, ...]:
+        """The entries with the ``count`` highest ids that any bookie of the last ensemble holds, ascending.
+
+        Of an open ledger the newest may not be acknowledged yet. Raises `TemporaryError` when too few bookies
+        answered to be sure of having seen the last acknowledged entry. Empty only if the bookies hold no entry.
+        """
+        ...
+
+    def readable(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> bool:
+        """Whether the first and the last entry of a closed ledger can be read; True for a ledger without entries."""
+        ...
 
 
 class CursorLedgerGoneError(TemporaryError):

@@ -1,18 +1,34 @@
-"""Protobuf bytes are understood completely or not at all.
+"""Protobuf bytes are understood completely or not at all, and so is the optional compression around them.
 
 Protobuf itself forgives: unknown fields are kept aside, a repeated scalar's last value wins, messages glued together
 merge, text that is no UTF-8 arrives as bytes. Here a forgiven byte could be a ledger that is still referenced, so one
 rule covers every case: what was understood, written again, must be exactly as long as what was read. Pulsar and
 BookKeeper write the shortest form.
+
+Brokers rewrite nodes lazily when ``managedLedgerInfoCompressionType`` or ``managedCursorInfoCompressionType`` change
+(Pulsar ``MetaStoreImpl``), so plain and wrapped nodes live side by side. A wrapped node starts with 0x4778, which no
+plain one can.
 """
 
+import struct
+import zlib
 from typing import TypeVar
 
+import cramjam
 from google.protobuf.message import DecodeError, Message
 
 from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 M = TypeVar("M", bound=Message)
+
+WRAPPER_MAGIC = b"\x47\x78"
+MAX_UNCOMPRESSED_BYTES = 64 * 1024 * 1024
+"""ZooKeeper's nodes have 1 MB at most unless somebody raised ``jute.maxbuffer``, and lists shrink to a tenth: no real
+one comes near, and a forged one of a few kilobytes takes no memory that is missed."""
+_ZLIB_FLUSHED = b"\x00\x00\xff\xff"
+_METADATA_LENGTH = struct.Struct(">i")
+_METADATA_START = len(WRAPPER_MAGIC) + _METADATA_LENGTH.size
 
 
 def decode_exactly(message_type: type[M], data: bytes) -> M:
@@ -49,3 +65,66 @@ def exact_text(value: object) -> str:
     if isinstance(value, str):
         return value
     raise UndecodableError(f"{value!r:.80} was to be UTF-8 text; read it again")
+
+
+def unwrap(data: bytes) -> bytes:
+    """The plain node: ``data`` itself, or what its wrapper holds.
+
+    Raises:
+        UndecodableError: a wrapper that is truncated, of an unknown algorithm, or whose payload does not come out at
+            exactly the promised size.
+    """
+    if not data.startswith(WRAPPER_MAGIC):
+        return data
+    metadata, payload = _opened(data)
+    size_bytes = metadata.uncompressedSize
+    if not 0 <= size_bytes <= MAX_UNCOMPRESSED_BYTES:
+        raise UndecodableError(
+            f"a compressed node promises {size_bytes} bytes, and at most {MAX_UNCOMPRESSED_BYTES} are ever expanded; "
+            "look at the node by hand"
+        )
+    try:
+        plain = _expand(metadata.compressionType, payload, size_bytes)
+    except (cramjam.DecompressionError, zlib.error) as error:
+        raise UndecodableError(f"a compressed node does not expand ({error}); read it again") from error
+    if len(plain) != size_bytes:
+        raise UndecodableError(f"a compressed node expands to {len(plain)} bytes, not {size_bytes}; read it again")
+    return plain
+
+
+def _opened(data: bytes) -> tuple[ml.ManagedLedgerInfoMetadata, bytes]:
+    if len(data) < _METADATA_START:
+        raise UndecodableError("a compressed node ends inside its header; read it again")
+    (metadata_bytes,) = _METADATA_LENGTH.unpack_from(data, len(WRAPPER_MAGIC))
+    payload_start = _METADATA_START + metadata_bytes
+    if metadata_bytes < 0 or payload_start > len(data):
+        raise UndecodableError("a compressed node ends inside its metadata; read it again")
+    # ManagedCursorInfoMetadata has the same two fields under the same numbers.
+    return decode_exactly(ml.ManagedLedgerInfoMetadata, data[_METADATA_START:payload_start]), data[payload_start:]
+
+
+def _expand(algorithm: int, payload: bytes, size_bytes: int) -> bytes:
+    output = bytearray(size_bytes)
+    match algorithm:
+        case ml.NONE:
+            return payload
+        case ml.ZLIB:
+            return _inflate(payload, size_bytes)
+        case ml.LZ4:
+            written = cramjam.lz4.decompress_block_into(payload, output)
+        case ml.ZSTD:
+            written = cramjam.zstd.decompress_into(payload, output)
+        case ml.SNAPPY:
+            written = cramjam.snappy.decompress_raw_into(payload, output)
+        case _:
+            raise UndecodableError(f"compression type {algorithm} is not known to this version; upgrade first")
+    return bytes(memoryview(output)[:written])
+
+
+def _inflate(payload: bytes, size_bytes: int) -> bytes:
+    # Pulsar's codec flushes its stream and never ends it, so a whole one ends with the mark of a flush.
+    stream = zlib.decompressobj()
+    plain = stream.decompress(payload, size_bytes + 1)
+    if stream.unused_data or not (stream.eof or payload.endswith(_ZLIB_FLUSHED)):
+        raise UndecodableError("a compressed node is not one whole zlib stream; read it again")
+    return plain

@@ -47,6 +47,19 @@ def decode_ledger_metadata(data: bytes) -> LedgerMetadata:
             raise UndecodableError(f"ledger metadata format {unknown} is not known to this version; upgrade first")
 
 
+def length_bytes(metadata: LedgerMetadata) -> int | None:
+    """The bytes in a ledger; None while that is not known."""
+    return metadata.length_bytes if metadata.state is LedgerState.CLOSED else None
+
+
+def ledger_length(metadata: bytes | None) -> int | None:
+    """The bytes in a ledger by its node; None while they are not known."""
+    try:
+        return None if metadata is None else length_bytes(decode_ledger_metadata(metadata))
+    except UndecodableError:
+        return None
+
+
 def _undelimited(body: bytes) -> bytes:
     length = 0
     for index, byte in enumerate(body[:_VARINT_BYTES]):

@@ -6,7 +6,9 @@ Every path is absolute below the cluster's chroot. Ledger ids use the hybrid lay
 
 import re
 
+from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, SchemaId, TopicName
 
 MANAGED_LEDGERS = "/managed-ledgers"
@@ -90,3 +92,19 @@ def replication_locks_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
 def replication_lock_path(ledger_id: LedgerId, root: str = DEFAULT_LEDGERS_ROOT) -> str:
     """The lock on one ledger."""
     return f"{replication_locks_path(root)}/urL{ledger_id:010d}"
+
+
+def instance_id_of(node: Node | None, ledgers_root: str) -> str:
+    """BookKeeper's instance id from the node at `instance_id_path`.
+
+    A wrong ``ledgersRootPath`` would make every ledger look deleted, so its absence stops everything.
+
+    Raises:
+        TemporaryError: there is no such node.
+    """
+    if node is None:
+        raise TemporaryError(
+            f"there is no BookKeeper instance id at {instance_id_path(ledgers_root)}: "
+            "check ledgersRootPath and the metadata store's address"
+        )
+    return node.data.decode("utf-8", "replace")

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from pulsar_sidecar.ledger_ownership.compression import unwrap
-from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, exact_text
+from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, exact_text, unwrap
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import OffloadContext, OffloadSegment

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pulsar_sidecar.ledger_ownership.compression import unwrap
+from pulsar_sidecar.ledger_ownership.exact_decoding import unwrap
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, PARTITIONED_TOPICS
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
@@ -88,3 +88,18 @@ def _partitioned_topic_properties(data: bytes) -> Mapping[str, object]:
     if not isinstance(properties, dict):
         raise UndecodableError("a partitioned topic's node is not what Pulsar 4.0 writes; look at it by hand")
     return properties
+
+
+def partition_count(data: bytes) -> int:
+    """The number of partitions in a partitioned topic's node.
+
+    Raises:
+        UndecodableError: the node is not what Pulsar 4.0 writes.
+    """
+    try:
+        partitions = json.loads(data)["partitions"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UndecodableError("a partitioned topic's node cannot be read") from error
+    if type(partitions) is not int or partitions < 0:
+        raise UndecodableError(f"a partitioned topic has {partitions!r} partitions")
+    return partitions

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 from pulsar_sidecar.audit.engine.usage import count_of_lengths
-from pulsar_sidecar.audit.policies import EXCLUSIVE
+from pulsar_sidecar.audit.requests import EXCLUSIVE
 from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.plans import PlanDigest
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Engine, Guard, Input, Look, Plan, Unseen

@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, producer_name
-from pulsar_sidecar.audit.apply.applying import Application, demand_approval, demand_target, verified_plan
-from pulsar_sidecar.audit.apply.deletable import Sent
-from pulsar_sidecar.audit.apply.progress import begin, progress_path
+from pulsar_sidecar.audit.applying import (
+    Application,
+    Sent,
+    begin,
+    demand_approval,
+    demand_target,
+    progress_path,
+    verified_plan,
+)
 from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
 from pulsar_sidecar.audit.results.summaries import Guard
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic

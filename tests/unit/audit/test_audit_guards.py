@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pulsar_sidecar.audit.policies import HOUR_MS, Policy
+from pulsar_sidecar.audit.requests import HOUR_MS, Policy
 from pulsar_sidecar.audit.sources.manifests import Rows
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ledgers import LedgerState
@@ -154,7 +154,7 @@ def test_inputs_that_contradict_each_other_make_no_audit(
 @pytest.mark.parametrize("part", ["dump", "listing"])
 @pytest.mark.parametrize("how", ["cut", "gone", "added"])
 def test_a_damaged_file_makes_no_audit(auditor: Auditor, world: World, part: str, how: str) -> None:
-    from pulsar_sidecar.audit.sources.requests import AuditRequest
+    from pulsar_sidecar.audit.requests import AuditRequest
 
     from tests.unit.audit.audit_worlds import embedded
 

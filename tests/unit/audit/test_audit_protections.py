@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.audit.policies import HOUR_MS
+from pulsar_sidecar.audit.requests import HOUR_MS
 from pulsar_sidecar.audit.results.tables import Table
 from pulsar_sidecar.model.errors import InvalidInputError
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from pulsar_sidecar.audit.policies import HOUR_MS, Policy
+from pulsar_sidecar.audit.requests import HOUR_MS, Policy
 from pulsar_sidecar.audit.results.tables import Table
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import InvalidInputError

@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.columnar.cursors_and_schemas import NO_LEDGER, read_plain_cursors, read_plain_schemas
-from pulsar_sidecar.audit.columnar.owners import are_plain_managed_ledgers, owners_of_plain_cursors
+from pulsar_sidecar.audit.arrays import NO_LEDGER, IdTable, LedgerSets
+from pulsar_sidecar.audit.columnar.nodes import read_plain_cursors, read_plain_schemas
+from pulsar_sidecar.audit.columnar.paths import are_plain_managed_ledgers, owners_of_plain_cursors
+from pulsar_sidecar.audit.columnar.protobuf import ValueBytes
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.columnar.varints import ValueBytes
 from pulsar_sidecar.audit.engine.batch_work import DecodedPart, decode_part, newest_sizes, owner_nodes
 from pulsar_sidecar.audit.engine.causes import owner_node
-from pulsar_sidecar.audit.engine.ledger_sets import IdTable, LedgerSets
 from pulsar_sidecar.audit.engine.places import Place, locate, owner_at, owner_of_managed_ledger
 from pulsar_sidecar.audit.results.tables import NODES
 from pulsar_sidecar.ledger_ownership.references import cursor_references, schema_references

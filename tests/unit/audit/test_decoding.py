@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.columnar.ledger_lists import read_ledger_lists
+from pulsar_sidecar.audit.columnar.nodes import read_ledger_lists
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.batch_work import lists_naming
 from pulsar_sidecar.audit.engine.decoding import decode_nodes

@@ -6,7 +6,7 @@ from typing import Any
 import pulsar_sidecar
 import pytest
 from msgspec.structs import replace
-from pulsar_sidecar.audit.policies import HOUR_MS, Policy
+from pulsar_sidecar.audit.requests import HOUR_MS, Policy
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Guard
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 

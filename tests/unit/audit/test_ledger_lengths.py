@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.columnar.ledger_lengths import ledger_lengths
+from pulsar_sidecar.audit.columnar.nodes import ledger_lengths
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.candidates import ledger_length
+from pulsar_sidecar.ledger_ownership.ledger_metadata import ledger_length
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
 

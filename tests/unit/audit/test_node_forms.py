@@ -6,12 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pulsar_sidecar.audit.columnar.ledger_lengths import ledger_lengths
+from pulsar_sidecar.audit.columnar.nodes import ledger_lengths
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.batch_work import lists_naming, owner_nodes
-from pulsar_sidecar.audit.engine.candidates import ledger_length
 from pulsar_sidecar.audit.engine.decoding import DecodedNodes, decode_nodes
 from pulsar_sidecar.audit.results.tables import NODES
+from pulsar_sidecar.ledger_ownership.ledger_metadata import ledger_length
 from pulsar_sidecar.ledger_ownership.paths import ledger_id_of_path, ledger_path
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.archive import archived_below, remove
-from pulsar_sidecar.audit.apply.pruning import Archived, reasons_to_keep
+from pulsar_sidecar.audit.pruning import Archived, reasons_to_keep
 from pulsar_sidecar.audit.results.explain import Known, explain
 from pulsar_sidecar.audit.results.show import chosen_rows, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import Count, Guard, Input, Unseen

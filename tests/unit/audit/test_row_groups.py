@@ -17,8 +17,8 @@ from pulsar_sidecar.adapters.parquet.row_groups import (
     work_on_rows,
 )
 from pulsar_sidecar.audit.engine.running import AUDIT_TABLES
+from pulsar_sidecar.audit.requests import AuditRequest
 from pulsar_sidecar.audit.results.tables import LEDGERS, Table
-from pulsar_sidecar.audit.sources.requests import AuditRequest
 from pulsar_sidecar.bootstrap import audit_run
 from pulsar_sidecar.bootstrap.audit_run import make_audit
 

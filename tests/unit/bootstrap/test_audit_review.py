@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.audit.audit_requests import ApplyRequest, ExplainRequest, PruneRequest, ReportRequest, ShowRequest
+from pulsar_sidecar.audit.requests import ApplyRequest, ExplainRequest, PruneRequest, ReportRequest, ShowRequest
 from pulsar_sidecar.audit.results.summaries import Guard
 from pulsar_sidecar.bootstrap.audit_review import apply_audit, explain_ledger, prune_archive, report_audit, show_audit
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError

@@ -6,9 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.audit.audit_requests import Applied, ApplyRequest, Pruned, Shown
+from pulsar_sidecar.audit.requests import (
+    Applied,
+    ApplyRequest,
+    Audited,
+    AuditRequest,
+    DumpRequest,
+    ListingRequest,
+    Pruned,
+    Shown,
+)
 from pulsar_sidecar.audit.sources.manifests import Manifest
-from pulsar_sidecar.audit.sources.requests import Audited, AuditRequest, DumpRequest, ListingRequest
 from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.cli.programs import Programs
 from pulsar_sidecar.demo.run import Report

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.audit.audit_requests import (
+from pulsar_sidecar.audit.requests import (
     Applied,
     ApplyRequest,
     ExplainRequest,

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.__main__ import programs
-from pulsar_sidecar.audit.policies import HOUR_MS, Policy
-from pulsar_sidecar.audit.sources.requests import Audited, AuditRequest
+from pulsar_sidecar.audit.requests import HOUR_MS, Audited, AuditRequest, Policy
 from pulsar_sidecar.cli.programs import Programs
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 

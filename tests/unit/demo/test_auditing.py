@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.audit.audit_requests import ShowRequest
+from pulsar_sidecar.audit.requests import ShowRequest
 from pulsar_sidecar.bootstrap.audit_review import show_audit
 from pulsar_sidecar.demo.auditing import AuditResult, AuditScenario, Findings, differences, findings_of
 from pulsar_sidecar.local_cluster.addresses import ClusterAddresses

@@ -6,7 +6,7 @@ import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_ownership.compression import MAX_UNCOMPRESSED_BYTES, unwrap
+from pulsar_sidecar.ledger_ownership.exact_decoding import MAX_UNCOMPRESSED_BYTES, unwrap
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 

@@ -1,7 +1,7 @@
 """A partitioned topic's node, read exactly or not at all."""
 
 import pytest
-from pulsar_sidecar.ledger_ownership.partitions import partition_count
+from pulsar_sidecar.ledger_ownership.shadows import partition_count
 from pulsar_sidecar.model.errors import UndecodableError
 
 

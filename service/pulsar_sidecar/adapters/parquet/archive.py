@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pulsar_sidecar.adapters.parquet.audits import read_summary
-from pulsar_sidecar.audit.apply.pruning import Archived
+from pulsar_sidecar.audit.pruning import Archived
 from pulsar_sidecar.audit.results.summaries import KIND, SUMMARY_NAME
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Manifest, parse_manifest
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError

@@ -12,22 +12,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.arrays import LedgerLists, Mask, Numbers, no_lists
-from pulsar_sidecar.audit.columnar.cursors_and_schemas import NO_LEDGER, read_plain_cursors, read_plain_schemas
-from pulsar_sidecar.audit.columnar.ledger_ids import ledger_ids
-from pulsar_sidecar.audit.columnar.ledger_lengths import UNKNOWN, ledger_lengths
-from pulsar_sidecar.audit.columnar.ledger_lists import find_ledgers, read_ledger_lists
-from pulsar_sidecar.audit.columnar.owners import (
+from pulsar_sidecar.audit.arrays import NO_LEDGER, LedgerLists, Mask, Numbers, no_lists
+from pulsar_sidecar.audit.columnar.nodes import (
+    UNKNOWN,
+    find_ledgers,
+    ledger_lengths,
+    read_ledger_lists,
+    read_plain_cursors,
+    read_plain_schemas,
+)
+from pulsar_sidecar.audit.columnar.paths import (
     Owners,
     are_plain_managed_ledgers,
     are_schemas,
+    ledger_ids,
     owners_of_plain_cursors,
     plain_owners_at,
     plain_owners_of,
 )
-from pulsar_sidecar.audit.engine.candidates import ledger_length
 from pulsar_sidecar.audit.engine.places import Owner, owner_at, owner_of_managed_ledger
 from pulsar_sidecar.audit.results.tables import LedgerKind
+from pulsar_sidecar.ledger_ownership.ledger_metadata import ledger_length
 from pulsar_sidecar.ledger_ownership.paths import ledger_id_of_path
 
 _CURSORS_FIRST_BYTE = b"\x08"

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.arrays import Ids, Numbers, narrowed
+from pulsar_sidecar.audit.arrays import NO_LEDGER, Ids, Numbers, narrowed
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.causes import OwnerNode, owner_node
 from pulsar_sidecar.audit.engine.decoding import DecodedNodes, decode_nodes, is_compaction_cursor
@@ -21,7 +21,6 @@ from pulsar_sidecar.ledger_ownership.shadows import Shadow
 from pulsar_sidecar.model.names import topic_of_managed_ledger
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
-NO_LEDGER = -1
 OWNER_COLUMNS = ("path", "value", "version", "mzxid")
 """What `owner_nodes` looks at."""
 

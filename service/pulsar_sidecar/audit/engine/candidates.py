@@ -21,10 +21,10 @@ from pulsar_sidecar.ledger_ownership.claims import (
     Unrecognised,
     read_claim,
 )
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata, length_bytes
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path, schema_path
 from pulsar_sidecar.model.errors import UndecodableError
-from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import (
     ManagedLedgerName,
     TopicName,
@@ -89,19 +89,6 @@ def read_candidate(row: Mapping[str, Any]) -> Claimed | Unattributed:
     if claimed.owner.topic is None:
         return Unattributed(f"its owner {claimed.managed_ledger or claimed.schema_id} is no topic", extent)
     return claimed
-
-
-def length_bytes(metadata: LedgerMetadata) -> int | None:
-    """The bytes in a ledger; None while that is not known."""
-    return metadata.length_bytes if metadata.state is LedgerState.CLOSED else None
-
-
-def ledger_length(metadata: bytes | None) -> int | None:
-    """The bytes in a ledger by its node; None while they are not known."""
-    try:
-        return None if metadata is None else length_bytes(decode_ledger_metadata(metadata))
-    except UndecodableError:
-        return None
 
 
 def _claimed(extent: Extent, claim: Claim) -> Claimed:

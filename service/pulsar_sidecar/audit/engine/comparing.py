@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.arrays import Ids, Numbers
+from pulsar_sidecar.audit.arrays import Ids, IdTable, LedgerSets, Numbers
 from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.batch_work import (
     OWNER_COLUMNS,
@@ -53,7 +53,6 @@ from pulsar_sidecar.audit.engine.findings import (
     withheld,
 )
 from pulsar_sidecar.audit.engine.judging import EarlierLook, Judge
-from pulsar_sidecar.audit.engine.ledger_sets import IdTable, LedgerSets
 from pulsar_sidecar.audit.engine.missing import made_before, missing_table, not_replaced
 from pulsar_sidecar.audit.engine.protections import Protection, UnreadableNode, known_tenants
 from pulsar_sidecar.audit.engine.running import AUDIT_TABLES, Findings, Order, Written

@@ -11,7 +11,7 @@ from typing import Any
 from pulsar_sidecar.audit.engine.candidates import Claimed, Extent, Unattributed
 from pulsar_sidecar.audit.engine.causes import OwnerNode, cause_of, evidence_of
 from pulsar_sidecar.audit.engine.protections import Protection
-from pulsar_sidecar.audit.policies import HOUR_MS, Policy
+from pulsar_sidecar.audit.requests import HOUR_MS, Policy
 from pulsar_sidecar.audit.results.tables import OrphanStatus
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from pulsar_sidecar.audit.engine.protections import Protection
-from pulsar_sidecar.audit.policies import Policy
+from pulsar_sidecar.audit.requests import Policy
 from pulsar_sidecar.audit.results.guards import Earlier, demand_fitting, demand_plausible, guards
 from pulsar_sidecar.audit.results.metrics_text import METRICS_NAME, metrics_text
 from pulsar_sidecar.audit.results.report import REPORT_NAME, Extract, report_html

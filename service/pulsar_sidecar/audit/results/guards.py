@@ -7,7 +7,7 @@ findings to be looked at and withholds the plan.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pulsar_sidecar.audit.policies import HOUR_MS, Policy
+from pulsar_sidecar.audit.requests import HOUR_MS, Policy
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard
 from pulsar_sidecar.audit.sources.dumping import LEDGERS_LEFT_OUT
 from pulsar_sidecar.audit.sources.manifests import Manifest

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pulsar_sidecar.audit.engine.protections import Protection
-from pulsar_sidecar.audit.policies import Policy
+from pulsar_sidecar.audit.requests import Policy
 from pulsar_sidecar.audit.results.guards import Earlier, Measured
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Danger, Engine, Guard, Input, Look, Plan, Unseen
 from pulsar_sidecar.audit.results.tables import OrphanStatus, Subtree

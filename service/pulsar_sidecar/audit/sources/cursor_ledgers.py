@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from pulsar_sidecar.audit.results.tables import CURSOR_LEDGERS, CursorLedgerState
+from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
-from pulsar_sidecar.ledger_ownership.ports import LedgerEntries
 from pulsar_sidecar.ledger_ownership.references import cursor_references, position_entry_compacted_ledger
 from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId

@@ -19,8 +19,7 @@ from pulsar_sidecar.audit.sources.log_segments import log_segments
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest, Moment, OrderRange, Rows
 from pulsar_sidecar.audit.sources.moments import newest
 from pulsar_sidecar.audit.sources.subtrees import Subtrees
-from pulsar_sidecar.ledger_ownership.instances import instance_id_of
-from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, instance_id_path
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, instance_id_of, instance_id_path
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion

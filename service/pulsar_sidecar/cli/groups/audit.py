@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pulsar_sidecar.audit.audit_requests import (
+from pulsar_sidecar.audit.requests import (
     Applied,
     ApplyRequest,
     ExplainRequest,

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pulsar_sidecar.audit.policies import HOUR_MS, Policy
-from pulsar_sidecar.audit.sources.requests import AuditRequest
+from pulsar_sidecar.audit.requests import HOUR_MS, AuditRequest, Policy
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.programs import Programs
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pulsar_sidecar.audit.sources.requests import DEFAULT_NODES_PER_SECOND, DumpRequest, ListingRequest
+from pulsar_sidecar.audit.requests import DEFAULT_NODES_PER_SECOND, DumpRequest, ListingRequest
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import new_group
 from pulsar_sidecar.cli.connecting import GlobalOptions

@@ -34,10 +34,10 @@ from pulsar_sidecar.ledger_ownership.claims import (
     Unrecognised,
     read_claim,
 )
-from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
-from pulsar_sidecar.ledger_ownership.instances import instance_id_of
+from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers, LedgerEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
+    instance_id_of,
     instance_id_path,
     ledger_path,
     managed_ledger_path,
@@ -46,7 +46,6 @@ from pulsar_sidecar.ledger_ownership.paths import (
     under_replication_mark_path,
     under_replication_marks_path,
 )
-from pulsar_sidecar.ledger_ownership.ports import LedgerEntries
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerType

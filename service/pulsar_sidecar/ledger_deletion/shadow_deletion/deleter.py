@@ -26,9 +26,8 @@ from pulsar_sidecar.ledger_deletion.shadow_deletion.shadow_nodes import (
     is_partitioned_topic_detached,
     planned_deletion,
 )
-from pulsar_sidecar.ledger_ownership.partitions import partition_count
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from pulsar_sidecar.ledger_ownership.shadows import source_topic
+from pulsar_sidecar.ledger_ownership.shadows import partition_count, source_topic
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     ConflictError,

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pulsar_sidecar.ledger_deletion.deletion_node import node_paths, topics_with_ledgers
 from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, SourceCheck
 from pulsar_sidecar.ledger_deletion.shadow_deletion.operation import ShadowDeletion
-from pulsar_sidecar.ledger_ownership.compression import unwrap
-from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly
-from pulsar_sidecar.ledger_ownership.partitions import partition_count
+from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, unwrap
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.ledger_ownership.shadows import (
     SHADOW_SOURCE,
     managed_ledger_shadow_source,
+    partition_count,
     partitioned_topic_shadow_source,
     source_topic,
 )

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pulsar_sidecar.ledger_deletion.deletion_node import marked_node
 from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import Operation
-from pulsar_sidecar.ledger_ownership.partitions import partition_count
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.shadows import partition_count
 from pulsar_sidecar.model.errors import DataLossError, NotFoundError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName

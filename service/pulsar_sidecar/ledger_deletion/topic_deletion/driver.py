@@ -25,8 +25,8 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
 )
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_protection import ShadowProtection
-from pulsar_sidecar.ledger_ownership.partitions import partition_count
 from pulsar_sidecar.ledger_ownership.paths import partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.shadows import partition_count
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
     ConflictError,

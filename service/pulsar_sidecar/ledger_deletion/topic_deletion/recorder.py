@@ -31,17 +31,16 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.ledger_list import (
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation, Operation, write_operation
 from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_protection import refuse_former_shadow, shadow_refusal
 from pulsar_sidecar.ledger_ownership.claims import DataClaim, read_claim
-from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers, CursorLedgerGoneError
-from pulsar_sidecar.ledger_ownership.instances import instance_id_of
+from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers, CursorLedgerGoneError, LedgerEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
     cursor_path,
+    instance_id_of,
     instance_id_path,
     ledger_path,
     managed_ledger_path,
     schema_path,
 )
-from pulsar_sidecar.ledger_ownership.ports import LedgerEntries
 from pulsar_sidecar.ledger_ownership.references import (
     CursorReferences,
     cursor_references,

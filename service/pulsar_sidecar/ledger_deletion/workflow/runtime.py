@@ -37,7 +37,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.driver import TopicDeleter
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.ledger_deletion.workflow.inflight import BacklogCache
 from pulsar_sidecar.ledger_deletion.workflow.shadow_watch import ShadowWatch
-from pulsar_sidecar.ledger_ownership.ports import LedgerEntries
+from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.metadata import MetadataStore

@@ -13,8 +13,7 @@ from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
 from pulsar_sidecar.audit.ports import Ending
 from pulsar_sidecar.audit.sources.listing import ledgers_among
 from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
-from pulsar_sidecar.ledger_ownership.instances import instance_id_of
-from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, instance_id_path
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, instance_id_of, instance_id_path
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId

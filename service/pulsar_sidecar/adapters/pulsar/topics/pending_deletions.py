@@ -12,7 +12,7 @@ import pulsar
 from pulsar_sidecar.adapters.pulsar.client.clients import partitions_of
 from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
-from pulsar_sidecar.audit.apply.deletable import DeletableLedger, Sent
+from pulsar_sidecar.audit.applying import DeletableLedger, Sent
 from pulsar_sidecar.audit.results.tables import LedgerKind
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage, Publisher, PublishResult
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, encode_record
@@ -58,7 +58,7 @@ def open_plan_publisher(
 
 
 class PendingDeletionSender:
-    """`audit.apply.deletable.DeletableSender` over a publisher on ``__ledger_deletion``.
+    """`audit.applying.DeletableSender` over a publisher on ``__ledger_deletion``.
 
     Ledgers that claim the service's own topics are sent as well. Nobody may have these topics deleted through
     themselves (`ledger_deletion.send.refuse_own_topics`): a list that still has to shrink would be waited

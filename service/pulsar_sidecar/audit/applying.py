@@ -1,26 +1,29 @@
 """Applying a plan: its condemned ledgers become pending deletions, each exactly once, in the order of the plan.
 
 Invariant: nothing here deletes anything. What is sent are records, and the deletion service proves every one of them
-again. Nothing is sent before the whole plan was compared with the hash that was approved.
+again. Nothing is sent before the whole plan was compared with the hash that was approved. How far a plan was applied is
+a node in the metadata store, so that every machine and every copy of an audit agrees: ``done_rows`` rows from the
+beginning were durably sent, whatever happens; of later ones some may have been.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.apply.deletable import DeletableLedger, DeletableSender, Sent
-from pulsar_sidecar.audit.apply.progress import HeldProgress, advance
-from pulsar_sidecar.audit.policies import EXCLUSIVE
+from pulsar_sidecar.audit.requests import EXCLUSIVE
 from pulsar_sidecar.audit.results.formatting import format_age, format_time
 from pulsar_sidecar.audit.results.plans import PlanDigest
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Plan
 from pulsar_sidecar.audit.results.tables import LedgerKind
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
+from pulsar_sidecar.model.errors import AlreadyExistsError, ConflictError, InvalidInputError, TemporaryError
+from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import MetadataStore
 
 _CHUNK_ROWS: Final = 4096
@@ -31,6 +34,133 @@ Batches = Callable[[], Iterable[pa.RecordBatch]]
 
 Tell = Callable[[int, int], None]
 """Tells how many rows of how many are done."""
+
+PLANS: Final = "/pulsar-sidecar/audit-plans"
+
+
+@dataclass(frozen=True, slots=True)
+class DeletableLedger:
+    """One row of a plan, as the deletion service wants to know it.
+
+    ``kind`` is a `audit.tables.LedgerKind`, ``topic`` a full name, ``cursor_name`` decoded; ``row`` is its
+    place in the plan, which becomes its sequence id.
+    """
+
+    row: int
+    ledger_id: int
+    kind: str
+    topic: str
+    cursor_name: str | None
+    schema_id: str | None
+    created_ms: int | None
+    length_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of rows: sent now, or by an earlier run."""
+
+    now: int = 0
+    earlier: int = 0
+
+    def __add__(self, other: "Sent") -> "Sent":
+        return Sent(self.now + other.now, self.earlier + other.earlier)
+
+
+class DeletableSender(Protocol):
+    """Records ledgers with the deletion service, each row once however often it is sent (PIP-6)."""
+
+    def send(self, rows: Sequence[DeletableLedger]) -> Sent:
+        """Have all of them durably recorded; rows ascend, within a call and from call to call.
+
+        Raises:
+            TemporaryError: not all of them are; sending them again is safe.
+        """
+        ...
+
+
+class Progress(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What the node holds.
+
+    Attributes:
+        written_ms: by the clock of the machine that wrote it, which also stamps the messages it sends.
+    """
+
+    audit_id: str
+    rows: int
+    done_rows: int
+    written_ms: int
+
+    @property
+    def finished(self) -> bool:
+        return self.done_rows >= self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class HeldProgress:
+    """The progress with the node's version and time of its last change.
+
+    Attributes:
+        first_use: nobody has sent anything of this plan yet.
+        changed_ms: by the store's clock.
+    """
+
+    progress: Progress
+    version: NodeVersion
+    changed_ms: int
+    first_use: bool
+
+    def since_ms(self) -> int:
+        """No row that `Progress.done_rows` leaves open was sent before this moment, whichever clock stamped it."""
+        return min(self.changed_ms, self.progress.written_ms)
+
+
+def begin(store: MetadataStore, plan_sha256: str, audit_id: str, rows: int, now_ms: int) -> HeldProgress:
+    """The plan's progress; a plan that nobody has begun is begun.
+
+    Raises:
+        TemporaryError: the node cannot be read or understood.
+    """
+    path = progress_path(plan_sha256)
+    progress = Progress(audit_id, rows, 0, now_ms)
+    try:
+        node = store.create(path, _encoded(progress))
+    except AlreadyExistsError:
+        return _existing(store, path)
+    return HeldProgress(progress, node.version, node.created_ms, first_use=True)
+
+
+def advance(store: MetadataStore, plan_sha256: str, held: HeldProgress, done_rows: int, now_ms: int) -> HeldProgress:
+    """Note that so many rows are done.
+
+    Raises:
+        ConflictError: somebody else applies the same plan.
+    """
+    progress = msgspec.structs.replace(held.progress, done_rows=done_rows, written_ms=now_ms)
+    version = store.write(progress_path(plan_sha256), _encoded(progress), held.version)
+    return replace(held, progress=progress, version=version, first_use=False)
+
+
+def progress_path(plan_sha256: str) -> str:
+    """Where the progress of this plan is."""
+    return f"{PLANS}/{plan_sha256}"
+
+
+def _existing(store: MetadataStore, path: str) -> HeldProgress:
+    node = store.read(path)
+    if node is None:
+        raise TemporaryError(f"{path} has vanished; try again")
+    try:
+        progress = msgspec.json.decode(node.data, type=Progress)
+    except msgspec.DecodeError as error:
+        raise TemporaryError(
+            f"{path} cannot be understood ({error}); look at it, and delete it if it is nonsense"
+        ) from error
+    return HeldProgress(progress, node.version, node.modified_ms, first_use=False)
+
+
+def _encoded(progress: Progress) -> bytes:
+    return json.dumps(msgspec.to_builtins(progress)).encode()
 
 
 def verified_plan(summary: AuditSummary, batches: Batches) -> Plan:

@@ -1,1 +1,0 @@
-"""Carrying a plan out, and removing what is no longer needed."""

@@ -1,0 +1,140 @@
+"""What paths tell, for a whole column of them at once: ledger ids, owners, and what kind of node stands there.
+
+`ledger_ownership.paths.ledger_id_of_path` and `audit.engine.places`, vectorised. Invariant: a path is answered here
+only if it has the plain form that nearly all have; all others are null or left to those exact functions.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_sidecar.audit.arrays import Mask, Numbers
+from pulsar_sidecar.ledger_ownership.paths import LAST_SHORT_LEDGER_ID, MANAGED_LEDGERS, SCHEMAS
+
+_SHORT_FORM = b"/00/0000/L0000"
+_WORD = 8
+_WORDS = np.dtype("<u8")
+# Added to a byte, these reach its highest bit from 10 and from 1 on.
+_TEN_BELOW_SIGN, _ONE_BELOW_SIGN = 0x80 - 10, 0x80 - 1
+_WITHOUT_SIGNS = np.uint64(0x7F7F7F7F7F7F7F7F)
+_TWOS = np.uint64(0x00FF00FF00FF00FF)
+_FOUR = np.uint64(0xFFFF)
+
+_PERSISTENT = "persistent"
+
+Owners = tuple[pa.Array, pa.Array, pa.Array]
+"""Tenants, namespaces, topics."""
+
+_DOMAIN = "(?P<domain>persistent|non-persistent)"
+_PLAIN = f"(?P<tenant>[^/]*)/(?P<namespace>[^/]*)/{_DOMAIN}/(?P<local>[A-Za-z0-9_.*-]+)"
+_PLAIN_NAME = f"^{_PLAIN}$"
+_PLAIN_PATH = f"^{MANAGED_LEDGERS}/{_PLAIN}(?:/[^/]*)?$"
+# In the place of its domain stands nothing; every topic with a schema is persistent.
+_PLAIN_SCHEMA = f"^{SCHEMAS}/(?P<tenant>[^/]+)/(?P<namespace>[^/]+)/(?P<domain>)(?P<local>[A-Za-z0-9_.*-]+)$"
+_PARTITION = "-partition-"
+_MANAGED_LEDGER = f"^{MANAGED_LEDGERS}/[^/]*/[^/]*/(?:persistent|non-persistent)/[^/]*$"
+_CURSOR = f"^{MANAGED_LEDGERS}/(?P<owner>[^/]*/[^/]*/(?:persistent|non-persistent)/[^/]*)/[^/]*$"
+# A topic called so makes the path one of V1 as well.
+_EITHER = "/(?:persistent|non-persistent)/[^/]*$"
+
+
+def ledger_ids(paths: pa.Array, ledgers_root: str) -> tuple[Numbers, Mask, Mask]:
+    """The id of each path that has the short form, which paths those are, and which are left to the exact reader."""
+    root = ledgers_root.encode()
+    kept = pc.equal(pc.binary_length(paths), len(root) + len(_SHORT_FORM))
+    kept = kept.fill_null(False).to_numpy(zero_copy_only=False)
+    found = np.zeros(len(paths), np.int64)
+    valid = np.zeros(len(paths), np.bool_)
+    if kept.any():
+        _, offsets, content = paths.buffers()
+        data = np.frombuffer(content, np.uint8)
+        places = np.frombuffer(offsets, np.int32, len(paths) + 1, paths.offset * 4)[:-1][kept].astype(np.int64)
+        words: Any = np.ndarray(len(data) - (_WORD - 1), _WORDS, data, strides=(1,))
+        found[kept], valid[kept] = _short_numbers(lambda at: words[places + at], root)
+    return found, valid, ~kept
+
+
+def _short_numbers(words_at: Callable[[int], Any], root: bytes) -> tuple[Numbers, Mask]:
+    """The ids of paths as long as this root and the short form, and which have both; words are 8 bytes each."""
+    path = root + _SHORT_FORM
+    ok = np.True_
+    for at in range(0, len(root), _WORD):
+        of_root = np.uint64((1 << 8 * min(_WORD, len(root) - at)) - 1)
+        ok &= ((words_at(at) ^ _word(path[at:])) & of_root) == 0
+    first, second, good = _numbers_of_four(words_at(len(root)), _SHORT_FORM[:_WORD])
+    _, third, good_too = _numbers_of_four(words_at(len(path) - _WORD), _SHORT_FORM[-_WORD:])
+    # The first of them is "/00/", which a separator makes ten times as large.
+    numbers = (first * 1_000 + second) * 10_000 + third
+    return numbers, ok & good & good_too & (numbers <= LAST_SHORT_LEDGER_ID)
+
+
+def _numbers_of_four(words: Any, form: bytes) -> tuple[Numbers, Numbers, Mask]:
+    """The numbers of the first four and of the last four of eight characters, and whether they are as in a form.
+
+    A 0 of the form stands for any digit; every other character counts as the digit 0.
+    """
+    digits = words ^ _word(form)
+    limits = _word(bytes(_TEN_BELOW_SIGN if character == ord("0") else _ONE_BELOW_SIGN for character in form))
+    good = ((digits | ((digits & _WITHOUT_SIGNS) + limits)) & ~_WITHOUT_SIGNS) == 0
+    twos = (digits * np.uint64(10) + (digits >> np.uint64(8))) & _TWOS
+    fours = twos * np.uint64(100) + (twos >> np.uint64(16))
+    return (fours & _FOUR).view(np.int64), (fours >> np.uint64(32) & _FOUR).view(np.int64), good
+
+
+def _word(text: bytes) -> np.uint64:
+    return np.uint64(int.from_bytes(text[:_WORD], "little"))
+
+
+def plain_owners_at(paths: pa.Array) -> Owners:
+    """`audit.engine.places.owner_at` for a column, null where a path is not plain."""
+    fields = _fields(paths, _PLAIN_PATH)
+    if fields[0].null_count:
+        fields = [pc.coalesce(one, other) for one, other in zip(fields, _schema_fields(paths), strict=True)]
+    return _owners(fields)
+
+
+def plain_owners_of(managed_ledgers: pa.Array) -> Owners:
+    """`audit.engine.places.owner_of_managed_ledger` for a column, null where a name is not plain."""
+    return _owners(_fields(managed_ledgers, _PLAIN_NAME))
+
+
+def _schema_fields(paths: pa.Array) -> list[pa.Array]:
+    # The schema of partitions is their base topic's.
+    is_plain = pc.invert(pc.match_substring_regex(paths, _PARTITION))
+    tenants, namespaces, domains, local_names = (
+        pc.if_else(is_plain, field, None) for field in _fields(paths, _PLAIN_SCHEMA)
+    )
+    domains = pc.if_else(pc.is_valid(domains), _PERSISTENT, None)
+    return [tenants, namespaces, domains, local_names]
+
+
+def are_plain_managed_ledgers(paths: pa.Array) -> pa.Array:
+    """Where surely `Place.MANAGED_LEDGER` is."""
+    return pc.match_substring_regex(paths, _MANAGED_LEDGER)
+
+
+def are_schemas(paths: pa.Array) -> pa.Array:
+    """Where `Place.SCHEMA` is."""
+    return pc.starts_with(paths, f"{SCHEMAS}/")
+
+
+def owners_of_plain_cursors(paths: pa.Array) -> pa.Array:
+    """The managed ledgers' names where surely `Place.CURSOR` is, null elsewhere."""
+    owners = pc.struct_field(pc.extract_regex(paths, _CURSOR), "owner")
+    return pc.if_else(pc.match_substring_regex(paths, _EITHER), pa.scalar(None, pa.string()), owners)
+
+
+def _fields(values: pa.Array, pattern: str) -> list[pa.Array]:
+    """Tenant, namespace, domain and local name, null where the pattern does not fit."""
+    found = pc.extract_regex(values, pattern)
+    return [pc.struct_field(found, name) for name in ("tenant", "namespace", "domain", "local")]
+
+
+def _owners(fields: Sequence[pa.Array]) -> Owners:
+    tenants, namespaces, domains, local_names = fields
+    namespaces = pc.binary_join_element_wise(tenants, namespaces, "/")
+    topics = pc.binary_join_element_wise(pc.binary_join_element_wise(domains, namespaces, "://"), local_names, "/")
+    return tenants, namespaces, topics

@@ -1,0 +1,282 @@
+"""What a user asks for, in the words of the command line, and what comes of it; no Arrow, so ``--help`` is quick."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pulsar_sidecar.audit.sources.manifests import SourceKind
+from pulsar_sidecar.model.errors import InvalidInputError
+
+HOUR_MS = 3_600_000
+EXCLUSIVE = "bookkeeperExclusiveToCluster"
+"""In a summary's policy: whether the audit was told that this BookKeeper serves only its Pulsar cluster."""
+
+_DUMP_FORMS = "zk://HOST:PORT[,HOST:PORT...][/CHROOT], zk-snapshot:FILE or zk-admin:http://HOST:PORT"
+_LISTING_FORMS = "metadata or bookie-http://HOST:PORT[,HOST:PORT...]"
+_OTHER_STORES = ("etcd:", "oxia:", "rocksdb:")
+METADATA = "metadata"
+DEFAULT_NODES_PER_SECOND = 20_000.0
+"""So fast a living ZooKeeper is read unless told otherwise: a million ledgers in a minute, a part of what it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the verdicts depend on beside the inputs.
+
+    Attributes:
+        min_age_ms: younger ledgers are never condemned, by the store's clock.
+        look_window_ms: so long ago, at least, must the first dump be that saw a ledger unreferenced.
+        max_share: of the ledgers, and of their bytes, that may be condemned at most.
+        max_shrink: by which share references and ledgers may have become fewer since the earlier audit.
+        allow_young: whether ``min_age_ms`` may be below 24 hours.
+        foreign_subtrees: paths in the metadata store below which nothing is Pulsar's.
+        bookkeeper_exclusive: no other Pulsar cluster keeps ledgers in this BookKeeper, says the user; without it
+            nothing may be deleted, since another cluster's references cannot be seen.
+    """
+
+    min_age_ms: int = 72 * HOUR_MS
+    look_window_ms: int = 12 * HOUR_MS
+    max_share: float = 0.1
+    max_shrink: float = 0.2
+    allow_young: bool = False
+    foreign_subtrees: tuple[str, ...] = ()
+    bookkeeper_exclusive: bool = False
+
+    def document(self) -> dict[str, str | int | float | bool]:
+        """As the summary shows it."""
+        return {
+            "minAgeHours": self.min_age_ms / HOUR_MS,
+            "lookWindowHours": self.look_window_ms / HOUR_MS,
+            "maxShare": self.max_share,
+            "maxShrink": self.max_shrink,
+            "allowYoung": self.allow_young,
+            "foreignSubtrees": " ".join(sorted(self.foreign_subtrees)),
+            EXCLUSIVE: self.bookkeeper_exclusive,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DumpRequest:
+    """``metadata dump``.
+
+    Attributes:
+        source: one of the forms that `dump_source` reads.
+        output: the directory to make.
+        chroot: where in a snapshot the cluster is; a living ZooKeeper's chroot is in its address.
+        cursors_from: the living cluster's metadata store for the cursors' ledgers, as ``metadataStoreUrl``; None for
+            ``source`` itself if it is living.
+        nodes_per_second: from a living ZooKeeper; None for the default, 0 for no limit.
+        metadata_store_auth: ``scheme:credential`` for ZooKeeper and its AdminServer.
+    """
+
+    source: str
+    output: Path
+    chroot: str = ""
+    ledgers_root: str = "/ledgers"
+    without_ledgers: bool = False
+    cursors_from: str | None = None
+    nodes_per_second: float | None = None
+    metadata_store_auth: str | None = field(default=None, repr=False)
+    trusted_certificates: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListingRequest:
+    """``ledgers list``.
+
+    Attributes:
+        source: one of the forms that `listing_source` reads.
+        output: the directory to make.
+        metadata_store_url: where the ledgers' nodes are, for the source ``metadata``.
+        ledgers_per_second: None for the default (none over HTTP, where one answer has them all), 0 for no limit.
+    """
+
+    source: str
+    output: Path
+    metadata_store_url: str | None = None
+    ledgers_root: str = "/ledgers"
+    with_metadata: bool = False
+    ledgers_per_second: float | None = None
+    metadata_store_auth: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRequest:
+    """``audit run``.
+
+    Attributes:
+        previous: the audit before.
+        exact: leave every value to the exact decoder.
+    """
+
+    dump: Path
+    listing: Path
+    output: Path
+    previous: Path | None = None
+    policy: Policy = field(default_factory=Policy)
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What an audit came to, for whoever ran it."""
+
+    exit_code: int
+    verdict: str
+    next_step: str
+
+
+def dump_source(text: str) -> tuple[SourceKind, str]:
+    """The kind of a dump's source and its address.
+
+    Raises:
+        InvalidInputError: not one that there is a driver for.
+    """
+    if text.startswith(_OTHER_STORES):
+        raise InvalidInputError(f"there is no driver for {text.partition(':')[0]} yet; the source is {_DUMP_FORMS}")
+    for kind, beginning in (
+        (SourceKind.ZOOKEEPER, "zk://"),
+        (SourceKind.ZOOKEEPER_SNAPSHOT, "zk-snapshot:"),
+        (SourceKind.ZOOKEEPER_ADMIN, "zk-admin:"),
+    ):
+        address = text.removeprefix(beginning)
+        if address != text and address:
+            if kind is SourceKind.ZOOKEEPER_ADMIN and not address.startswith(("http://", "https://")):
+                break
+            return kind, address
+    raise InvalidInputError(f"{text!r:.200} is no source of a dump; write {_DUMP_FORMS}")
+
+
+def listing_source(text: str) -> tuple[SourceKind, tuple[str, ...]]:
+    """The kind of a listing's source and its addresses; none for the metadata store.
+
+    Raises:
+        InvalidInputError: neither way of listing.
+    """
+    if text == METADATA:
+        return SourceKind.ZOOKEEPER, ()
+    servers = text.removeprefix("bookie-http://")
+    if servers == text or not all(server.strip() for server in servers.split(",")):
+        raise InvalidInputError(f"{text!r:.200} is no source of a listing; write {_LISTING_FORMS}")
+    return SourceKind.BOOKIE_HTTP, tuple(f"http://{server.strip()}" for server in servers.split(","))
+
+
+def zookeeper_rate(asked: float | None) -> float | None:
+    """The most nodes in a second from a living ZooKeeper, None for no limit."""
+    return DEFAULT_NODES_PER_SECOND if asked is None else asked or None
+
+
+@dataclass(frozen=True, slots=True)
+class ShowRequest:
+    """``audit show``.
+
+    Attributes:
+        tables: of ``orphans``, ``missing``, ``unattributed`` and ``usage`` those whose rows are wanted.
+        equal: column to value: only such rows.
+        limit: most rows of each table.
+    """
+
+    audit: Path
+    tables: tuple[str, ...] = ()
+    equal: Mapping[str, str] = field(default_factory=dict)
+    limit: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What there is to say.
+
+    Attributes:
+        text: for people.
+        document: the same, and all of the summary, as JSON has it.
+        exit_code: 0 nothing was found, 2 something was, 1 a guard said no.
+    """
+
+    text: str
+    document: dict[str, Any]
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainRequest:
+    """``audit explain``; ``dump`` is a directory in which references are looked for."""
+
+    audit: Path
+    ledger_id: int
+    dump: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRequest:
+    """``audit apply``.
+
+    Attributes:
+        execute: send; otherwise only look.
+        plan_sha256: the plan that was approved.
+        rate: most records a second.
+        metadata_store_url: as in ``broker.conf``; its cluster must be the audit's.
+        broker_service_url: where the deletion service's topic is.
+    """
+
+    audit: Path
+    execute: bool = False
+    plan_sha256: str | None = None
+    rate: float | None = None
+    max_age_hours: float = 72.0
+    metadata_store_url: str | None = None
+    metadata_store_auth: str | None = field(default=None, repr=False)
+    broker_service_url: str | None = None
+    auth_plugin: str | None = None
+    auth_params: str | None = field(default=None, repr=False)
+    tls_trust_certs_file: Path | None = None
+    tls_allow_insecure: bool = False
+    tls_verify_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What an application did, or would do."""
+
+    audit_id: str
+    plan_sha256: str
+    rows: int
+    bytes: int | None
+    executed: bool
+    sent: int = 0
+    sent_earlier: int = 0
+    warnings: tuple[str, ...] = ()
+    unknown_size_ledgers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRequest:
+    """``audit report``; ``output`` None is the audit's own ``report.html``."""
+
+    audit: Path
+    output: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PruneRequest:
+    """``audit prune``.
+
+    Attributes:
+        directory: below which audits, dumps and listings are.
+        keep: so many of the newest of each kind stay in any case.
+        older_than_days: what is younger stays.
+    """
+
+    directory: Path
+    keep: int = 5
+    older_than_days: float = 30.0
+    execute: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What goes, or went, and why the rest stays."""
+
+    removed: tuple[Path, ...]
+    kept: Mapping[Path, str]
+    executed: bool
