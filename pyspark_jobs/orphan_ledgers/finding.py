@@ -13,16 +13,14 @@ import numpy as np
 import pyarrow as pa
 from pulsar_sidecar.audit.arrays import Numbers
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.batch_work import OWNER_COLUMNS
+from pulsar_sidecar.audit.engine.candidates import OWNER_COLUMNS
 from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS
-from pulsar_sidecar.audit.engine.findings import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS
-from pulsar_sidecar.audit.engine.judging import Judge
+from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS, Judge
 from pulsar_sidecar.audit.engine.protections import Protection
-from pulsar_sidecar.audit.engine.running import Findings
+from pulsar_sidecar.audit.engine.running import Findings, Found, as_of_ms
 from pulsar_sidecar.audit.requests import Policy
 from pulsar_sidecar.audit.results.guards import demand_few_missing
 from pulsar_sidecar.audit.results.summaries import Count
-from pulsar_sidecar.audit.results.summing_up import Found, as_of_ms
 from pulsar_sidecar.audit.results.tables import (
     CURSOR_LEDGERS,
     LEDGER_USAGE,
@@ -35,8 +33,7 @@ from pulsar_sidecar.audit.results.tables import (
     Subtree,
     Table,
 )
-from pulsar_sidecar.audit.sources.dumping import LEDGERS_LEFT_OUT
-from pulsar_sidecar.audit.sources.manifests import Manifest
+from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT, Manifest
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId
 from pyspark import StorageLevel
@@ -148,7 +145,7 @@ class Finding:
         reported = self._reported(facts)
         gone = self._missing_ids(sets, counts["missing_ledgers"], reported)
         named_in_vain = self._keep(self._missing(facts, gone))
-        # As `audit.missing.made_before`: what is younger was made while the inputs were taken.
+        # As `audit.usage.made_before`: what is younger was made while the inputs were taken.
         missing = named_in_vain.where(F.col("ledger_id") <= counts["newest"])
         candidates = counts["candidate_ledgers"]
         few = candidates + unsized_references(reported) <= _MOST_BROADCAST_IDS
@@ -348,7 +345,7 @@ def _packed(facts: DataFrame, *tags: str) -> DataFrame:
 
 
 def _not_replaced(singles: DataFrame) -> DataFrame:
-    """As `audit.missing.not_replaced`."""
+    """As `audit.usage.not_replaced`."""
     is_compacted = F.col("kind") == LedgerKind.COMPACTED.value
     youngest = singles.where(is_compacted).groupBy("path").agg(F.max("ledger_id").alias("youngest"))
     return singles.join(youngest, "path", "left").where(~is_compacted | (F.col("ledger_id") == F.col("youngest")))

@@ -11,11 +11,15 @@ import numpy as np
 import pyarrow as pa
 from pulsar_sidecar.audit.arrays import Ids
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.batch_work import decode_part, dumped_ids
-from pulsar_sidecar.audit.engine.decoding import decode_cursor_ledgers, decode_log_segments, singles_batch
-from pulsar_sidecar.audit.engine.protections import UnreadableNode, known_tenants
-from pulsar_sidecar.audit.engine.shadow_topics import admin_facts
-from pulsar_sidecar.audit.engine.unknown_nodes import unknown_subtrees
+from pulsar_sidecar.audit.engine.admin_nodes import admin_facts, known_tenants
+from pulsar_sidecar.audit.engine.decoding import (
+    decode_cursor_ledgers,
+    decode_log_segments,
+    decode_part,
+    dumped_ids,
+    singles_batch,
+)
+from pulsar_sidecar.audit.engine.protections import UnreadableNode, unknown_subtrees
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
 
 from pyspark_jobs.orphan_ledgers.id_sets import IdRanges

@@ -14,13 +14,12 @@ from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.running import Opened, Order, run_audit
+from pulsar_sidecar.audit.engine.running import Opened, Order, input_of, input_of_audit, run_audit
 from pulsar_sidecar.audit.requests import HOUR_MS, Policy
+from pulsar_sidecar.audit.results.formatting import conclude
 from pulsar_sidecar.audit.results.guards import EXIT_ERROR, Earlier, exit_code, trusted
 from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary
-from pulsar_sidecar.audit.results.summing_up import input_of, input_of_audit
 from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, ORPHAN_LEDGERS, Table
-from pulsar_sidecar.audit.results.verdicts import conclude
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 from pyspark.sql import DataFrame, SparkSession

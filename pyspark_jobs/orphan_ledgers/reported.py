@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from pulsar_sidecar.audit.engine.admin_nodes import dangers
 from pulsar_sidecar.audit.engine.decoding import unread_compaction_cursors
 from pulsar_sidecar.audit.engine.protections import Protection, Scope, UnreadableNode
-from pulsar_sidecar.audit.engine.shadow_topics import dangers
 from pulsar_sidecar.audit.results.summaries import Danger
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
 from pulsar_sidecar.model.names import topic_of_managed_ledger

@@ -9,24 +9,19 @@ from typing import Any
 import pyarrow as pa
 from pulsar_sidecar.audit.arrays import NO_LEDGER, IdTable, LedgerSets, Mask, Numbers
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.batch_work import (
+from pulsar_sidecar.audit.engine.candidates import Claimed, OwnerNode, owner_nodes, owner_nodes_at, read_candidate
+from pulsar_sidecar.audit.engine.judging import (
     LISTED,
-    as_listed,
-    owner_nodes,
-    owner_nodes_at,
-    sizes_of,
-)
-from pulsar_sidecar.audit.engine.candidates import Claimed, read_candidate
-from pulsar_sidecar.audit.engine.causes import OwnerNode
-from pulsar_sidecar.audit.engine.findings import (
     NODE_METADATA_COLUMNS,
+    Judge,
+    as_listed,
     earlier_looks,
     judge_cases,
     number_deletable,
     read_cases,
+    sizes_of,
     withheld,
 )
-from pulsar_sidecar.audit.engine.judging import Judge
 from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.plans import block_digest
 from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pulsar_sidecar.audit.arrays import IdTable, Numbers
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.batch_work import SIZES, lists_naming, newest_sizes
-from pulsar_sidecar.audit.engine.missing import missing_row
-from pulsar_sidecar.audit.engine.usage import NAMED_USAGE, counts_of_usage, usage_table
+from pulsar_sidecar.audit.engine.decoding import lists_naming
+from pulsar_sidecar.audit.engine.judging import SIZES, newest_sizes
+from pulsar_sidecar.audit.engine.usage import NAMED_USAGE, counts_of_usage, missing_row, usage_table
 from pulsar_sidecar.audit.results.tables import MISSING_LEDGERS, LedgerKind
 
 from pyspark_jobs.orphan_ledgers.first_pass import LOADED, OTHER, OTHERS, UNSIZED, USAGE, Batches, Task

@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from pulsar_sidecar.audit.engine.running import Findings, Written
+from pulsar_sidecar.audit.engine.running import About, Findings, Written
 from pulsar_sidecar.audit.results.formatting import Row
 from pulsar_sidecar.audit.results.plans import PLAN_BLOCK_ROWS, plan_digest
 from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract
 from pulsar_sidecar.audit.results.summaries import Count, Engine, Plan
-from pulsar_sidecar.audit.results.summing_up import About
 from pulsar_sidecar.audit.results.tables import (
     LEDGER_USAGE,
     MISSING_LEDGERS,

@@ -27,8 +27,8 @@ from pulsar_sidecar.audit.applying import (
     demand_target,
     verified_plan,
 )
+from pulsar_sidecar.audit.engine.decoding import referring_paths
 from pulsar_sidecar.audit.pruning import reasons_to_keep
-from pulsar_sidecar.audit.referring import referring_paths
 from pulsar_sidecar.audit.requests import (
     Applied,
     ApplyRequest,
@@ -39,14 +39,13 @@ from pulsar_sidecar.audit.requests import (
     Shown,
     ShowRequest,
 )
-from pulsar_sidecar.audit.results.explain import Known, explain
+from pulsar_sidecar.audit.results.formatting import conclude
 from pulsar_sidecar.audit.results.guards import exit_code
 from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
 from pulsar_sidecar.audit.results.report import REPORT_NAME, extract_of, report_html
-from pulsar_sidecar.audit.results.show import TABLES, chosen_rows, overview, rows_text
+from pulsar_sidecar.audit.results.show import TABLES, Known, chosen_rows, explain, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Plan
 from pulsar_sidecar.audit.results.tables import Subtree, Table
-from pulsar_sidecar.audit.results.verdicts import conclude
 from pulsar_sidecar.audit.sources.manifests import Kind
 from pulsar_sidecar.ledger_deletion.control import INSTANCES
 from pulsar_sidecar.ledger_deletion.ports import Publisher

@@ -36,8 +36,8 @@ def make_audit(request: AuditRequest, say: "Say") -> Audited:
         from pulsar_sidecar.adapters.parquet.output import parquet_output
         from pulsar_sidecar.audit.engine.comparing import EmbeddedEngine
         from pulsar_sidecar.audit.engine.running import Opened, Order, run_audit
+        from pulsar_sidecar.audit.results.formatting import conclude
         from pulsar_sidecar.audit.results.guards import exit_code
-        from pulsar_sidecar.audit.results.verdicts import conclude
 
         earlier = None if request.previous is None else open_earlier(request.previous)
         inputs = open_inputs(request.dump, request.listing, *manifests, workers)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.audit.requests import HOUR_MS, Audited, AuditRequest, Policy
 from pulsar_sidecar.audit.results.tables import SCHEMAS, CursorLedgerState, Table
+from pulsar_sidecar.audit.sources.dumping import Subtrees
 from pulsar_sidecar.audit.sources.manifests import (
     MANIFEST_NAME,
     Kind,
@@ -21,7 +22,6 @@ from pulsar_sidecar.audit.sources.manifests import (
     Source,
     SourceKind,
 )
-from pulsar_sidecar.audit.sources.subtrees import Subtrees
 from pulsar_sidecar.bootstrap.audit_run import make_audit
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId

@@ -11,8 +11,9 @@ from pulsar_sidecar.audit.columnar.nodes import read_plain_cursors, read_plain_s
 from pulsar_sidecar.audit.columnar.paths import are_plain_managed_ledgers, owners_of_plain_cursors
 from pulsar_sidecar.audit.columnar.protobuf import ValueBytes
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.batch_work import DecodedPart, decode_part, newest_sizes, owner_nodes
-from pulsar_sidecar.audit.engine.causes import owner_node
+from pulsar_sidecar.audit.engine.candidates import owner_node, owner_nodes
+from pulsar_sidecar.audit.engine.decoding import DecodedPart, decode_part
+from pulsar_sidecar.audit.engine.judging import newest_sizes
 from pulsar_sidecar.audit.engine.places import Place, locate, owner_at, owner_of_managed_ledger
 from pulsar_sidecar.audit.results.tables import NODES
 from pulsar_sidecar.ledger_ownership.references import cursor_references, schema_references

@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pulsar_sidecar.audit.columnar.nodes import read_ledger_lists
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.batch_work import lists_naming
-from pulsar_sidecar.audit.engine.decoding import decode_nodes
+from pulsar_sidecar.audit.engine.decoding import decode_nodes, lists_naming
 from pulsar_sidecar.audit.engine.places import (
     Owner,
     Place,

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pulsar_sidecar.audit.columnar.nodes import ledger_lengths
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.batch_work import lists_naming, owner_nodes
-from pulsar_sidecar.audit.engine.decoding import DecodedNodes, decode_nodes
+from pulsar_sidecar.audit.engine.candidates import owner_nodes
+from pulsar_sidecar.audit.engine.decoding import DecodedNodes, decode_nodes, lists_naming
 from pulsar_sidecar.audit.results.tables import NODES
 from pulsar_sidecar.ledger_ownership.ledger_metadata import ledger_length
 from pulsar_sidecar.ledger_ownership.paths import ledger_id_of_path, ledger_path

@@ -12,9 +12,8 @@ from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.requests import dump_source, listing_source, zookeeper_rate
 from pulsar_sidecar.audit.results.tables import CURSOR_LEDGERS, NODES, Subtree
 from pulsar_sidecar.audit.sources.cursor_ledgers import CursorLedgers
-from pulsar_sidecar.audit.sources.log_segments import log_segments
+from pulsar_sidecar.audit.sources.dumping import Subtrees, log_segments
 from pulsar_sidecar.audit.sources.manifests import SourceKind
-from pulsar_sidecar.audit.sources.subtrees import Subtrees
 from pulsar_sidecar.ledger_ownership.paths import LAST_SHORT_LEDGER_ID, ledger_id_of_path, ledger_path
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId

@@ -9,16 +9,24 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from pulsar_sidecar.audit.results.formatting import (
     AGE_LABELS,
+    Verdict,
     age_label,
+    conclude,
     format_age,
     format_bytes,
     format_count,
     format_time,
 )
-from pulsar_sidecar.audit.results.metrics_text import metrics_text
-from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract, PlotItem, extract_of, report_html, templates
+from pulsar_sidecar.audit.results.report import (
+    EXTRACT_ROWS,
+    Extract,
+    PlotItem,
+    extract_of,
+    metrics_text,
+    report_html,
+    templates,
+)
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard, Look, Unseen
-from pulsar_sidecar.audit.results.verdicts import Verdict, conclude
 
 from tests.unit.audit.findings import (
     DAY_MS,

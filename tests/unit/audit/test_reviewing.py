@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.archive import archived_below, remove
 from pulsar_sidecar.audit.pruning import Archived, reasons_to_keep
-from pulsar_sidecar.audit.results.explain import Known, explain
-from pulsar_sidecar.audit.results.show import chosen_rows, overview, rows_text
+from pulsar_sidecar.audit.results.show import Known, chosen_rows, explain, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import Count, Guard, Input, Unseen
 from pulsar_sidecar.audit.results.tables import OrphanCause, OrphanStatus
 

@@ -7,12 +7,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pulsar_sidecar.adapters.parquet.audits import AuditTables
 from pulsar_sidecar.audit.results.formatting import format_size
-from pulsar_sidecar.audit.results.metrics_text import metrics_text
-from pulsar_sidecar.audit.results.report import Extract, report_html
+from pulsar_sidecar.audit.results.report import Extract, metrics_text, report_html
 from pulsar_sidecar.audit.results.show import chosen_rows, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
 from pulsar_sidecar.audit.results.tables import Table
-from pulsar_sidecar.audit.sources.dumping import LEDGERS_LEFT_OUT
+from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.ledgers import LedgerState

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from prometheus_client.parser import text_string_to_metric_families
-from pulsar_sidecar.audit.results.metrics_text import metrics_text
+from pulsar_sidecar.audit.results.report import metrics_text
 from ruamel.yaml import YAML
 
 from tests.cluster.choosing import PROJECT

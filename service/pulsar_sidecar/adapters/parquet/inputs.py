@@ -27,12 +27,12 @@ from pulsar_sidecar.adapters.parquet.row_groups import (
 from pulsar_sidecar.adapters.parquet.workers import Workers
 from pulsar_sidecar.audit.arrays import Ids, Numbers
 from pulsar_sidecar.audit.engine.comparing import EarlierAudit
-from pulsar_sidecar.audit.engine.findings import EARLIER_COLUMNS
+from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS
+from pulsar_sidecar.audit.engine.running import input_of, input_of_audit
 from pulsar_sidecar.audit.engine.usage import counts_of_usage
 from pulsar_sidecar.audit.ports import Part
 from pulsar_sidecar.audit.results.guards import Earlier
 from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, Input
-from pulsar_sidecar.audit.results.summing_up import input_of, input_of_audit
 from pulsar_sidecar.audit.results.tables import Table
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Manifest
 

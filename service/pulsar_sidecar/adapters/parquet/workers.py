@@ -55,7 +55,8 @@ def opened_workers(*, worth_it: bool) -> Iterator[Workers]:
 
 def _imported() -> None:
     """Take the time for imports before there is work."""
-    import pulsar_sidecar.audit.engine.batch_work  # noqa: F401
+    import pulsar_sidecar.audit.engine.decoding
+    import pulsar_sidecar.audit.engine.judging  # noqa: F401
 
 
 def _unbroken(answers: Iterator[Worked]) -> Iterator[Worked]:

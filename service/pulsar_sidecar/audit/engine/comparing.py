@@ -18,51 +18,49 @@ import pyarrow.compute as pc
 
 from pulsar_sidecar.audit.arrays import Ids, IdTable, LedgerSets, Numbers
 from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
-from pulsar_sidecar.audit.engine.batch_work import (
-    OWNER_COLUMNS,
-    SIZES,
+from pulsar_sidecar.audit.engine.admin_nodes import ShadowFacts, admin_facts, dangers, known_tenants
+from pulsar_sidecar.audit.engine.candidates import OWNER_COLUMNS, OwnerNode, owner_nodes_at
+from pulsar_sidecar.audit.engine.decoding import (
+    NODE_COLUMNS,
+    REFERENCES,
     DecodedPart,
-    age_order,
+    Reference,
+    decode_cursor_ledgers,
+    decode_log_segments,
     decode_part,
     dumped_ids,
     listed_ids,
     lists_naming,
-    newest_sizes,
-    owner_nodes_at,
-    read_ledgers,
-)
-from pulsar_sidecar.audit.engine.causes import OwnerNode
-from pulsar_sidecar.audit.engine.decoding import (
-    NODE_COLUMNS,
-    REFERENCES,
-    Reference,
-    decode_cursor_ledgers,
-    decode_log_segments,
     single_references,
     singles_batch,
     unread_compaction_cursors,
 )
-from pulsar_sidecar.audit.engine.findings import (
+from pulsar_sidecar.audit.engine.judging import (
     LISTED_METADATA_COLUMNS,
     NODE_METADATA_COLUMNS,
+    SIZES,
     Cases,
+    EarlierLook,
+    Judge,
+    age_order,
     earlier_looks,
     is_deletable,
     judge_cases,
+    newest_sizes,
     numbered,
+    read_ledgers,
     withheld,
 )
-from pulsar_sidecar.audit.engine.judging import EarlierLook, Judge
-from pulsar_sidecar.audit.engine.missing import made_before, missing_table, not_replaced
-from pulsar_sidecar.audit.engine.protections import Protection, UnreadableNode, known_tenants
-from pulsar_sidecar.audit.engine.running import AUDIT_TABLES, Findings, Order, Written
-from pulsar_sidecar.audit.engine.shadow_topics import ShadowFacts, admin_facts, dangers
-from pulsar_sidecar.audit.engine.unknown_nodes import unknown_subtrees
+from pulsar_sidecar.audit.engine.protections import Protection, UnreadableNode, unknown_subtrees
+from pulsar_sidecar.audit.engine.running import AUDIT_TABLES, About, Findings, Found, Order, Written, as_of_ms
 from pulsar_sidecar.audit.engine.usage import (
     count_of_lengths,
     counts_of_rows,
     counts_of_usage,
+    made_before,
+    missing_table,
     named_usage,
+    not_replaced,
     single_usage,
     usage_table,
     usage_taken_off,
@@ -73,9 +71,8 @@ from pulsar_sidecar.audit.results.guards import Earlier, trusted
 from pulsar_sidecar.audit.results.plans import PlanDigest
 from pulsar_sidecar.audit.results.report import extract_of
 from pulsar_sidecar.audit.results.summaries import Count, Engine, Input, Plan
-from pulsar_sidecar.audit.results.summing_up import About, Found, as_of_ms
 from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Subtree, Table
-from pulsar_sidecar.audit.sources.dumping import LEDGERS_LEFT_OUT
+from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
 from pulsar_sidecar.model.ids import LedgerId

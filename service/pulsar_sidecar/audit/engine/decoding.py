@@ -1,4 +1,4 @@
-"""Nodes decoded into references: which node names which ledger, for a batch of nodes at a time.
+"""Nodes decoded into references: which node names which ledger, a batch at a time, maybe in another process.
 
 Both engines call this, each on its own batches. Invariant: each reference of a batch comes out, or the node that holds
 it comes out as a `UnreadableNode`; a node that was not understood never counts as one without references.
@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.arrays import LedgerLists, Mask, Numbers, sums_between
+from pulsar_sidecar.audit.arrays import NO_LEDGER, Ids, LedgerLists, Mask, Numbers, narrowed, sums_between
 from pulsar_sidecar.audit.columnar.reader import CURSORS, SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.places import Located, Place, locate
 from pulsar_sidecar.audit.engine.protections import Scope, UnreadableNode, undecodable_node, unreadable_node
+from pulsar_sidecar.audit.engine.usage import LIST_USAGE, loaded_topics, named_usage
 from pulsar_sidecar.audit.results.tables import CursorLedgerState, LedgerKind
 from pulsar_sidecar.ledger_ownership.references import (
     CursorReferences,
@@ -25,8 +26,9 @@ from pulsar_sidecar.ledger_ownership.references import (
     position_entry_compacted_ledger,
     schema_references,
 )
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE, Shadow
 from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.names import topic_of_managed_ledger
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 _SCHEMA_SLASHES = 2
@@ -36,17 +38,6 @@ NODE_COLUMNS = ("path", "value", "unreadable")
 
 REFERENCES = pa.schema([*SINGLES, pa.field("entries", pa.int64()), pa.field("size_bytes", pa.int64())])
 """Single references. ``size_bytes`` and ``entries`` are null where the node does not tell them."""
-
-LIST_USAGE = pa.schema(
-    [
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("ledgers", pa.int64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("unknown_size_ledgers", pa.int64(), nullable=False),
-    ]
-)
-"""How many ledgers each node references, by kind; there may be several rows for one kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,3 +302,111 @@ def _joined(lists: LedgerLists, rows: Sequence[tuple[int, int, int, int, bool]])
     order = np.argsort(columns[0], kind="stable")
     node, ledger_id, entries, size, closed = (column[order] for column in columns)
     return LedgerLists(node, ledger_id, entries, size, closed != 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedPart:
+    """What is kept of decoded nodes, small enough to travel between processes.
+
+    Attributes:
+        rows: how many nodes there were.
+        ids: the ledgers of managed ledgers' lists, list by list.
+        list_nodes: which nodes these lists are, by their places among the rows.
+        list_lengths: how many ledgers each has.
+        usage: of the lists (`audit.usage.NAMED_USAGE`), as far as they tell their ledgers' sizes.
+        unsized: the lists' other ledgers (`audit.decoding.SINGLES`).
+        singles: all other references (`audit.decoding.SINGLES`).
+        loaded: of the cursors (`audit.usage.LOADED`).
+    """
+
+    rows: int
+    ids: Ids
+    list_nodes: Numbers
+    list_lengths: Numbers
+    usage: pa.RecordBatch
+    unsized: pa.RecordBatch
+    singles: pa.RecordBatch
+    unreadable_nodes: list[UnreadableNode]
+    loaded: pa.RecordBatch
+    compaction_cursors: list[str]
+    shadows: list[Shadow]
+
+    def naming(self, chosen: Numbers) -> Numbers:
+        """The places of the nodes whose lists have some of ``ids``, told by their places."""
+        ends = np.cumsum(self.list_lengths)
+        return self.list_nodes[np.unique(np.searchsorted(ends, chosen, side="right"))]
+
+
+def listed_ids(batch: pa.RecordBatch) -> Ids:
+    """The ids of a batch of a listing."""
+    return narrowed(batch.column("ledger_id").to_numpy())
+
+
+def dumped_ids(columns: ColumnReader, root: str, batch: pa.RecordBatch) -> tuple[Ids, list[str]]:
+    """The ids of a batch of the dump's ledgers, -1 for what is none, and directories that could not be read."""
+    ids = columns.ledger_ids(batch.column("path"), root)
+    unread = batch.filter(pc.and_(pc.is_null(ids), pc.is_valid(batch.column("unreadable"))))
+    return narrowed(ids.fill_null(NO_LEDGER).to_numpy()), unread.column("path").to_pylist()
+
+
+def decode_part(columns: ColumnReader, batch: pa.RecordBatch) -> DecodedPart:
+    """Decode a batch of nodes."""
+    decoded = decode_nodes(batch, columns, with_entries=False)
+    lists = decoded.lists
+    starts = np.flatnonzero(np.diff(lists.node, prepend=-1))
+    paths = decoded.paths.filter(pc.ends_with(decoded.paths, f"/{COMPACTION_CURSOR}")).to_pylist()
+    return DecodedPart(
+        batch.num_rows,
+        narrowed(lists.ledger_id),
+        lists.node[starts],
+        np.diff(starts, append=len(lists.node)),
+        named_usage(columns, decoded.usage()),
+        decoded.unsized(),
+        decoded.singles,
+        decoded.unreadable_nodes,
+        loaded_topics(columns, decoded.cursors),
+        [path for path in paths if is_compaction_cursor(locate(path))],
+        list(_shadows(decoded)),
+    )
+
+
+def _shadows(decoded: DecodedNodes) -> Iterator[Shadow]:
+    for number, source in decoded.shadows.items():
+        topic = topic_of_managed_ledger(locate(decoded.paths[number].as_py()).owner)
+        if topic is not None:
+            yield Shadow(topic, source)
+
+
+def lists_naming(columns: ColumnReader, wanted: Numbers, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """References to some ledgers from managed ledgers' lists (`audit.decoding.REFERENCES`)."""
+    some = columns.may_name(batch.column("value"), wanted)
+    return decode_nodes(batch.filter(pa.array(some)), columns).lists_naming(wanted)
+
+
+def referring_paths(
+    ledger_id: int,
+    nodes: Iterable[pa.RecordBatch],
+    cursor_ledgers: Iterable[Mapping[str, Any]],
+    log_segments: Iterable[Mapping[str, Any]],
+) -> list[str]:
+    """The paths of all nodes that reference it, sorted.
+
+    Args:
+        ledger_id: the ledger.
+        nodes: of the subtrees ``managed-ledgers`` and ``schemas``.
+        cursor_ledgers: rows of that table.
+        log_segments: rows of that table.
+    """
+    found = set(_in_nodes(ledger_id, nodes))
+    elsewhere = decode_cursor_ledgers(cursor_ledgers)[0] + decode_log_segments(log_segments)[0]
+    found |= {reference.path for reference in elsewhere if reference.ledger_id == ledger_id}
+    return sorted(found)
+
+
+def _in_nodes(ledger_id: int, nodes: Iterable[pa.RecordBatch]) -> Iterator[str]:
+    wanted = np.array([ledger_id])
+    for batch in nodes:
+        decoded = decode_nodes(batch.select(list(NODE_COLUMNS)), ColumnReader())
+        yield from decoded.lists_naming(wanted).column("path").to_pylist()
+        singles = decoded.singles
+        yield from singles.filter(pc.equal(singles.column("ledger_id"), ledger_id)).column("path").to_pylist()

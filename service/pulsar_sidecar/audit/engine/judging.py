@@ -1,18 +1,52 @@
-"""How far the case against each unreferenced ledger has come: the audit's judgement, pure and total.
+"""How far the case against each unreferenced ledger has come: the audit's judgement, pure and total, and its rows.
 
-Invariant: `OrphanStatus.DELETABLE` is said only of a ledger that nothing in two complete dumps references, that did
-not change between them, that is old enough by the store's clock, and whose every possible reference was read.
+Invariants: `OrphanStatus.DELETABLE` is said only of a ledger that nothing in two complete dumps references, that did
+not change between them, that is old enough by the store's clock, and whose every possible reference was read. What an
+engine does by itself is moving rows; every value in a table is computed here or below.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pulsar_sidecar.audit.engine.candidates import Claimed, Extent, Unattributed
-from pulsar_sidecar.audit.engine.causes import OwnerNode, cause_of, evidence_of
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_sidecar.audit.arrays import NO_LEDGER, Ids, Numbers
+from pulsar_sidecar.audit.columnar.reader import ColumnReader
+from pulsar_sidecar.audit.engine.candidates import (
+    Claimed,
+    Extent,
+    OwnerNode,
+    Unattributed,
+    cause_of,
+    evidence_of,
+    read_candidate,
+)
 from pulsar_sidecar.audit.engine.protections import Protection
 from pulsar_sidecar.audit.requests import HOUR_MS, Policy
-from pulsar_sidecar.audit.results.tables import OrphanStatus
+from pulsar_sidecar.audit.results.tables import LEDGERS, ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, OrphanStatus
+
+_WRITES = ("version", "ctime_ms", "czxid", "mzxid", "unreadable")
+NODE_METADATA_COLUMNS = ("value", *_WRITES)
+"""What of `audit.tables.NODES` judging looks at, where the ledger's id is known."""
+
+LISTED_METADATA_COLUMNS = ("metadata", *_WRITES)
+"""What of `audit.tables.LEDGERS` it looks at in the same way, where the dump was made without ledgers."""
+
+LEDGER_NODE_COLUMNS = ("path", *NODE_METADATA_COLUMNS)
+LISTED_LEDGER_COLUMNS = ("ledger_id", *LISTED_METADATA_COLUMNS)
+"""The same with what tells the id."""
+
+EARLIER_COLUMNS = ("ledger_id", "version", "czxid", "mzxid", "first_seen_ms")
+"""What of the earlier audit's orphans judging looks at."""
+
+LISTED = pa.schema([LEDGERS.field(name) for name in LISTED_LEDGER_COLUMNS])
+"""Ledgers as they are judged."""
+
+SIZES = pa.schema([pa.field(name, pa.int64()) for name in ("ledger_id", "czxid", "mzxid", "length")])
+"""Ledgers, their rows' order and their lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +154,119 @@ def _same(row: Mapping[str, Any], earlier: EarlierLook) -> bool:
 
 def _hours(milliseconds: int) -> str:
     return f"{milliseconds / HOUR_MS:.1f} hours"
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """Unreferenced ledgers whose metadata was read: the rows and what each says of itself."""
+
+    rows: list[dict[str, Any]]
+    readings: list[Claimed | Unattributed]
+
+    def owner_paths(self) -> set[str]:
+        """The nodes that tell causes."""
+        claimed = [reading for reading in self.readings if isinstance(reading, Claimed)]
+        return {path for each in claimed for path in (each.owner_path, each.topic_path) if path is not None}
+
+
+def read_cases(ledgers: pa.RecordBatch) -> Cases:
+    """Read rows with `LISTED_LEDGER_COLUMNS`."""
+    rows = ledgers.to_pylist()
+    return Cases(rows, [read_candidate(row) for row in rows])
+
+
+def judge_cases(
+    judge: Judge, cases: Cases, nodes: Mapping[str, OwnerNode], earlier: Mapping[int, EarlierLook]
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """`ORPHAN_LEDGERS`, not yet numbered, and `UNATTRIBUTED_LEDGERS`."""
+    orphans, unattributed = [], []
+    for row, reading in zip(cases.rows, cases.readings, strict=True):
+        if isinstance(reading, Unattributed):
+            unattributed.append(judge.unattributed(row, reading))
+        else:
+            orphans.append(judge.orphan(row, reading, nodes, earlier.get(row["ledger_id"])))
+    return (
+        pa.RecordBatch.from_pylist(orphans, schema=ORPHAN_LEDGERS),
+        pa.RecordBatch.from_pylist(unattributed, schema=UNATTRIBUTED_LEDGERS),
+    )
+
+
+def earlier_looks(rows: pa.Table) -> dict[int, EarlierLook]:
+    """By ledger id, from rows with `EARLIER_COLUMNS`."""
+    return {
+        row["ledger_id"]: EarlierLook(row["version"], row["czxid"], row["mzxid"], row["first_seen_ms"])
+        for row in rows.select(EARLIER_COLUMNS).to_pylist()
+    }
+
+
+def withheld(orphans: pa.Table, guards: str) -> pa.Table:
+    """The same orphans with no condemned ones, because guards said no; ``guards`` names them."""
+    return _mapped(orphans, lambda batch: _withheld(batch, guards))
+
+
+def numbered(orphans: pa.Table) -> pa.Table:
+    """The same orphans in the order of ledger ids, the condemned ones numbered from 0."""
+    ordered = orphans.sort_by([("ledger_id", "ascending")]).combine_chunks()
+    return _mapped(ordered, number_deletable)
+
+
+def number_deletable(batch: pa.RecordBatch, first: int = 0) -> pa.RecordBatch:
+    """One batch in the order of ledger ids, its condemned ledgers numbered from ``first``."""
+    condemned = is_deletable(batch)
+    mask = condemned.to_numpy(zero_copy_only=False)
+    numbers = pa.array(np.cumsum(mask, dtype=np.int64) + (first - 1), mask=~mask)
+    return batch.set_column(ORPHAN_LEDGERS.names.index("row"), ORPHAN_LEDGERS.field("row"), numbers)
+
+
+def is_deletable(batch: pa.RecordBatch) -> pa.Array:
+    """Which rows are condemned."""
+    return pc.equal(batch.column("standing"), OrphanStatus.DELETABLE.value)
+
+
+def _withheld(batch: pa.RecordBatch, guards: str) -> pa.RecordBatch:
+    condemned = is_deletable(batch)
+    for name, text in (
+        ("standing", pa.scalar(OrphanStatus.WITHHELD.value)),
+        ("reason", pa.scalar(f"it would be condemned, but a guard of the whole audit did not pass: {guards}")),
+    ):
+        column = pc.if_else(condemned, text, batch.column(name))
+        batch = batch.set_column(ORPHAN_LEDGERS.names.index(name), ORPHAN_LEDGERS.field(name), column)
+    return batch
+
+
+def _mapped(table: pa.Table, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> pa.Table:
+    return pa.Table.from_batches([change(batch) for batch in table.to_batches()], ORPHAN_LEDGERS)
+
+
+def read_ledgers(
+    columns: ColumnReader, candidates: Numbers, rows: pa.RecordBatch, ids: Ids
+) -> tuple[pa.RecordBatch, Cases]:
+    """`SIZES` of the ledgers that are no candidates, and the candidates, from rows as `as_listed` takes."""
+    listed = as_listed(pa.array(ids, pa.int64()), rows)
+    is_candidate = np.isin(ids, candidates)
+    return sizes_of(columns, listed.filter(pa.array(~is_candidate))), read_cases(listed.filter(pa.array(is_candidate)))
+
+
+def as_listed(ids: pa.Array, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with `NODE_METADATA_COLUMNS` or `LISTED_METADATA_COLUMNS`, with their ledgers' ids."""
+    return pa.RecordBatch.from_arrays([ids, *rows.columns], schema=LISTED)
+
+
+def sizes_of(columns: ColumnReader, ledgers: pa.RecordBatch) -> pa.RecordBatch:
+    """The size of each."""
+    order = (ledgers.column(name).fill_null(0) for name in ("czxid", "mzxid"))
+    lengths = columns.ledger_lengths(ledgers.column("metadata"))
+    return pa.RecordBatch.from_arrays([ledgers.column("ledger_id"), *order, lengths], schema=SIZES)
+
+
+def newest_sizes(sizes: pa.Table) -> pa.Table:
+    """A ledger that was deleted and made again while the dump was made is in it twice: the newer one counts."""
+    ids, czxids, mzxids = (sizes.column(name).to_numpy() for name in ("ledger_id", "czxid", "mzxid"))
+    order = np.lexsort((mzxids, czxids, ids))
+    last = np.diff(ids[order], append=NO_LEDGER) != 0
+    return sizes.take(pa.array(order[last]))
+
+
+def age_order(row: Mapping[str, Any]) -> tuple[int, int]:
+    """Of two rows of one ledger, which was deleted and made again meanwhile, the larger is the newer."""
+    return row["czxid"] or 0, row["mzxid"] or 0

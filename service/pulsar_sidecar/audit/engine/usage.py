@@ -1,9 +1,14 @@
-"""How many ledgers and bytes belong to whom.
+"""How many ledgers and bytes belong to whom, and which references lead to ledgers that do not exist.
 
 References of single nodes are summed up by their owner; what turned out to be missing is taken off again.
+
+BookKeeper gives out ids in ascending order. So a reference to a ledger that is younger than every ledger that was seen
+was made while the inputs were taken, and says nothing: such a one is called missing by the next audit or by none. A
+compaction cursor's node goes on naming the compacted ledger that it named when its cursor ledger was begun. Where the
+same cursor names a younger one, compaction has replaced the older and deleted it: the older is not missing.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +17,10 @@ import pyarrow.compute as pc
 
 from pulsar_sidecar.audit.arrays import Numbers, sums_between
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.decoding import LIST_USAGE
+from pulsar_sidecar.audit.engine.places import Owner, locate, owner_at
 from pulsar_sidecar.audit.results.summaries import Count
-from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, LedgerKind
+from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, MISSING_LEDGERS, LedgerKind
+from pulsar_sidecar.model.names import java_url_decode
 
 NAMED_USAGE = pa.schema(
     [
@@ -35,6 +41,17 @@ LOADED = pa.schema([pa.field("topic", pa.string()), pa.field("in_ledger", pa.boo
 _PARTITION = "-partition-[0-9]+$"
 _KEYS = ("tenant", "namespace", "topic", "kind")
 _SUMS = ("ledgers", "bytes", "unknown_size_ledgers")
+
+LIST_USAGE = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("ledgers", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("unknown_size_ledgers", pa.int64(), nullable=False),
+    ]
+)
+"""How many ledgers each node references, by kind; there may be several rows for one kind."""
 
 
 def single_usage(singles: pa.Table, sizes: pa.Table) -> pa.RecordBatch:
@@ -157,3 +174,84 @@ def counts_of_rows(rows: pa.Table, column: str) -> dict[str, Count]:
 def count_of_lengths(lengths: pa.ChunkedArray | pa.Array) -> Count:
     """Ledgers of these lengths; null where one is not known."""
     return Count.of(len(lengths), pc.sum(lengths).as_py(), lengths.null_count)
+
+
+def missing_table(references: pa.Table) -> pa.Table:
+    """`MISSING_LEDGERS` of references to missing ledgers (`audit.decoding.REFERENCES`)."""
+    rows = sorted(references.to_pylist(), key=lambda row: (row["ledger_id"], row["kind"], row["path"]))
+    return pa.Table.from_batches(
+        [pa.RecordBatch.from_pylist([missing_row(row) for row in rows], schema=MISSING_LEDGERS)], MISSING_LEDGERS
+    )
+
+
+def made_before(references: pa.Table, newest: int) -> pa.Table:
+    """The `audit.decoding.REFERENCES` to ledgers that are not younger than ``newest``."""
+    return references.filter(pc.less_equal(references.column("ledger_id"), newest))
+
+
+def not_replaced(gone: pa.Table, singles: pa.Table) -> pa.Table:
+    """The `audit.decoding.SINGLES` in ``gone`` without compacted ledgers whose cursor names a younger one."""
+    compacted = singles.filter(pc.equal(singles.column("kind"), LedgerKind.COMPACTED.value))
+    youngest: dict[str, int] = {}
+    for path, ledger_id in zip(*(compacted.column(name).to_pylist() for name in ("path", "ledger_id")), strict=True):
+        youngest[path] = max(ledger_id, youngest.get(path, -1))
+    stays = [
+        row["kind"] != LedgerKind.COMPACTED.value or row["ledger_id"] == youngest[row["path"]]
+        for row in gone.to_pylist()
+    ]
+    return gone.filter(pa.array(stays, pa.bool_()))
+
+
+def missing_row(reference: Mapping[str, Any]) -> dict[str, Any]:
+    """One row."""
+    kind, path = LedgerKind(reference["kind"]), reference["path"]
+    owner = Owner() if kind is LedgerKind.LOG_SEGMENT else owner_at(path)
+    cursor = _cursor_name(path)
+    return {
+        "ledger_id": reference["ledger_id"],
+        "kind": kind.value,
+        "referenced_by": path,
+        "tenant": owner.tenant,
+        "namespace": owner.namespace,
+        "topic": owner.topic,
+        "cursor_name": cursor,
+        "entries": reference["entries"],
+        "size_bytes": reference["size_bytes"],
+        "affected": _affected(kind, owner.topic or path, cursor, reference),
+    }
+
+
+def _cursor_name(path: str) -> str | None:
+    cursor = locate(path).cursor
+    if cursor is None:
+        return None
+    try:
+        return java_url_decode(cursor)
+    except UnicodeError:
+        return cursor
+
+
+def _affected(kind: LedgerKind, whose: str, cursor: str | None, reference: Mapping[str, Any]) -> str:
+    match kind:
+        case LedgerKind.DATA if reference["size_bytes"] is None:
+            return f"{whose} lost the ledger that it wrote to last, with an unknown number of entries"
+        case LedgerKind.DATA:
+            entries, size = reference["entries"], reference["size_bytes"]
+            return f"{whose} lost {entries} entries ({size} bytes); who reads there stops or skips them"
+        case LedgerKind.CURSOR:
+            return f"the subscription {cursor} of {whose} goes back to an older position and delivers messages again"
+        case LedgerKind.SCHEMA:
+            return f"producers and consumers of {whose} cannot get one version of its schema"
+        case LedgerKind.COMPACTED:
+            lost = f"readers of the compacted view of {whose} fail until it is compacted again"
+            return f"{lost}, unless a broker has just replaced it and not yet written that down (within a minute)"
+        case LedgerKind.DELAYED_INDEX_BUCKET:
+            return (
+                f"no message is lost, but once {whose} is loaded again, brokers of 4.0.8 keep all delayed messages of "
+                f"the subscription {cursor} in memory, after reading its backlog again, and leave its other buckets "
+                "behind until it is deleted"
+            )
+        case LedgerKind.LOG_SEGMENT:
+            return f"the package or the state that {whose} belongs to cannot be read whole"
+        case LedgerKind.UNKNOWN:
+            return f"whoever owns {whose} cannot read it"

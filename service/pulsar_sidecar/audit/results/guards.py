@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from pulsar_sidecar.audit.requests import HOUR_MS, Policy
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard
-from pulsar_sidecar.audit.sources.dumping import LEDGERS_LEFT_OUT
-from pulsar_sidecar.audit.sources.manifests import Manifest
+from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT, Manifest
 from pulsar_sidecar.model.errors import InvalidInputError
 
 LEAST_MIN_AGE_MS = 24 * HOUR_MS

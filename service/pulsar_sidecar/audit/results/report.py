@@ -1,8 +1,11 @@
-"""The report: one HTML page with everything in it, for whoever decides about an audit.
+"""What is written beside an audit's tables: the report, one HTML page with everything in it, and metrics.
 
-Invariant: it is a pure function of the summary and a few rows, loads nothing from anywhere and runs no script; whatever
-came from the cluster is escaped. What could not be seen stands right below the verdict. The page is
+Invariant: the page is a pure function of the summary and a few rows, loads nothing from anywhere and runs no script;
+whatever came from the cluster is escaped. What could not be seen stands right below the verdict. The page is
 ``templates/report.html.j2``.
+
+The metrics are a file for the node exporter's textfile collector. ``pulsar_sidecar_audit_timestamp_seconds`` is what an
+alert compares with the present: an audit that was not made tells nothing by itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,15 +15,26 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from pulsar_sidecar.audit.results import formatting
-from pulsar_sidecar.audit.results.formatting import AGE_LABELS, Row, format_count, format_minute, format_size
+from pulsar_sidecar.audit.results.formatting import (
+    AGE_LABELS,
+    Row,
+    conclude,
+    format_count,
+    format_minute,
+    format_size,
+    orphans_of,
+)
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Look
-from pulsar_sidecar.audit.results.verdicts import conclude, orphans_of
 
 REPORT_NAME: Final = "report.html"
 EXTRACT_ROWS: Final = 50
 _BARS: Final = 15
+
+METRICS_NAME: Final = "metrics.prom"
+_PREFIX: Final = "pulsar_sidecar_audit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +146,45 @@ def _trends(history: Sequence[Look]) -> list[tuple[str, list[PlotItem]]]:
         (caption, [PlotItem(format_minute(look.store_time_ms), *figure(look)) for look in history])
         for caption, figure in figures.items()
     ]
+
+
+def metrics_text(summary: AuditSummary) -> str:
+    """The file, in Prometheus' text format; every sample names the cluster."""
+    registry = CollectorRegistry(auto_describe=False)
+    cluster = summary.cluster_name or summary.instance_id
+
+    def gauge(name: str, text: str, value: float | None) -> None:
+        family = Gauge(f"{_PREFIX}_{name}", text, ["cluster"], registry=registry)
+        if value is not None:
+            family.labels(cluster).set(value)
+
+    def gauges(name: str, text: str, label: str, values: Mapping[str, float | None]) -> None:
+        family = Gauge(f"{_PREFIX}_{name}", text, ["cluster", label], registry=registry)
+        for key, value in values.items():
+            if value is not None:
+                family.labels(cluster, key).set(value)
+
+    unknown_text = "Ledgers whose size is not known: they are not in ledger_bytes."
+    orphans_text = "Ledgers that nothing references"
+    gauge("timestamp_seconds", "The audited dump's newest write, by the store's clock.", summary.store_time_ms / 1000)
+    gauge("ledgers", "Ledgers that exist.", summary.existing.ledgers)
+    gauge("ledger_bytes", "Bytes of the ledgers that exist, as far as known.", summary.existing.bytes)
+    gauge("unknown_size_ledgers", unknown_text, summary.existing.unknown_size_ledgers)
+    gauge("missing_ledger_references", "References to ledgers that do not exist.", summary.missing)
+    gauge("unattributed_ledgers", "Unreferenced ledgers that nobody known claims.", summary.unattributed.ledgers)
+    gauge("dangers", "Topics that may destroy other topics' ledgers.", len(summary.dangers))
+    gauge("plan_ledgers", "Ledgers in the plan; 0 without a plan.", summary.plan.rows if summary.plan else 0)
+    gauges("orphan_ledgers", f"{orphans_text}.", "standing", _ledgers(summary.orphans))
+    sizes = {name: count.bytes for name, count in sorted(summary.orphans.items())}
+    gauges("orphan_bytes", f"Bytes of {orphans_text.lower()}, as far as known.", "standing", sizes)
+    gauges("orphan_ledgers_by_kind", f"{orphans_text}, by kind.", "kind", _ledgers(summary.orphans_by_kind))
+    gauges("orphan_ledgers_by_cause", f"{orphans_text}, by likely cause.", "cause", _ledgers(summary.orphans_by_cause))
+    passed = {guard.name: guard.passed for guard in summary.guards}
+    gauges("guard_passed", "Whether a guard let ledgers be condemned.", "guard", passed)
+    unseen = {part.what: part.count for part in summary.unseen}
+    gauges("unseen", "Things that could not be seen.", "what", unseen)
+    return generate_latest(registry).decode()
+
+
+def _ledgers(counts: Mapping[str, Count]) -> dict[str, float | None]:
+    return {name: count.ledgers for name, count in sorted(counts.items())}

@@ -1,9 +1,9 @@
-"""A dump of a metadata store: every node as it is, and what is referenced from outside of the nodes.
+"""Which part of the metadata store a node belongs to, decided for a whole batch of nodes at once.
 
-Invariant: a dump is complete or there is none. The source must have been read to its end, must hold what every Pulsar
-cluster holds, and everything must be written before the directory appears.
+Invariant: every node belongs to exactly one part; ZooKeeper's own nodes belong to none.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,24 +13,124 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_sidecar.audit.ports import Ending, NodeSource, OpenOutput, Say, TablesOutput
-from pulsar_sidecar.audit.results.tables import Subtree, Table
+from pulsar_sidecar.audit.results.tables import LOG_SEGMENTS, LogSegmentKind, Subtree, Table
 from pulsar_sidecar.audit.sources.cursor_ledgers import CursorLedgers, cursor_ledger_rows
-from pulsar_sidecar.audit.sources.log_segments import log_segments
-from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest, Moment, OrderRange, Rows
-from pulsar_sidecar.audit.sources.moments import newest
-from pulsar_sidecar.audit.sources.subtrees import Subtrees
-from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, instance_id_of, instance_id_path
+from pulsar_sidecar.audit.sources.listing import newest
+from pulsar_sidecar.audit.sources.manifests import (
+    LEDGERS_LEFT_OUT,
+    MANIFEST_NAME,
+    Kind,
+    Manifest,
+    Moment,
+    OrderRange,
+    Rows,
+)
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, instance_id_of, instance_id_path
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.model.ids import NodeVersion
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, NodeVersion
 from pulsar_sidecar.model.metadata import Node
+
+_ADMIN = "/admin"
+_ZOOKEEPER = "/zookeeper"
+_NAMESPACE_BINDING = b"1\nBKDL\n"
+"""How the value of a DistributedLog namespace's root node begins (``BKDLConfig``)."""
+
+_CANDIDATE = r"/(logrecs_|inprogress_|allocation$|\.allocation_pool/)"
+_SEGMENT = re.compile(r"(?:logrecs|inprogress)_[0-9]+")
+_IN_PROGRESS = "inprogress_"
+_LEDGER_FIELD = 1
+_MIN_FIELDS = 3
+_SHARED_COLUMNS = ("path", "value", "version", "ctime_ms", "mtime_ms", "mzxid", "unreadable")
 
 _COMPACTION_CURSOR = r"/persistent/[^/]+/__compaction$"
 _CLUSTERS = "/admin/clusters/"
 _GLOBAL = "global"
 _PROGRESS_NODES = 200_000
 _PROGRESS_CURSORS = 500
-LEDGERS_LEFT_OUT = "ledgers"
+
+
+@dataclass(slots=True)
+class Subtrees:
+    """Sorts batches of nodes, parents before children; remembers the roots of DistributedLog's namespaces."""
+
+    ledgers_root: str
+    log_roots: list[str] = field(default_factory=list)
+
+    def sort(self, nodes: pa.RecordBatch) -> Iterator[tuple[Subtree, pa.RecordBatch]]:
+        """The batch in parts, without ZooKeeper's own nodes."""
+        self._note_log_roots(nodes)
+        paths = nodes.column("path")
+        left = pc.invert(_below(paths, _ZOOKEEPER))
+        for subtree, mask in self._masks(paths):
+            chosen = pc.and_(mask, left)
+            left = pc.and_not(left, mask)
+            part = nodes if chosen.true_count == len(nodes) else nodes.filter(chosen)
+            if part.num_rows:
+                yield subtree, part
+
+    def _masks(self, paths: pa.Array) -> Iterator[tuple[Subtree, pa.Array]]:
+        """In the order in which they apply; the last one takes the rest."""
+        yield Subtree.MANAGED_LEDGERS, _below(paths, MANAGED_LEDGERS)
+        yield Subtree.SCHEMAS, _below(paths, SCHEMAS)
+        below_root = _below(paths, self.ledgers_root)
+        # Directories of ledgers have numbers for names; everything else there is BookKeeper's own business.
+        after = len(self.ledgers_root.encode()) + 1
+        first = pc.binary_slice(paths.cast(pa.binary()), after, after + 1)
+        numbered = pc.and_(pc.greater_equal(first, b"0"), pc.less_equal(first, b"9"))
+        yield Subtree.LEDGERS, pc.and_(below_root, numbered)
+        yield Subtree.BOOKKEEPER, below_root
+        yield Subtree.ADMIN, _below(paths, _ADMIN)
+        for root in self.log_roots:
+            yield Subtree.DISTRIBUTED_LOG, _below(paths, root)
+        yield Subtree.OTHER, pa.array([True] * len(paths), pa.bool_())
+
+    def _note_log_roots(self, nodes: pa.RecordBatch) -> None:
+        bound = pc.fill_null(pc.starts_with(nodes.column("value"), _NAMESPACE_BINDING), False)
+        if bound.true_count:
+            self.log_roots += nodes.column("path").filter(bound).to_pylist()
+
+
+def _below(paths: pa.Array, root: str) -> pa.Array:
+    return pc.or_(pc.equal(paths, root), pc.starts_with(paths, f"{root}/"))
+
+
+def log_segments(nodes: pa.RecordBatch) -> pa.RecordBatch | None:
+    """The records among some nodes, as `LOG_SEGMENTS`; None if there is none."""
+    candidates = nodes.filter(pc.match_substring_regex(nodes.column("path"), _CANDIDATE))
+    rows = [row for node in candidates.select(list(_SHARED_COLUMNS)).to_pylist() if (row := _row(node)) is not None]
+    return pa.RecordBatch.from_pylist(rows, schema=LOG_SEGMENTS) if rows else None
+
+
+def _row(node: dict[str, object]) -> dict[str, object] | None:
+    name = str(node["path"]).rpartition("/")[2]
+    if _SEGMENT.fullmatch(name):
+        kind = LogSegmentKind.IN_PROGRESS if name.startswith(_IN_PROGRESS) else LogSegmentKind.COMPLETED
+    elif node["value"] == b"":
+        # A log that has pre-allocated nothing.
+        return None
+    else:
+        kind = LogSegmentKind.ALLOCATION
+    row: dict[str, object] = {**node, "kind": kind.value, "ledger_id": None}
+    if node["unreadable"] is not None:
+        return row
+    value = node["value"]
+    assert isinstance(value, bytes)
+    row["ledger_id"] = _ledger_of_record(value) if kind is not LogSegmentKind.ALLOCATION else _ledger_id(value)
+    if row["ledger_id"] is None:
+        row["unreadable"] = "this is no record that names a ledger; look at the node by hand"
+    return row
+
+
+def _ledger_of_record(value: bytes) -> int | None:
+    fields = value.split(b";")
+    return _ledger_id(fields[_LEDGER_FIELD]) if len(fields) >= _MIN_FIELDS else None
+
+
+def _ledger_id(text: bytes) -> int | None:
+    if not text.isdigit() or int(text) > MAX_LEDGER_ID:
+        return None
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""A listing of every ledger that BookKeeper has.
-
-Invariant: a listing is complete or there is none; ids are compared as numbers, and no id is in it twice.
-"""
+"""The store's own time, as told by the nodes themselves: reading it writes nothing."""
 
 from collections.abc import Iterator
 
@@ -12,12 +9,24 @@ from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.ports import LedgerSource, OpenOutput, Say
 from pulsar_sidecar.audit.results.tables import LEDGERS, Table
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest, Moment, Rows
-from pulsar_sidecar.audit.sources.moments import newest
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 
 _PROGRESS_LEDGERS = 200_000
 METADATA_LEFT_OUT = "metadata"
+
+
+def newest(so_far: Moment | None, rows: pa.RecordBatch) -> Moment | None:
+    """The newest write among ``so_far`` and rows with ``mzxid`` and ``mtime_ms``.
+
+    The newest by the store's order, not by its clock: a server whose clock once ran ahead may have left times from the
+    future behind.
+    """
+    mzxids = rows.column("mzxid")
+    found = pc.max(mzxids).as_py()
+    if found is None or (so_far is not None and found <= so_far.zxid):
+        return so_far
+    return Moment(found, rows.column("mtime_ms")[pc.index(mzxids, found).as_py()].as_py())
 
 
 def list_ledgers(

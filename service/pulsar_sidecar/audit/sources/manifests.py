@@ -17,6 +17,7 @@ MANIFEST_NAME = "manifest.json"
 _ENVELOPE = {"formatVersion", "complete", "tool", "machineTimesMs"}
 OWNERS_DIRECTORY, OWNERS_FILE = 0o700, 0o600
 """Who may look at dumps, listings and audits: they hold what the metadata store's ACLs may protect."""
+LEDGERS_LEFT_OUT = "ledgers"
 
 
 class _Document(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

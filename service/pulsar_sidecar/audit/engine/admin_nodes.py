@@ -1,4 +1,4 @@
-"""Shadow topics in a dump, and which of them endanger their sources' ledgers (PIP-180).
+"""What nodes below ``/admin`` tell: the tenants, and shadow topics that endanger their sources' ledgers (PIP-180).
 
 A shadow's list holds its source's ledgers, and a 4.0.8 broker that has a shadow loaded trims them by the shadow's own
 retention and cursors: without infinite retention it deletes ledgers that the source still needs. Invariant: nothing is
@@ -14,7 +14,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.engine.protections import Scope, UnreadableNode
+from pulsar_sidecar.audit.engine.protections import (
+    Scope,
+    UnreadableNode,
+)
 from pulsar_sidecar.audit.results.summaries import Danger
 from pulsar_sidecar.ledger_ownership.paths import PARTITIONED_TOPICS
 from pulsar_sidecar.ledger_ownership.shadows import Shadow, shadow_at
@@ -24,6 +27,8 @@ INFINITE: Final = "infinite"
 UNSET: Final = "not set, so the brokers' default counts"
 _POLICIES: Final = "/admin/policies/"
 _FOREVER: Final = -1
+
+_TENANTS_POLICIES = r"^/admin/(policies|local-policies)/[^/]+$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +116,13 @@ def _in_words(retention: Mapping[str, Any]) -> str:
     if minutes == megabytes == _FOREVER:
         return INFINITE
     return f"{minutes} minutes and {megabytes} MB"
+
+
+def known_tenants(nodes: pa.RecordBatch) -> list[str]:
+    """The tenants that some of `Subtree.ADMIN`'s nodes name; of ``nodes`` only the column ``path`` is looked at.
+
+    Local policies count, since policies may be in a configuration store of their own.
+    """
+    paths = nodes.column("path")
+    named = paths.filter(pc.match_substring_regex(paths, _TENANTS_POLICIES)).to_pylist()
+    return [path.rpartition("/")[2] for path in named]
