@@ -5,14 +5,13 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import pulsar
-from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
-from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
@@ -56,13 +55,8 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
 def _reading(addresses: ClusterAddresses) -> Iterator[tuple[BulkDelayedEntries, AdminRest]]:
     with open_metadata_store(addresses.metadata_store_url, SystemClock()) as store:
         rest = AdminRest(addresses.web_service_urls, store=store)
-        bookies = BookieConnections(RegisteredBookies(store).address)
-        bulk = BulkEntries(bookies)
-        try:
+        with closing(BookieEntries(BookieConnections(store))) as bulk:
             yield BulkDelayedEntries(store, bulk, rest, DEFAULT_LEDGERS_ROOT, SystemClock()), rest
-        finally:
-            bulk.close()
-            bookies.close()
 
 
 def _publish(addresses: ClusterAddresses, topic: TopicName, count: int) -> list[Position]:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 import pulsar
 from pulsar_sidecar.ack_state.judging import AckState, DetailOptions
 from pulsar_sidecar.ack_state.workflow.service import AckStateService, Ports
-from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
-from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
 from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerPausePolicies, BrokerSubscriptions
@@ -158,7 +157,7 @@ def ack_state_stage(cluster: ClusterUnderTest) -> Iterator[AckStateStage]:
     clock, addresses = SystemClock(), cluster.addresses
     store = open_metadata_store(addresses.metadata_store_url, clock)
     rest = AdminRest(addresses.web_service_urls, store=store)
-    entries = BookieEntries(BookieConnections(RegisteredBookies(store).address))
+    entries = BookieEntries(BookieConnections(store))
     subscriptions = BrokerSubscriptions(rest, store, clock)
     policies = BrokerPausePolicies(rest, store, subscriptions)
     stored = BookieStoredCursors(store, entries, DEFAULT_LEDGERS_ROOT)

@@ -14,9 +14,8 @@ import _pulsar
 import pulsar
 import pulsar.schema
 import requests
-from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
-from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveTree, LiveZooKeeper
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
@@ -107,7 +106,7 @@ class Workload:
         self.tree = LiveTree(
             LiveZooKeeper(addresses.metadata_store_url), self.store, SystemClock(), DEFAULT_LEDGERS_ROOT
         )
-        self.entries = BookieEntries(BookieConnections(RegisteredBookies(self.store).address))
+        self.entries = BookieEntries(BookieConnections(self.store))
         self.compacted = CompactedLedgers(self.store, self.entries, DEFAULT_LEDGERS_ROOT)
 
     def close(self) -> None:

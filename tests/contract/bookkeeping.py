@@ -7,10 +7,9 @@ from typing import Any, Protocol
 
 import pulsar
 import requests
-from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
-from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
 from pulsar_sidecar.ledger_ownership import paths
 from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
@@ -74,7 +73,7 @@ class ClusterBookkeeping:
         self._client = PatientClient(cluster.addresses)
         self.store = open_metadata_store(cluster.addresses.metadata_store_url, SystemClock())
         self.http = BookieHttp(cluster.addresses.bookie_http_urls)
-        self.entries = BookieEntries(BookieConnections(RegisteredBookies(self.store).address))
+        self.entries = BookieEntries(BookieConnections(self.store))
 
     def close(self) -> None:
         self.entries.close()

@@ -6,9 +6,8 @@ from typing import Protocol
 
 import pulsar
 import pytest
-from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
-from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.message_headers import entry_facts_in_headers
@@ -71,14 +70,12 @@ class Cluster:
         self.addresses = cluster.addresses
         self.store: ZooKeeperMetadataStore = open_metadata_store(self.addresses.metadata_store_url, SystemClock())
         self.rest = AdminRest(self.addresses.web_service_urls, store=self.store)
-        self.bookies = BookieConnections(RegisteredBookies(self.store).address)
-        self.bulk = BulkEntries(self.bookies)
+        self.bulk = BookieEntries(BookieConnections(self.store))
         self.client = PatientClient(self.addresses)
 
     def close(self) -> None:
         self.client.close()
         self.bulk.close()
-        self.bookies.close()
         self.store.close()
 
 

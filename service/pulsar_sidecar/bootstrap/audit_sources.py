@@ -9,10 +9,9 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
-from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bookie_listing import BookieListing
-from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
 from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LedgerNodes, LiveZooKeeper, WalkedNodes
 from pulsar_sidecar.adapters.metadata.dumps.snapshot_nodes import snapshot_file
 from pulsar_sidecar.adapters.metadata.dumps.zookeeper_admin import AdminServer
@@ -105,8 +104,7 @@ def _skipped(request: DumpRequest) -> Callable[[str], bool]:
 def _cursor_ledgers(url: str, request: DumpRequest, clock: Clock, stack: ExitStack) -> CursorLedgers:
     credential = parse_credential(request.metadata_store_auth)
     store = stack.enter_context(open_metadata_store(url, clock, credential=credential))
-    bookies = RegisteredBookies(store, request.ledgers_root)
-    entries = stack.enter_context(closing(BookieEntries(BookieConnections(bookies.address))))
+    entries = stack.enter_context(closing(BookieEntries(BookieConnections(store, request.ledgers_root))))
     return CursorLedgers(store, entries, request.ledgers_root)
 
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
-from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
 from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
@@ -41,7 +40,6 @@ class ClusterAccess:
     cluster_name: str
     store: MetadataStore
     rest: AdminRest
-    bookies: BookieConnections
     entries: BookieEntries
     limit: AdaptiveLimit | None
 
@@ -64,8 +62,7 @@ def open_cluster_access(
         limit=limit,
     )
     close_at_the_end(stack, store)
-    bookies = BookieConnections(RegisteredBookies(store, settings.ledgers_root_path).address)
-    entries = BookieEntries(bookies)
+    entries = BookieEntries(BookieConnections(store, settings.ledgers_root_path))
     close_at_the_end(stack, entries)
     return ClusterAccess(
         settings=settings,
@@ -76,7 +73,6 @@ def open_cluster_access(
         cluster_name=cluster_name,
         store=store,
         rest=AdminRest([settings.web_service_url], credentials_of(settings), tls_of(settings), store=store),
-        bookies=bookies,
         entries=entries,
         limit=limit,
     )

@@ -5,9 +5,8 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
-from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveTree, LiveZooKeeper
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
 from pulsar_sidecar.adapters.pulsar.client.clients import SHARED, open_client
@@ -41,7 +40,7 @@ def _inspector(addresses: ClusterAddresses, clock: Clock) -> Iterator[ClusterIns
     with ExitStack() as stack:
         store = open_metadata_store(addresses.metadata_store_url, clock)
         close_at_the_end(stack, store)
-        entries = BookieEntries(BookieConnections(RegisteredBookies(store).address))
+        entries = BookieEntries(BookieConnections(store))
         close_at_the_end(stack, entries)
         client = open_client(addresses.broker_service_url)
         close_at_the_end(stack, client)

@@ -16,7 +16,6 @@ from pulsar_sidecar.ack_state.workflow.loops import AckStateWatch
 from pulsar_sidecar.ack_state.workflow.service import AckStateService
 from pulsar_sidecar.ack_state.workflow.service import Ports as AckStatePorts
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
-from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.store_clock import StoreTime
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
@@ -145,8 +144,6 @@ def open_cancelling(cluster: ClusterAccess) -> Room[DelayedDelivery]:
     """Cancelling delayed messages (PIP-423)."""
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
     ledgers_root = settings.ledgers_root_path
-    bulk = BulkEntries(cluster.bookies)
-    close_at_the_end(cluster.stack, bulk)
     connections = BinaryConnections(credentials_of(settings), tls_of(settings), clock)
     owners = TopicOwners(settings.broker_service_url, connections)
     log = PulsarCancellationTopic(owners, connections, BrokerTopicAdmin(rest), clock)
@@ -157,12 +154,12 @@ def open_cancelling(cluster: ClusterAccess) -> Room[DelayedDelivery]:
         clock=clock,
         metadata=store,
         topics=BrokerTopics(rest, store, clock),
-        entries=BulkDelayedEntries(store, bulk, rest, ledgers_root, clock),
+        entries=BulkDelayedEntries(store, cluster.entries, rest, ledgers_root, clock),
         budget=BrokerAckStateBudget(subscriptions, policies, clock),
         acknowledger=ConsumerAcknowledger(owners, connections, clock),
         stored=BookieStoredCursors(store, cluster.entries, ledgers_root),
         log=log,
-        republisher=BrokerRepublisher(store, bulk, owners, connections, clock, ledgers_root),
+        republisher=BrokerRepublisher(store, cluster.entries, owners, connections, clock, ledgers_root),
     )
     metrics = CancellationMetrics(cluster.cluster_name)
     service = DelayedDelivery(cancelling_configuration_of(settings), ports, settings.effective_instance_name, metrics)
@@ -191,9 +188,7 @@ def open_ack_states(cluster: ClusterAccess) -> Room[AckStateService]:
 def open_waiting_messages(cluster: ClusterAccess) -> Room[WaitingReader]:
     """Reading what waits in topics, which needs no log and changes nothing."""
     clock, store, rest = cluster.clock, cluster.store, cluster.rest
-    bulk = BulkEntries(cluster.bookies)
-    close_at_the_end(cluster.stack, bulk)
-    entries = BulkDelayedEntries(store, bulk, rest, cluster.settings.ledgers_root_path, clock)
+    entries = BulkDelayedEntries(store, cluster.entries, rest, cluster.settings.ledgers_root_path, clock)
     return Room(WaitingReader(BrokerTopics(rest, store, clock), entries, clock))
 
 

@@ -1,7 +1,7 @@
 """From a bookie's id to where it listens."""
 
 import pytest
-from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import BookieAddress, RegisteredBookies
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import bookie_address
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import BookieId
 
@@ -17,14 +17,14 @@ REGISTRATION = bytes.fromhex(
     ("bookie", "address"), [("127.0.0.1:3181", ("127.0.0.1", 3181)), ("bookie-0.bk.svc:1", ("bookie-0.bk.svc", 1))]
 )
 def test_an_id_that_is_an_address(bookie: str, address: tuple[str, int]) -> None:
-    assert RegisteredBookies().address(BookieId(bookie)) == address
+    assert bookie_address(BookieId(bookie), None) == address
 
 
 @pytest.mark.parametrize("folder", ["/ledgers/available", "/ledgers/available/readonly"])
 def test_an_id_of_its_own_is_looked_up(folder: str) -> None:
     store = FakeMetadataStore()
     store.create(f"{folder}/bookie-a", REGISTRATION)
-    assert RegisteredBookies(store).address(BookieId("bookie-a")) == BookieAddress("127.0.0.1", 24157)
+    assert bookie_address(BookieId("bookie-a"), store) == ("127.0.0.1", 24157)
 
 
 @pytest.mark.parametrize("registration", [b"", b"\xff", REGISTRATION[:34], REGISTRATION[:-1]])
@@ -32,11 +32,11 @@ def test_a_registration_that_says_nothing(registration: bytes) -> None:
     store = FakeMetadataStore()
     store.create("/ledgers/available/bookie-a", registration)
     with pytest.raises(TemporaryError):
-        RegisteredBookies(store).address(BookieId("bookie-a"))
+        bookie_address(BookieId("bookie-a"), store)
 
 
 @pytest.mark.parametrize("bookie", ["bookie-a", "host:", "host:0", "host:65536", "host:1e3", ":3181", "host:٣", "a/b"])
 def test_unknown_bookies_may_come_back(bookie: str) -> None:
-    for bookies in (RegisteredBookies(), RegisteredBookies(FakeMetadataStore())):
+    for store in (None, FakeMetadataStore()):
         with pytest.raises(TemporaryError):
-            bookies.address(BookieId(bookie))
+            bookie_address(BookieId(bookie), store)

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import BookieAddress, RegisteredBookies
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
@@ -24,17 +23,19 @@ def bookie() -> Iterator[FakeBookie]:
 
 @pytest.fixture
 def connections() -> Iterator[BookieConnections]:
-    connections = BookieConnections(
-        RegisteredBookies().address, connect_timeout_seconds=1, read_timeout_seconds=0.3, idle_per_bookie=2
-    )
+    connections = BookieConnections(connect_timeout_seconds=1, read_timeout_seconds=0.3, idle_per_bookie=2)
     yield connections
     connections.close()
 
 
+def read(connections: BookieConnections, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+    return connections.read_many(bookie, ledger_id, [entry_id]).get(entry_id)
+
+
 def test_the_request_is_never_a_fencing_one(bookie: FakeBookie, connections: BookieConnections) -> None:
     bookie.store(LEDGER, 3, b"three")
-    assert connections.read(bookie.bookie_id, LEDGER, EntryId(3)) == bookie.entries[LEDGER, 3]
-    connections.read(bookie.bookie_id, LEDGER, LAST_STORED)
+    assert read(connections, bookie.bookie_id, LEDGER, EntryId(3)) == bookie.entries[LEDGER, 3]
+    read(connections, bookie.bookie_id, LEDGER, LAST_STORED)
     assert bookie.requests == [
         bytes.fromhex("00000014 02020000 000000000000001b 0000000000000003"),
         bytes.fromhex("00000014 02020000 000000000000001b ffffffffffffffff"),
@@ -42,40 +43,40 @@ def test_the_request_is_never_a_fencing_one(bookie: FakeBookie, connections: Boo
 
 
 def test_nothing_there_is_an_answer(bookie: FakeBookie, connections: BookieConnections) -> None:
-    assert connections.read(bookie.bookie_id, LEDGER, EntryId(0)) is None
+    assert read(connections, bookie.bookie_id, LEDGER, EntryId(0)) is None
     bookie.store(LEDGER, 0)
-    assert connections.read(bookie.bookie_id, LEDGER, EntryId(1)) is None
+    assert read(connections, bookie.bookie_id, LEDGER, EntryId(1)) is None
 
 
 def test_one_connection_serves_many_reads(bookie: FakeBookie, connections: BookieConnections) -> None:
     for _ in range(5):
-        connections.read(bookie.bookie_id, LEDGER, EntryId(0))
+        read(connections, bookie.bookie_id, LEDGER, EntryId(0))
     assert bookie.connections == 1
 
 
 def test_a_connection_that_went_stale_is_replaced(bookie: FakeBookie, connections: BookieConnections) -> None:
     bookie.store(LEDGER, 0, b"zero")
-    connections.read(bookie.bookie_id, LEDGER, EntryId(0))
+    read(connections, bookie.bookie_id, LEDGER, EntryId(0))
     bookie.disconnect()
-    assert connections.read(bookie.bookie_id, LEDGER, EntryId(0)) == bookie.entries[LEDGER, 0]
+    assert read(connections, bookie.bookie_id, LEDGER, EntryId(0)) == bookie.entries[LEDGER, 0]
     assert bookie.connections == 2
 
 
 def test_many_threads_share_the_pool(bookie: FakeBookie, connections: BookieConnections) -> None:
     for entry_id in range(40):
         bookie.store(LEDGER, entry_id, str(entry_id).encode())
-    read: dict[int, bytes | None] = {}
+    found: dict[int, bytes | None] = {}
 
     def read_some(start: int) -> None:
         for entry_id in range(start, 40, 4):
-            read[entry_id] = connections.read(bookie.bookie_id, LEDGER, EntryId(entry_id))
+            found[entry_id] = read(connections, bookie.bookie_id, LEDGER, EntryId(entry_id))
 
     threads = [threading.Thread(target=read_some, args=(start,)) for start in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert read == {entry_id: bookie.entries[LEDGER, entry_id] for entry_id in range(40)}
+    assert found == {entry_id: bookie.entries[LEDGER, entry_id] for entry_id in range(40)}
 
 
 @pytest.mark.parametrize(
@@ -99,28 +100,28 @@ def test_many_threads_share_the_pool(bookie: FakeBookie, connections: BookieConn
 def test_everything_else_is_no_answer(bookie: FakeBookie, connections: BookieConnections, answer: bytes | None) -> None:
     bookie.answer = lambda ledger_id, entry_id: answer
     with pytest.raises(TemporaryError):
-        connections.read(bookie.bookie_id, LEDGER, EntryId(0))
+        read(connections, bookie.bookie_id, LEDGER, EntryId(0))
     bookie.answer = lambda ledger_id, entry_id: response(1, ledger_id, entry_id)
-    assert connections.read(bookie.bookie_id, LEDGER, EntryId(0)) is None, "a broken connection is not kept"
+    assert read(connections, bookie.bookie_id, LEDGER, EntryId(0)) is None, "a broken connection is not kept"
 
 
 def test_nobody_listens(connections: BookieConnections) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(TemporaryError, match="cannot be reached"):
-        connections.read(BookieId(f"127.0.0.1:{port}"), LEDGER, EntryId(0))
+        read(connections, BookieId(f"127.0.0.1:{port}"), LEDGER, EntryId(0))
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 300, "a..b"])
 def test_a_host_that_does_not_exist(host: str) -> None:
-    connections = BookieConnections(lambda bookie: BookieAddress(host, 3181))
+    connections = BookieConnections()
     with pytest.raises(TemporaryError):
-        connections.read(BookieId("b"), LEDGER, EntryId(0))
+        read(connections, BookieId(f"{host}:3181"), LEDGER, EntryId(0))
 
 
 def test_after_closing_nothing_is_opened(bookie: FakeBookie, connections: BookieConnections) -> None:
-    connections.read(bookie.bookie_id, LEDGER, EntryId(0))
+    read(connections, bookie.bookie_id, LEDGER, EntryId(0))
     connections.close()
     connections.close()
     with pytest.raises(TemporaryError):
-        connections.read(bookie.bookie_id, LEDGER, EntryId(0))
+        read(connections, bookie.bookie_id, LEDGER, EntryId(0))

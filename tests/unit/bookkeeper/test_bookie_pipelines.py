@@ -6,9 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
-from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
-from pulsar_sidecar.adapters.bookkeeper.bookie_pipelines import runs_of
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections, runs_of
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 
@@ -25,7 +23,7 @@ def bookie() -> Iterator[FakeBookie]:
 
 @pytest.fixture
 def connections() -> Iterator[BookieConnections]:
-    connections = BookieConnections(RegisteredBookies().address, connect_timeout_seconds=1, read_timeout_seconds=0.3)
+    connections = BookieConnections(connect_timeout_seconds=1, read_timeout_seconds=0.3)
     yield connections
     connections.close()
 
@@ -84,8 +82,13 @@ def test_what_is_not_there_is_left_out(bookie: FakeBookie, connections: BookieCo
     assert list(connections.read_many(bookie.bookie_id, LEDGER, ids(2, 3, 30))) == ids(2, 3)
     assert connections.read_many(bookie.bookie_id, LedgerId(28), ids(0)) == {}
     assert connections.read_many(bookie.bookie_id, LEDGER, []) == {}
-    # The bookie stops at the gap; who reads asks another bookie for the rest.
-    assert list(connections.read_many(bookie.bookie_id, LEDGER, ids(3, 5))) == ids(3)
+
+
+def test_what_is_behind_a_gap_is_asked_for_by_itself(bookie: FakeBookie, connections: BookieConnections) -> None:
+    fill(bookie, 10)
+    del bookie.entries[LEDGER, 4], bookie.entries[LEDGER, 6]
+    assert list(connections.read_many(bookie.bookie_id, LEDGER, ids(3, 5))) == ids(3, 5)
+    assert list(connections.read_many(bookie.bookie_id, LEDGER, ids(4, 5, 6, 7, 9))) == ids(5, 7, 9)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,8 @@ def test_what_is_not_there_is_left_out(bookie: FakeBookie, connections: BookieCo
         batch_response(102, LEDGER, 0),
         batch_response(EOK, LEDGER + 1, 0, [b"another ledger's"]),
         batch_response(EOK, LEDGER, 1, [b"another request's"]),
-        batch_response(EOK, LEDGER, 0, [b"one", b"one more than asked for"]),
+        batch_response(EOK, LEDGER, 0, [b"one", b"two", b"one more than asked for"]),
+        batch_response(EOK, LEDGER, 0, []),
         batch_response(EOK, LEDGER, 0, [b"cut short"])[:-1],
         batch_response(EOK, LEDGER, 0, [b"x"])[:-5] + struct.pack(">i", 9) + b"x",
         batch_response(EOK, LEDGER, 0, [b"x"])[:-5] + struct.pack(">i", -1) + b"x",
@@ -110,7 +114,7 @@ def test_everything_else_is_no_answer(bookie: FakeBookie, connections: BookieCon
     bookie.answer_batch = lambda *_: answer
     bookie.answer = lambda *_: b""
     with pytest.raises(TemporaryError):
-        connections.read_many(bookie.bookie_id, LEDGER, ids(0))
+        connections.read_many(bookie.bookie_id, LEDGER, ids(0, 1))
 
 
 def test_a_damaged_length_inside_a_batch_is_noticed(bookie: FakeBookie, connections: BookieConnections) -> None:

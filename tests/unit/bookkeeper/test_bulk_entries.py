@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkAnswer, BulkEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries, BulkAnswer
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
@@ -51,9 +51,9 @@ def bookies(described: LedgerMetadata) -> FakeBookies:
 
 
 def read(fake: FakeBookies, described: LedgerMetadata, wanted: list[int] | range = range(COUNT)) -> BulkAnswer[bytes]:
-    entries = BulkEntries(fake)
+    entries = BookieEntries(fake)
     try:
-        return entries.read(LEDGER, described, [EntryId(entry_id) for entry_id in wanted], bytes)
+        return entries.read_many(LEDGER, described, [EntryId(entry_id) for entry_id in wanted], bytes)
     finally:
         entries.close()
 

@@ -41,15 +41,15 @@ def test_crc32c(data: bytes, crc: int) -> None:
 )
 def test_entries_of_a_broker(data: bytes, digest_type: DigestType, password: bytes, ledger_id: int, end: bytes) -> None:
     stored = checked_entry(data, digest_type, password)
-    assert (stored.entry.ledger_id, stored.entry.entry_id, stored.last_confirmed) == (ledger_id, 0, -1)
-    assert stored.entry.payload.endswith(end)
+    assert (stored.ledger_id, stored.entry_id, stored.last_confirmed) == (ledger_id, 0, -1)
+    assert stored.payload.endswith(end)
 
 
 @given(st.sampled_from(DigestType), st.binary(max_size=50), st.integers(-1, 99))
 def test_round_trip(digest_type: DigestType, payload: bytes, last_confirmed: int) -> None:
     data = stored_entry(5, 100, payload, last_confirmed=last_confirmed, digest_type=digest_type, password=b"p")
     stored = checked_entry(data, digest_type, b"p")
-    assert (stored.entry.payload, stored.entry.entry_id, stored.last_confirmed) == (payload, 100, last_confirmed)
+    assert (stored.payload, stored.entry_id, stored.last_confirmed) == (payload, 100, last_confirmed)
 
 
 @pytest.mark.parametrize("digest_type", [DigestType.CRC32, DigestType.CRC32C, DigestType.HMAC])

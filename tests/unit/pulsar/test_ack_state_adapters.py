@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pulsar_sidecar.ack_state.pausing import TopicPolicy
 from pulsar_sidecar.ack_state.stored import StoredPlace
-from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.pulsar.rest.ack_states import (
     BrokerAckStateBudget,

@@ -1,7 +1,7 @@
 """Where an entry is looked for when bookies do not have it, and what is concluded."""
 
 import pytest
-from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.pulsar.rest.message_headers import entry_facts_in_headers
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.delayed_delivery.cancel.facts import Absent, Chunk, EntryAnswer, EntryFacts, Unreadable
@@ -37,7 +37,7 @@ class World:
     def __init__(self) -> None:
         self.store, self.bookies, self.rest = FakeMetadataStore(), FakeBookies(), FakeAdminRest()
         self.bookies.silence = TemporaryError("a bookie does not answer")
-        self.bulk = BulkEntries(self.bookies)
+        self.bulk = BookieEntries(self.bookies)
         self.list_ledgers({})
         ensemble = (A, B)
         self.store.put(ledger_path(CLOSED), ledger_metadata_bytes(last_entry_id=9, ensemble=ensemble))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts, BrokerAddress
 from pulsar_sidecar.adapters.pulsar.wire.republisher import BrokerRepublisher
@@ -39,7 +39,7 @@ class World:
         self.owners = TopicOwners(broker.url, self.connections)
         self.republisher = BrokerRepublisher(
             store,
-            BulkEntries(bookies),
+            BookieEntries(bookies),
             self.owners,
             self.connections,
             clock,

@@ -1,57 +1,106 @@
-"""Reads entries from bookies by their protocol's version 2 (BookKeeper ``BookieProtoEncoding``).
+"""Asks bookies for entries by their protocol's version 2 (BookKeeper ``BookieProtoEncoding``).
 
 Requests carry no flag, so a read never fences a ledger's writer out, and needs no password. One connection serves one
-reader at a time; idle connections are kept per bookie.
+reader at a time, with requests sent ahead of their answers; idle connections are kept per bookie.
+
+A bookie of BookKeeper 4.17 answers a run of entries to one request (``BookieProtocol.BATCH_READ_ENTRY``, BP-62),
+several times as fast as one by one; an older one closes the connection at such a request.
+
+Invariant: what is answered was sent by the bookie as the entry asked for; what is left out it said it does not have.
 """
 
+import re
 import socket
 import struct
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TypeVar
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
-from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import BookieAddress
-from pulsar_sidecar.adapters.bookkeeper.bookie_pipelines import (
-    EOK,
-    FIRST_GUESS_BYTES,
-    MAX_FRAME_BYTES,
-    READ_ENTRY,
-    header_of,
-    opened,
-    read_entries,
-)
+from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, exact_text
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.errors import TemporaryError, UnreachableError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
 
 LAST_STORED = EntryId(-1)
 """Asks for the last entry of the ledger that the bookie holds (``BookieProtocol.LAST_ADD_CONFIRMED``)."""
 
-_MOST_REMEMBERED = 10_000
-_REQUEST = struct.Struct(">iiqq")
-_LENGTH = struct.Struct(">i")
-_RESPONSE = struct.Struct(">iiqq")
+_PORT = re.compile(r"[0-9]{1,5}")
+_LAST_PORT = 65535
+_PROTOCOL_VERSION: Final = 2
+_READ_ENTRY: Final = 2
+_BATCH_READ_ENTRY: Final = 7
+_EOK, _ENOLEDGER, _ENOENTRY, _EUA = 0, 1, 2, 102
+_MAX_FRAME_BYTES = 64 * 1024 * 1024
 
-_Answer = TypeVar("_Answer")
+_LENGTH = struct.Struct(">i")
+_REQUEST = struct.Struct(">iiqq")
+_BATCH_REQUEST = struct.Struct(">iiqqqiq")
+_RESPONSE = struct.Struct(">iiqq")
+_REQUEST_ID_BYTES = 8
+_PIECE_BYTES = 1 << 20
+
+_LONGEST_RUN = 512
+_RUN_BYTES = 512 * 1024
+_MOST_IN_FLIGHT_BYTES = 2 * 1024 * 1024
+_MOST_IN_FLIGHT = 256
+_FIRST_GUESS_BYTES = 1024
+"""How large entries are taken to be while nobody knows."""
+_GAP_BYTES = 4096
+"""So much that nobody wants is read along with its neighbours, because a request costs bookies more than that."""
+_MOST_REMEMBERED = 10_000
 
 
 class BrokenConnectionError(UnreachableError):
     """The connection ended, or no answer came in time."""
 
 
+def bookie_address(
+    bookie: BookieId, store: MetadataStore | None, ledgers_root: str = DEFAULT_LEDGERS_ROOT
+) -> tuple[str, int]:
+    """Host and port of the bookie that ledgers name so (``DefaultBookieAddressResolver``).
+
+    By default the id is the address. A bookie with an id of its own registers its endpoints in the metadata store, and
+    moves when it restarts elsewhere; so an address is looked up whenever a connection is made.
+
+    Raises:
+        TemporaryError: the bookie is not registered now, or the store cannot be asked.
+    """
+    host, _, port = bookie.rpartition(":")
+    if host and _PORT.fullmatch(port) and 0 < int(port) <= _LAST_PORT:
+        return host, int(port)
+    if store is None or "/" in bookie:
+        raise TemporaryError(f"bookie id {bookie!r:.200} is no host:port, and there is no registry to ask")
+    folder = f"{ledgers_root}/available"
+    for node in store.read_many([f"{folder}/{bookie}", f"{folder}/readonly/{bookie}"]):
+        if node is None:
+            continue
+        for endpoint in decode_exactly(bookkeeper.BookieServiceInfoFormat, node.data).endpoints:
+            if endpoint.protocol == "bookie-rpc":
+                return exact_text(endpoint.host), endpoint.port
+        raise TemporaryError(f"bookie {bookie} registered no bookie-rpc endpoint; look at its node")
+    raise TemporaryError(f"bookie {bookie} is not registered; it may be down, try again")
+
+
 class BookieConnections:
-    """A pool of connections to bookies; safe for use by several threads."""
+    """A pool of connections to bookies; safe for use by several threads.
+
+    Without a store only bookies whose ids are addresses can be found.
+    """
 
     def __init__(
         self,
-        address_of: Callable[[BookieId], BookieAddress],
+        store: MetadataStore | None = None,
+        ledgers_root: str = DEFAULT_LEDGERS_ROOT,
         *,
         connect_timeout_seconds: float = 3.0,
         read_timeout_seconds: float = 10.0,
         idle_per_bookie: int = 4,
     ) -> None:
-        self._address_of = address_of
+        self._store = store
+        self._root = ledgers_root
         self._connect_timeout_seconds = connect_timeout_seconds
         self._read_timeout_seconds = read_timeout_seconds
         self._idle_per_bookie = idle_per_bookie
@@ -61,14 +110,6 @@ class BookieConnections:
         self._entry_bytes: dict[LedgerId, float] = {}
         self._closed = False
 
-    def read(self, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
-        """The entry as stored, digest and all, or None when the bookie says that it has no such ledger or entry.
-
-        Raises:
-            TemporaryError: the bookie cannot be reached, refuses, or answers something else.
-        """
-        return self._asked(bookie, partial(_exchange, ledger_id=ledger_id, entry_id=entry_id))
-
     def read_many(self, bookie: BookieId, ledger_id: LedgerId, wanted: Sequence[EntryId]) -> dict[EntryId, bytes]:
         """The wanted entries that the bookie has, as stored, digest and all; ``wanted`` ascends, each entry once.
 
@@ -77,24 +118,20 @@ class BookieConnections:
         """
         if not wanted:
             return {}
-        expected = self._entry_bytes.get(ledger_id, FIRST_GUESS_BYTES)
-        found = self._read_many(bookie, partial(read_entries, ledger_id=ledger_id, wanted=wanted, entry_bytes=expected))
+        if len(wanted) == 1 or bookie in self._without_batches:
+            found = self._asked(bookie, ledger_id, wanted, batches=False)
+        else:
+            try:
+                found = self._asked(bookie, ledger_id, wanted, batches=True)
+            except BrokenConnectionError:
+                # A bookie before BookKeeper 4.17 closes the connection at a request for a batch.
+                found = self._asked(bookie, ledger_id, wanted, batches=False)
+                self._without_batches.add(bookie)
         if found:
             if len(self._entry_bytes) >= _MOST_REMEMBERED:
                 self._entry_bytes.clear()
             self._entry_bytes[ledger_id] = sum(map(len, found.values())) / len(found)
         return found
-
-    def _read_many(self, bookie: BookieId, pipeline: "partial[dict[EntryId, bytes]]") -> dict[EntryId, bytes]:
-        if bookie in self._without_batches:
-            return self._asked(bookie, partial(pipeline, batches=False))
-        try:
-            return self._asked(bookie, partial(pipeline, batches=True))
-        except BrokenConnectionError:
-            # A bookie before BookKeeper 4.17 closes the connection at a request for a batch.
-            found = self._asked(bookie, partial(pipeline, batches=False))
-            self._without_batches.add(bookie)
-            return found
 
     def close(self) -> None:
         """Close every idle connection; those in use close when their request ends. Idempotent."""
@@ -105,32 +142,43 @@ class BookieConnections:
         for connection in idle:
             connection.close()
 
-    def _asked(self, bookie: BookieId, ask: Callable[[socket.socket], _Answer]) -> _Answer:
-        kept = self._take_idle(bookie)
+    def _asked(
+        self, bookie: BookieId, ledger_id: LedgerId, wanted: Sequence[EntryId], batches: bool
+    ) -> dict[EntryId, bytes]:
+        with self._lock:
+            kept = self._idle[bookie].pop() if self._idle[bookie] else None
         if kept is not None:
             try:
-                return self._ask(kept, bookie, ask)
+                return self._ask(kept, bookie, ledger_id, wanted, batches)
             except TemporaryError:
                 # The bookie may have restarted since the connection was last used; a fresh one decides.
                 self._discard_idle(bookie)
-        return self._ask(self._connect(bookie), bookie, ask)
+        return self._ask(self._connect(bookie), bookie, ledger_id, wanted, batches)
 
-    def _ask(self, connection: socket.socket, bookie: BookieId, ask: Callable[[socket.socket], _Answer]) -> _Answer:
+    def _ask(
+        self, connection: socket.socket, bookie: BookieId, ledger_id: LedgerId, wanted: Sequence[EntryId], batches: bool
+    ) -> dict[EntryId, bytes]:
+        entry_bytes = self._entry_bytes.get(ledger_id, _FIRST_GUESS_BYTES)
         try:
-            answer = ask(connection)
+            found = _Pipeline(connection, ledger_id, wanted, batches, entry_bytes).read()
         except OSError as error:
             connection.close()
             raise BrokenConnectionError(f"bookie {bookie} did not answer ({error}); try again") from error
         except TemporaryError:
             connection.close()
             raise
-        self._keep(bookie, connection)
-        return answer
+        with self._lock:
+            idle = self._idle[bookie]
+            if not self._closed and len(idle) < self._idle_per_bookie:
+                idle.append(connection)
+                return found
+        connection.close()
+        return found
 
     def _connect(self, bookie: BookieId) -> socket.socket:
         if self._closed:
             raise TemporaryError("connections to bookies are closed; the process is stopping")
-        address = self._address_of(bookie)
+        address = bookie_address(bookie, self._store, self._root)
         try:
             connection = socket.create_connection(address, self._connect_timeout_seconds)
             connection.settimeout(self._read_timeout_seconds)
@@ -139,41 +187,148 @@ class BookieConnections:
             raise UnreachableError(f"bookie {bookie} cannot be reached ({error}); try again") from error
         return connection
 
-    def _take_idle(self, bookie: BookieId) -> socket.socket | None:
-        with self._lock:
-            idle = self._idle[bookie]
-            return idle.pop() if idle else None
-
     def _discard_idle(self, bookie: BookieId) -> None:
         with self._lock:
             stale = self._idle.pop(bookie, [])
         for connection in stale:
             connection.close()
 
-    def _keep(self, bookie: BookieId, connection: socket.socket) -> None:
-        with self._lock:
-            idle = self._idle[bookie]
-            if not self._closed and len(idle) < self._idle_per_bookie:
-                idle.append(connection)
-                return
-        connection.close()
+
+class EntryRun(NamedTuple):
+    """``length`` entries from ``first`` on; one entry is asked for alone, several as a batch."""
+
+    first: int
+    length: int
 
 
-def _exchange(connection: socket.socket, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
-    connection.sendall(_REQUEST.pack(_REQUEST.size - _LENGTH.size, header_of(READ_ENTRY), ledger_id, entry_id))
-    (frame_bytes,) = _LENGTH.unpack(_receive(connection, _LENGTH.size))
-    if not _RESPONSE.size <= frame_bytes <= MAX_FRAME_BYTES:
-        raise TemporaryError(f"a bookie announced {frame_bytes} bytes, which is no answer to a read")
-    frame = _receive(connection, frame_bytes)
-    code, _, body = opened(frame, READ_ENTRY, ledger_id)
-    return frame[body:] if code == EOK else None
+def runs_of(wanted: Sequence[EntryId], *, longest: int, widest_gap: int) -> Iterator[EntryRun]:
+    """Ascending entries as runs, each at most so long, with at most so many unwanted entries at a time inside."""
+    start = last = wanted[0]
+    for entry_id in wanted[1:]:
+        if entry_id - last > widest_gap + 1 or entry_id - start >= longest:
+            yield EntryRun(start, last - start + 1)
+            start = entry_id
+        last = entry_id
+    yield EntryRun(start, last - start + 1)
 
 
-def _receive(connection: socket.socket, size_bytes: int) -> bytes:
-    received = bytearray()
-    while len(received) < size_bytes:
-        piece = connection.recv(min(size_bytes - len(received), 1 << 20))
-        if not piece:
-            raise ConnectionResetError("the bookie closed the connection")
-        received += piece
-    return bytes(received)
+class _Pipeline:
+    """Some entries of one ledger over one connection; ``entry_bytes`` is how large they are taken to be."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        ledger_id: LedgerId,
+        wanted: Sequence[EntryId],
+        batches: bool,
+        entry_bytes: float,
+    ) -> None:
+        longest, widest_gap = (_LONGEST_RUN, int(_GAP_BYTES / max(1.0, entry_bytes))) if batches else (1, 0)
+        self._connection = connection
+        self._ledger_id = ledger_id
+        self._wanted = frozenset(wanted)
+        self._waiting = deque(runs_of(wanted, longest=longest, widest_gap=widest_gap))
+        self._entry_bytes = entry_bytes
+        self._in_flight: dict[int, EntryRun] = {}
+        self._found: dict[EntryId, bytes] = {}
+
+    def read(self) -> dict[EntryId, bytes]:
+        """Those that the bookie has.
+
+        Raises:
+            OSError: the connection broke, or no answer came in time.
+            TemporaryError: the bookie refuses, or answers something else.
+        """
+        received = bytearray()
+        while self._waiting or self._in_flight:
+            self._send()
+            piece = self._connection.recv(_PIECE_BYTES)
+            if not piece:
+                raise ConnectionResetError("the bookie closed the connection")
+            received += piece
+            done = 0
+            for start, end in _frames(received):
+                self._take(bytes(received[start:end]))
+                done = end
+            del received[:done]
+        return self._found
+
+    def _send(self) -> None:
+        requests = []
+        longest = self._waiting[0].length if self._waiting else 1
+        expected_bytes = min(longest * self._entry_bytes, max(_RUN_BYTES, self._entry_bytes))
+        room = max(2, min(_MOST_IN_FLIGHT, int(_MOST_IN_FLIGHT_BYTES / expected_bytes)))
+        while self._waiting and len(self._in_flight) < room:
+            run = self._waiting.popleft()
+            self._in_flight[run.first] = run
+            requests.append(self._request(run))
+        if requests:
+            self._connection.sendall(b"".join(requests))
+
+    def _request(self, run: EntryRun) -> bytes:
+        header, ledger_id = _header_of(run) << 16, self._ledger_id
+        if run.length == 1:
+            return _REQUEST.pack(_REQUEST.size - _LENGTH.size, header, ledger_id, run.first)
+        length = _BATCH_REQUEST.size - _LENGTH.size
+        # The first entry's number is as good a request id as any: no two runs in flight begin at the same entry.
+        return _BATCH_REQUEST.pack(length, header, ledger_id, run.first, run.first, run.length, _RUN_BYTES)
+
+    def _take(self, frame: bytes) -> None:
+        header, code, ledger_id, entry_id = _RESPONSE.unpack_from(frame)
+        run = self._in_flight.pop(entry_id, None)
+        if run is None or header >> 16 != _header_of(run) or ledger_id != self._ledger_id:
+            raise TemporaryError("a bookie answered another request than the one that was sent; try again")
+        if code == _EUA:
+            raise TemporaryError("a bookie demands authentication, which reading entries does not support yet")
+        if code not in (_EOK, _ENOLEDGER, _ENOENTRY):
+            raise TemporaryError(f"a bookie refused to read, with its code {code}; try again")
+        if code == _ENOENTRY:
+            # A bookie's batch ends where it lacks an entry, which says nothing about those behind it.
+            behind = range(run.first + run.length - 1, run.first, -1)
+            self._waiting.extendleft(EntryRun(number, 1) for number in behind if number in self._wanted)
+        if code == _EOK:
+            self._keep(run, [frame[_RESPONSE.size :]] if run.length == 1 else _batch(frame))
+
+    def _keep(self, run: EntryRun, entries: Sequence[bytes]) -> None:
+        if not 0 < len(entries) <= run.length:
+            raise TemporaryError(f"a bookie answered {len(entries)} entries when asked for {run.length}; try again")
+        for number, entry in enumerate(entries, run.first):
+            if number in self._wanted:
+                self._found[EntryId(number)] = entry
+        self._entry_bytes += (sum(map(len, entries)) / len(entries) - self._entry_bytes) / 4
+        if len(entries) < run.length:
+            self._waiting.appendleft(EntryRun(run.first + len(entries), run.length - len(entries)))
+
+
+def _header_of(run: EntryRun) -> int:
+    """Version and operation, the upper half of a header; a request's lower half are its flags, of which none is set."""
+    return _PROTOCOL_VERSION << 8 | (_READ_ENTRY if run.length == 1 else _BATCH_READ_ENTRY)
+
+
+def _frames(received: bytearray) -> Iterator[tuple[int, int]]:
+    """Where each whole frame in the buffer begins and ends."""
+    position = 0
+    while len(received) - position >= _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(received, position)
+        if not _RESPONSE.size <= length <= _MAX_FRAME_BYTES:
+            raise TemporaryError(f"a bookie announced {length} bytes, which is no answer to a read")
+        start = position + _LENGTH.size
+        position = start + length
+        if position > len(received):
+            return
+        yield start, position
+
+
+def _batch(frame: bytes) -> list[bytes]:
+    entries = []
+    position = _RESPONSE.size + _REQUEST_ID_BYTES
+    while position + _LENGTH.size <= len(frame):
+        (length,) = _LENGTH.unpack_from(frame, position)
+        position += _LENGTH.size
+        if not 0 <= length <= len(frame) - position:
+            raise TemporaryError("a bookie's batch of entries ends in the middle of one; try again")
+        entries.append(frame[position : position + length])
+        position += length
+    if position != len(frame):
+        raise TemporaryError("a bookie's batch of entries ends in the middle of one; try again")
+    return entries

@@ -8,29 +8,28 @@ import hashlib
 import hmac
 import struct
 import zlib
-from dataclasses import dataclass
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import google_crc32c
 
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
-from pulsar_sidecar.model.ledgers import DigestType, LedgerEntry
+from pulsar_sidecar.model.ledgers import DigestType
 
 _ENTRY_HEADER = struct.Struct(">qqqq")
-_POSITION = struct.Struct(">qq")
 _CRC32C = struct.Struct(">I")
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEntry:
+class StoredEntry(NamedTuple):
     """An entry whose digest was right, and what its header says.
 
     ``last_confirmed`` is the last entry that the writer knew to be acknowledged when it wrote this one.
     """
 
-    entry: LedgerEntry
+    ledger_id: LedgerId
+    entry_id: EntryId
     last_confirmed: EntryId
+    payload: bytes
 
 
 def checked_entry(data: bytes, digest_type: DigestType | None, password: bytes) -> StoredEntry:
@@ -49,21 +48,7 @@ def checked_entry(data: bytes, digest_type: DigestType | None, password: bytes) 
     stored_digest = data[_ENTRY_HEADER.size : digest_end]
     if not hmac.compare_digest(stored_digest, digest(digest_type, header + payload, password)):
         raise UndecodableError(f"entry {ledger_id}:{entry_id} is damaged on this bookie; read another copy")
-    entry = LedgerEntry(LedgerId(ledger_id), EntryId(entry_id), payload)
-    return StoredEntry(entry, EntryId(last_confirmed))
-
-
-def checked_payload(
-    data: bytes, ledger_id: LedgerId, entry_id: EntryId, digest_type: DigestType | None, password: bytes
-) -> bytes:
-    """The payload of exactly this entry.
-
-    Raises:
-        UndecodableError: as `checked_entry`, and when it is another entry.
-    """
-    if not data.startswith(_POSITION.pack(ledger_id, entry_id)):
-        raise UndecodableError(f"a bookie answered with another entry than {ledger_id}:{entry_id}; try again")
-    return checked_entry(data, digest_type, password).entry.payload
+    return StoredEntry(LedgerId(ledger_id), EntryId(entry_id), EntryId(last_confirmed), payload)
 
 
 def digest(digest_type: DigestType, data: bytes, password: bytes) -> bytes:

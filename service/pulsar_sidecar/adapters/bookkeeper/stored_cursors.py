@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from pulsar_sidecar.ack_state.stored import StoredCursor, stored_in_entry, stored_in_node
-from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references, managed_ledger_references

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.message_headers import entry_facts_in_headers
 from pulsar_sidecar.adapters.pulsar.wire.message_metadata import entry_facts
@@ -35,7 +35,7 @@ class BulkDelayedEntries:
     def __init__(
         self,
         store: MetadataStore,
-        entries: BulkEntries,
+        entries: BookieEntries,
         rest: AdminRest,
         ledgers_root: str,
         clock: Clock,
@@ -75,7 +75,7 @@ class BulkDelayedEntries:
             read_at, metadata = self._known.get((topic, ledger_id), (float("-inf"), None))
             if metadata is None or read_at <= youngest or min(entry_ids) < 0:
                 return None
-            found = self._entries.read(ledger_id, metadata, entry_ids, _kept).found
+            found = self._entries.read_many(ledger_id, metadata, entry_ids, _kept).found
             if len(found) < len(set(entry_ids)):
                 return None
             answers.update((Position(ledger_id, entry_id), answer) for entry_id, answer in found.items())
@@ -124,7 +124,7 @@ class BulkDelayedEntries:
     ) -> dict[EntryId, EntryAnswer]:
         closed = metadata.state is LedgerState.CLOSED
         inside = [entry for entry in wanted if entry >= 0 and not (closed and entry > metadata.last_entry_id)]
-        read = self._entries.read(ledger_id, metadata, inside, _kept)
+        read = self._entries.read_many(ledger_id, metadata, inside, _kept)
         answers: dict[EntryId, EntryAnswer] = dict.fromkeys(wanted, Absent())
         answers.update(read.found)
         answers.update((entry_id, Unreadable(reason)) for entry_id, reason in read.unreadable.items())

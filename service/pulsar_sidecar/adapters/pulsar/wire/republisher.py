@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pulsar_sidecar.adapters.bookkeeper.bulk_entries import BulkEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnection, BinaryConnections, server_error
 from pulsar_sidecar.adapters.pulsar.wire.binary_frames import encode_message
 from pulsar_sidecar.adapters.pulsar.wire.message_metadata import metadata_of
@@ -35,7 +35,7 @@ class BrokerRepublisher:
     def __init__(
         self,
         store: MetadataStore,
-        entries: BulkEntries,
+        entries: BookieEntries,
         owners: TopicOwners,
         connections: BinaryConnections,
         clock: Clock,
@@ -70,7 +70,7 @@ class BrokerRepublisher:
                 f"the entry {position} is not on the bookies (any more), so it cannot be published again"
             )
         metadata = decode_ledger_metadata(node.data)
-        read = self._entries.read(position.ledger_id, metadata, [position.entry_id], bytes)
+        read = self._entries.read_many(position.ledger_id, metadata, [position.entry_id], bytes)
         found = read.found.get(position.entry_id)
         if found is None:
             raise TemporaryError(f"the entry {position} could not be read; try again")

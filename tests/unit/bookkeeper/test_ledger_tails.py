@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import RegisteredBookies
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
-from pulsar_sidecar.adapters.bookkeeper.bookie_wire import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerSegment, LedgerState
@@ -170,7 +169,7 @@ def test_over_real_sockets_with_striping_and_a_replaced_bookie() -> None:
         for entry_id, bookie in enumerate((one, two, one, three, one)):
             bookie.store(LEDGER, entry_id, b"%d" % entry_id, last_confirmed=entry_id - 1)
         metadata = _metadata((0, [one.bookie_id, two.bookie_id]), (3, [one.bookie_id, three.bookie_id]), write=1, ack=1)
-        entries = BookieEntries(BookieConnections(RegisteredBookies().address))
+        entries = BookieEntries(BookieConnections())
         assert [entry.payload for entry in entries.read_tail(LEDGER, metadata, 10)] == [b"0", b"1", b"2", b"3", b"4"]
         two.close()
         assert [entry.payload for entry in entries.read_tail(LEDGER, metadata, 3)] == [b"2", b"3", b"4"]

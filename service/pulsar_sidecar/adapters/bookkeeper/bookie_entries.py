@@ -1,0 +1,261 @@
+"""Entries as the bookies hold them, of open ledgers too, read without fencing and without recovery.
+
+Invariants: an entry is delivered only if its digest was right; it is called missing only when every bookie of its write
+set said that it has none. Of a ledger that is still written to, an entry may be delivered that its writer has not been
+told to be stored.
+
+The invariant of `BookieEntries.read_tail`: an entry that was ever acknowledged to its writer and lies in the asked-for
+tail is in the answer, or the call raises. An acknowledged entry is on ``ack_quorum_size`` members of its write set,
+so it is seen as long as fewer than that many members of every write set fail to answer.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Generic, TypeVar
+
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.digests import StoredEntry, checked_entry
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
+from pulsar_sidecar.model.ledgers import LedgerEntry, LedgerMetadata, LedgerState
+
+_READ_AT_A_TIME_BYTES = 8 * 1024 * 1024
+_MOST_AT_A_TIME = 2048
+_FEW_AT_A_TIME = 256
+_THREADS = 2
+_FIRST = EntryId(0)
+
+Kept = TypeVar("Kept")
+
+
+@dataclass(slots=True)
+class BulkAnswer(Generic[Kept]):
+    """What became of each wanted entry: it is in exactly one of ``found``, ``missing`` and `unreadable`.
+
+    Attributes:
+        found: what was kept of it.
+        missing: every bookie that should have it answered that it does not.
+        failures: why some bookies could not say, one reason each; of entries too that another one delivered.
+    """
+
+    found: dict[EntryId, Kept] = field(default_factory=dict)
+    missing: set[EntryId] = field(default_factory=set)
+    failures: defaultdict[EntryId, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def unreadable(self) -> dict[EntryId, str]:
+        """Why it is not known."""
+        return {
+            entry_id: "; ".join(dict.fromkeys(reasons))
+            for entry_id, reasons in self.failures.items()
+            if entry_id not in self.found
+        }
+
+
+class BookieEntries:
+    """`LedgerEntries` over the bookies themselves, and entries by the thousand; safe for use by several threads."""
+
+    def __init__(self, bookies: BookieConnections) -> None:
+        self._bookies = bookies
+        # Kept, because a thread that waits for one bookie lets another bookie work.
+        self._threads = ThreadPoolExecutor(_THREADS, "bulk-entries")
+
+    def read_many(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        wanted: Iterable[EntryId],
+        keep: Callable[[bytes], Kept],
+    ) -> BulkAnswer[Kept]:
+        """Read them, so many at a time that their payloads fit in memory; ``keep`` says what is kept of a payload."""
+        reading = _Reading(self._bookies, ledger_id, metadata, keep)
+        parts = enumerate(reading.parts(sorted(set(wanted))))
+        while some := list(islice(parts, _THREADS)):
+            busy = [self._threads.submit(reading.read, part, turn) for turn, part in some[1:]]
+            turn, part = some[0]
+            reading.read(part, turn)
+            for future in busy:
+                future.result()
+        return reading.answer
+
+    def read(self, ledger_id: LedgerId, metadata: LedgerMetadata, entry_id: EntryId) -> LedgerEntry:
+        """One entry that its writer was told to be stored; TemporaryError when no bookie delivers it."""
+        return self._demand(ledger_id, metadata, range(entry_id, entry_id + 1))[0]
+
+    def read_tail(self, ledger_id: LedgerId, metadata: LedgerMetadata, count: int) -> tuple[LedgerEntry, ...]:
+        """The ``count`` highest entries, ascending; see `LedgerEntries.read_tail`."""
+        if metadata.state is LedgerState.CLOSED:
+            last = metadata.last_entry_id
+            return self._demand(ledger_id, metadata, range(max(_FIRST, last - count + 1), last + 1))
+        last_stored = self._last_stored(ledger_id, metadata)
+        # An ensemble is replaced only after everything before its first entry was acknowledged.
+        confirmed = max([metadata.segments[-1].first_entry_id - 1, *(stored.last_confirmed for stored in last_stored)])
+        highest = max([confirmed, *(stored.entry_id for stored in last_stored)])
+        wanted = range(max(_FIRST, highest - count + 1), highest + 1)
+        known = {stored.entry_id: stored.payload for stored in last_stored}
+        return self._demand(ledger_id, metadata, wanted, known, confirmed)
+
+    def readable(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> bool:
+        """Whether first and last entry are there; see `LedgerEntries.readable`.
+
+        Of a ledger that was never closed only the present end can be asked for.
+
+        Raises:
+            TemporaryError: one was not found, but a bookie that should hold it did not answer.
+        """
+        if metadata.state is not LedgerState.CLOSED:
+            return bool(self.read_tail(ledger_id, metadata, 1))
+        ends = {_FIRST, metadata.last_entry_id} if metadata.last_entry_id >= _FIRST else set()
+        answer = self.read_many(ledger_id, metadata, ends, len)
+        if answer.unreadable:
+            raise _not_delivered(ledger_id, *min(answer.unreadable.items()))
+        return not answer.missing
+
+    def close(self) -> None:
+        """Close the connections and let the threads go; idempotent."""
+        self._threads.shutdown(cancel_futures=True)
+        self._bookies.close()
+
+    def _demand(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        wanted: range,
+        known: Mapping[EntryId, bytes] | None = None,
+        confirmed: int | None = None,
+    ) -> tuple[LedgerEntry, ...]:
+        """All of them; those above ``confirmed`` may only lack if they were certainly never acknowledged."""
+        payloads = dict(known or {})
+        answer = self.read_many(ledger_id, metadata, set(map(EntryId, wanted)) - payloads.keys(), bytes)
+        payloads.update(answer.found)
+        for entry_id in map(EntryId, wanted):
+            is_confirmed = confirmed is None or entry_id <= confirmed
+            failures = answer.failures.get(entry_id, [])
+            if entry_id not in payloads and (is_confirmed or len(failures) >= metadata.ack_quorum_size):
+                reason = "; ".join(failures) or "every bookie says it has no such entry"
+                raise _not_delivered(ledger_id, entry_id, reason)
+        ids = (EntryId(entry_id) for entry_id in wanted if entry_id in payloads)
+        return tuple(LedgerEntry(ledger_id, entry_id, payloads[entry_id]) for entry_id in ids)
+
+    def _last_stored(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> list[StoredEntry]:
+        """The last entry of each bookie of the last ensemble; enough of them to see all that was acknowledged."""
+        found: list[StoredEntry] = []
+        failures: dict[int, str] = {}
+        for index, bookie in enumerate(metadata.segments[-1].ensemble):
+            try:
+                data = self._bookies.read_many(bookie, ledger_id, [LAST_STORED]).get(LAST_STORED)
+                if data is not None:
+                    found.append(_checked(data, ledger_id, None, metadata))
+            except TemporaryError as error:
+                failures[index] = str(error)
+        # In every write set fewer than ``ack_quorum_size`` members may fail (``RoundRobinDistributionSchedule``).
+        size = metadata.ensemble_size
+        for start in range(size):
+            write_set = [(start + rank) % size for rank in range(metadata.write_quorum_size)]
+            if sum(index in failures for index in write_set) >= metadata.ack_quorum_size:
+                reasons = "; ".join(failures.values())
+                raise TemporaryError(
+                    f"too few bookies answered to know the end of ledger {ledger_id}: {reasons}; try again"
+                )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Entries that are on the same bookies."""
+
+    write_set: tuple[BookieId, ...]
+    wanted: Sequence[EntryId]
+
+
+class _Reading(Generic[Kept]):
+    """One call of `BookieEntries.read_many`."""
+
+    def __init__(
+        self, bookies: BookieConnections, ledger_id: LedgerId, metadata: LedgerMetadata, keep: Callable[[bytes], Kept]
+    ) -> None:
+        self.answer: BulkAnswer[Kept] = BulkAnswer()
+        self._bookies = bookies
+        self._ledger_id = ledger_id
+        self._metadata = metadata
+        self._keep = keep
+        # The metadata of a ledger that is still written to does not say how large entries are; the first few tell.
+        closed = metadata.length_bytes > 0 and metadata.last_entry_id >= 0
+        self._mean_bytes = metadata.length_bytes / (metadata.last_entry_id + 1) if closed else None
+
+    def parts(self, wanted: Sequence[EntryId]) -> Iterator[_Part]:
+        """The wanted entries by write set, in pieces that fit in memory."""
+        for write_set, members in _by_write_set(self._metadata, wanted).items():
+            rest = iter(members)
+            while part := list(islice(rest, self._at_a_time())):
+                yield _Part(write_set, part)
+
+    def read(self, part: _Part, turn: int) -> None:
+        """Ask one bookie of the write set after the other, each for what is still missing; they take turns."""
+        left = part.wanted
+        for rank in range(len(part.write_set)):
+            bookie = part.write_set[(turn + rank) % len(part.write_set)]
+            try:
+                stored = self._bookies.read_many(bookie, self._ledger_id, left)
+            except TemporaryError as error:
+                for entry_id in left:
+                    self.answer.failures[entry_id].append(str(error))
+                continue
+            left = self._taken(left, stored)
+            if not left:
+                return
+        self.answer.missing.update(entry_id for entry_id in left if entry_id not in self.answer.failures)
+
+    def _at_a_time(self) -> int:
+        if self._mean_bytes is None:
+            return _FEW_AT_A_TIME
+        return max(1, min(_MOST_AT_A_TIME, int(_READ_AT_A_TIME_BYTES / max(1.0, self._mean_bytes))))
+
+    def _taken(self, wanted: Sequence[EntryId], stored: Mapping[EntryId, bytes]) -> Sequence[EntryId]:
+        """Keep what is right; what is still wanted then."""
+        if stored:
+            self._mean_bytes = sum(map(len, stored.values())) / len(stored)
+        left = []
+        for entry_id in wanted:
+            data = stored.get(entry_id)
+            try:
+                if data is not None:
+                    entry = _checked(data, self._ledger_id, entry_id, self._metadata)
+                    self.answer.found[entry_id] = self._keep(entry.payload)
+                    continue
+            except TemporaryError as error:
+                self.answer.failures[entry_id].append(str(error))
+            left.append(entry_id)
+        return left
+
+
+def _checked(data: bytes, ledger_id: LedgerId, entry_id: EntryId | None, metadata: LedgerMetadata) -> StoredEntry:
+    """The entry in a bookie's answer, which must be ``entry_id``; any of the ledger for None."""
+    stored = checked_entry(data, metadata.digest_type, metadata.password)
+    if stored.ledger_id != ledger_id or entry_id not in (None, stored.entry_id):
+        asked_for = f"{ledger_id}:{'the last' if entry_id is None else entry_id}"
+        raise TemporaryError(f"a bookie answered with another entry than {asked_for}; try again")
+    return stored
+
+
+def _by_write_set(
+    metadata: LedgerMetadata, wanted: Sequence[EntryId]
+) -> Mapping[tuple[BookieId, ...], Sequence[EntryId]]:
+    """``RoundRobinDistributionSchedule``; where every bookie of an ensemble has everything, that is one write set."""
+    striped = metadata.write_quorum_size < metadata.ensemble_size
+    found: dict[tuple[BookieId, ...], list[EntryId]] = {}
+    ends = [segment.first_entry_id for segment in metadata.segments[1:]]
+    for segment, end in zip(metadata.segments, [*ends, None], strict=True):
+        for entry_id in wanted:
+            if entry_id >= segment.first_entry_id and (end is None or entry_id < end):
+                start = entry_id % metadata.ensemble_size if striped else 0
+                turned = segment.ensemble[start:] + segment.ensemble[:start]
+                found.setdefault(turned[: metadata.write_quorum_size], []).append(entry_id)
+    return found
+
+
+def _not_delivered(ledger_id: LedgerId, entry_id: EntryId, reason: str) -> TemporaryError:
+    return TemporaryError(f"no bookie delivers entry {ledger_id}:{entry_id} ({reason}); try again")
