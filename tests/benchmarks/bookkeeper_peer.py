@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
 from tests.cluster.java_programs import JavaProgram, java_program
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 import requests
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.benchmarks.bookkeeper_peer import quiet_log_configuration

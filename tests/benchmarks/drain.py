@@ -24,7 +24,7 @@ from pulsar_sidecar.adapters.pulsar.topics.backlogs import BacklogGauge
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.ledgers import LedgerComponent

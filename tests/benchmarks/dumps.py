@@ -28,9 +28,9 @@ from pulsar_sidecar.audit.results.tables import Table as AuditTable
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, parse_manifest
 from pulsar_sidecar.bootstrap.audit_sources import make_dump
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
-from pulsar_sidecar.local_cluster.cluster import LocalCluster, find_software
-from pulsar_sidecar.local_cluster.java import class_path
-from pulsar_sidecar.local_cluster.spec import ClusterSpec, Lifetime
+from pulsar_sidecar.local_cluster.cluster import LocalCluster
+from pulsar_sidecar.local_cluster.software import class_path, find_software
+from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import LedgerId
 
@@ -111,7 +111,7 @@ def _dump(source: str, output: Path) -> int:
 def _living(arguments: argparse.Namespace, scratch: Path) -> list[Table]:
     # ZooKeeper's usual heap here ends before a hundred thousand ledgers do.
     heap = ("-Xmx512m",)
-    spec = ClusterSpec(scratch / "cluster", brokers=0, bookies=1, java_options=heap, lifetime=Lifetime.STARTING_PROCESS)
+    spec = ClusterSpec(scratch / "cluster", brokers=0, bookies=1, java_options=heap, ends_with_starter=True)
     with LocalCluster.up(spec) as cluster:
         url = cluster.addresses().metadata_store_url
         kazoo = KazooClient(parse_metadata_store_url(url).hosts)

@@ -17,7 +17,7 @@ from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name

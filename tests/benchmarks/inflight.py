@@ -16,8 +16,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
-from pulsar_sidecar.local_cluster.ports import LOOPBACK
+from pulsar_sidecar.local_cluster.processes import LOOPBACK
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 
 from tests.benchmarks.drain import SidecarUnderLoad, backlog_gauge

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
 from tests.benchmarks.drain import BROKERS_CLIENT, OWN_CLIENT, Starter, contender_starters
 from tests.benchmarks.open_loop import Latencies, OpenLoopClient, joined, open_loop_client

@@ -18,7 +18,7 @@ import pulsar
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import TopicName

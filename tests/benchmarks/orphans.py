@@ -18,7 +18,7 @@ from kazoo.handlers.threading import AsyncResult
 from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.metadata import Node

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from pulsar_sidecar.local_cluster.ports import LOOPBACK, free_ports
+from pulsar_sidecar.local_cluster.processes import LOOPBACK, free_ports
 
 _PIPELINE: Final = 1000
 _START_SECONDS: Final = 10.0

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses, parse_addresses
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
-from pulsar_sidecar.local_cluster.spec import ClusterSpec, Lifetime
+from pulsar_sidecar.local_cluster.spec import ClusterSpec
+from pulsar_sidecar.local_cluster.state import ClusterAddresses, parse_addresses
 
 _SERVER_OPTIONS = ("-XX:TieredStopAtLevel=4", "-Xmx512m")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -36,7 +36,7 @@ def benchmark_cluster(named: Path | None) -> Iterator[ClusterAddresses]:
         yield parse_addresses(named.read_text())
         return
     with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-benchmark-") as scratch:
-        spec = ClusterSpec(Path(scratch) / "cluster", java_options=_SERVER_OPTIONS, lifetime=Lifetime.STARTING_PROCESS)
+        spec = ClusterSpec(Path(scratch) / "cluster", java_options=_SERVER_OPTIONS, ends_with_starter=True)
         with LocalCluster.up(spec) as cluster:
             yield cluster.addresses()
 

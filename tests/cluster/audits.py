@@ -11,7 +11,7 @@ from pulsar_sidecar.audit.results.tables import OrphanStatus
 from pulsar_sidecar.bootstrap.audit_review import apply_audit
 from pulsar_sidecar.bootstrap.audit_run import make_audit
 from pulsar_sidecar.bootstrap.audit_sources import make_dump, make_listing
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
 from tests.made_audits import MadeAudit
 

@@ -18,7 +18,7 @@ import requests
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from pulsar_sidecar.audit.results.tables import LedgerKind, OrphanCause
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
 from tests.cluster.patience import OPERATION_SECONDS, until
 

@@ -9,7 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from pulsar_sidecar.local_cluster.ports import LOOPBACK
+from pulsar_sidecar.local_cluster.processes import LOOPBACK
 from pulsar_sidecar.model.clocks import SystemClock
 
 

@@ -14,10 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses, parse_addresses
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
-from pulsar_sidecar.local_cluster.failures import MissingPrerequisiteError
-from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION, ClusterSpec, Lifetime
+from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION, ClusterSpec, MissingPrerequisiteError
+from pulsar_sidecar.local_cluster.state import ClusterAddresses, parse_addresses
 
 from tests.cluster.running import (
     ClusterUnderTest,
@@ -106,7 +105,7 @@ def compose_cluster() -> Iterator[ClusterUnderTest]:
 def local_cluster(spec: ClusterSpec) -> Iterator[ClusterUnderTest]:
     """A cluster of processes that end with this process at the latest."""
     try:
-        cluster = LocalCluster.up(replace(spec, lifetime=Lifetime.STARTING_PROCESS))
+        cluster = LocalCluster.up(replace(spec, ends_with_starter=True))
     except MissingPrerequisiteError as error:
         pytest.skip(f"no cluster to test on: {error}; or name a running one in {CLUSTER_VARIABLE}")
     with cluster:

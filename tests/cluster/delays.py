@@ -17,7 +17,7 @@ from typing import Any, Final
 import _pulsar
 import pulsar
 import requests
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.names import TopicName, java_url_encode
 

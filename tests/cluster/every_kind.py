@@ -12,7 +12,7 @@ from functools import partial
 
 import pulsar
 import requests
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.background import running_until

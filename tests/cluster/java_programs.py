@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pulsar_sidecar.local_cluster.cluster import find_software
-from pulsar_sidecar.local_cluster.java import class_path
+from pulsar_sidecar.local_cluster.software import class_path, find_software
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 
 _END_SECONDS = 30

@@ -21,9 +21,8 @@ from enum import Enum
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
-from pulsar_sidecar.local_cluster.ports import LOOPBACK
-from pulsar_sidecar.local_cluster.state import read_state
+from pulsar_sidecar.local_cluster.processes import LOOPBACK
+from pulsar_sidecar.local_cluster.state import ClusterAddresses, read_state
 
 _CLONE_NEWNET = 0x40000000
 _NOBODY = "02:00:00:00:00:01"

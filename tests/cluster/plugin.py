@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from pulsar_sidecar.local_cluster.failures import ClusterNotFoundError
-from pulsar_sidecar.local_cluster.spec import ClusterSpec
+from pulsar_sidecar.local_cluster.spec import ClusterNotFoundError, ClusterSpec
 from pulsar_sidecar.model.errors import SidecarError
 
 from tests.cluster.choosing import chosen_cluster, local_cluster, version_under_test

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
 _COMPOSE_TIMEOUT_SECONDS = 300
 

@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import requests
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
-from pulsar_sidecar.local_cluster.ports import LOOPBACK, free_ports
 from pulsar_sidecar.local_cluster.processes import (
+    LOOPBACK,
     ProcessIdentity,
     end,
     exit_code,
+    free_ports,
     is_running,
     send_signal,
     spawn,
     wait_until_gone,
 )
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.settings.sources import environment_variable
 

@@ -7,8 +7,8 @@ ledger whose bookies go away can deadlock BookKeeper's client (BookKeeper #4457)
 import re
 import subprocess
 
-from pulsar_sidecar.local_cluster.failures import MissingPrerequisiteError
-from pulsar_sidecar.local_cluster.java import find_java
+from pulsar_sidecar.local_cluster.software import find_java
+from pulsar_sidecar.local_cluster.spec import MissingPrerequisiteError
 
 _OURS = re.compile(r"\bat org\.apache\.(pulsar\.|bookkeeper\.(client|mledger|proto)\.)")
 _DEADLOCK = re.compile(r"Found (one|\d+) Java-level deadlock")

@@ -14,7 +14,7 @@ from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import PulsarDeletion
 from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import ConsumerSettings
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, DeletionTopics, Delivery, PendingDeletions
 from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 
 from tests.fakes.clock import FakeClock

@@ -4,7 +4,6 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NotEmptyError
 from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
-from pulsar_sidecar.local_cluster.cluster import LocalCluster, find_software, no_progress
-from pulsar_sidecar.local_cluster.failures import MissingPrerequisiteError
-from pulsar_sidecar.local_cluster.planning import metadata_store_url, plan_member
-from pulsar_sidecar.local_cluster.spec import ClusterSpec
-from pulsar_sidecar.local_cluster.starting import Launcher, is_ready, start_members
-from pulsar_sidecar.local_cluster.state import ClusterState, Member, change_state, write_state
-from pulsar_sidecar.local_cluster.watchdog import hold_life_line
+from pulsar_sidecar.local_cluster.cluster import LocalCluster
+from pulsar_sidecar.local_cluster.spec import ClusterSpec, MissingPrerequisiteError
 from pulsar_sidecar.model.clocks import SystemClock
 
 from tests.fakes.metadata import FakeMetadataStore
@@ -111,30 +105,9 @@ class LoneZooKeeper:
 @contextmanager
 def lone_zookeeper(directory: Path) -> Iterator[LoneZooKeeper]:
     """Start a server that ends with this process at the latest."""
-    spec = ClusterSpec(directory)
     try:
-        software = find_software(spec)
+        started = LocalCluster.up(ClusterSpec(directory, brokers=0, bookies=0, ends_with_starter=True))
     except MissingPrerequisiteError as error:
         pytest.skip(f"no ZooKeeper to break: {error}")
-    directory.mkdir(parents=True)
-    write_state(ClusterState(directory, spec.version, spec.cluster_name))
-    cluster, life_line = LocalCluster(directory), hold_life_line(directory)
-
-    def record(member: Member) -> None:
-        change_state(directory, lambda state: state.with_member(member))
-
-    launcher = Launcher(
-        clock=CLOCK,
-        directory=directory,
-        started=record,
-        is_ready=is_ready,
-        progress=no_progress,
-        timeout_seconds=spec.start_timeout_seconds,
-    )
-    try:
-        plan = partial(plan_member, spec, software, metadata_store_url="")
-        (member,) = start_members(launcher, [plan("zookeeper")], plan)
-        yield LoneZooKeeper(metadata_store_url(member), cluster)
-    finally:
-        cluster.down()
-        life_line.release()
+    with started as cluster:
+        yield LoneZooKeeper(cluster.addresses().metadata_store_url, cluster)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from pulsar_sidecar.local_cluster.ports import LOOPBACK, free_ports
+from pulsar_sidecar.local_cluster.processes import LOOPBACK, free_ports
 
 from tests.cluster.links import Cut, Link, SidecarNetwork, skip_without_namespaces
 from tests.cluster.patience import until

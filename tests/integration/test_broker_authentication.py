@@ -12,7 +12,7 @@ from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import PulsarDeletionTopics, topic_name
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage, PublishResult
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import NotAuthorizedError, TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.local_cluster.ports import LOOPBACK, free_ports
+from pulsar_sidecar.local_cluster.processes import LOOPBACK, free_ports
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.cluster.buckets import BUCKETS

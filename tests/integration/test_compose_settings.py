@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.local_cluster.cluster import find_software
-from pulsar_sidecar.local_cluster.failures import MissingPrerequisiteError
-from pulsar_sidecar.local_cluster.spec import ClusterSpec
+from pulsar_sidecar.local_cluster.software import find_software
+from pulsar_sidecar.local_cluster.spec import ClusterSpec, MissingPrerequisiteError
 from ruamel.yaml import YAML
 
 from tests.cluster.choosing import COMPOSE_MEMBERS, PROJECT

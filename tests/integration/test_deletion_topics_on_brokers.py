@@ -20,7 +20,7 @@ from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import SharedPending
 from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings, TopicsSetup
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage, PublishResult
 from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name

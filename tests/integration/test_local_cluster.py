@@ -13,9 +13,8 @@ import pulsar
 import pytest
 import requests
 from pulsar_sidecar.cli.groups.local_cluster import app
-from pulsar_sidecar.local_cluster.addresses import parse_addresses
 from pulsar_sidecar.local_cluster.processes import ProcessIdentity, is_running
-from pulsar_sidecar.local_cluster.state import read_state
+from pulsar_sidecar.local_cluster.state import parse_addresses, read_state
 from pulsar_sidecar.model.clocks import SystemClock
 from typer.testing import CliRunner
 
@@ -141,9 +140,9 @@ def test_members_end_with_a_process_that_is_killed(tmp_path: Path) -> None:
     program = """
 import os, pathlib, signal, sys
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
-from pulsar_sidecar.local_cluster.spec import ClusterSpec, Lifetime
+from pulsar_sidecar.local_cluster.spec import ClusterSpec
 directory = pathlib.Path(sys.argv[1])
-spec = ClusterSpec(directory, brokers=0, bookies=1, lifetime=Lifetime.STARTING_PROCESS)
+spec = ClusterSpec(directory, brokers=0, bookies=1, ends_with_starter=True)
 print(LocalCluster.up(spec).addresses().json_line(), flush=True)
 sys.stdin.read()
 """

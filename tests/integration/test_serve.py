@@ -15,7 +15,7 @@ from pathlib import Path
 import jwt
 import pytest
 import requests
-from pulsar_sidecar.local_cluster.ports import free_ports
+from pulsar_sidecar.local_cluster.processes import free_ports
 from pulsar_sidecar.model.clocks import SystemClock
 
 from tests.cluster.certificates import write_certificate

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
-from pulsar_sidecar.local_cluster.spec import ClusterSpec, Lifetime
+from pulsar_sidecar.local_cluster.spec import ClusterSpec
 
 from tests.cluster.choosing import PROJECT, VERSION_VARIABLE
 from tests.matrix.table import Row, row_of_junit, with_rows
@@ -54,7 +54,7 @@ def run_story(version: str) -> Row:
 
 def prepare(version: str, directory: Path) -> None:
     """Fetch what a version needs before any test's clock runs."""
-    spec = ClusterSpec(directory / "members", brokers=0, bookies=1, version=version, lifetime=Lifetime.STARTING_PROCESS)
+    spec = ClusterSpec(directory / "members", brokers=0, bookies=1, version=version, ends_with_starter=True)
     with LocalCluster.up(spec, say):
         pass
 

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pulsar_sidecar.local_cluster.distribution import fetched
-from pulsar_sidecar.local_cluster.java import find_java
 from pulsar_sidecar.local_cluster.processes import exclusive
+from pulsar_sidecar.local_cluster.software import fetched, find_java
 from pulsar_sidecar.local_cluster.spec import cache_directory
 
 MODEL = Path(__file__).with_name("two_phase_deletion.als")

@@ -16,7 +16,7 @@ from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment, d
 from pulsar_sidecar.demo.run import Report, run
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.observability.logging import configure_logging
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pulsar_sidecar.demo.commands import Commands
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.ids import LedgerId
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from pulsar_sidecar.local_cluster.java import find_java
+from pulsar_sidecar.local_cluster.software import find_java
 from pulsar_sidecar.model.errors import TemporaryError
 
 _JOB: Final = "pyspark_jobs.orphan_ledgers.job"

@@ -18,11 +18,10 @@ from typing import Any
 import requests
 
 from pulsar_sidecar.audit.reference_scan import ReferenceScan
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
-from pulsar_sidecar.local_cluster.ports import free_ports, is_free
-from pulsar_sidecar.local_cluster.processes import ProcessIdentity, end, is_running, spawn
+from pulsar_sidecar.local_cluster.processes import ProcessIdentity, end, free_ports, is_free, is_running, spawn
 from pulsar_sidecar.local_cluster.spec import ClusterSpec, cache_directory
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore

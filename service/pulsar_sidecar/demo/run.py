@@ -9,7 +9,7 @@ from pulsar_sidecar.demo.cancelling import CancellationResult, CancellationScena
 from pulsar_sidecar.demo.commands import Commands
 from pulsar_sidecar.demo.deleting import DeletionResult, DeletionScenario, Drain
 from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock
 
 OpenInspector = Callable[[ClusterAddresses], AbstractContextManager[ClusterInspector]]

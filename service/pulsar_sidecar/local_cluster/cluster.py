@@ -2,29 +2,24 @@
 
 Invariant: everything that was started stands in the state file first to last, so ``down`` ends every process and
 removes every file, whoever calls it and however the start ended.
+
+Run as a program this module is the watchdog of a cluster that ends with its starter: the starting process holds one end
+of a pipe and the watchdog waits at the other; when the starter ends, even by a kill, the system closes its end. A
+watchdog acts only on the directory it was started for, and taking down a cluster that is already down does nothing.
 """
 
+import dataclasses
 import signal
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import requests
+import msgspec
 
-from pulsar_sidecar.local_cluster import planning
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses, addresses_of
-from pulsar_sidecar.local_cluster.class_archives import ARCHIVE_NAME, RECORDING_OPTION, archives, kind_of
-from pulsar_sidecar.local_cluster.distribution import (
-    OFFLOADERS,
-    SERVER,
-    unpacked,
-)
-from pulsar_sidecar.local_cluster.failures import ClusterExistsError, ClusterNotFoundError, MemberFailedError
-from pulsar_sidecar.local_cluster.java import find_java
-from pulsar_sidecar.local_cluster.planning import Software, plan_member
+from pulsar_sidecar.local_cluster.planning import kind_of, metadata_setup_argv, plan_member
 from pulsar_sidecar.local_cluster.processes import (
     end,
     exclusive,
@@ -34,7 +29,14 @@ from pulsar_sidecar.local_cluster.processes import (
     spawn,
     wait_until_gone,
 )
-from pulsar_sidecar.local_cluster.spec import ClusterSpec, Lifetime, Role, cache_directory
+from pulsar_sidecar.local_cluster.software import Progress, Software, class_archives, find_software, no_progress
+from pulsar_sidecar.local_cluster.spec import (
+    ClusterExistsError,
+    ClusterNotFoundError,
+    ClusterSpec,
+    MemberFailedError,
+    Role,
+)
 from pulsar_sidecar.local_cluster.starting import (
     Launcher,
     environment,
@@ -44,26 +46,26 @@ from pulsar_sidecar.local_cluster.starting import (
     start_members,
 )
 from pulsar_sidecar.local_cluster.state import (
+    ClusterAddresses,
     ClusterState,
     Member,
+    addresses_of,
     change_state,
     has_state,
+    metadata_store_url,
     read_state,
     remove,
     write_state,
 )
-from pulsar_sidecar.local_cluster.watchdog import LifeLine, hold_life_line
 from pulsar_sidecar.model.clocks import Clock, SystemClock
+from pulsar_sidecar.model.errors import TemporaryError
 
 _GRACEFUL_STOP_SECONDS = 15.0
 _RESTART_TIMEOUT_SECONDS = 120.0
 _RECORDING_SECONDS = 120.0
-
-Progress = Callable[[str], None]
-
-
-def no_progress(text: str) -> None:
-    """For callers that show nothing."""
+_RELEASE_TIMEOUT_SECONDS = 30.0
+_IMPORT_ROOT = Path(__file__).parents[2]
+_ARCHIVE_NAME = "classes.jsa"
 
 
 class LocalCluster:
@@ -73,7 +75,7 @@ class LocalCluster:
         self._directory = directory.absolute()
         self._clock = clock or SystemClock()
         self._progress = progress
-        self._life_line: LifeLine | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def up(cls, spec: ClusterSpec, progress: Progress = no_progress, clock: Clock | None = None) -> Self:
@@ -86,16 +88,24 @@ class LocalCluster:
             MemberFailedError: a member did not become ready; everything was taken down again.
         """
         _refuse_if_in_use(spec.directory)
-        software = _with_class_archives(spec, find_software(spec, progress), progress)
-        return cls._up_with(spec, software, progress, clock)
+        software = find_software(spec, progress)
+
+        def record(directory: Path) -> None:
+            _record_classes(spec.version, software, directory)
+
+        archives = class_archives(software, record, progress)
+        return cls._up_with(spec, dataclasses.replace(software, class_archives=archives), progress, clock)
 
     @classmethod
     def _up_with(cls, spec: ClusterSpec, software: Software, progress: Progress, clock: Clock | None) -> Self:
         cluster = cls(spec.directory, clock, progress)
-        cluster._claim_directory(spec)
+        cluster._directory.mkdir(parents=True, exist_ok=True)
+        with exclusive(cluster._directory):
+            _refuse_if_in_use(cluster._directory)
+            write_state(cluster._directory, ClusterState(spec.version, spec.cluster_name, ()))
         try:
-            if spec.lifetime is Lifetime.STARTING_PROCESS:
-                cluster._life_line = hold_life_line(cluster._directory)
+            if spec.ends_with_starter:
+                cluster._watchdog = _start_watchdog(cluster._directory)
             cluster._start_all(spec, software)
         except BaseException:
             cluster.down()
@@ -108,7 +118,7 @@ class LocalCluster:
         Raises:
             ClusterNotFoundError: it was taken down.
         """
-        return addresses_of(read_state(self._directory))
+        return addresses_of(self._directory, read_state(self._directory))
 
     def status(self) -> Mapping[str, bool]:
         """Whether each member runs and is ready, by name, in starting order.
@@ -116,7 +126,10 @@ class LocalCluster:
         Raises:
             ClusterNotFoundError: it was taken down.
         """
-        return {member.name: self._is_up(member) for member in read_state(self._directory).members}
+        return {
+            member.name: member.process is not None and is_running(member.process) and is_ready(member)
+            for member in read_state(self._directory).members
+        }
 
     def is_running(self, name: str) -> bool:
         """Whether a member's process exists, ready or not (a stopped one does)."""
@@ -163,7 +176,7 @@ class LocalCluster:
             send_signal(member.process, signal.SIGCONT)
             if not wait_until_gone(member.process, self._clock, _GRACEFUL_STOP_SECONDS):
                 end([member.process], self._clock)
-        start_members(self._launcher(_RESTART_TIMEOUT_SECONDS), [member], replan=None)
+        start_members(self._launcher(_RESTART_TIMEOUT_SECONDS), [member])
 
     def log(self, name: str, lines: int = 40) -> str:
         """The last lines of a member's log."""
@@ -178,9 +191,9 @@ class LocalCluster:
         if has_state(self._directory):
             end(read_state(self._directory).processes(), self._clock)
             remove(self._directory)
-        if self._life_line is not None:
-            self._life_line.release()
-            self._life_line = None
+        if self._watchdog is not None:
+            _release(self._watchdog)
+            self._watchdog = None
 
     def __enter__(self) -> Self:
         return self
@@ -193,68 +206,33 @@ class LocalCluster:
     ) -> None:
         self.down()
 
-    def _is_up(self, member: Member) -> bool:
-        return member.process is not None and is_running(member.process) and is_ready(member)
-
-    def _claim_directory(self, spec: ClusterSpec) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with exclusive(self._directory):
-            _refuse_if_in_use(self._directory)
-            write_state(ClusterState(self._directory, spec.version, spec.cluster_name))
-
     def _launcher(self, timeout_seconds: float) -> Launcher:
-        return Launcher(
-            clock=self._clock,
-            directory=self._directory,
-            started=self._record,
-            is_ready=is_ready,
-            progress=self._progress,
-            timeout_seconds=timeout_seconds,
-        )
+        def record(member: Member) -> None:
+            change_state(self._directory, lambda state: state.with_member(member))
 
-    def _record(self, member: Member) -> None:
-        change_state(self._directory, lambda state: state.with_member(member))
+        return Launcher(self._clock, self._directory, record, self._progress, timeout_seconds)
 
     def _start_all(self, spec: ClusterSpec, software: Software) -> None:
         launcher = self._launcher(spec.start_timeout_seconds)
         self._progress(f"starting ZooKeeper, {spec.bookies} bookies and {spec.brokers} brokers of {spec.version}")
-        plan = partial(plan_member, spec, software, metadata_store_url="")
-        (zookeeper,) = start_members(launcher, [plan("zookeeper")], plan)
-        url = planning.metadata_store_url(zookeeper)
-        plan = partial(plan_member, spec, software, metadata_store_url=url)
-        planned = [plan(name) for name in spec.member_names() if name != "zookeeper"]
-        brokers = tuple(member for member in planned if member.role is Role.BROKER)
-        self._set_up_metadata(spec, software, url, brokers)
-        started = start_members(launcher, planned, plan)
-        self._correct_cluster_urls(spec, brokers, tuple(m for m in started if m.role is Role.BROKER))
+        zookeeper = plan_member(spec, software, "zookeeper", "")
+        start_members(launcher, [zookeeper])
+        url = metadata_store_url(zookeeper)
+        planned = [plan_member(spec, software, name, url) for name in spec.member_names() if name != "zookeeper"]
+        if planned:
+            brokers = tuple(member for member in planned if member.role is Role.BROKER)
+            self._set_up_metadata(spec, metadata_setup_argv(spec, software, url, brokers))
+            start_members(launcher, planned)
 
-    def _set_up_metadata(
-        self, spec: ClusterSpec, software: Software, metadata_store_url: str, brokers: tuple[Member, ...]
-    ) -> None:
-        argv = planning.metadata_setup_argv(spec, software, metadata_store_url, brokers)
+    def _set_up_metadata(self, spec: ClusterSpec, argv: tuple[str, ...]) -> None:
         log = log_path(self._directory, "metadata-setup")
         process = spawn(argv, environment(), log.parent, log)
-        change_state(self._directory, lambda state: replace(state, metadata_setup=process))
+        change_state(self._directory, lambda state: msgspec.structs.replace(state, metadata_setup=process))
         if not wait_until_gone(process, self._clock, spec.start_timeout_seconds):
             end([process], self._clock)
         if exit_code(process) != 0:
             raise MemberFailedError(f"the cluster's metadata could not be set up:\n{last_lines(log)}")
         self._progress("the cluster's metadata is set up")
-
-    def _correct_cluster_urls(
-        self, spec: ClusterSpec, planned: tuple[Member, ...], started: tuple[Member, ...]
-    ) -> None:
-        """A broker that found its port taken listens elsewhere than the metadata was told."""
-        if [broker.ports for broker in planned] == [broker.ports for broker in started]:
-            return
-        urls = {
-            "serviceUrl": planning.web_service_url(started),
-            "brokerServiceUrl": planning.broker_service_url(started),
-        }
-        address = self.addresses().web_service_urls[0]
-        answer = requests.post(f"{address}/admin/v2/clusters/{spec.cluster_name}", json=urls, timeout=30)
-        if not answer.ok:
-            raise MemberFailedError(f"the cluster's addresses could not be corrected: {answer.text}")
 
 
 def _refuse_if_in_use(directory: Path) -> None:
@@ -264,30 +242,6 @@ def _refuse_if_in_use(directory: Path) -> None:
         raise ClusterExistsError(f"{directory} is not empty; choose another directory")
 
 
-def find_software(spec: ClusterSpec, progress: Progress = no_progress) -> Software:
-    """What the members are made of, fetched first where the cache has none.
-
-    Raises:
-        MissingPrerequisiteError: no Java, or no Maven where something has to be fetched.
-        DistributionError: it could not be fetched.
-    """
-    java = find_java()
-    cache = cache_directory()
-    distribution = unpacked(SERVER, spec.version, cache, progress)
-    if not spec.offloaders:
-        return Software(java, distribution)
-    offloaders = unpacked(OFFLOADERS, spec.version, cache, progress)
-    return Software(java, distribution, offloaders / "offloaders")
-
-
-def _with_class_archives(spec: ClusterSpec, software: Software, progress: Progress) -> Software:
-    def record(directory: Path) -> None:
-        _record_classes(spec.version, software, directory)
-
-    found = archives(cache_directory(), software.java, software.distribution, record, progress)
-    return replace(software, class_archives=found)
-
-
 def _record_classes(version: str, software: Software, directory: Path) -> None:
     """Run a small cluster, end its members gently so that each writes its archive, and collect the archives."""
     spec = ClusterSpec(
@@ -295,11 +249,35 @@ def _record_classes(version: str, software: Software, directory: Path) -> None:
         brokers=1,
         bookies=1,
         version=version,
-        java_options=(RECORDING_OPTION,),
-        lifetime=Lifetime.STARTING_PROCESS,
+        # A relative name: every member writes its archive into its own directory.
+        java_options=(f"-XX:ArchiveClassesAtExit={_ARCHIVE_NAME}",),
+        ends_with_starter=True,
     )
     with LocalCluster._up_with(spec, software, no_progress, None) as cluster:
         for name in reversed(spec.member_names()):
             cluster.kill(name, signal.SIGTERM, _RECORDING_SECONDS)
         for name in ("metadata-setup", *spec.member_names()):
-            (spec.directory / name / ARCHIVE_NAME).rename(directory / f"{kind_of(name)}.jsa")
+            (spec.directory / name / _ARCHIVE_NAME).rename(directory / f"{kind_of(name)}.jsa")
+
+
+def _start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - this very program
+        [sys.executable, "-m", "pulsar_sidecar.local_cluster.cluster", str(directory)],
+        cwd=_IMPORT_ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def _release(watchdog: subprocess.Popen[bytes]) -> None:
+    """Let the watchdog end; it takes the cluster down if that was not done."""
+    assert watchdog.stdin is not None
+    watchdog.stdin.close()
+    try:
+        watchdog.wait(_RELEASE_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise TemporaryError(f"the watchdog {watchdog.pid} did not end; look at it") from error
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()
+    LocalCluster(Path(sys.argv[1])).down()

@@ -1,22 +1,29 @@
-"""Starting, recognising, ending and locking out processes that outlive the Python objects that started them.
+"""Processes that outlive the Python objects that started them, the locks between them, and the ports they listen on.
 
-Invariant: a signal is only ever sent to a process whose start time is the recorded one, so a process id that the
-system gave to somebody else in the meantime is never touched.
+Invariants: a signal is only ever sent to a process whose start time is the recorded one, so a process id that the
+system gave to somebody else in the meantime is never touched. A port handed out was free a moment ago and lies below
+the range from which systems pick ports for outgoing connections, so a member that is restarted finds it still free.
 """
 
 import fcntl
 import os
+import secrets
 import signal
+import socket
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
+from pulsar_sidecar.local_cluster.spec import cache_directory
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 
+LOOPBACK = "127.0.0.1"
+_FIRST_PORT = 15_000
+_PORT_COUNT = 17_000
 _POLL_SECONDS = 0.05
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -41,14 +48,9 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], directory: Path, 
     """
     with log.open("ab") as output:
         child = subprocess.Popen(  # noqa: S603 - the argument list is ours
-            list(argv),
-            cwd=directory,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+            list(argv), cwd=directory, env=dict(environment), start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     _children[child.pid] = child
     return identify(child.pid)
 
@@ -97,11 +99,10 @@ def end(processes: Sequence[ProcessIdentity], clock: Clock, timeout_seconds: flo
 def wait_until_gone(process: ProcessIdentity, clock: Clock, timeout_seconds: float) -> bool:
     """Wait for a process to end; False if it is still running after ``timeout_seconds``."""
     deadline = clock.monotonic_seconds() + timeout_seconds
-    never = threading.Event()
     while is_running(process):
         if clock.monotonic_seconds() > deadline:
             return False
-        clock.wait_seconds(_POLL_SECONDS, never)
+        clock.wait_seconds(_POLL_SECONDS)
     return True
 
 
@@ -127,12 +128,8 @@ def _start_time_from_proc(pid: int) -> str | None:
 
 
 def _start_time_from_ps(pid: int) -> str | None:
-    answer = subprocess.run(  # noqa: S603 - fixed program, numeric argument
-        ["/bin/ps", "-o", "state=,lstart=", "-p", str(pid)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["/bin/ps", "-o", "state=,lstart=", "-p", str(pid)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - a fixed program
     state, _, started = answer.stdout.strip().partition(" ")
     return None if not started or state.startswith("Z") else started.strip()
 
@@ -149,3 +146,36 @@ def exclusive(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def is_free(port: int) -> bool:
+    """Whether a listener could be opened on the loopback address now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """Free ports, the next ones of a round that all who share the cache go together.
+
+    So two clusters that start at the same time get different ports, and the port of a member that is down is handed to
+    nobody before the round is over.
+
+    Raises:
+        TemporaryError: there are not so many.
+    """
+    counter = cache_directory() / "next-port"
+    counter.parent.mkdir(parents=True, exist_ok=True)
+    counter.touch()
+    with exclusive(counter):
+        first = int(counter.read_text() or secrets.randbelow(_PORT_COUNT))
+        ports = (_FIRST_PORT + (first + step) % _PORT_COUNT for step in range(_PORT_COUNT))
+        chosen = tuple(islice(filter(is_free, ports), count))
+        if len(chosen) < count:
+            raise TemporaryError(f"found only {len(chosen)} of {count} free ports on {LOOPBACK}; stop something")
+        counter.write_text(str(chosen[-1] + 1 - _FIRST_PORT))
+    return chosen

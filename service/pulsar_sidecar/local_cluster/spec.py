@@ -1,6 +1,7 @@
-"""What a local cluster is asked to be: how many members of which version, with which configuration.
+"""What a local cluster is asked to be: how many members of which version, with which configuration; what can go wrong.
 
-Invariant: a specification names no port and no process; those are found while starting and live in the state file.
+Invariants: a specification names no port and no process; those are found while starting and live in the state file.
+The text of every error names the next step, because the reader is a person at a terminal.
 """
 
 import os
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError, PermanentError
 
 DEFAULT_VERSION = "4.0.8"
 
@@ -22,14 +23,24 @@ class Role(Enum):
     BROKER = "broker"
 
 
-class Lifetime(Enum):
-    """How long the members live."""
+class MissingPrerequisiteError(PermanentError):
+    """Something that has to be installed on this machine is not (a JDK, Maven)."""
 
-    DETACHED = "detached"
-    """Until ``down``; closing the terminal or ending the starting process changes nothing."""
 
-    STARTING_PROCESS = "starting-process"
-    """Until ``down`` or until the process that started them ends, however it ends."""
+class DistributionError(PermanentError):
+    """The Pulsar distribution could not be fetched or unpacked."""
+
+
+class MemberFailedError(PermanentError):
+    """A member did not become ready; the text ends with the last lines of its log."""
+
+
+class ClusterExistsError(ConflictError):
+    """The directory already holds a cluster, or files that are not ours."""
+
+
+class ClusterNotFoundError(NotFoundError):
+    """The directory holds no cluster, or the cluster has no member of that name."""
 
 
 def cache_directory() -> Path:
@@ -55,7 +66,7 @@ class ClusterSpec:
     Attributes:
         directory: where the members keep configuration, data and logs; removed by ``down``.
         brokers: number of brokers, 0 or more.
-        bookies: number of bookies, 1 or more; quorums are ``min(2, bookies)``.
+        bookies: number of bookies, 0 only without brokers; quorums are ``min(2, bookies)``.
         version: Pulsar's version; 3.3.6, 4.0.6 and 4.0.8 are known to work.
         cluster_name: Pulsar's name for the cluster.
         broker_conf: settings of ``broker.conf`` for every broker, over ours.
@@ -64,7 +75,8 @@ class ClusterSpec:
         member_conf: settings of one member by its name (``broker-2``), over all of the above.
         java_options: added at the end of every member's JVM options, so they win.
         offloaders: whether to fetch Pulsar's tiered-storage offloaders and point the brokers at them.
-        lifetime: whether members outlive the process that starts them.
+        ends_with_starter: end the members when the process that starts them ends, however it ends; otherwise they
+            live until ``down``, whatever becomes of that process and its terminal.
         start_timeout_seconds: how long the members of one step may take to become ready.
     """
 
@@ -79,12 +91,12 @@ class ClusterSpec:
     member_conf: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     java_options: tuple[str, ...] = ()
     offloaders: bool = False
-    lifetime: Lifetime = Lifetime.DETACHED
+    ends_with_starter: bool = False
     start_timeout_seconds: float = 120.0
 
     def __post_init__(self) -> None:
-        if self.bookies < 1 or self.brokers < 0:
-            raise InvalidInputError("a cluster needs at least 1 bookie and 0 or more brokers")
+        if self.bookies < 0 or self.brokers < 0 or (self.brokers and not self.bookies):
+            raise InvalidInputError("a cluster has 0 or more bookies and brokers, and brokers need at least 1 bookie")
         unknown = set(self.member_conf) - set(self.member_names())
         if unknown:
             names = ", ".join(self.member_names())

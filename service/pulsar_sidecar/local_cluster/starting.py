@@ -1,10 +1,9 @@
 """Starting members side by side and waiting until each is ready.
 
-Invariant: a member that lost the race for a port is planned again with other ports; one that was refused for a moment
-(a port it must keep is still taken, a dead bookie's session still has its name), or that will never serve for a reason
-that another start may not have, is started again until its time is over; any other failure ends the start of all, with
-the last lines of that member's log. "Ready" needs the probe and that it is this member's process that listens: the
-probe alone could be answered by whoever took the port. A probe answers False for "not yet" and never raises for a
+Invariant: a member that was refused for a moment (a port it must keep is still taken, a dead bookie's session still has
+its name), or that will never serve for a reason that another start may not have, is started again until its time is
+over; any other failure ends the start of all, with the last lines of that member's log. A member is only started while
+its ports are free, so that nobody else can answer its probe. A probe answers False for "not yet" and never raises for a
 member that does not answer.
 """
 
@@ -12,28 +11,27 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import assert_never
 
 import requests
 
-from pulsar_sidecar.local_cluster.failures import MemberFailedError
-from pulsar_sidecar.local_cluster.ports import LOOPBACK, listens_on
-from pulsar_sidecar.local_cluster.processes import end, exit_code, is_running, spawn
-from pulsar_sidecar.local_cluster.spec import Role
+from pulsar_sidecar.local_cluster.processes import LOOPBACK, end, exit_code, is_free, is_running, spawn
+from pulsar_sidecar.local_cluster.spec import MemberFailedError, Role
 from pulsar_sidecar.local_cluster.state import Member
 from pulsar_sidecar.model.clocks import Clock
 
 _POLL_SECONDS = 0.1
-_PORT_TRIES = 4
 _LAST_LINES = 40
 _PAUSE_SECONDS = 1.0
 _SOCKET_TIMEOUT_SECONDS = 2.0
 _HTTP_TIMEOUT_SECONDS = (2.0, 15.0)
-_LOST_RACES = ("BindException", "Address already in use", "Failed to start org.apache.bookkeeper.http server")
+_LOST_PORT = "found a port taken; see who listens on {ports}"
 _PASSING_REFUSALS = {
+    "BindException": _LOST_PORT,
+    "Address already in use": _LOST_PORT,
+    "Failed to start org.apache.bookkeeper.http server": _LOST_PORT,
     "LockBusyException": "its name is still held by the session of the process before it",
     "NodeExists for /ledgers/underreplication": "another bookie laid out the store in the same moment",
     "BadVersion for /ledgers/underreplication": "another bookie laid out the store in the same moment",
@@ -55,7 +53,6 @@ class Launcher:
         clock: tells when to give up.
         directory: the cluster's directory; a member's log is ``<name>/<name>.log`` in it.
         started: told of every member as soon as its process exists; called from several threads.
-        is_ready: the probe.
         progress: told what became ready; called from several threads.
         timeout_seconds: how long one member may take.
         give_up: set when one member failed, so that nobody waits for the others.
@@ -64,135 +61,69 @@ class Launcher:
     clock: Clock
     directory: Path
     started: Callable[[Member], None]
-    is_ready: Callable[[Member], bool]
     progress: Callable[[str], None]
     timeout_seconds: float
     give_up: threading.Event = field(default_factory=threading.Event)
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """A started member and where in its log this start begins."""
-
-    member: Member
-    log: Path
-    log_start: int
-
-    def output(self) -> str:
-        return self.log.read_bytes()[self.log_start :].decode(errors="replace")
-
-    def lost_a_port(self) -> bool:
-        return _lost_a_port(self.output())
-
-    def refusal(self) -> str | None:
-        """Why another try may succeed; None when nothing says so."""
-        output = self.output()
-        if _lost_a_port(output):
-            return f"found a port taken: {dict(self.member.ports)}; see who listens there"
-        return next((meaning for sign, meaning in _PASSING_REFUSALS.items() if sign in output), None)
-
-
-def _lost_a_port(output: str) -> bool:
-    return any(sign in output for sign in _LOST_RACES)
-
-
-def start_members(
-    launcher: Launcher, members: Sequence[Member], replan: Callable[[str], Member] | None
-) -> tuple[Member, ...]:
+def start_members(launcher: Launcher, members: Sequence[Member]) -> None:
     """Start members side by side and wait until all are ready.
 
-    Args:
-        launcher: the surroundings.
-        members: what to start.
-        replan: gives a member other ports after a lost race; None if its ports must stay, as for a restart.
-
-    Returns:
-        the members as they run, in the given order.
-
     Raises:
-        MemberFailedError: a member ended, lost its port for good, or was not ready in time.
+        MemberFailedError: a member ended, found its port taken for too long, or was not ready in time.
     """
-    if not members:
-        return ()
-    with ThreadPoolExecutor(len(members), thread_name_prefix="start-member") as pool:
+    with ThreadPoolExecutor(max(1, len(members)), thread_name_prefix="start-member") as pool:
         try:
-            starts = [pool.submit(_start_or_give_up, launcher, member, replan) for member in members]
-            wait(starts)
+            starts = [pool.submit(_start, launcher, member) for member in members]
+            for start in wait(starts, return_when=FIRST_EXCEPTION).done:
+                start.result()
         except BaseException:  # such as Ctrl-C while waiting
             launcher.give_up.set()
             raise
-    failures = [failure for start in starts if (failure := start.exception()) is not None]
-    if failures:
-        raise next((failure for failure in failures if not isinstance(failure, _GaveUpError)), failures[0])
-    return tuple(start.result() for start in starts)
 
 
-class _GaveUpError(MemberFailedError):
-    """This member was still starting when another one failed."""
-
-
-def _start_or_give_up(launcher: Launcher, member: Member, replan: Callable[[str], Member] | None) -> Member:
-    try:
-        return _start(launcher, member, replan)
-    except BaseException:
-        launcher.give_up.set()
-        raise
-
-
-def _start(launcher: Launcher, member: Member, replan: Callable[[str], Member] | None) -> Member:
+def _start(launcher: Launcher, member: Member) -> None:
     deadline = launcher.clock.monotonic_seconds() + launcher.timeout_seconds
-    lost_races = 0
-    while True:
-        attempt = _launch(launcher, member)
-        refusal = _wait_until_ready(launcher, attempt, deadline)
-        if refusal is None:
-            launcher.progress(f"{member.name} is ready")
-            return attempt.member
-        if replan is not None and attempt.lost_a_port():
-            lost_races += 1
-            if lost_races == _PORT_TRIES:
-                raise MemberFailedError(f"{member.name} {refusal}")
-            launcher.progress(f"{member.name} found a port taken and is started again on another")
-            member = replan(member.name)
-        else:
-            launcher.progress(f"{member.name} is started again: {refusal}")
-            _pause(launcher, member, _PAUSE_SECONDS)
-            if launcher.clock.monotonic_seconds() > deadline:
-                raise MemberFailedError(f"{member.name} {refusal}")
+    while refusal := _refusal_of(launcher, member, deadline):
+        launcher.progress(f"{member.name} is started again: {refusal}")
+        _pause(launcher, member, _PAUSE_SECONDS)
+        if launcher.clock.monotonic_seconds() > deadline:
+            raise MemberFailedError(f"{member.name} {refusal}")
+    launcher.progress(f"{member.name} is ready")
 
 
-def _wait_until_ready(launcher: Launcher, attempt: _Attempt, deadline: float) -> str | None:
-    """None when ready; else why it is worth another try, and the process is gone."""
-    member, process = attempt.member, attempt.member.process
-    assert process is not None
+def _refusal_of(launcher: Launcher, member: Member, deadline: float) -> str | None:
+    """Try once: None when the member is ready; else why it is worth another try, and its process is gone."""
+    if not all(is_free(port) for port in member.ports.values()):
+        return _LOST_PORT.format(ports=dict(member.ports))
+    log = log_path(launcher.directory, member.name)
+    log_start = log.stat().st_size if log.exists() else 0
+    process = spawn(member.argv, environment(), log.parent, log)
+    launcher.started(replace(member, process=process))
     while True:
         running = is_running(process)
-        ready = running and launcher.is_ready(member) and listens_on(process.pid, member.ports.values())
-        refusal = attempt.refusal()
-        if refusal is not None:
-            end([process], launcher.clock)
-            return refusal
+        ready = running and is_ready(member)
+        output = log.read_bytes()[log_start:].decode(errors="replace")
+        for sign, meaning in _PASSING_REFUSALS.items():
+            if sign in output:
+                end([process], launcher.clock)
+                return meaning.format(ports=dict(member.ports))
         if ready:
             return None
         if not running:
-            raise _failure(attempt, f"ended with exit code {exit_code(process)} before it was ready")
+            raise _failure(member, log, f"ended with exit code {exit_code(process)} before it was ready")
         if launcher.clock.monotonic_seconds() > deadline:
-            raise _failure(attempt, f"was not ready within {launcher.timeout_seconds:.0f} seconds")
+            raise _failure(member, log, f"was not ready within {launcher.timeout_seconds:.0f} seconds")
         _pause(launcher, member, _POLL_SECONDS)
 
 
 def _pause(launcher: Launcher, member: Member, seconds: float) -> None:
     if launcher.clock.wait_seconds(seconds, launcher.give_up):
-        raise _GaveUpError(f"{member.name} was still starting when another member failed")
+        raise MemberFailedError(f"{member.name} was still starting when another member failed")
 
 
-def _launch(launcher: Launcher, member: Member) -> _Attempt:
-    log = log_path(launcher.directory, member.name)
-    log_start = log.stat().st_size if log.exists() else 0
-    process = spawn(member.argv, environment(), log.parent, log)
-    running = replace(member, process=process)
-    launcher.started(running)
-    return _Attempt(running, log, log_start)
+def _failure(member: Member, log: Path, what: str) -> MemberFailedError:
+    return MemberFailedError(f"{member.name} {what}; the end of its log:\n{last_lines(log)}")
 
 
 def log_path(cluster_directory: Path, name: str) -> Path:
@@ -214,10 +145,6 @@ def environment() -> Mapping[str, str]:
     return {name: value for name, value in os.environ.items() if name not in unwanted}
 
 
-def _failure(attempt: _Attempt, what: str) -> MemberFailedError:
-    return MemberFailedError(f"{attempt.member.name} {what}; the end of its log:\n{last_lines(attempt.log)}")
-
-
 def is_ready(member: Member) -> bool:
     """Whether a member serves: ZooKeeper's ``srvr``, the bookie's ``is_ready``, the broker's ``health``.
 
@@ -230,8 +157,6 @@ def is_ready(member: Member) -> bool:
             return _answers_ok(f"http://{LOOPBACK}:{member.ports['http']}/api/v1/bookie/is_ready")
         case Role.BROKER:
             return _answers_ok(f"http://{LOOPBACK}:{member.ports['http']}/admin/v2/brokers/health")
-        case _:
-            assert_never(member.role)
 
 
 def four_letter_word(port: int, command: str) -> str:
@@ -239,16 +164,10 @@ def four_letter_word(port: int, command: str) -> str:
     try:
         with socket.create_connection((LOOPBACK, port), _SOCKET_TIMEOUT_SECONDS) as connection:
             connection.sendall(command.encode())
-            return _read_all(connection).decode(errors="replace")
+            with connection.makefile("rb") as answer:
+                return answer.read().decode(errors="replace")
     except OSError:
         return ""
-
-
-def _read_all(connection: socket.socket) -> bytes:
-    parts = []
-    while part := connection.recv(65536):
-        parts.append(part)
-    return b"".join(parts)
 
 
 def _answers_ok(url: str) -> bool:

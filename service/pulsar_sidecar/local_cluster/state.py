@@ -1,21 +1,22 @@
-"""The file in a cluster's directory that says what runs there, so that any later process can look after it.
+"""The file in a cluster's directory that says what runs there, and the addresses that follow from it.
 
-Invariant: the file is replaced in one step and under a lock, and a member stands in it from the moment its process
-exists, so whatever was started can be found and ended.
+Invariants: the file is replaced in one step and under a lock, and a member stands in it from the moment its process
+exists, so whatever was started can be found and ended by any later process. Reading the one JSON line that
+``up --json`` prints gives the same addresses; keys keep Pulsar's spelling.
 """
 
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from pulsar_sidecar.local_cluster.failures import ClusterNotFoundError
-from pulsar_sidecar.local_cluster.processes import ProcessIdentity, exclusive
-from pulsar_sidecar.local_cluster.spec import Role
-from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.local_cluster.processes import LOOPBACK, ProcessIdentity, exclusive
+from pulsar_sidecar.local_cluster.spec import ClusterNotFoundError, Role
+from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
 
 _FILE_NAME = "cluster.json"
 
@@ -39,23 +40,21 @@ class Member:
     process: ProcessIdentity | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterState:
+class ClusterState(msgspec.Struct, frozen=True, rename="camel"):
     """What was started in a directory.
 
     Attributes:
-        directory: the cluster's directory.
         version: Pulsar's version.
         cluster_name: Pulsar's name for the cluster.
         members: ZooKeeper, then bookies, then brokers, by number.
         metadata_setup: the process that sets up the cluster's metadata; it ends by itself.
     """
 
-    directory: Path
     version: str
     cluster_name: str
-    members: tuple[Member, ...] = ()
+    members: tuple[Member, ...]
     metadata_setup: ProcessIdentity | None = None
+    format: Literal[1] = 1
 
     def processes(self) -> list[ProcessIdentity]:
         """Everything that was started last under each name; some may have ended."""
@@ -80,12 +79,36 @@ class ClusterState:
         return replace(self, members=tuple(sorted([*others, changed], key=_place)))
 
 
-class _StateFile(msgspec.Struct, rename="camel"):
-    format: Literal[1]
-    version: str
-    cluster_name: str
-    members: tuple[Member, ...]
-    metadata_setup: ProcessIdentity | None
+class ClusterAddresses(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Where a cluster listens and what it consists of.
+
+    Attributes:
+        web_service_urls: one per broker, in the brokers' order.
+        broker_service_url: all brokers in Pulsar's one-URL form.
+        metadata_store_url: Pulsar's form, ``zk:host:port``.
+        bookie_http_urls: one per bookie, in the bookies' order.
+        directory: the cluster's directory; None for a cluster that is not on this machine.
+        version: Pulsar's version.
+        cluster_name: Pulsar's name for the cluster.
+        members: process ids by member name; empty for a cluster that is not on this machine.
+        member_urls: the address of each member by its name.
+        zookeeper_admin_url: ZooKeeper's AdminServer, None unless ``admin.enableServer=true`` was asked for.
+    """
+
+    web_service_urls: tuple[str, ...]
+    broker_service_url: str
+    metadata_store_url: str
+    bookie_http_urls: tuple[str, ...] = ()
+    directory: Path | None = msgspec.field(name="dir", default=None)
+    version: str = "unknown"
+    cluster_name: str = "unknown"
+    members: Mapping[str, int] = msgspec.field(default_factory=dict)
+    member_urls: Mapping[str, str] = msgspec.field(default_factory=dict)
+    zookeeper_admin_url: str | None = None
+
+    def json_line(self, **more: object) -> str:
+        """One line of JSON, without a line break; ``more`` are further keys and their values."""
+        return msgspec.json.encode({**msgspec.to_builtins(self, enc_hook=str), **more}).decode()
 
 
 def _place(member: Member) -> tuple[int, int]:
@@ -107,29 +130,24 @@ def read_state(directory: Path) -> ClusterState:
     """
     path = directory / _FILE_NAME
     try:
-        file = msgspec.json.decode(path.read_bytes(), type=_StateFile)
+        return msgspec.json.decode(path.read_bytes(), type=ClusterState)
     except FileNotFoundError as error:
         raise ClusterNotFoundError(f"no cluster in {directory}; start one with up") from error
     except msgspec.DecodeError as error:
         raise UndecodableError(f"{path} cannot be read: {error}; end its processes by hand") from error
-    return ClusterState(directory, file.version, file.cluster_name, file.members, file.metadata_setup)
 
 
-def write_state(state: ClusterState) -> None:
+def write_state(directory: Path, state: ClusterState) -> None:
     """Replace the file in one step."""
-    path = state.directory / _FILE_NAME
-    unfinished = path.with_suffix(".new")
-    file = _StateFile(1, state.version, state.cluster_name, state.members, state.metadata_setup)
-    unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(file), indent=1))
-    unfinished.rename(path)
+    unfinished = directory / f"{_FILE_NAME}.new"
+    unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=1))
+    unfinished.rename(directory / _FILE_NAME)
 
 
-def change_state(directory: Path, change: Callable[[ClusterState], ClusterState]) -> ClusterState:
+def change_state(directory: Path, change: Callable[[ClusterState], ClusterState]) -> None:
     """Read, change and write the state while nobody else does."""
     with exclusive(directory):
-        state = change(read_state(directory))
-        write_state(state)
-    return state
+        write_state(directory, change(read_state(directory)))
 
 
 def remove(directory: Path) -> None:
@@ -141,3 +159,52 @@ def remove(directory: Path) -> None:
             content.unlink()
     (directory / _FILE_NAME).unlink()
     directory.rmdir()
+
+
+def addresses_of(directory: Path, state: ClusterState) -> ClusterAddresses:
+    """The addresses of a cluster that was started here."""
+    zookeeper, bookies, brokers = ([one for one in state.members if one.role is role] for role in Role)
+    admin_port = zookeeper[0].ports.get("admin")
+    return ClusterAddresses(
+        web_service_urls=tuple(map(_url, brokers)),
+        broker_service_url=broker_service_url(brokers),
+        metadata_store_url=metadata_store_url(zookeeper[0]),
+        bookie_http_urls=tuple(map(_url, bookies)),
+        directory=directory,
+        version=state.version,
+        cluster_name=state.cluster_name,
+        members={member.name: member.process.pid for member in state.members if member.process},
+        member_urls={member.name: _url(member) for member in state.members},
+        zookeeper_admin_url=None if admin_port is None else f"http://{LOOPBACK}:{admin_port}",
+    )
+
+
+def metadata_store_url(zookeeper: Member) -> str:
+    """Pulsar's form of the metadata store's address."""
+    return f"zk:{LOOPBACK}:{zookeeper.ports['client']}"
+
+
+def web_service_url(brokers: Sequence[Member]) -> str:
+    """Pulsar's form of several brokers' HTTP addresses in one: ``http://host:port,host:port``."""
+    return "http://" + ",".join(f"{LOOPBACK}:{broker.ports['http']}" for broker in brokers)
+
+
+def broker_service_url(brokers: Sequence[Member]) -> str:
+    """Pulsar's form of several brokers' binary addresses in one: ``pulsar://host:port,host:port``."""
+    return "pulsar://" + ",".join(f"{LOOPBACK}:{broker.ports['broker']}" for broker in brokers)
+
+
+def _url(member: Member) -> str:
+    return metadata_store_url(member) if member.role is Role.ZOOKEEPER else web_service_url([member])
+
+
+def parse_addresses(text: str) -> ClusterAddresses:
+    """Read a line written by ``json_line``; keys that do not say how to reach the cluster may be absent.
+
+    Raises:
+        InvalidInputError: it is not JSON, or an address is missing.
+    """
+    try:
+        return msgspec.json.decode(text, type=ClusterAddresses, dec_hook=lambda kind, value: kind(value))
+    except msgspec.DecodeError as error:
+        raise InvalidInputError(f"this is not what up --json prints: {error}") from error

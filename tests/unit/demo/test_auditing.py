@@ -8,7 +8,7 @@ import pytest
 from pulsar_sidecar.audit.requests import ShowRequest
 from pulsar_sidecar.bootstrap.audit_review import show_audit
 from pulsar_sidecar.demo.auditing import AuditResult, AuditScenario, Findings, differences, findings_of
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.ids import LedgerId
 
 from tests.fakes.clock import FakeClock

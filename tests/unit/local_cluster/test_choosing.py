@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.errors import InvalidInputError
 
 from tests.cluster.choosing import (

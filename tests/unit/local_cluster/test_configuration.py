@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.local_cluster.configuration import (
+from pulsar_sidecar.local_cluster.planning import (
     bookie_settings,
     broker_settings,
     render,
@@ -76,7 +76,7 @@ def test_a_setting_for_a_member_that_will_not_exist_is_refused() -> None:
         ClusterSpec(Path("/c"), brokers=2, member_conf={"broker-3": {"a": "b"}})
 
 
-@pytest.mark.parametrize("counts", [{"bookies": 0}, {"brokers": -1}])
+@pytest.mark.parametrize("counts", [{"bookies": 0}, {"bookies": -1, "brokers": 0}, {"brokers": -1}])
 def test_impossible_counts_are_refused(counts: dict[str, int]) -> None:
     with pytest.raises(InvalidInputError):
         ClusterSpec(Path("/c"), **counts)

@@ -1,18 +1,16 @@
-"""Starting on real, small processes: a lost race for a port is repeated, any other failure stops the start of all."""
+"""Starting on real, small processes: a passing refusal is repeated, any other failure stops the start of all."""
 
-import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.local_cluster.failures import MemberFailedError
-from pulsar_sidecar.local_cluster.ports import LOOPBACK, free_ports, is_free, listens_on
-from pulsar_sidecar.local_cluster.processes import end, is_running
-from pulsar_sidecar.local_cluster.spec import Role
+from pulsar_sidecar.local_cluster.processes import LOOPBACK, end, free_ports, is_free, is_running
+from pulsar_sidecar.local_cluster.spec import MemberFailedError, Role
 from pulsar_sidecar.local_cluster.starting import Launcher, four_letter_word, is_ready, start_members
 from pulsar_sidecar.local_cluster.state import Member
 from pulsar_sidecar.model.clocks import SystemClock
@@ -41,7 +39,6 @@ class Stage:
             clock=SystemClock(),
             directory=self.directory,
             started=self.started.append,
-            is_ready=is_ready,
             progress=self.progress.append,
             timeout_seconds=timeout_seconds,
         )
@@ -81,41 +78,33 @@ def _answer(listener: socket.socket) -> None:
             connection.sendall(b"Mode: somebody else")
 
 
-def test_members_that_listen_become_ready_in_the_given_order(stage: Stage) -> None:
+def test_members_that_listen_become_ready(stage: Stage) -> None:
     names = ("zookeeper", "zookeeper-2")
     planned = [stage.member(name, port) for name, port in zip(names, free_ports(2), strict=True)]
-    running = start_members(stage.launcher(), planned, replan=None)
-    assert tuple(member.name for member in running) == names
-    assert all(member.process is not None and is_running(member.process) for member in running)
+    start_members(stage.launcher(), planned)
+    assert sorted(member.name for member in stage.started) == sorted(names)
+    assert all(member.process is not None and is_running(member.process) for member in stage.started)
     assert sorted(stage.progress) == ["zookeeper is ready", "zookeeper-2 is ready"]
 
 
-def test_a_lost_race_for_a_port_is_repeated_on_another(stage: Stage, taken_port: int) -> None:
-    (free,) = free_ports(1)
-    assert is_ready(stage.member("zookeeper", taken_port)), "the probe alone is fooled"
-    (running,) = start_members(
-        stage.launcher(), [stage.member("zookeeper", taken_port)], lambda name: stage.member(name, free)
-    )
-    assert running.ports == {"client": free}
-    first, second = (member.process for member in stage.started)
-    assert first is not None
-    assert second is not None
-    assert (is_running(first), is_running(second)) == (False, True)
-    assert four_letter_word(free, "srvr") == "Mode: standalone"
+def test_a_member_waits_for_its_port_and_is_not_taken_for_who_answers_there(stage: Stage) -> None:
+    (port,) = free_ports(1)
+    squatter = stage.member("squatter", port, LISTEN.replace("while True:", "for _ in range(2):"))
+    start_members(stage.launcher(), [squatter])
+    member = stage.member("zookeeper", port)
+    with ThreadPoolExecutor(1) as pool:
+        start = pool.submit(start_members, stage.launcher(), [member])
+        assert _becomes_true(lambda: "port taken" in "".join(stage.progress))
+        assert is_ready(member), "the probe alone is fooled"
+        start.result()
+    assert stage.progress[-1] == "zookeeper is ready"
+    assert four_letter_word(port, "srvr") == "Mode: standalone"
 
 
-def test_a_port_that_is_taken_again_and_again_ends_the_start(stage: Stage, taken_port: int) -> None:
-    with pytest.raises(MemberFailedError, match="port taken"):
-        start_members(
-            stage.launcher(),
-            [stage.member("zookeeper", taken_port)],
-            lambda name: stage.member(name, taken_port),
-        )
-
-
-def test_a_restart_keeps_its_port_or_fails(stage: Stage, taken_port: int) -> None:
+def test_a_port_that_stays_taken_ends_the_start(stage: Stage, taken_port: int) -> None:
     with pytest.raises(MemberFailedError, match=f"port taken.*{taken_port}"):
-        start_members(stage.launcher(timeout_seconds=0.5), [stage.member("zookeeper", taken_port)], replan=None)
+        start_members(stage.launcher(timeout_seconds=0.5), [stage.member("zookeeper", taken_port)])
+    assert stage.started == []
 
 
 REFUSED_ONCE = """
@@ -139,10 +128,7 @@ if not pathlib.Path("refused").exists():
 )
 def test_a_restart_that_was_refused_for_a_moment_is_repeated(stage: Stage, said: str, shown: str) -> None:
     (port,) = free_ports(1)
-    (running,) = start_members(
-        stage.launcher(), [stage.member("zookeeper", port, REFUSED_ONCE % said + LISTEN)], replan=None
-    )
-    assert running.ports == {"client": port}
+    start_members(stage.launcher(), [stage.member("zookeeper", port, REFUSED_ONCE % said + LISTEN)])
     refused, served = (member.process for member in stage.started)
     assert refused is not None
     assert served is not None
@@ -154,13 +140,14 @@ def test_an_earlier_lost_race_in_the_log_is_not_taken_for_a_new_one(stage: Stage
     (port,) = free_ports(1)
     member = stage.member("zookeeper", port)
     (stage.directory / "zookeeper" / "zookeeper.log").write_text("java.net.BindException: Address already in use\n")
-    assert start_members(stage.launcher(), [member], replan=None)
+    start_members(stage.launcher(), [member])
+    assert len(stage.started) == 1
 
 
 def test_a_member_that_ends_shows_its_exit_code_and_the_end_of_its_log(stage: Stage) -> None:
     broken = stage.member("zookeeper", 1, "import sys; print('no such setting'); sys.exit(7)")
     with pytest.raises(MemberFailedError, match=r"zookeeper ended with exit code 7[\s\S]*no such setting"):
-        start_members(stage.launcher(), [broken], replan=None)
+        start_members(stage.launcher(), [broken])
 
 
 def test_nobody_waits_for_the_others_when_one_failed(stage: Stage) -> None:
@@ -168,14 +155,14 @@ def test_nobody_waits_for_the_others_when_one_failed(stage: Stage) -> None:
     silent = stage.member("zookeeper", port, "import time; time.sleep(60)")
     broken = stage.member("zookeeper-2", port, "raise SystemExit(3)")
     with pytest.raises(MemberFailedError, match="zookeeper-2 ended with exit code 3"):
-        start_members(stage.launcher(timeout_seconds=50.0), [silent, broken], replan=None)
+        start_members(stage.launcher(timeout_seconds=50.0), [silent, broken])
 
 
 def test_a_member_that_never_answers_is_given_up(stage: Stage) -> None:
     (port,) = free_ports(1)
     silent = stage.member("zookeeper", port, "import time; print('thinking', flush=True); time.sleep(60)")
     with pytest.raises(MemberFailedError, match=r"not ready within 1 seconds[\s\S]*thinking"):
-        start_members(stage.launcher(timeout_seconds=1.0), [silent], replan=None)
+        start_members(stage.launcher(timeout_seconds=1.0), [silent])
 
 
 def test_free_ports_are_free_and_different(taken_port: int) -> None:
@@ -185,7 +172,16 @@ def test_free_ports_are_free_and_different(taken_port: int) -> None:
     assert not is_free(taken_port)
 
 
-def test_the_process_that_listens_is_known(taken_port: int) -> None:
-    assert listens_on(os.getpid(), [taken_port])
-    assert not listens_on(os.getpid(), [taken_port, *free_ports(1)])
-    assert not listens_on(os.getppid(), [taken_port])
+def test_those_who_share_the_cache_never_get_the_same_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSAR_SIDECAR_CACHE", str(tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        handed_out = [port for ports in pool.map(free_ports, [5] * 8) for port in ports]
+    assert len(set(handed_out)) == 40
+
+
+def _becomes_true(condition: Callable[[], bool]) -> bool:
+    clock = SystemClock()
+    deadline = clock.monotonic_seconds() + 20
+    while not condition() and clock.monotonic_seconds() < deadline:
+        clock.wait_seconds(0.02)
+    return condition()

@@ -9,16 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.local_cluster.addresses import addresses_of, parse_addresses
+from msgspec.structs import replace as changed
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
-from pulsar_sidecar.local_cluster.failures import ClusterExistsError, ClusterNotFoundError
 from pulsar_sidecar.local_cluster.processes import ProcessIdentity, end, is_running, send_signal, spawn
-from pulsar_sidecar.local_cluster.spec import ClusterSpec, Role
+from pulsar_sidecar.local_cluster.spec import ClusterExistsError, ClusterNotFoundError, ClusterSpec, Role
 from pulsar_sidecar.local_cluster.state import (
     ClusterState,
     Member,
+    addresses_of,
     change_state,
     has_state,
+    parse_addresses,
     read_state,
     write_state,
 )
@@ -41,20 +42,19 @@ def sleeper(tmp_path: Path) -> Iterator[ProcessIdentity]:
     end([process], SystemClock())
 
 
-def state_in(directory: Path) -> ClusterState:
-    return ClusterState(directory, "4.0.8", "local", MEMBERS)
+STATE = ClusterState("4.0.8", "local", MEMBERS)
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    state = replace(state_in(tmp_path), metadata_setup=ProcessIdentity(13, "5"))
-    write_state(state)
+    state = changed(STATE, metadata_setup=ProcessIdentity(13, "5"))
+    write_state(tmp_path, state)
     assert read_state(tmp_path) == state
     assert [process.pid for process in state.processes()] == [10, 11, 12, 13]
     assert [path.name for path in tmp_path.iterdir()] == ["cluster.json"]
 
 
 def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
-    write_state(replace(state_in(tmp_path), members=()))
+    write_state(tmp_path, changed(STATE, members=()))
     started = [replace(MEMBERS[1], name=f"bookie-{number}") for number in range(1, 21)]
 
     def record(member: Member) -> None:
@@ -66,7 +66,7 @@ def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
 
 
 def test_members_stand_in_the_order_of_roles_and_numbers(tmp_path: Path) -> None:
-    state = replace(state_in(tmp_path), members=())
+    state = changed(STATE, members=())
     for name in ("broker-10", "broker-2", "bookie-1"):
         state = state.with_member(replace(MEMBERS[2], name=name, role=Role(name.partition("-")[0])))
     assert [member.name for member in state.members] == ["bookie-1", "broker-2", "broker-10"]
@@ -89,7 +89,7 @@ def test_a_file_that_is_not_ours_is_no_empty_cluster(tmp_path: Path, text: str) 
 
 
 def test_addresses_are_in_the_brokers_order_and_survive_the_json_line(tmp_path: Path) -> None:
-    addresses = addresses_of(state_in(tmp_path))
+    addresses = addresses_of(tmp_path, STATE)
     assert addresses.web_service_urls == ("http://127.0.0.1:8080", "http://127.0.0.1:8081")
     assert addresses.broker_service_url == "pulsar://127.0.0.1:6650,127.0.0.1:6651"
     assert addresses.metadata_store_url == "zk:127.0.0.1:2181"
@@ -119,7 +119,7 @@ def test_down_ends_its_own_processes_only(tmp_path: Path, sleeper: ProcessIdenti
     own = spawn(SLEEP, {}, directory, directory / "own.log")
     reused = replace(sleeper, started="an earlier process")
     members = (replace(MEMBERS[0], process=own), replace(MEMBERS[1], process=reused))
-    write_state(replace(state_in(directory), members=members))
+    write_state(directory, changed(STATE, members=members))
     LocalCluster(directory).down()
     assert not is_running(own)
     assert is_running(sleeper)
@@ -133,9 +133,9 @@ def test_down_touches_no_directory_that_holds_no_cluster(tmp_path: Path) -> None
 
 
 def test_members_are_found_by_name(tmp_path: Path) -> None:
-    assert state_in(tmp_path).member("broker-2").ports["http"] == 8081
+    assert STATE.member("broker-2").ports["http"] == 8081
     with pytest.raises(ClusterNotFoundError, match="broker-1"):
-        state_in(tmp_path).member("broker-9")
+        STATE.member("broker-9")
 
 
 def test_a_process_ends_when_its_parent_does_not_wait_for_it(tmp_path: Path) -> None:

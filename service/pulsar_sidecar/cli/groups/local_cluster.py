@@ -14,15 +14,16 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import CommandGroup, new_group
-from pulsar_sidecar.local_cluster.addresses import ClusterAddresses
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
-from pulsar_sidecar.local_cluster.failures import ClusterNotFoundError, MissingPrerequisiteError
 from pulsar_sidecar.local_cluster.spec import (
     DEFAULT_VERSION,
+    ClusterNotFoundError,
     ClusterSpec,
+    MissingPrerequisiteError,
     default_cluster_directory,
     parse_settings,
 )
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 

@@ -6,14 +6,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.local_cluster.class_archives import archive_of, archives, kind_of
-from pulsar_sidecar.local_cluster.distribution import SERVER, unpacked
-from pulsar_sidecar.local_cluster.failures import DistributionError, MemberFailedError, MissingPrerequisiteError
-from pulsar_sidecar.local_cluster.java import JavaRuntime, find_java
-from pulsar_sidecar.local_cluster.spec import cache_directory
+from pulsar_sidecar.local_cluster.planning import metadata_setup_argv, plan_member
+from pulsar_sidecar.local_cluster.software import JavaRuntime, Software, class_archives, find_java, find_software
+from pulsar_sidecar.local_cluster.spec import (
+    ClusterSpec,
+    DistributionError,
+    MemberFailedError,
+    MissingPrerequisiteError,
+    cache_directory,
+)
 from pulsar_sidecar.model.errors import InvalidInputError
 
-VERSION = "4.0.8"
+SPEC = ClusterSpec(Path("cluster"), version="4.0.8")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSAR_SIDECAR_CACHE", str(tmp_path / "cache"))
 
 
 def install(directory: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,6 +31,11 @@ def install(directory: Path, name: str, script: str, monkeypatch: pytest.MonkeyP
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+def pretend_java(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(directory, "java", "echo 'openjdk version \"17.0.15\"' >&2", monkeypatch)
+    monkeypatch.setenv("JAVA_HOME", str(directory))
 
 
 @pytest.fixture
@@ -45,9 +59,12 @@ def test_a_distribution_is_fetched_once_for_runs_at_the_same_time(
     tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, "mvn", copying_mvn(archive), monkeypatch)
-    cache, progress = tmp_path / "cache", list[str]()
+    pretend_java(tmp_path, monkeypatch)
+    progress = list[str]()
     with ThreadPoolExecutor(4) as pool:
-        found = set(pool.map(lambda _: unpacked(SERVER, VERSION, cache, progress.append), range(4)))
+        found = {
+            software.distribution for software in pool.map(lambda _: find_software(SPEC, progress.append), range(4))
+        }
     (directory,) = found
     assert (directory / "lib" / "some.jar").read_text() == "jar"
     assert (tmp_path / "runs").read_text() == "run\n"
@@ -57,9 +74,10 @@ def test_a_distribution_is_fetched_once_for_runs_at_the_same_time(
 
 def test_what_a_killed_run_left_is_removed(tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "mvn", copying_mvn(archive), monkeypatch)
+    pretend_java(tmp_path, monkeypatch)
     left = tmp_path / "cache" / "distributions" / ".pulsar-server-distribution-4.0.8-left"
     left.mkdir(parents=True)
-    unpacked(SERVER, VERSION, tmp_path / "cache", print)
+    find_software(SPEC, print)
     assert not left.exists()
 
 
@@ -67,8 +85,9 @@ def test_a_fetch_that_fails_shows_what_maven_said_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, "mvn", "echo Could not find artifact; exit 1", monkeypatch)
+    pretend_java(tmp_path, monkeypatch)
     with pytest.raises(DistributionError, match=r"mvn[\s\S]*4\.0\.8:tar\.gz:bin[\s\S]*Could not find artifact"):
-        unpacked(SERVER, VERSION, tmp_path / "cache", print)
+        find_software(SPEC, print)
     assert [path.suffix for path in (tmp_path / "cache" / "distributions").iterdir()] == [".lock"]
 
 
@@ -77,15 +96,17 @@ def test_an_archive_cut_short_is_no_distribution(
 ) -> None:
     archive.write_bytes(archive.read_bytes()[:60])
     install(tmp_path, "mvn", copying_mvn(archive), monkeypatch)
+    pretend_java(tmp_path, monkeypatch)
     with pytest.raises(DistributionError, match="cannot be unpacked"):
-        unpacked(SERVER, VERSION, tmp_path / "cache", print)
+        find_software(SPEC, print)
     assert [path.suffix for path in (tmp_path / "cache" / "distributions").iterdir()] == [".lock"]
 
 
 def test_without_maven_the_message_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    pretend_java(tmp_path, monkeypatch)
+    monkeypatch.setenv("PATH", "/bin" if not Path("/bin/mvn").exists() else str(tmp_path))
     with pytest.raises(MissingPrerequisiteError, match="install Maven"):
-        unpacked(SERVER, VERSION, tmp_path / "cache", print)
+        find_software(SPEC, print)
 
 
 def test_without_java_the_message_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +139,7 @@ def test_another_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("version", ["", "../4.0.8", "4.0.8/x", "4 0"])
 def test_a_version_that_is_no_file_name_is_refused(tmp_path: Path, version: str) -> None:
     with pytest.raises(InvalidInputError):
-        unpacked(SERVER, version, tmp_path, print)
+        find_software(ClusterSpec(tmp_path, version=version))
 
 
 def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,31 +150,47 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
     assert cache_directory() == tmp_path / "own"
 
 
-def test_class_archives_are_recorded_once_for_a_java_and_a_distribution(tmp_path: Path) -> None:
+def test_class_archives_are_recorded_once_for_a_java_and_a_distribution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULSAR_SIDECAR_CACHE", str(tmp_path))
     recorded = list[Path]()
 
     def record(directory: Path) -> None:
         recorded.append(directory)
         (directory / "broker.jsa").touch()
 
-    java = JavaRuntime(Path("java"), 17, "17.0.15")
-    first = archives(tmp_path, java, tmp_path / "pulsar", record, print)
-    assert archives(tmp_path, java, tmp_path / "pulsar", record, print) == first
+    software = Software(JavaRuntime(Path("java"), 17, "17.0.15"), tmp_path / "pulsar")
+    first = class_archives(software, record, print)
+    assert class_archives(software, record, print) == first
+    assert first is not None
+    assert (first / "broker.jsa").exists()
     assert len(recorded) == 1
-    other = archives(tmp_path, JavaRuntime(Path("java"), 17, "17.0.16"), tmp_path / "pulsar", record, print)
-    assert other != first
-    assert archive_of(kind_of("broker-12"), first) == [f"-XX:SharedArchiveFile={first}/broker.jsa"]
-    assert archive_of(kind_of("metadata-setup"), first) == []
-    assert archive_of("broker", None) == []
+    assert (
+        class_archives(Software(JavaRuntime(Path("java"), 17, "17.0.16"), tmp_path / "pulsar"), record, print) != first
+    )
 
 
-def test_a_recording_that_fails_is_said_and_not_kept(tmp_path: Path) -> None:
+def test_members_of_one_kind_use_the_archive_of_their_kind(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "bookkeeper.conf").touch()
+    (tmp_path / "bookie.jsa").touch()
+    software = Software(JavaRuntime(Path("java"), 17, "17.0.15"), tmp_path, class_archives=tmp_path)
+    spec = ClusterSpec(tmp_path / "cluster")
+    assert f"-XX:SharedArchiveFile={tmp_path}/bookie.jsa" in plan_member(spec, software, "bookie-2", "zk:h:1").argv
+    assert "SharedArchiveFile" not in str(plan_member(spec, software, "zookeeper", "").argv)
+    assert "SharedArchiveFile" not in str(metadata_setup_argv(spec, software, "zk:h:1", ()))
+
+
+def test_a_recording_that_fails_is_said_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSAR_SIDECAR_CACHE", str(tmp_path))
+
     def fail(directory: Path) -> None:
         (directory / "broker.jsa").touch()
         raise MemberFailedError("broker-1 ended")
 
     said = list[str]()
-    java = JavaRuntime(Path("java"), 17, "17.0.15")
-    assert archives(tmp_path, java, tmp_path / "pulsar", fail, said.append) is None
+    software = Software(JavaRuntime(Path("java"), 17, "17.0.15"), tmp_path / "pulsar")
+    assert class_archives(software, fail, said.append) is None
     assert "broker-1 ended" in said[-1]
-    assert list((tmp_path / "class-archives").iterdir()) == []
+    assert [path.suffix for path in (tmp_path / "class-archives").iterdir()] == [".lock"]

@@ -1,0 +1,222 @@
+"""What members are made of: a Java runtime, the official distribution, and archives of the classes they load.
+
+The distribution is fetched through Maven once and kept unpacked. The class archives (class data sharing) are written
+by a short cluster that is run once; they halve the processor time of a start. Invariant: a directory in the cache is
+complete, and a set of archives is only used with the Java build and the jars it was written with (Java checks this too
+and then ignores it).
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pulsar_sidecar.local_cluster.processes import exclusive
+from pulsar_sidecar.local_cluster.spec import (
+    ClusterSpec,
+    DistributionError,
+    MemberFailedError,
+    MissingPrerequisiteError,
+    cache_directory,
+)
+from pulsar_sidecar.model.errors import InvalidInputError
+
+OLDEST_JAVA = 17
+_GROUP = "org.apache.pulsar"
+_SERVER = "pulsar-server-distribution"
+_OFFLOADERS = "pulsar-offloader-distribution"
+_FETCH_TIMEOUT_SECONDS = 1800
+_LAST_LINES = 15
+
+Progress = Callable[[str], None]
+
+
+def no_progress(text: str) -> None:
+    """For callers that show nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class JavaRuntime:
+    """A Java runtime that is new enough for Pulsar.
+
+    Attributes:
+        executable: the ``java`` program.
+        major_version: 17 for Java 17.
+        build: everything it says about its version, which tells two builds apart.
+    """
+
+    executable: Path
+    major_version: int
+    build: str
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """What members are made of.
+
+    Attributes:
+        java: the runtime.
+        distribution: the unpacked server distribution.
+        offloaders: directory of the offloader archives (``*.nar``), None without them.
+        class_archives: directory of the class archives, None without them.
+    """
+
+    java: JavaRuntime
+    distribution: Path
+    offloaders: Path | None = None
+    class_archives: Path | None = None
+
+
+def find_software(spec: ClusterSpec, progress: Progress = no_progress) -> Software:
+    """Java and the distribution, fetched first where the cache has none; without class archives.
+
+    Raises:
+        InvalidInputError: the version cannot be part of a file name.
+        MissingPrerequisiteError: no Java, or no Maven where something has to be fetched.
+        DistributionError: Maven cannot fetch it, or the archive is not what was expected.
+    """
+    if not spec.version.replace(".", "").replace("-", "").isalnum():
+        raise InvalidInputError(f"{spec.version!r} is not a version of Pulsar; write it like 4.0.8")
+    java = find_java()
+    distribution = _unpacked(_SERVER, spec.version, progress)
+    offloaders = _unpacked(_OFFLOADERS, spec.version, progress) / "offloaders" if spec.offloaders else None
+    return Software(java, distribution, offloaders)
+
+
+def find_java() -> JavaRuntime:
+    """The runtime of ``JAVA_HOME``, else the first ``java`` on the path.
+
+    Raises:
+        MissingPrerequisiteError: there is none, it does not run, or it is older than Java 17.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if found is None or not Path(found).exists():
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "no java on the path"
+        raise MissingPrerequisiteError(f"Pulsar needs a JDK {OLDEST_JAVA} or later: {where}; install one")
+    command = [found, "-version"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)  # noqa: S603 - the user's
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingPrerequisiteError(f"{found} does not run: {error}; install a JDK {OLDEST_JAVA}") from error
+    build = answer.stderr + answer.stdout
+    version = re.search(r'version "(?:1\.)?(\d+)', build)
+    if version is None:
+        raise MissingPrerequisiteError(f"{found} -version tells no version; install a JDK {OLDEST_JAVA}")
+    if int(version.group(1)) < OLDEST_JAVA:
+        raise MissingPrerequisiteError(
+            f"Pulsar needs a JDK {OLDEST_JAVA} or later and {found} is version {version.group(1)}; "
+            "install one, or point JAVA_HOME at it"
+        )
+    return JavaRuntime(Path(found), int(version.group(1)), build)
+
+
+def class_path(distribution: Path) -> str:
+    """Every jar of the distribution, in an order that is the same on every machine."""
+    return os.pathsep.join(str(jar) for jar in sorted((distribution / "lib").glob("*.jar")))
+
+
+def class_archives(software: Software, record: Callable[[Path], None], progress: Progress) -> Path | None:
+    """The directory of the class archives for this Java and this distribution, recorded first if the cache has none.
+
+    Args:
+        software: the runtime and the distribution.
+        record: writes ``<kind>.jsa`` files into the directory it is given.
+        progress: told when something has to be recorded.
+
+    Returns:
+        None if recording failed: a start without archives is slower and otherwise the same.
+    """
+    inputs = f"{software.java.build}\n{class_path(software.distribution)}"
+    identity = hashlib.sha256(inputs.encode()).hexdigest()[:16]
+
+    def recorded(workshop: Path) -> Path:
+        progress("recording the classes that Pulsar loads, so that every start is quicker (once, about 30 s)")
+        record(workshop)
+        return workshop
+
+    try:
+        return _made_once("class-archives", f"{software.distribution.name}-{identity}", recorded)
+    except MemberFailedError as error:
+        progress(f"the classes could not be recorded; starting without: {error}")
+        return None
+
+
+def _unpacked(name: str, version: str, progress: Progress) -> Path:
+    coordinates = f"{_GROUP}:{name}:{version}:tar.gz:bin"
+
+    def fetched_and_unpacked(workshop: Path) -> Path:
+        progress(f"fetching {coordinates} with Maven (once; a server is about 250 MB)")
+        archive = fetched(coordinates, "tar.gz", workshop)
+        progress(f"unpacking {archive.name}")
+        try:
+            with tarfile.open(archive) as tar:
+                tar.extractall(workshop / "unpacked", filter="data")
+        except (OSError, EOFError, tarfile.TarError) as error:
+            raise DistributionError(f"{archive.name} cannot be unpacked: {error}; is the disk full?") from error
+        (content,) = (workshop / "unpacked").iterdir()
+        return content
+
+    return _made_once("distributions", f"{name}-{version}", fetched_and_unpacked)
+
+
+def _made_once(shelf: str, name: str, make: Callable[[Path], Path]) -> Path:
+    """A directory of the cache: made beside its place, where it is not there yet, and put there with one rename.
+
+    A file lock is held meanwhile, so two runs at once make it once, and a run that is killed half-way leaves nothing
+    that looks finished.
+    """
+    target = cache_directory() / shelf / name
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock = target.with_name(f"{name}.lock")
+    lock.touch()
+    with exclusive(lock):
+        if target.is_dir():
+            return target
+        for unfinished in target.parent.glob(f".{name}-*"):
+            shutil.rmtree(unfinished)
+        workshop = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
+        try:
+            return make(workshop).rename(target)
+        finally:
+            shutil.rmtree(workshop, ignore_errors=True)
+
+
+def fetched(coordinates: str, kind: str, directory: Path) -> Path:
+    """The file of an artifact, fetched with Maven (which compares checksums) into a directory that is empty.
+
+    Args:
+        coordinates: ``group:artifact:version``, with type and classifier where it has them.
+        kind: how the file's name ends, without the leading dot.
+        directory: where it is put.
+
+    Raises:
+        MissingPrerequisiteError: there is no ``mvn``.
+        DistributionError: Maven cannot fetch it.
+    """
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise MissingPrerequisiteError(
+            f"Maven is needed once to fetch {coordinates} and there is no mvn on the path; install Maven"
+        )
+    command = [maven, "-B", "-q", "dependency:copy", f"-Dartifact={coordinates}", f"-DoutputDirectory={directory}"]
+    by_hand = " ".join(command[:-1])
+    try:
+        answer = subprocess.run(  # noqa: S603 - the user's own mvn
+            command, cwd=directory, capture_output=True, text=True, check=False, timeout=_FETCH_TIMEOUT_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DistributionError(f"{by_hand} did not finish: {error}; run it by hand") from error
+    archives = sorted(directory.glob(f"*.{kind}"))
+    if answer.returncode != 0 or len(archives) != 1:
+        said = "\n".join((answer.stdout + answer.stderr).strip().splitlines()[-_LAST_LINES:])
+        raise DistributionError(f"Maven could not fetch it; try by hand: {by_hand}\n{said}")
+    return archives[0]
