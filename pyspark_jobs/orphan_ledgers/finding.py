@@ -17,9 +17,9 @@ from pulsar_sidecar.audit.engine.candidates import OWNER_COLUMNS
 from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS
 from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS, Judge
 from pulsar_sidecar.audit.engine.protections import Protection
-from pulsar_sidecar.audit.engine.running import Findings, Found, as_of_ms
+from pulsar_sidecar.audit.engine.running import Findings, as_of_ms
 from pulsar_sidecar.audit.requests import Policy
-from pulsar_sidecar.audit.results.guards import demand_few_missing
+from pulsar_sidecar.audit.results.guards import Found, demand_few_missing
 from pulsar_sidecar.audit.results.summaries import Count
 from pulsar_sidecar.audit.results.tables import (
     CURSOR_LEDGERS,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from pulsar_sidecar.audit.engine.running import About, Findings, Written
+from pulsar_sidecar.audit.engine.running import Findings, Written
 from pulsar_sidecar.audit.results.formatting import Row
 from pulsar_sidecar.audit.results.plans import PLAN_BLOCK_ROWS, plan_digest
 from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract
@@ -42,13 +42,14 @@ class SparkEngine:
         return self._finding.find()
 
     @contextmanager
-    def write(self, findings: Findings[SparkTables], about: About, failed_guards: str) -> Iterator[Written]:
+    def write(
+        self, findings: Findings[SparkTables], audit_id: str, instance_id: str, failed_guards: str
+    ) -> Iterator[Written]:
         """See `AuditEngine.write`; whoever made the directory removes it."""
-        assert about.dump.instance_id is not None
-        deletable = Count() if failed_guards else findings.found.measured().deletable
-        orphans = self._write_orphans(findings, about.audit_id, deletable, failed_guards)
-        self._write_others(findings, about.audit_id)
-        plan = None if failed_guards else _plan(orphans, deletable, about.audit_id, about.dump.instance_id)
+        deletable = findings.found.deletable
+        orphans = self._write_orphans(findings, audit_id, deletable, failed_guards)
+        self._write_others(findings, audit_id)
+        plan = None if failed_guards else _plan(orphans, deletable, audit_id, instance_id)
         self._directory.clean()
         files = self._directory.sha256_of_all(sorted(self._directory.tables()))
         yield Written(self._directory, files, plan, _extract(findings, orphans))

@@ -56,41 +56,16 @@ class NodeSource(Protocol):
         ...
 
 
-class LedgerSource(Protocol):
-    """One listing of all ledgers: whole, or it raises."""
-
-    @property
-    def source(self) -> Source:
-        """Where it reads."""
-        ...
+class LedgerSource(NodeSource, Protocol):
+    """One listing of all ledgers in the same way; its batches are `audit.tables.LEDGERS`, every ledger once."""
 
     def instance_id(self) -> str | None:
         """BookKeeper's id of the ledger storage, None if the source does not tell."""
         ...
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Every ledger once, as `audit.tables.LEDGERS`; to be called once.
 
-        Raises:
-            TemporaryError: the listing could not be finished, or contradicts itself.
-        """
-        ...
-
-    def ending(self) -> Ending:
-        """What is known now; to be called after the last batch."""
-        ...
-
-
-class TablesOutput(Protocol):
+class AuditFiles(Protocol):
     """A directory in the making, of which nothing is to be seen until `finish`."""
-
-    def write(self, table: Table, rows: pa.RecordBatch, subtree: Subtree | None = None) -> None:
-        """Add rows to a table, or to one part of it."""
-        ...
-
-    def close_tables(self) -> tuple[FileDigest, ...]:
-        """End every table; tables without rows become empty files."""
-        ...
 
     def write_text(self, name: str, text: str) -> None:
         """Add a file that is no table."""
@@ -98,6 +73,18 @@ class TablesOutput(Protocol):
 
     def finish(self, name: str, document: Mapping[str, Any]) -> None:
         """Write the manifest or the summary and let the directory appear, all at once."""
+        ...
+
+
+class TablesOutput(AuditFiles, Protocol):
+    """The same with tables."""
+
+    def write(self, table: Table, rows: pa.RecordBatch, subtree: Subtree | None = None) -> None:
+        """Add rows to a table, or to one part of it."""
+        ...
+
+    def close_tables(self) -> tuple[FileDigest, ...]:
+        """End every table; tables without rows become empty files."""
         ...
 
 

@@ -52,7 +52,7 @@ from pulsar_sidecar.audit.engine.judging import (
     withheld,
 )
 from pulsar_sidecar.audit.engine.protections import Protection, UnreadableNode, unknown_subtrees
-from pulsar_sidecar.audit.engine.running import AUDIT_TABLES, About, Findings, Found, Order, Written, as_of_ms
+from pulsar_sidecar.audit.engine.running import AUDIT_TABLES, Findings, Order, Written, as_of_ms
 from pulsar_sidecar.audit.engine.usage import (
     count_of_lengths,
     counts_of_rows,
@@ -67,7 +67,7 @@ from pulsar_sidecar.audit.engine.usage import (
 )
 from pulsar_sidecar.audit.ports import AuditInputs, Part, Say, TablesOutput
 from pulsar_sidecar.audit.results.formatting import age_label
-from pulsar_sidecar.audit.results.guards import Earlier, trusted
+from pulsar_sidecar.audit.results.guards import Earlier, Found, trusted
 from pulsar_sidecar.audit.results.plans import PlanDigest
 from pulsar_sidecar.audit.results.report import extract_of
 from pulsar_sidecar.audit.results.summaries import Count, Engine, Input, Plan
@@ -189,17 +189,19 @@ class EmbeddedEngine:
         )
 
     @contextmanager
-    def write(self, findings: Findings[AuditTables], about: About, failed_guards: str) -> Iterator[Written]:
+    def write(
+        self, findings: Findings[AuditTables], audit_id: str, instance_id: str, failed_guards: str
+    ) -> Iterator[Written]:
         """See `AuditEngine.write`."""
         found = findings.tables
         orphans = numbered(withheld(found.orphans, failed_guards) if failed_guards else found.orphans)
         tables = (orphans, found.missing, found.unattributed, found.usage)
-        with self._open_audit(AUDIT_TABLES, f"audit_id={about.audit_id}") as output:
+        with self._open_audit(AUDIT_TABLES, f"audit_id={audit_id}") as output:
             for table, rows in zip(AUDIT_TABLES, tables, strict=True):
                 for batch in rows.to_batches():
                     output.write(table, batch)
             files = {file.path: file.sha256 for file in output.close_tables()}
-            plan = None if failed_guards else _plan(about, orphans)
+            plan = None if failed_guards else _plan(PlanDigest(audit_id, instance_id), orphans)
             yield Written(output, files, plan, extract_of(*tables))
 
     def _seen(
@@ -389,9 +391,7 @@ def _orphans_by(orphans: pa.Table) -> dict[str, dict[str, Count]]:
     return {**by_column, "age": counts_of_rows(aged, "age")}
 
 
-def _plan(about: About, orphans: pa.Table) -> Plan:
-    assert about.dump.instance_id is not None
-    digest = PlanDigest(about.audit_id, about.dump.instance_id)
+def _plan(digest: PlanDigest, orphans: pa.Table) -> Plan:
     for batch in orphans.to_batches():
         digest.add(batch.filter(is_deletable(batch)))
     return digest.plan()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pulsar_sidecar.audit.requests import HOUR_MS, Policy
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard
+from pulsar_sidecar.audit.results.tables import OrphanStatus
 from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT, Manifest
 from pulsar_sidecar.model.errors import InvalidInputError
 
@@ -35,28 +36,51 @@ EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What an audit counted, for the guards to judge.
+class Found:
+    """What an engine counted, as if every guard had passed.
 
     Attributes:
-        existing: ledgers of the listing; ``in_dump`` of them are among the dump's own ledgers, ``referenced`` of them
-            are referenced.
-        references: existing ledgers that are referenced by something, by kind.
+        listed: existing ledgers; ``in_dump`` of them are among the dump's own ledgers, ``referenced`` of them are
+            referenced.
+        usage_by_kind: existing ledgers that are referenced; ``usage_by_tenant`` the same by tenant.
+        orphans_by: by the column ``standing``, ``kind``, ``cause``, ``tenant`` and by ``age``.
         missing: references to ledgers that do not exist.
-        deletable: as if every guard had passed.
     """
 
-    existing: Count
+    listed: int
     in_dump: int
     referenced: int
-    references: Mapping[str, int]
+    usage_by_kind: Mapping[str, Count]
+    usage_by_tenant: Mapping[str, Count]
+    orphans_by: Mapping[str, Mapping[str, Count]]
+    unattributed: Count
     missing: int
-    deletable: Count
 
     @property
-    def all_references(self) -> int:
+    def orphans(self) -> Count:
+        """All of them."""
+        return Count.sum(self.orphans_by["standing"].values())
+
+    @property
+    def deletable(self) -> Count:
+        """Those that a plan would hold."""
+        return self.orphans_by["standing"].get(OrphanStatus.DELETABLE.value, Count())
+
+    @property
+    def usage(self) -> Count:
+        """What is referenced."""
+        return Count.sum(self.usage_by_kind.values())
+
+    @property
+    def existing(self) -> Count:
+        """All ledgers of the listing, with the bytes of those whose size is known."""
+        sizes = Count.sum((self.usage, self.orphans, self.unattributed))
+        return Count.of(self.listed, sizes.bytes, sizes.unknown_size_ledgers)
+
+    @property
+    def references(self) -> int:
         """To existing and missing ledgers."""
-        return sum(self.references.values()) + self.missing
+        return sum(count.ledgers for count in self.usage_by_kind.values()) + self.missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +106,22 @@ def demand_fitting(dump: Manifest, listing: Manifest, earlier: AuditSummary | No
         _demand_earlier(dump, dump.as_of.store_time_ms, earlier)
 
 
-def demand_plausible(measured: Measured, dump: Manifest) -> None:
+def demand_plausible(found: Found, dump: Manifest) -> None:
     """Refuse a side that is empty: an empty answer is a failed answer.
 
     Raises:
         InvalidInputError: nothing exists, nothing is referenced, or the two sides know different ledgers.
     """
-    existing = measured.existing.ledgers
-    if not existing:
+    if not found.listed:
         raise InvalidInputError("the listing holds no ledger; make it again")
-    if not measured.all_references:
+    if not found.references:
         raise InvalidInputError("the dump references no ledger at all; make it again, and check its source")
-    if not measured.referenced:
+    if not found.referenced:
         raise InvalidInputError("no ledger of the listing is referenced in the dump; are they of one cluster?")
-    demand_few_missing(measured.missing)
-    if LEDGERS_LEFT_OUT not in dump.left_out and measured.in_dump < existing * LEAST_OVERLAP:
+    demand_few_missing(found.missing)
+    if LEDGERS_LEFT_OUT not in dump.left_out and found.in_dump < found.listed * LEAST_OVERLAP:
         raise InvalidInputError(
-            f"only {measured.in_dump} of {existing} listed ledgers are in the dump; are they of one cluster, and "
+            f"only {found.in_dump} of {found.listed} listed ledgers are in the dump; are they of one cluster, and "
             "made one soon after the other?"
         )
 
@@ -114,13 +137,45 @@ def demand_few_missing(missing: int) -> None:
 
 
 def guards(
-    dump: Manifest, listing: Manifest, measured: Measured, earlier: Earlier | None, policy: Policy
+    dump: Manifest, listing: Manifest, found: Found, earlier: Earlier | None, policy: Policy
 ) -> tuple[Guard, ...]:
     """Every guard, passed or not."""
-    found = [_may_condemn(dump, listing), _exclusive(policy), _nothing_left_out(dump), _referenced(measured)]
-    if earlier is not None:
-        found += _against_earlier(measured, earlier, policy)
-    return (*found, *_shares(measured, policy))
+    reservations = (*dump.reservations, *listing.reservations)
+    referenced = _share(found.referenced, found.listed)
+    return (
+        Guard(
+            _DUMP_MAY_CONDEMN,
+            dump.allows_deletion and listing.allows_deletion,
+            "; ".join(reservations) or "no reservation",
+            "no reservation",
+            "a dump or a listing that is known to lack something nominates ledgers only",
+        ),
+        Guard(
+            _EXCLUSIVE,
+            policy.bookkeeper_exclusive,
+            "said" if policy.bookkeeper_exclusive else "not said",
+            "said",
+            "another Pulsar cluster on the same BookKeeper would keep references that cannot be seen from here; if "
+            "this BookKeeper serves only this cluster, audit again with --bookkeeper-exclusive-to-cluster",
+        ),
+        Guard(
+            "nothing-left-out",
+            not dump.left_out,
+            ", ".join(dump.left_out) or "nothing",
+            "nothing",
+            "a ledger is judged only if the dump holds its node too",
+        ),
+        Guard(
+            "referenced-share",
+            referenced >= LEAST_REFERENCED,
+            f"{referenced:.1%}",
+            f"at least {LEAST_REFERENCED:.0%}",
+            "where most ledgers are unreferenced, references were not seen",
+        ),
+        *(() if earlier is None else _against_earlier(found, earlier, policy)),
+        _below_share("share-of-ledgers", found.deletable.ledgers, found.listed, policy),
+        _below_share("share-of-bytes", found.deletable.known_bytes, found.existing.known_bytes, policy),
+    )
 
 
 def trusted(summary: AuditSummary) -> bool:
@@ -180,58 +235,16 @@ def _demand_earlier(dump: Manifest, as_of_ms: int, earlier: AuditSummary) -> Non
         raise InvalidInputError("--previous is of a later moment than this dump; name an earlier audit")
 
 
-def _may_condemn(dump: Manifest, listing: Manifest) -> Guard:
-    reservations = (*dump.reservations, *listing.reservations)
-    return Guard(
-        _DUMP_MAY_CONDEMN,
-        dump.allows_deletion and listing.allows_deletion,
-        "; ".join(reservations) or "no reservation",
-        "no reservation",
-        "a dump or a listing that is known to lack something nominates ledgers only",
-    )
-
-
-def _exclusive(policy: Policy) -> Guard:
-    return Guard(
-        _EXCLUSIVE,
-        policy.bookkeeper_exclusive,
-        "said" if policy.bookkeeper_exclusive else "not said",
-        "said",
-        "another Pulsar cluster on the same BookKeeper would keep references that cannot be seen from here; if this "
-        "BookKeeper serves only this cluster, audit again with --bookkeeper-exclusive-to-cluster",
-    )
-
-
-def _nothing_left_out(dump: Manifest) -> Guard:
-    return Guard(
-        "nothing-left-out",
-        not dump.left_out,
-        ", ".join(dump.left_out) or "nothing",
-        "nothing",
-        "a ledger is judged only if the dump holds its node too",
-    )
-
-
-def _referenced(measured: Measured) -> Guard:
-    share = _share(measured.referenced, measured.existing.ledgers)
-    return Guard(
-        "referenced-share",
-        share >= LEAST_REFERENCED,
-        f"{share:.1%}",
-        f"at least {LEAST_REFERENCED:.0%}",
-        "where most ledgers are unreferenced, references were not seen",
-    )
-
-
-def _against_earlier(measured: Measured, earlier: Earlier, policy: Policy) -> list[Guard]:
-    limit = f"at least {1 - policy.max_shrink:.0%}"
+def _against_earlier(found: Found, earlier: Earlier, policy: Policy) -> list[Guard]:
     before = earlier.summary
     gone = sorted(
-        kind for kind, count in earlier.references.items() if count >= _FEW and not measured.references.get(kind)
+        kind
+        for kind, count in earlier.references.items()
+        if count >= _FEW and not found.usage_by_kind.get(kind, Count()).ledgers
     )
     return [
-        _not_shrunken("listing-not-shrunken", measured.existing.ledgers, before.existing.ledgers, limit, policy),
-        _not_shrunken("references-not-shrunken", measured.all_references, before.references, limit, policy),
+        _not_shrunken("listing-not-shrunken", "ledgers", found.listed, before.existing.ledgers, policy),
+        _not_shrunken("references-not-shrunken", "references", found.references, before.references, policy),
         Guard(
             "kinds-still-referenced",
             not gone,
@@ -242,28 +255,16 @@ def _against_earlier(measured: Measured, earlier: Earlier, policy: Policy) -> li
     ]
 
 
-def _not_shrunken(name: str, now: int, before: int, limit: str, policy: Policy) -> Guard:
+def _not_shrunken(name: str, what: str, now: int, before: int, policy: Policy) -> Guard:
     passed = before < _FEW or now >= before * (1 - policy.max_shrink)
-    what = "ledgers" if name.startswith("listing") else "references"
     explanation = f"much fewer {what} than in the earlier audit may be an answer that was cut short"
-    return Guard(name, passed, f"{now} after {before}", limit, explanation)
+    return Guard(name, passed, f"{now} after {before}", f"at least {1 - policy.max_shrink:.0%}", explanation)
 
 
-def _shares(measured: Measured, policy: Policy) -> list[Guard]:
-    pairs = (
-        ("share-of-ledgers", measured.deletable.ledgers, measured.existing.ledgers),
-        ("share-of-bytes", measured.deletable.known_bytes, measured.existing.known_bytes),
-    )
-    return [
-        Guard(
-            name,
-            _share(part, whole) <= policy.max_share,
-            f"{_share(part, whole):.1%}",
-            f"at most {policy.max_share:.1%}",
-            "more than this is never deleted at once; raise --max-share if it is right",
-        )
-        for name, part, whole in pairs
-    ]
+def _below_share(name: str, part: int, whole: int, policy: Policy) -> Guard:
+    share = _share(part, whole)
+    explanation = "more than this is never deleted at once; raise --max-share if it is right"
+    return Guard(name, share <= policy.max_share, f"{share:.1%}", f"at most {policy.max_share:.1%}", explanation)
 
 
 def _share(part: int, whole: int) -> float:

@@ -12,40 +12,32 @@ from enum import StrEnum
 
 import pyarrow as pa
 
+_TYPES = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "bigint": pa.int64(),
+    "boolean": pa.bool_(),
+    "array<string>": pa.list_(pa.string()),
+}
 
-def _field(name: str, kind: pa.DataType, nullable: bool = True) -> pa.Field:
-    return pa.field(name, kind, nullable=nullable)
+
+def schema_of(columns: str) -> pa.Schema:
+    """A schema from columns as SQL declares them, and Spark: ``ledger_id bigint not null, metadata binary``."""
+    fields = (column.split(maxsplit=2) for column in columns.split(","))
+    return pa.schema([pa.field(name, _TYPES[kind], nullable=not rest) for name, kind, *rest in fields])
 
 
-NODES = pa.schema(
-    [
-        _field("path", pa.string(), nullable=False),
-        _field("value", pa.binary()),
-        _field("version", pa.int64()),
-        _field("ctime_ms", pa.int64()),
-        _field("mtime_ms", pa.int64()),
-        _field("czxid", pa.int64()),
-        _field("mzxid", pa.int64()),
-        _field("ephemeral", pa.bool_()),
-        _field("unreadable", pa.string()),
-    ]
-)
+NODES = schema_of("""
+    path string not null, value binary, version bigint, ctime_ms bigint, mtime_ms bigint, czxid bigint, mzxid bigint,
+    ephemeral boolean, unreadable string
+""")
 """Every node of the metadata store, path below the cluster's chroot. ``value`` is null only where it was not read: a
 node without data has an empty one. An unreadable node's children could not be listed either."""
 
-CURSOR_LEDGERS = pa.schema(
-    [
-        _field("cursor_path", pa.string(), nullable=False),
-        _field("state", pa.string(), nullable=False),
-        _field("cursor_value", pa.binary()),
-        _field("cursor_version", pa.int64()),
-        _field("ledger_id", pa.int64()),
-        _field("ledger_version", pa.int64()),
-        _field("entry_id", pa.int64()),
-        _field("entry", pa.binary()),
-        _field("unreadable", pa.string()),
-    ]
-)
+CURSOR_LEDGERS = schema_of("""
+    cursor_path string not null, state string not null, cursor_value binary, cursor_version bigint, ledger_id bigint,
+    ledger_version bigint, entry_id bigint, entry binary, unreadable string
+""")
 """The newest entries of the ledgers of ``__compaction`` cursors, which reference compacted ledgers that no node does.
 
 One row for each entry (`CursorLedgerState.READ`, the last two entries of each ledger), else one row for the cursor.
@@ -53,64 +45,26 @@ One row for each entry (`CursorLedgerState.READ`, the last two entries of each l
 nodes, and both count.
 """
 
-LOG_SEGMENTS = pa.schema(
-    [
-        _field("path", pa.string(), nullable=False),
-        _field("kind", pa.string(), nullable=False),
-        _field("ledger_id", pa.int64()),
-        _field("value", pa.binary()),
-        _field("version", pa.int64()),
-        _field("ctime_ms", pa.int64()),
-        _field("mtime_ms", pa.int64()),
-        _field("mzxid", pa.int64()),
-        _field("unreadable", pa.string()),
-    ]
-)
+LOG_SEGMENTS = schema_of("""
+    path string not null, kind string not null, ledger_id bigint, value binary, version bigint, ctime_ms bigint,
+    mtime_ms bigint, mzxid bigint, unreadable string
+""")
 """DistributedLog's records of log segments and of pre-allocated ledgers. Their ledgers carry no metadata of Pulsar."""
 
-LEDGERS = pa.schema(
-    [
-        _field("ledger_id", pa.int64(), nullable=False),
-        _field("metadata", pa.binary()),
-        _field("metadata_json", pa.string()),
-        _field("version", pa.int64()),
-        _field("ctime_ms", pa.int64()),
-        _field("mtime_ms", pa.int64()),
-        _field("czxid", pa.int64()),
-        _field("mzxid", pa.int64()),
-        _field("unreadable", pa.string()),
-    ]
-)
+LEDGERS = schema_of("""
+    ledger_id bigint not null, metadata binary, metadata_json string, version bigint, ctime_ms bigint,
+    mtime_ms bigint, czxid bigint, mzxid bigint, unreadable string
+""")
 """A listing of ledgers. ``metadata`` is the node's value, ``metadata_json`` what a bookie's HTTP API answers instead;
 both are null in a listing of ids alone, and so is everything that the source does not tell."""
 
 
-ORPHAN_LEDGERS = pa.schema(
-    [
-        _field("ledger_id", pa.int64(), nullable=False),
-        _field("standing", pa.string(), nullable=False),
-        _field("reason", pa.string(), nullable=False),
-        _field("row", pa.int64()),
-        _field("kind", pa.string(), nullable=False),
-        _field("cause", pa.string(), nullable=False),
-        _field("tenant", pa.string()),
-        _field("namespace", pa.string()),
-        _field("topic", pa.string()),
-        _field("managed_ledger", pa.string()),
-        _field("cursor_name", pa.string()),
-        _field("schema_id", pa.string()),
-        _field("state", pa.string()),
-        _field("length_bytes", pa.int64()),
-        _field("age_ms", pa.int64()),
-        _field("first_seen_ms", pa.int64()),
-        _field("ctime_ms", pa.int64()),
-        _field("version", pa.int64()),
-        _field("czxid", pa.int64()),
-        _field("mzxid", pa.int64()),
-        _field("evidence", pa.list_(pa.string()), nullable=False),
-        _field("metadata", pa.binary()),
-    ]
-)
+ORPHAN_LEDGERS = schema_of("""
+    ledger_id bigint not null, standing string not null, reason string not null, row bigint, kind string not null,
+    cause string not null, tenant string, namespace string, topic string, managed_ledger string, cursor_name string,
+    schema_id string, state string, length_bytes bigint, age_ms bigint, first_seen_ms bigint, ctime_ms bigint,
+    version bigint, czxid bigint, mzxid bigint, evidence array<string> not null, metadata binary
+""")
 """Ledgers that nothing in the dump references, each claimed by a kind of ledger that this version understands.
 
 ``standing`` is an `OrphanStatus`, ``kind`` a `LedgerKind`, ``cause`` an `OrphanCause`; ``row`` numbers the condemned
@@ -120,51 +74,25 @@ not closed. ``first_seen_ms`` is the store's time of the first dump in which it 
 gap until this one; null while something that might reference it cannot be read. ``metadata`` is the node's value.
 """
 
-MISSING_LEDGERS = pa.schema(
-    [
-        _field("ledger_id", pa.int64(), nullable=False),
-        _field("kind", pa.string(), nullable=False),
-        _field("referenced_by", pa.string(), nullable=False),
-        _field("tenant", pa.string()),
-        _field("namespace", pa.string()),
-        _field("topic", pa.string()),
-        _field("cursor_name", pa.string()),
-        _field("entries", pa.int64()),
-        _field("size_bytes", pa.int64()),
-        _field("affected", pa.string(), nullable=False),
-    ]
-)
+MISSING_LEDGERS = schema_of("""
+    ledger_id bigint not null, kind string not null, referenced_by string not null, tenant string, namespace string,
+    topic string, cursor_name string, entries bigint, size_bytes bigint, affected string not null
+""")
 """References to ledgers that do not exist: one row for each reference. ``referenced_by`` is the node's path,
 ``affected`` says in a sentence who loses what."""
 
-UNATTRIBUTED_LEDGERS = pa.schema(
-    [
-        _field("ledger_id", pa.int64(), nullable=False),
-        _field("reason", pa.string(), nullable=False),
-        _field("state", pa.string()),
-        _field("length_bytes", pa.int64()),
-        _field("age_ms", pa.int64()),
-        _field("ctime_ms", pa.int64()),
-        _field("version", pa.int64()),
-        _field("metadata", pa.binary()),
-    ]
-)
+UNATTRIBUTED_LEDGERS = schema_of("""
+    ledger_id bigint not null, reason string not null, state string, length_bytes bigint, age_ms bigint,
+    ctime_ms bigint, version bigint, metadata binary
+""")
 """Ledgers that nothing references and that nobody we know claims, or whose metadata could not be read.
 
 They are never deletable."""
 
-LEDGER_USAGE = pa.schema(
-    [
-        _field("tenant", pa.string()),
-        _field("namespace", pa.string()),
-        _field("topic", pa.string()),
-        _field("kind", pa.string(), nullable=False),
-        _field("loaded", pa.bool_()),
-        _field("ledgers", pa.int64(), nullable=False),
-        _field("bytes", pa.int64()),
-        _field("unknown_size_ledgers", pa.int64(), nullable=False),
-    ]
-)
+LEDGER_USAGE = schema_of("""
+    tenant string, namespace string, topic string, kind string not null, loaded boolean, ledgers bigint not null,
+    bytes bigint, unknown_size_ledgers bigint not null
+""")
 """How many existing ledgers are referenced, one row for each owner and kind; ``topic`` is null where there is none.
 
 A ledger that two owners share counts for both, but what a shadow topic's list copies from its source's counts for the
