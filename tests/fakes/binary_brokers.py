@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.adapters.pulsar.wire.binary_frames import FrameReader, encode
+from pulsar_sidecar.adapters.pulsar.wire.encoding import FrameReader, encode
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 Answers = Sequence[api.BaseCommand | bytes] | None
@@ -117,7 +117,7 @@ def _serve(connection: socket.socket, broker: BinaryBroker) -> None:
     with connection:
         while True:
             try:
-                came = reader.next()
+                came, _ = reader.next()
             except OSError:
                 return
             broker.seen.append(came)

@@ -10,8 +10,7 @@ from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOpt
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.cancellation_topic import PulsarCancellationTopic
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections
-from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
 from pulsar_sidecar.delayed_delivery.ports import LogRecords
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore

@@ -19,7 +19,6 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.store_clock import StoreTime
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
-from pulsar_sidecar.adapters.pulsar.client.acknowledger import ConsumerAcknowledger
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.rest.ack_states import (
     BrokerAckStateBudget,
@@ -33,10 +32,10 @@ from pulsar_sidecar.adapters.pulsar.rest.shadow_topics import BrokerShadowAdmin,
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.cancellation_topic import PulsarCancellationTopic
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import PulsarDeletionTopics
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections
+from pulsar_sidecar.adapters.pulsar.wire.acknowledger import ConsumerAcknowledger
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
-from pulsar_sidecar.adapters.pulsar.wire.republisher import BrokerRepublisher
-from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerRepublisher
 from pulsar_sidecar.api.rooms.ack_state import routes as ack_state
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.rooms.delayed_delivery import waiting

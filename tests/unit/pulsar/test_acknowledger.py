@@ -4,10 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.client.acknowledger import ConsumerAcknowledger
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts, BrokerAddress
-from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.acknowledger import ConsumerAcknowledger
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
+    BinaryConnections,
+    BrokerAddress,
+    TopicOwners,
+)
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import (
     ConflictError,
@@ -38,7 +41,7 @@ def broker() -> Iterator[BinaryBroker]:
 @contextmanager
 def acknowledger(broker: BinaryBroker, credentials: ClientCredentials | None = None) -> Iterator[ConsumerAcknowledger]:
     clock = SystemClock()
-    connections = BinaryConnections(credentials or ClientCredentials(), TlsOptions(), clock, BinaryTimeouts(2, 0.5))
+    connections = BinaryConnections(credentials or ClientCredentials(), TlsOptions(), clock, 2, 0.5)
     helper = ConsumerAcknowledger(TopicOwners(broker.url, connections), connections, clock)
     try:
         yield helper

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts
-from pulsar_sidecar.adapters.pulsar.wire.keyed_batches import KeyedBatch, keyed_batches
-from pulsar_sidecar.adapters.pulsar.wire.log_producers import LogProducers
-from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.encoding import KeyedBatch, keyed_batches
+from pulsar_sidecar.adapters.pulsar.wire.producers import LogProducers
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
@@ -58,7 +57,7 @@ class Log:
     def __init__(self, broker: BinaryBroker) -> None:
         self.broker = broker
         self.clock = FakeClock()
-        self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), self.clock, BinaryTimeouts(2, 0.5))
+        self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), self.clock, 2, 0.5)
         self.producers = LogProducers(TopicOwners(broker.url, self.connections), self.connections, self.clock, TOPIC)
 
     def once(self, wanted: int, answer: Callable[[api.BaseCommand], Answers]) -> None:
@@ -107,7 +106,12 @@ def test_records_are_stored_in_batches_by_a_producer_that_stays(log: Log) -> Non
     [
         lambda came: None,
         lambda came: [],
-        lambda came: [api.BaseCommand(type=api.BaseCommand.CLOSE_PRODUCER)],
+        lambda came: [
+            api.BaseCommand(
+                type=api.BaseCommand.CLOSE_PRODUCER,
+                close_producer=api.CommandCloseProducer(producer_id=came.send.producer_id, request_id=2**64 - 1),
+            )
+        ],
         lambda came: [
             api.BaseCommand(
                 type=api.BaseCommand.SEND_ERROR,

@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts
-from pulsar_sidecar.adapters.pulsar.wire.binary_frames import encode_message
-from pulsar_sidecar.adapters.pulsar.wire.keyed_batches import keyed_batches
-from pulsar_sidecar.adapters.pulsar.wire.log_reader import LogReader
-from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
+from pulsar_sidecar.adapters.pulsar.topics.cancellation_topic import PulsarCancellationTopic
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.encoding import encode_message, keyed_batches
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, last_message, refusal, usual
@@ -53,16 +53,25 @@ def compacted_batch(entry_id: int, left_out: int, key: str, value: bytes) -> byt
     return frame(entry_id, metadata, b"".join(parts))
 
 
+class Compactions(BrokerTopicAdmin):
+    def __init__(self, log: "Log") -> None:
+        self._log = log
+
+    def compaction(self, topic: TopicName) -> Compaction:
+        assert topic == TOPIC
+        return self._log.compaction()
+
+
 class Log:
     """A broker that sends its entries at the first permits."""
 
     def __init__(self, broker: BinaryBroker) -> None:
         self.broker = broker
         self.clock = FakeClock()
-        self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), self.clock, BinaryTimeouts(2, 2))
+        self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), self.clock, 2, 2)
         self.compactions: list[Compaction | SidecarError] = [NEVER_COMPACTED]
         owners = TopicOwners(broker.url, self.connections)
-        self.reader = LogReader(owners, self.connections, self.clock, TOPIC, self.compaction)
+        self.reader = PulsarCancellationTopic(owners, self.connections, Compactions(self), self.clock, TOPIC)
         self.entries: Sequence[bytes | api.BaseCommand] = []
         self.ends: list[tuple[int, int]] = []
         self.read: list[Record] = []

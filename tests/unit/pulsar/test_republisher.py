@@ -5,9 +5,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts, BrokerAddress
-from pulsar_sidecar.adapters.pulsar.wire.republisher import BrokerRepublisher
-from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
+    BinaryConnections,
+    BrokerAddress,
+    TopicOwners,
+)
+from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerRepublisher
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
@@ -35,7 +38,7 @@ class World:
         entry = stored(message(deliver_at_time=77))
         for bookie in BOOKIES:
             bookies.held[bookie] = {at(0).entry_id: stored_entry(LEDGER, at(0).entry_id, entry)}
-        self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), clock, BinaryTimeouts(2, 0.5))
+        self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), clock, 2, 0.5)
         self.owners = TopicOwners(broker.url, self.connections)
         self.republisher = BrokerRepublisher(
             store,

@@ -5,8 +5,11 @@ from contextlib import contextmanager
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BinaryTimeouts, BrokerAddress
-from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
+    BinaryConnections,
+    BrokerAddress,
+    TopicOwners,
+)
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import NotAuthenticatedError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
@@ -34,7 +37,7 @@ def found(came: api.BaseCommand) -> api.BaseCommand:
 
 @contextmanager
 def owners_at(broker: BinaryBroker) -> Iterator[TopicOwners]:
-    connections = BinaryConnections(ClientCredentials(), TlsOptions(), SystemClock(), BinaryTimeouts(2, 0.5))
+    connections = BinaryConnections(ClientCredentials(), TlsOptions(), SystemClock(), 2, 0.5)
     try:
         yield TopicOwners(broker.url, connections)
     finally:
@@ -84,10 +87,9 @@ def test_a_refusal_is_raised(broker: BinaryBroker, request_id: int, error: int, 
 
 
 def test_a_conversation_that_leaves_a_request_open_ends_the_connection(broker: BinaryBroker) -> None:
-    connections = BinaryConnections(ClientCredentials(), TlsOptions(), SystemClock(), BinaryTimeouts(2, 0.5))
+    connections = BinaryConnections(ClientCredentials(), TlsOptions(), SystemClock(), 2, 0.5)
     for _ in range(2):
         with connections.using(BrokerAddress(broker.url)) as connection:
-            lookup = api.CommandLookupTopic(topic=str(TOPICS[0]), request_id=connection.next_request_id())
-            connection.send(KINDS(type=KINDS.LOOKUP, lookupTopic=lookup))
+            connection.ask(api.CommandLookupTopic(topic=str(TOPICS[0])))
     connections.close()
     assert broker.connections == 2

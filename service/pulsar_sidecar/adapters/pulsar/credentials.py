@@ -105,6 +105,16 @@ class ClientCredentials:
             case AuthPlugin.NONE | AuthPlugin.TLS:
                 return {}
 
+    def binary_data(self) -> bytes:
+        """What the binary protocol sends as ``auth_data``, with the plugin's value as ``auth_method_name``."""
+        match self.plugin:
+            case AuthPlugin.TOKEN:
+                return self.current_token().encode()
+            case AuthPlugin.BASIC:
+                return f"{self.user}:{self.password}".encode()
+            case AuthPlugin.NONE | AuthPlugin.TLS:
+                return b""
+
     def shown_certificate(self, tls: TlsOptions) -> ClientCertificate | None:
         """The client certificate that brokers are shown."""
         return self.certificate or tls.client_certificate

@@ -9,6 +9,7 @@ from typing import Final, cast
 
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.runtime_configuration import RuntimeConfiguration
+from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction, compaction_of
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
@@ -88,6 +89,10 @@ class BrokerTopicAdmin:
     def internal_stats(self, topic: TopicName) -> Mapping[str, object]:
         """``internalStats``; loads the topic."""
         return _object(self._rest.get(topic_path(topic, "/internalStats")))
+
+    def compaction(self, topic: TopicName) -> Compaction:
+        """The topic's last compaction; loads the topic."""
+        return compaction_of(self.internal_stats(topic), topic)
 
     def messages_in_backlog_entry(self, topic: TopicName, subscription: str, position: int) -> int:
         """How many messages the entry at ``position`` of a backlog holds, counted from 1; 1 for an unbatched one."""

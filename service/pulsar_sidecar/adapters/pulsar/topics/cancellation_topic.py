@@ -1,28 +1,56 @@
-"""The cancellation log: one compacted topic in ``pulsar/system``, keyed, read back by a reader of the compacted view.
+"""The cancellation log: one compacted topic in ``pulsar/system``, keyed, followed entry by entry.
 
 Brokers compact every topic in ``pulsar/system`` once a minute as soon as it passes its threshold, and an empty message
-is what makes compaction forget a key.
+is what makes compaction forget a key. Why not a client's reader: it hands out one record after the other, each for the
+price of decoding ten.
 
-Invariants: `append` returns only when every record is stored, in order for each key; a record whose receipt did not
-come is an error, although it may be stored.
+Nothing runs in the background: a connection that breaks ends the reading with an error, and whoever follows the log
+begins again. Invariants: "caught up" is said when everything that the broker called the last message had been applied;
+no record is missed from then on. Brokers hand a reader that compaction overtakes what compaction left, and so never the
+empty record that made a key be forgotten: such a reading ends with an error too. Where that happens before the end was
+reached, "caught up" is said first, with one entry more that could not be read: nobody waits for a log without end.
 """
 
+import secrets
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+import structlog
+from google.protobuf.message import Message
+
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction, compaction_of
+from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction
 from pulsar_sidecar.adapters.pulsar.topics.confirmed_steps import ConfirmedSteps
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections
-from pulsar_sidecar.adapters.pulsar.wire.log_producers import LogProducers
-from pulsar_sidecar.adapters.pulsar.wire.log_reader import LogReader
-from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
+    BinaryConnection,
+    BinaryConnections,
+    TopicOwners,
+    server_error,
+)
+from pulsar_sidecar.adapters.pulsar.wire.encoding import keyed_entry
+from pulsar_sidecar.adapters.pulsar.wire.producers import LogProducers
 from pulsar_sidecar.delayed_delivery.ports import LogRecords
 from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import SidecarError, TemporaryError, UndecodableError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 CANCELLATIONS: Final = parse_topic_name("persistent://pulsar/system/__delayed_message_cancellations")
 _THRESHOLD_BYTES: Final = 16 * 1024 * 1024
+_PERMITS: Final = 20_000
+_LOOK_UP_SECONDS: Final = 0.5
+"""How often somebody who waits for a record looks whether it is to stop."""
+_ANSWER_SECONDS: Final = 15.0
+_SILENCE_SECONDS: Final = 75.0
+"""Brokers send a ping every 30 s (``keepAliveIntervalSeconds``)."""
+_QUIET_SECONDS: Final = 15.0
+"""How often a reader to whom nothing comes asks whether compaction took away what was to come."""
+_EARLIEST: Final = 2**64 - 1
+"""-1 as an unsigned number: ``MessageId.earliest``, and what brokers call the last message of an empty topic."""
+
+log = structlog.get_logger("pulsar")
 
 
 class PulsarCancellationTopic:
@@ -36,10 +64,12 @@ class PulsarCancellationTopic:
         clock: Clock,
         topic: TopicName = CANCELLATIONS,
     ) -> None:
-        self._producers = LogProducers(owners, connections, clock, topic)
-        self._reader = LogReader(owners, connections, clock, topic, self._compaction)
+        self._owners = owners
+        self._connections = connections
         self._admin = admin
+        self._clock = clock
         self._topic = topic
+        self._producers = LogProducers(owners, connections, clock, topic)
         self._steps = ConfirmedSteps(clock, "the cancellation log is")
 
     def ensure(self) -> None:
@@ -54,15 +84,175 @@ class PulsarCancellationTopic:
     def follow(
         self, apply: Callable[[LogRecords], None], caught_up: Callable[[int], None], stopped: Callable[[], bool]
     ) -> None:
-        self._reader.follow(apply, caught_up, stopped)
+        try:
+            connection = self._connections.open(self._owners.of(self._topic))
+            try:
+                reading = _Reading(connection, self._topic, self._clock, lambda: self._admin.compaction(self._topic))
+                reading.run(apply, caught_up, stopped)
+            finally:
+                connection.close()
+        except OSError as error:
+            self._owners.forget(self._topic)
+            raise TemporaryError(f"reading {self._topic}: {error}; it is read again") from error
+        except TemporaryError:
+            self._owners.forget(self._topic)
+            raise
 
     def close(self) -> None:
         """Close the producers; idempotent."""
         self._producers.close()
 
-    def _compaction(self) -> Compaction:
-        return compaction_of(self._admin.internal_stats(self._topic), self._topic)
-
     def _set_threshold(self) -> None:
         if self._admin.policy(self._topic, "compactionThreshold") != _THRESHOLD_BYTES:
             self._admin.set_policy(self._topic, "compactionThreshold", _THRESHOLD_BYTES)
+
+
+class _Reading:
+    """One consumer from joining to the end of its connection."""
+
+    def __init__(
+        self, connection: BinaryConnection, topic: TopicName, clock: Clock, compaction: Callable[[], Compaction]
+    ) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._doing = f"reading {topic}"
+        self._clock = clock
+        self._id = connection.next_id()
+        self._held: deque[tuple[api.BaseCommand, bytes]] = deque()
+        self._used_permits = 0
+        self._frames_heard = 0
+        self._heard_at = clock.monotonic_seconds()
+        self._seen = Position(LedgerId(-1), EntryId(-1))
+        self._unreadable = 0
+        self._ask_compaction = compaction
+        self._compaction = compaction()
+        self._compaction_asked_at = clock.monotonic_seconds()
+        self._is_behind = True
+
+    def run(
+        self, apply: Callable[[LogRecords], None], caught_up: Callable[[int], None], stopped: Callable[[], bool]
+    ) -> None:
+        self._join()
+        end = self._last_message()
+        self._connection.send(api.CommandFlow(consumer_id=self._id, messagePermits=_PERMITS))
+        while not stopped():
+            if self._is_behind and self._seen >= end:
+                self._report_caught_up(caught_up)
+            records = self._next()
+            if records:
+                apply(records)
+            elif records is None and self._is_behind:
+                # Compaction may have taken away what was the last message; the broker knows which one is it now.
+                end = self._last_message()
+            elif records is None:
+                self._check_quiet()
+
+    def _join(self) -> None:
+        command = api.CommandSubscribe(
+            topic=str(self._topic),
+            subscription=f"pulsar-sidecar-log-{secrets.token_hex(8)}",
+            subType=api.CommandSubscribe.Exclusive,
+            consumer_id=self._id,
+            durable=False,
+            start_message_id=api.MessageIdData(ledgerId=_EARLIEST, entryId=_EARLIEST),
+            read_compacted=True,
+            initialPosition=api.CommandSubscribe.Earliest,
+            force_topic_creation=False,
+        )
+        self._connection.request(command, api.BaseCommand.SUCCESS, self._doing, self._hold)
+
+    def _last_message(self) -> Position:
+        command = api.CommandGetLastMessageId(consumer_id=self._id)
+        self._connection.wait_at_most(_ANSWER_SECONDS)
+        answer = self._connection.request(
+            command, api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, self._doing, self._hold
+        )
+        self._connection.wait_at_most(_LOOK_UP_SECONDS)
+        found = answer.getLastMessageIdResponse.last_message_id
+        if _EARLIEST in (found.ledgerId, found.entryId):
+            return Position(LedgerId(-1), EntryId(-1))
+        return Position(LedgerId(found.ledgerId), EntryId(found.entryId))
+
+    def _next(self) -> LogRecords | None:
+        """The records of the next entry; None when there is nothing to be had now."""
+        try:
+            command, message = self._held.popleft() if self._held else self._connection.receive()
+        except TimeoutError:
+            self._check_silence()
+            return None
+        self._check(command)
+        return self._opened(command.message, message) if command.type == api.BaseCommand.MESSAGE else ()
+
+    def _opened(self, command: api.CommandMessage, message: bytes) -> LogRecords:
+        found = command.message_id
+        before, self._seen = self._seen, Position(LedgerId(found.ledgerId), EntryId(found.entryId))
+        try:
+            records, messages = keyed_entry(message)
+        except UndecodableError as error:
+            log.warning("an entry of a log is left alone", position=str(self._seen), error=str(error))
+            records, messages = [], 1
+            self._unreadable += 1
+        is_next = self._seen == Position(before.ledger_id, EntryId(before.entry_id + 1))
+        if not self._is_behind and not (is_next and len(records) == messages):
+            self._check_overtaken(before, self._ask_compaction())
+        self._acknowledge(found, messages)
+        return records
+
+    def _report_caught_up(self, caught_up: Callable[[int], None]) -> None:
+        """A compaction that ended meanwhile may have taken away what forgets a key that was read before."""
+        is_overtaken = self._ask_compaction().ledger_id != self._compaction.ledger_id
+        caught_up(self._unreadable + is_overtaken)
+        if is_overtaken:
+            raise TemporaryError(f"{self._topic} was compacted while it was read; it is read again")
+        self._is_behind = False
+
+    def _check_quiet(self) -> None:
+        now = self._clock.monotonic_seconds()
+        if now - self._compaction_asked_at < _QUIET_SECONDS:
+            return
+        self._compaction_asked_at = now
+        try:
+            newest = self._ask_compaction()
+        except SidecarError as error:
+            log.info("a log's compaction is asked for again later", topic=str(self._topic), error=str(error))
+            return
+        self._check_overtaken(self._seen, newest)
+
+    def _check_overtaken(self, seen: Position, newest: Compaction) -> None:
+        """Everything up to ``seen`` was read; it must not be less than what was compacted since."""
+        known, self._compaction = self._compaction, newest
+        self._compaction_asked_at = self._clock.monotonic_seconds()
+        if newest.ledger_id != known.ledger_id and seen < newest.horizon:
+            raise TemporaryError(f"{self._topic} was compacted before its reader had read it; it is read again")
+
+    def _acknowledge(self, found: api.MessageIdData, messages: int) -> None:
+        """Have the broker's cursor move on, and send more: as many as it counts, also those compaction left out."""
+        ack = api.CommandAck(consumer_id=self._id, ack_type=api.CommandAck.Cumulative)
+        ack.message_id.add(ledgerId=found.ledgerId, entryId=found.entryId)
+        commands: list[Message] = [ack]
+        self._used_permits += messages
+        if self._used_permits >= _PERMITS // 2:
+            commands.append(api.CommandFlow(consumer_id=self._id, messagePermits=self._used_permits))
+            self._used_permits = 0
+        self._connection.send(*commands)
+
+    def _check_silence(self) -> None:
+        now = self._clock.monotonic_seconds()
+        if self._connection.frames_received != self._frames_heard:
+            self._frames_heard, self._heard_at = self._connection.frames_received, now
+        elif now - self._heard_at > _SILENCE_SECONDS:
+            raise TemporaryError(
+                f"the broker has said nothing to the reader of {self._topic} for long; it is read again"
+            )
+
+    def _hold(self, command: api.BaseCommand, message: bytes) -> None:
+        """Messages that come before the answer to a request are held for `_next`."""
+        self._check(command)
+        if command.type == api.BaseCommand.MESSAGE:
+            self._held.append((command, message))
+
+    def _check(self, command: api.BaseCommand) -> None:
+        if command.type == api.BaseCommand.ERROR:
+            raise server_error(self._doing, command.error)
+        if command.type == api.BaseCommand.CLOSE_CONSUMER:
+            raise TemporaryError(f"the broker closed the reader of {self._topic}; the topic is moving")

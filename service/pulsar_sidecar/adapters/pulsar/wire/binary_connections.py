@@ -10,15 +10,18 @@ with an unanswered request is never used again.
 
 import itertools
 import socket
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from pulsar_sidecar.adapters.pulsar.credentials import AuthPlugin, ClientCredentials, TlsOptions, tls_context
-from pulsar_sidecar.adapters.pulsar.wire.binary_frames import FrameReader, encode
-from pulsar_sidecar.adapters.pulsar.wire.idle_pool import IdlePool
+from google.protobuf.message import Message
+
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, tls_context
+from pulsar_sidecar.adapters.pulsar.wire.encoding import FrameReader, command_of, encode, encode_message
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import (
     ConflictError,
@@ -31,14 +34,17 @@ from pulsar_sidecar.model.errors import (
     TemporaryError,
     UnreachableError,
 )
+from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 PROTOCOL_VERSION: Final = 19
 CLIENT_VERSION: Final = "pulsar-sidecar"
 _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
-IDLE_SECONDS: Final = 15.0
+_IDLE_SECONDS: Final = 15.0
 """Shorter than the interval of a broker's pings (``keepAliveIntervalSeconds``, 30), which an idle socket would miss."""
-MOST_IDLE: Final = 8
+_MOST_IDLE: Final = 8
+_MAX_LOOKUPS: Final = 5
+_REMEMBERED_TOPICS: Final = 10_000
 
 SERVER_ERRORS: Final[dict[int, type[SidecarError]]] = {
     api.AuthenticationError: NotAuthenticatedError,
@@ -66,6 +72,16 @@ _REQUEST_IDS: Final[Mapping[int, Callable[[api.BaseCommand], int]]] = {
     api.BaseCommand.PRODUCER_SUCCESS: lambda answer: answer.producer_success.request_id,
     api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: lambda answer: answer.getLastMessageIdResponse.request_id,
 }
+_Request = (
+    api.CommandSubscribe
+    | api.CommandAck
+    | api.CommandProducer
+    | api.CommandCloseProducer
+    | api.CommandCloseConsumer
+    | api.CommandLookupTopic
+    | api.CommandGetLastMessageId
+)
+_Refusal = api.CommandError | api.CommandSendError | api.CommandAckResponse | api.CommandLookupTopicResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +90,6 @@ class BrokerAddress:
 
     url: str
     via: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BinaryTimeouts:
-    """Seconds to connect, and to wait for the next piece of an answer."""
-
-    connect_seconds: float = 5.0
-    read_seconds: float = 15.0
 
 
 class BinaryConnection:
@@ -106,69 +114,67 @@ class BinaryConnection:
         """A number that no other request, consumer or producer of this connection has."""
         return next(self._ids)
 
-    def next_request_id(self) -> int:
-        """The id of a request that the caller sends now, and whose answer it awaits."""
-        request_id = self.next_id()
-        self._unanswered.add(request_id)
-        return request_id
+    def send(self, *commands: Message) -> None:
+        """Send ``Command...`` messages, in order."""
+        self._connection.sendall(b"".join(encode(command_of(command)) for command in commands))
 
-    def send(self, *commands: api.BaseCommand) -> None:
-        """Send commands, in order."""
-        self._connection.sendall(b"".join(encode(command) for command in commands))
+    def send_message(self, command: api.CommandSend, metadata: api.MessageMetadata, payload: bytes) -> None:
+        """Send a message."""
+        self._connection.sendall(encode_message(command_of(command), metadata, payload))
 
-    def send_frame(self, frame: bytes) -> None:
-        """Send a message's frame."""
-        self._connection.sendall(frame)
+    def ask(self, command: _Request) -> int:
+        """Send a request whose answer the caller awaits; the id that it was given."""
+        command.request_id = self.next_id()
+        self._unanswered.add(command.request_id)
+        self.send(command)
+        return command.request_id
 
-    def receive(self) -> api.BaseCommand:
-        """The next command that is an answer or an event; pings and challenges are answered on the way."""
-        return self.receive_with_message()[0]
-
-    def wait_at_most(self, seconds: float) -> None:
-        """How long `receive` waits for the next piece from now on, before it raises TimeoutError."""
-        self._connection.settimeout(seconds)
-
-    def receive_with_message(self) -> tuple[api.BaseCommand, bytes]:
-        """As `receive`, with the message that came with the command."""
-        while True:
-            command, message = self._reader.next_with_message()
-            self.frames_received += 1
-            self._unanswered.discard(answered_request(command))
-            match command.type if command.HasField("type") else None:
-                case api.BaseCommand.PING:
-                    self.send(api.BaseCommand(type=api.BaseCommand.PONG, pong=api.CommandPong()))
-                case api.BaseCommand.AUTH_CHALLENGE:
-                    self._answer_challenge()
-                case _:
-                    return command, message
-
-    def answer_to(
+    def request(
         self,
-        request_id: int,
+        command: _Request,
         wanted: int,
         doing: str,
         between: Callable[[api.BaseCommand, bytes], None] = lambda event, message: None,
     ) -> api.BaseCommand:
-        """The broker's answer to this request; ``between`` gets what comes before it, answers to others among it.
+        """The broker's answer to a request; ``between`` gets what comes before it, answers to others among it.
 
         Raises:
             OSError: the connection ended, or the answer takes too long.
             SidecarError: the broker refused, or answered something else than ``wanted``.
         """
+        request_id = self.ask(command)
         while True:
-            answer, message = self.receive_with_message()
+            answer, message = self.receive()
             answered = answered_request(answer)
             if answered != request_id and not (answer.type == api.BaseCommand.ERROR and answered == _NO_REQUEST):
                 between(answer, message)
             elif answer.type == api.BaseCommand.ERROR:
-                raise server_error(doing, answer.error.error, answer.error.message)
+                raise server_error(doing, answer.error)
             elif answer.type != wanted:
                 raise TemporaryError(f"{doing}: the broker gave an answer of another kind; try again")
             else:
                 return answer
 
+    def wait_at_most(self, seconds: float) -> None:
+        """How long `receive` waits for the next piece from now on, before it raises TimeoutError."""
+        self._connection.settimeout(seconds)
+
+    def receive(self) -> tuple[api.BaseCommand, bytes]:
+        """The next answer or event, and the message that came with it; pings and challenges are answered on the way."""
+        while True:
+            command, message = self._reader.next()
+            self.frames_received += 1
+            self._unanswered.discard(answered_request(command))
+            match command.type if command.HasField("type") else None:
+                case api.BaseCommand.PING:
+                    self.send(api.CommandPong())
+                case api.BaseCommand.AUTH_CHALLENGE:
+                    self._answer_challenge()
+                case _:
+                    return command, message
+
     def close(self) -> None:
-        """Close it; the broker forgets its consumers."""
+        """Close it; the broker forgets its consumers and producers."""
         self._is_closed = True
         self._connection.close()
 
@@ -176,69 +182,139 @@ class BinaryConnection:
         connect = api.CommandConnect(
             client_version=CLIENT_VERSION,
             protocol_version=PROTOCOL_VERSION,
-            auth_method_name=_METHOD_NAMES[self._credentials.plugin],
-            auth_data=_auth_data(self._credentials),
+            auth_method_name=self._credentials.plugin.value,
+            auth_data=self._credentials.binary_data(),
             feature_flags=api.FeatureFlags(supports_auth_refresh=True),
         )
         if proxied_to:
             connect.proxy_to_broker_url = urlsplit(proxied_to).netloc
-        self.send(api.BaseCommand(type=api.BaseCommand.CONNECT, connect=connect))
-        answer = self.receive()
+        self.send(connect)
+        answer, _ = self.receive()
         if answer.type == api.BaseCommand.ERROR:
-            raise server_error("connecting", answer.error.error, answer.error.message)
+            raise server_error("connecting", answer.error)
         if answer.type != api.BaseCommand.CONNECTED:
             raise TemporaryError("a broker did not complete the handshake; is this Pulsar's binary port?")
 
     def _answer_challenge(self) -> None:
         response = api.AuthData(
-            auth_method_name=_METHOD_NAMES[self._credentials.plugin], auth_data=_auth_data(self._credentials)
+            auth_method_name=self._credentials.plugin.value, auth_data=self._credentials.binary_data()
         )
-        answer = api.CommandAuthResponse(
-            client_version=CLIENT_VERSION, response=response, protocol_version=PROTOCOL_VERSION
+        self.send(
+            api.CommandAuthResponse(client_version=CLIENT_VERSION, response=response, protocol_version=PROTOCOL_VERSION)
         )
-        self.send(api.BaseCommand(type=api.BaseCommand.AUTH_RESPONSE, authResponse=answer))
+
+
+def answered_request(command: api.BaseCommand) -> int:
+    """The id of the request that this is the answer to; that of no request for an event."""
+    find = _REQUEST_IDS.get(command.type)
+    return _NO_REQUEST if find is None else find(command)
+
+
+def server_error(doing: str, refusal: _Refusal) -> SidecarError:
+    """A broker's error as ours."""
+    kind = SERVER_ERRORS.get(refusal.error, TemporaryError)
+    return kind(f"{doing}: the broker answered {api.ServerError.Name(refusal.error)}: {refusal.message[:300]}")
+
+
+# --- keeping connections -------------------------------------------------------------------------------------------
+
+
+class _Reusable(Protocol):
+    @property
+    def is_reusable(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Kept = TypeVar("_Kept", bound=_Reusable)
+
+
+class IdlePool(Generic[_Key, _Kept]):
+    """Open and in nobody's hands, by what it is good for; safe for use by several threads.
+
+    Nothing runs in the background: what has been idle for too long is closed when its like is asked for.
+    """
+
+    def __init__(self, clock: Clock, open_one: Callable[[_Key], _Kept]) -> None:
+        self._clock = clock
+        self._open = open_one
+        self._lock = threading.Lock()
+        self._idle: defaultdict[_Key, list[tuple[float, _Kept]]] = defaultdict(list)
+        self.closed = False
+
+    @contextmanager
+    def using(self, key: _Key) -> Iterator[_Kept]:
+        """One for one conversation; kept afterwards unless the conversation failed or left a request open."""
+        used = self._take(key) or self._open(key)
+        try:
+            yield used
+        except BaseException:
+            used.close()
+            raise
+        self._keep(key, used)
+
+    def close(self) -> None:
+        """Close what is idle, and from now on whatever is to be kept; idempotent."""
+        with self._lock:
+            self.closed = True
+            idle = [kept for kind in self._idle.values() for _, kept in kind]
+            self._idle.clear()
+        for each in idle:
+            each.close()
+
+    def _take(self, key: _Key) -> _Kept | None:
+        """The one that was used last, None when there is none."""
+        youngest = self._clock.monotonic_seconds() - _IDLE_SECONDS
+        with self._lock:
+            idle = self._idle[key]
+            fresh = [(since, kept) for since, kept in idle if since > youngest]
+            stale = [kept for since, kept in idle if since <= youngest]
+            taken = fresh.pop()[1] if fresh else None
+            self._idle[key] = fresh
+        for each in stale:
+            each.close()
+        return taken
+
+    def _keep(self, key: _Key, used: _Kept) -> None:
+        with self._lock:
+            idle = self._idle[key]
+            if not self.closed and used.is_reusable and len(idle) < _MOST_IDLE:
+                idle.append((self._clock.monotonic_seconds(), used))
+                return
+        used.close()
 
 
 class BinaryConnections:
-    """A pool of connections by broker; safe for use by several threads."""
+    """A pool of connections by broker; safe for use by several threads.
+
+    `using` and `open` raise TemporaryError when the broker cannot be reached.
+    """
 
     def __init__(
-        self, credentials: ClientCredentials, tls: TlsOptions, clock: Clock, timeouts: BinaryTimeouts | None = None
+        self,
+        credentials: ClientCredentials,
+        tls: TlsOptions,
+        clock: Clock,
+        connect_seconds: float = 5.0,
+        read_seconds: float = 15.0,
     ) -> None:
+        """``read_seconds`` is how long the next piece of an answer is waited for."""
         self._credentials = credentials
         self._tls = tls
-        self._clock = clock
-        self._timeouts = timeouts or BinaryTimeouts()
-        self._idle: IdlePool[BrokerAddress, BinaryConnection] = IdlePool(clock, seconds=IDLE_SECONDS, most=MOST_IDLE)
+        self._connect_seconds = connect_seconds
+        self._read_seconds = read_seconds
+        self._idle: IdlePool[BrokerAddress, BinaryConnection] = IdlePool(clock, self.open)
 
-    @contextmanager
-    def using(self, place: BrokerAddress) -> Iterator[BinaryConnection]:
-        """A connection for one conversation; kept afterwards unless the conversation failed or left a request open.
-
-        Raises:
-            TemporaryError: the broker cannot be reached.
-        """
-        connection = self._idle.take(place) or self.open(place)
-        try:
-            yield connection
-        except BaseException:
-            connection.close()
-            raise
-        if connection.is_reusable:
-            self._idle.keep(place, connection)
-        else:
-            connection.close()
+    def using(self, place: BrokerAddress) -> AbstractContextManager[BinaryConnection]:
+        """A connection for one conversation."""
+        return self._idle.using(place)
 
     def close(self) -> None:
         """Close what is idle; idempotent."""
         self._idle.close()
 
     def open(self, place: BrokerAddress) -> BinaryConnection:
-        """A new connection, which the caller closes.
-
-        Raises:
-            TemporaryError: the broker cannot be reached.
-        """
+        """A new connection, which the caller closes."""
         if self._idle.closed:
             raise TemporaryError("connections to brokers are closed; the process is stopping")
         address = place.via or place.url
@@ -258,41 +334,74 @@ class BinaryConnections:
     def _open(self, url: str) -> socket.socket:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 6650)
-        connection = socket.create_connection((host, port), self._timeouts.connect_seconds)
-        connection.settimeout(self._timeouts.read_seconds)
+        connection = socket.create_connection((host, port), self._connect_seconds)
+        connection.settimeout(self._read_seconds)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if parts.scheme != "pulsar+ssl":
             return connection
         return tls_context(self._credentials, self._tls).wrap_socket(connection, server_hostname=host)
 
 
-def answered_request(command: api.BaseCommand) -> int:
-    """The id of the request that this is the answer to; that of no request for an event."""
-    find = _REQUEST_IDS.get(command.type)
-    return _NO_REQUEST if find is None else find(command)
+class TopicOwners:
+    """Which broker serves a topic, looked up (``CommandLookupTopic``) and remembered; safe for several threads."""
 
+    def __init__(self, service_url: str, connections: BinaryConnections) -> None:
+        """``service_url`` is ``brokerServiceUrl``: one address, or several separated by commas."""
+        scheme, _, hosts = service_url.partition("://")
+        self._services = [BrokerAddress(f"{scheme}://{host.strip()}") for host in hosts.split(",") if host.strip()]
+        self._tls = scheme == "pulsar+ssl"
+        self._connections = connections
+        self._known: dict[TopicName, BrokerAddress] = {}
+        self._lock = threading.Lock()
 
-def server_error(doing: str, code: int, message: str) -> SidecarError:
-    """A broker's error as ours."""
-    kind = SERVER_ERRORS.get(code, TemporaryError)
-    return kind(
-        f"{doing}: the broker answered {api.ServerError.Name(api.ServerError.ValueType(code))}: {message[:300]}"
-    )
+    def of(self, topic: TopicName) -> BrokerAddress:
+        """The broker that serves the topic, as it was last looked up; an unowned topic gets an owner."""
+        with self._lock:
+            known = self._known.get(topic)
+        if known is not None:
+            return known
+        found = self._looked_up(topic)
+        with self._lock:
+            if len(self._known) >= _REMEMBERED_TOPICS:
+                self._known.clear()
+            self._known[topic] = found
+        return found
 
+    def forget(self, topic: TopicName) -> None:
+        """Look it up anew next time: the broker said that it does not serve it, or cannot be reached."""
+        with self._lock:
+            self._known.pop(topic, None)
 
-_METHOD_NAMES: Final = {
-    AuthPlugin.NONE: "none",
-    AuthPlugin.TOKEN: "token",
-    AuthPlugin.BASIC: "basic",
-    AuthPlugin.TLS: "tls",
-}
+    def _looked_up(self, topic: TopicName) -> BrokerAddress:
+        failure: TemporaryError | None = None
+        for service in self._services:
+            try:
+                return self._follow(topic, service)
+            except TemporaryError as error:
+                failure = error
+        raise failure or TemporaryError("no broker service URL is configured")
 
+    def _follow(self, topic: TopicName, service: BrokerAddress) -> BrokerAddress:
+        place, authoritative = service, False
+        for _ in range(_MAX_LOOKUPS):
+            answer = self._ask(topic, place, authoritative)
+            url = answer.brokerServiceUrlTls if self._tls else answer.brokerServiceUrl
+            if not url:
+                raise PermanentError(f"the owner of {topic} has no address with this scheme; check brokerServiceUrl")
+            next_place = BrokerAddress(url, service.url if answer.proxy_through_service_url else None)
+            if answer.response == api.CommandLookupTopicResponse.Connect:
+                return next_place
+            place, authoritative = next_place, answer.authoritative
+        raise TemporaryError(f"looking up {topic} was redirected too often; ownership is moving, try again")
 
-def _auth_data(credentials: ClientCredentials) -> bytes:
-    match credentials.plugin:
-        case AuthPlugin.TOKEN:
-            return credentials.current_token().encode()
-        case AuthPlugin.BASIC:
-            return f"{credentials.user}:{credentials.password}".encode()
-        case AuthPlugin.NONE | AuthPlugin.TLS:
-            return b""
+    def _ask(self, topic: TopicName, place: BrokerAddress, authoritative: bool) -> api.CommandLookupTopicResponse:
+        doing = f"looking up {topic} at {place.url}"
+        lookup = api.CommandLookupTopic(topic=str(topic), authoritative=authoritative)
+        try:
+            with self._connections.using(place) as connection:
+                answer = connection.request(lookup, api.BaseCommand.LOOKUP_RESPONSE, doing).lookupTopicResponse
+        except OSError as error:
+            raise TemporaryError(f"{doing}: the broker did not answer ({error}); try again") from error
+        if answer.response == api.CommandLookupTopicResponse.Failed:
+            raise server_error(doing, answer)
+        return answer

@@ -16,10 +16,10 @@ from typing import Final
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     BinaryConnection,
     BinaryConnections,
+    TopicOwners,
     answered_request,
     server_error,
 )
-from pulsar_sidecar.adapters.pulsar.wire.topic_owners import TopicOwners
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import Position
@@ -86,13 +86,10 @@ class _Consumer:
 
     def join(self) -> None:
         """Returns when the broker has let the consumer in."""
-        request_id = self._connection.next_request_id()
-        command = api.BaseCommand(type=api.BaseCommand.SUBSCRIBE, subscribe=self._subscribe(request_id))
-        self._connection.send(command)
-        self._connection.answer_to(request_id, api.BaseCommand.SUCCESS, f"joining {self._place()}", self._check_open)
+        doing = f"joining {self._place()}"
+        self._connection.request(self._subscribe(), api.BaseCommand.SUCCESS, doing, self._check_open)
 
     def acknowledge(self, positions: Sequence[Position]) -> int:
-        """See `JoinedConsumer.acknowledge`."""
         try:
             self._acknowledge(positions)
             return self._clock.now_ms()
@@ -105,16 +102,14 @@ class _Consumer:
 
     def leave(self) -> None:
         """Go; what was confirmed stays so even if the broker does not answer."""
-        request_id = self._connection.next_request_id()
-        close = api.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=request_id)
+        close = api.CommandCloseConsumer(consumer_id=self._consumer_id)
         try:
-            self._connection.send(api.BaseCommand(type=api.BaseCommand.CLOSE_CONSUMER, close_consumer=close))
-            self._connection.answer_to(request_id, api.BaseCommand.SUCCESS, f"leaving {self._place()}")
+            self._connection.request(close, api.BaseCommand.SUCCESS, f"leaving {self._place()}")
         except (OSError, SidecarError):
             # Closing the connection makes the broker forget the consumer as well.
             self._connection.close()
 
-    def _subscribe(self, request_id: int) -> api.CommandSubscribe:
+    def _subscribe(self) -> api.CommandSubscribe:
         found = self._subscription
         if found.type not in _TYPES:
             raise PermanentError(f"{found.name} is of type {found.type.value}, which admits no second consumer")
@@ -123,7 +118,6 @@ class _Consumer:
             subscription=found.name,
             subType=_TYPES[found.type],
             consumer_id=self._consumer_id,
-            request_id=request_id,
             consumer_name=f"{CONSUMER_NAME}-{self._consumer_id}",
             durable=True,
             force_topic_creation=False,
@@ -138,31 +132,25 @@ class _Consumer:
         for begin in range(0, len(positions), _IDS_PER_COMMAND):
             if len(waiting) >= _COMMANDS_IN_FLIGHT:
                 self._take_receipt(waiting)
-            request_id = self._connection.next_request_id()
-            self._connection.send(self._ack(request_id, positions[begin : begin + _IDS_PER_COMMAND]))
-            waiting.add(request_id)
+            ack = api.CommandAck(consumer_id=self._consumer_id, ack_type=api.CommandAck.Individual)
+            add = ack.message_id.add
+            for position in positions[begin : begin + _IDS_PER_COMMAND]:
+                add(ledgerId=position.ledger_id, entryId=position.entry_id)
+            waiting.add(self._connection.ask(ack))
         while waiting:
             self._take_receipt(waiting)
 
-    def _ack(self, request_id: int, positions: Sequence[Position]) -> api.BaseCommand:
-        ack = api.CommandAck(consumer_id=self._consumer_id, ack_type=api.CommandAck.Individual, request_id=request_id)
-        add = ack.message_id.add
-        for position in positions:
-            add(ledgerId=position.ledger_id, entryId=position.entry_id)
-        return api.BaseCommand(type=api.BaseCommand.ACK, ack=ack)
-
     def _take_receipt(self, waiting: set[int]) -> None:
-        answer = self._connection.receive()
+        answer, _ = self._connection.receive()
         self._check_open(answer)
         request_id = answered_request(answer)
         if request_id not in waiting:
             return
         waiting.discard(request_id)
         if answer.type == api.BaseCommand.ERROR:
-            raise TemporaryError(str(server_error("acknowledging", answer.error.error, answer.error.message)))
+            raise TemporaryError(str(server_error("acknowledging", answer.error)))
         if answer.ackResponse.HasField("error"):
-            receipt = answer.ackResponse
-            raise TemporaryError(str(server_error("acknowledging", receipt.error, receipt.message)))
+            raise TemporaryError(str(server_error("acknowledging", answer.ackResponse)))
 
     def _check_open(self, event: api.BaseCommand, message: bytes = b"") -> None:
         if event.type == api.BaseCommand.CLOSE_CONSUMER and event.close_consumer.consumer_id == self._consumer_id:

@@ -1,0 +1,259 @@
+"""Producers whose entries are made here byte by byte, because a client would decode them first, or batch too slowly.
+
+A log's producer stays open for some seconds, because opening one costs more than publishing a record. Nothing runs in
+the background: a producer that a broker has closed meanwhile is noticed when it is used, and replaced.
+"""
+
+import secrets
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
+    BinaryConnection,
+    BinaryConnections,
+    IdlePool,
+    TopicOwners,
+    server_error,
+)
+from pulsar_sidecar.adapters.pulsar.wire.encoding import KeyedBatch, Record, keyed_batches, metadata_of
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
+
+_BATCH_RECORDS: Final = 1000
+_BATCH_BYTES: Final = 256 * 1024
+_BATCHES_IN_FLIGHT: Final = 8
+_ATTEMPTS: Final = 3
+_PATIENCE_SECONDS: Final = 20.0
+_NOT_REPLICATED: Final = "__local__"
+"""``TypedMessageBuilderImpl.disableReplication``."""
+
+
+class _Producer:
+    """One producer on a connection; used by one thread at a time."""
+
+    def __init__(self, connection: BinaryConnection, topic: TopicName, name: str, *, encrypted: bool = False) -> None:
+        self.name = name
+        self._connection = connection
+        self._topic = topic
+        self._id = connection.next_id()
+        command = api.CommandProducer(topic=str(topic), producer_id=self._id, producer_name=name, encrypted=encrypted)
+        connection.request(command, api.BaseCommand.PRODUCER_SUCCESS, f"opening a producer on {topic}")
+
+    def send(self, metadata: api.MessageMetadata, payload: bytes, *, messages: int = 1, is_chunk: bool = False) -> None:
+        """Send one entry."""
+        command = api.CommandSend(
+            producer_id=self._id, sequence_id=metadata.sequence_id, num_messages=messages, is_chunk=is_chunk
+        )
+        self._connection.send_message(command, metadata, payload)
+
+    def receipt(self) -> api.CommandSendReceipt:
+        """The next receipt; what the connection brings to others is passed over."""
+        doing = f"publishing to {self._topic}"
+        while True:
+            answer, _ = self._connection.receive()
+            if answer.type == api.BaseCommand.SEND_RECEIPT and answer.send_receipt.producer_id == self._id:
+                return answer.send_receipt
+            if answer.type == api.BaseCommand.SEND_ERROR and answer.send_error.producer_id == self._id:
+                raise server_error(doing, answer.send_error)
+            if answer.type == api.BaseCommand.CLOSE_PRODUCER and answer.close_producer.producer_id == self._id:
+                raise TemporaryError(f"{doing}: the broker closed the producer; the topic is moving")
+            if answer.type == api.BaseCommand.ERROR:
+                raise TemporaryError(str(server_error(doing, answer.error)))
+
+    def leave(self) -> None:
+        """Go; what is stored stays so, however the broker takes it."""
+        close = api.CommandCloseProducer(producer_id=self._id)
+        try:
+            self._connection.request(close, api.BaseCommand.SUCCESS, f"closing a producer on {self._topic}")
+        except (OSError, SidecarError):
+            self._connection.close()
+
+
+# --- a log's records -----------------------------------------------------------------------------------------------
+
+
+class LogProducers:
+    """Publishes keyed records to one topic; safe for use by several threads, each of which gets a producer of its own.
+
+    Invariant: `publish` returns only when a broker has confirmed every record as stored. What was not confirmed is
+    published again, so a record may be stored twice; of a compacted log's records the last of a key counts.
+    """
+
+    def __init__(self, owners: TopicOwners, connections: BinaryConnections, clock: Clock, topic: TopicName) -> None:
+        self._owners = owners
+        self._connections = connections
+        self._clock = clock
+        self._topic = topic
+        self._idle: IdlePool[TopicName, _LogProducer] = IdlePool(clock, self._open)
+
+    def publish(self, records: Sequence[Record]) -> None:
+        """Store all, in order.
+
+        Raises:
+            TemporaryError: at least one is not known to be stored.
+        """
+        left = deque(keyed_batches(records, most_records=_BATCH_RECORDS, most_bytes=_BATCH_BYTES))
+        give_up = self._clock.monotonic_seconds() + _PATIENCE_SECONDS
+        failure: Exception | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                with self._idle.using(self._topic) as producer:
+                    producer.store(left)
+                    return
+            except (OSError, SidecarError) as error:
+                # The topic may have moved to another broker, or the producer was closed while it was idle.
+                self._owners.forget(self._topic)
+                failure = error
+            if self._clock.monotonic_seconds() > give_up:
+                break
+        unknown = sum(batch.records for batch in left)
+        raise TemporaryError(
+            f"{unknown} of {len(records)} records of {self._topic} are not known to be stored ({failure}); try again"
+        ) from failure
+
+    def close(self) -> None:
+        """Close what is idle; idempotent."""
+        self._idle.close()
+
+    def _open(self, topic: TopicName) -> "_LogProducer":
+        connection = self._connections.open(self._owners.of(topic))
+        try:
+            return _LogProducer(connection, topic, self._clock)
+        except BaseException:
+            connection.close()
+            raise
+
+
+class _LogProducer(_Producer):
+    """A producer on a connection of its own; closing that makes the broker forget the producer."""
+
+    def __init__(self, connection: BinaryConnection, topic: TopicName, clock: Clock) -> None:
+        super().__init__(connection, topic, f"pulsar-sidecar-log-{secrets.token_hex(8)}")
+        self._clock = clock
+        self._next_sequence_id = 0
+
+    @property
+    def is_reusable(self) -> bool:
+        """See `BinaryConnection.is_reusable`."""
+        return self._connection.is_reusable
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def store(self, left: "deque[KeyedBatch]") -> None:
+        """Publish the batches in order, and take each away once it is stored."""
+        in_flight: deque[int] = deque()
+        while left:
+            if len(in_flight) < min(len(left), _BATCHES_IN_FLIGHT):
+                batch, sequence_id = left[len(in_flight)], self._next_sequence_id
+                self._next_sequence_id += 1
+                metadata = batch.metadata(self.name, sequence_id, self._clock.now_ms())
+                self.send(metadata, batch.payload, messages=batch.records)
+                in_flight.append(sequence_id)
+            elif self.receipt().sequence_id == in_flight.popleft():
+                left.popleft()
+            else:
+                raise TemporaryError(f"a broker confirmed another record of {self._topic} than the one that was sent")
+
+
+# --- copies of stored messages -------------------------------------------------------------------------------------
+
+
+class BrokerRepublisher:
+    """`delayed_delivery.ports.Republisher`; safe for use by several threads.
+
+    A message is published again exactly as it is: its payload's bytes, encrypted and compressed as they were. Only what
+    must change changes: who produced it and when, its due time, and the properties that link it to the old one. The
+    entries are read from the bookies, because a client could not give back a schema version or an encryption key. The
+    copy is not replicated to other clusters: there the old one still waits.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        entries: BookieEntries,
+        owners: TopicOwners,
+        connections: BinaryConnections,
+        clock: Clock,
+        ledgers_root: str,
+    ) -> None:
+        self._store = store
+        self._entries = entries
+        self._owners = owners
+        self._connections = connections
+        self._clock = clock
+        self._root = ledgers_root
+
+    def republish(
+        self, topic: TopicName, entries: Sequence[Position], deliver_at_ms: int | None, properties: Mapping[str, str]
+    ) -> str:
+        name = f"pulsar-sidecar-reissuing-{secrets.token_hex(8)}"
+        parts = [self._changed(self._stored(one), name, deliver_at_ms, properties) for one in entries]
+        encrypted = any(metadata.encryption_keys for metadata, _ in parts)
+        try:
+            with self._connections.using(self._owners.of(topic)) as connection:
+                producer = _Producer(connection, topic, name, encrypted=encrypted)
+                found = _published(producer, topic, parts)
+                producer.leave()
+        except (OSError, TemporaryError) as error:
+            # The topic may have moved: an owner that cannot be reached must not be remembered.
+            self._owners.forget(topic)
+            raise TemporaryError(f"no producer could be opened on {topic} ({error}); try again") from error
+        index = topic.partition_index
+        return f"{found.ledgerId}:{found.entryId}:{-1 if index is None else index}"
+
+    def _stored(self, position: Position) -> bytes:
+        node = self._store.read(ledger_path(position.ledger_id, self._root))
+        if node is None:
+            raise PermanentError(
+                f"the entry {position} is not on the bookies (any more), so it cannot be published again"
+            )
+        metadata = decode_ledger_metadata(node.data)
+        read = self._entries.read_many(position.ledger_id, metadata, [position.entry_id], bytes)
+        found = read.found.get(position.entry_id)
+        if found is None:
+            raise TemporaryError(f"the entry {position} could not be read; try again")
+        return found
+
+    def _changed(
+        self, entry: bytes, name: str, deliver_at_ms: int | None, properties: Mapping[str, str]
+    ) -> tuple[api.MessageMetadata, bytes]:
+        metadata, payload_at = metadata_of(entry)
+        metadata.producer_name = name
+        metadata.sequence_id = 0
+        metadata.publish_time = self._clock.now_ms()
+        metadata.ClearField("highest_sequence_id")
+        metadata.ClearField("deliver_at_time")
+        if deliver_at_ms is not None:
+            metadata.deliver_at_time = deliver_at_ms
+        if metadata.HasField("uuid"):
+            metadata.uuid = f"{name}-0"
+        kept = [pair for pair in metadata.properties if pair.key not in properties]
+        added = [api.KeyValue(key=key, value=value) for key, value in properties.items()]
+        del metadata.properties[:]
+        metadata.properties.extend([*kept, *added])
+        metadata.replicate_to[:] = [_NOT_REPLICATED]
+        return metadata, entry[payload_at:]
+
+
+def _published(
+    producer: _Producer, topic: TopicName, parts: Sequence[tuple[api.MessageMetadata, bytes]]
+) -> api.MessageIdData:
+    """Send every part, wait for every receipt; the last one's id."""
+    try:
+        for metadata, payload in parts:
+            producer.send(metadata, payload, is_chunk=len(parts) > 1)
+        return [producer.receipt() for _ in parts][-1].message_id
+    except (OSError, TemporaryError) as error:
+        raise OutcomeUnknownError(
+            f"the copy may or may not have been published to {topic} ({error}); look for it first"
+        ) from error
