@@ -10,19 +10,17 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Event
-from typing import Any, cast
+from typing import Any
 
 import typer
 from prometheus_client import CollectorRegistry
 from pulsar_sidecar.__main__ import programs
 from pulsar_sidecar.api.app import create_app
-from pulsar_sidecar.api.authentication import NoAuthentication
 from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import MEDIA_TYPE
 from pulsar_sidecar.bootstrap.rooms import ROOMS
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.cli.command_groups import LazyCommand
-from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.settings.fields import GROUPS
 from pulsar_sidecar.settings.sources import CLIENT_CONF_SETTINGS, environment_variable, flag, setting_key
 
@@ -66,12 +64,10 @@ def main(arguments: list[str]) -> int:
 def _openapi() -> dict[str, Any]:
     version = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"]
     app = create_app(
-        [entry.router(cast("Any", None)) for entry in ROOMS],  # describing routes calls no service
+        [router(None) for router, _ in ROOMS],  # describing routes calls no service
         lambda: None,
         CollectorRegistry(),
-        NoAuthentication(),
-        clock=SystemClock(),
-        draining=Event(),
+        Event(),
         version=version,
     )
     return app.openapi()

@@ -3,11 +3,10 @@
 The seed is fixed, so that a change is judged by what it changes; `tests/e2e/test_fuzzing.py` fuzzes a real sidecar.
 """
 
-from pulsar_sidecar.api.authentication import TokenAuthentication
+from pulsar_sidecar.api.authentication import TokenAuthentication, secret_key
 from pulsar_sidecar.api.rooms.ack_state import routes as ack_state
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.rooms.delayed_delivery import waiting
-from pulsar_sidecar.api.token_keys import secret_key
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.service import (
     Control,

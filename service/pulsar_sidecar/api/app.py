@@ -1,30 +1,28 @@
-"""The REST door: routes, errors and gate put together.
+"""The REST door: the rooms' routes, and what Kubernetes, Prometheus and readers of the reference ask.
 
-Invariant: the app holds no state and makes no decision; it can be built around any rooms.
+Invariant: an app holds no state and makes no decision; it can be built around any rooms.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import APIRouter, FastAPI
-from prometheus_client import CollectorRegistry
-from starlette.responses import HTMLResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from jinja2 import Environment
+from prometheus_client import CollectorRegistry, generate_latest
+from starlette.responses import HTMLResponse, Response
 
-from pulsar_sidecar.api import errors, probes
-from pulsar_sidecar.api.authentication import Authenticator
-from pulsar_sidecar.api.gate import OPEN_PATHS, Gate
-from pulsar_sidecar.api.reference import reference_page
-from pulsar_sidecar.api.schemas import Healthy
-from pulsar_sidecar.model.clocks import Clock, StopSignal
+from pulsar_sidecar.api.errors import HANDLERS, METHODS
+from pulsar_sidecar.api.gate import OPEN_PATHS
+from pulsar_sidecar.api.schemas import Healthy, Reason
+from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.observability.metrics import CONTENT_TYPE
 
 _THREADS = 128
 """Topic deletions wait in a thread each; probes must find a free one beside them."""
 
-_METHODS = ["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
 _DESCRIPTION = """Two-phase ledger deletion (PIP-186) beside unmodified brokers.
 
 Every error's body is `{"reason": "..."}`. 400: the request is malformed. 401, 403: no valid token, or a role that is no
@@ -35,29 +33,34 @@ refusal keeps the broker's status.
 
 A topic in a path is URL-encoded, as for Pulsar's own admin service."""
 
+# One plain page: no script, and nothing fetched from another host.
+_REFERENCE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{{ info.title }}</title></head><body>
+<h1>{{ info.title }}</h1><pre>{{ info.description }}</pre>
+{% for path, operations in paths.items() %}{% for method, operation in operations.items() %}
+<h2><code>{{ method | upper }} {{ path }}</code></h2><p>{{ operation.description }}</p>
+<ul>{% for one in operation.parameters %}<li><code>{{ one.name }}</code> {{ one.description }}</li>{% endfor %}</ul>
+{% endfor %}{% endfor %}
+<p>All fields and types: <a href="openapi.json">openapi.json</a></p></body></html>"""
+
 
 def create_app(
-    routers: Sequence[APIRouter],
+    routers: Iterable[APIRouter],
     missing: Callable[[], str | None],
     registry: CollectorRegistry,
-    authentication: Authenticator,
-    *,
-    clock: Clock,
     draining: StopSignal,
-    own_hosts: Collection[str] = (),
+    *,
+    token_required: bool = False,
     docs: bool = False,
     version: str = "0",
 ) -> FastAPI:
-    """Build the app.
+    """Build the app that `gate.Gate` stands around.
 
     Args:
         routers: the routes of the rooms.
         missing: says at once why no work can be done, for ``/readyz``; None when it can.
         registry: what ``/metrics`` shows.
-        authentication: decides who may call.
-        clock: times requests for the log.
         draining: once set, ``/readyz`` answers 503.
-        own_hosts: host names under which clients reach this sidecar, beside loopback ones.
+        token_required: what the reference says of tokens.
         docs: serve the reference as a page on ``/docs``.
         version: this program's.
     """
@@ -68,50 +71,27 @@ def create_app(
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
-        openapi_url="/openapi.json",
         lifespan=_threads,
+        exception_handlers=HANDLERS,
     )
-    app.token_required = authentication.required
-    errors.install(app)
-    for router in routers:
+    app.token_required = token_required
+    for router in (*routers, _probes(missing, registry, draining)):
         app.include_router(router)
-    app.include_router(probes.router(missing, registry, draining))
     if docs:
-        app.add_api_route("/docs", lambda: HTMLResponse(reference_page(app.openapi())), include_in_schema=False)
-    app.add_middleware(Gate, authentication=authentication, own_hosts=own_hosts, clock=clock)
+        app.add_api_route("/docs", lambda: HTMLResponse(_reference_page(app.openapi())), include_in_schema=False)
     return app
 
 
-def create_starting_app(
-    authentication: Authenticator, *, clock: Clock, own_hosts: Collection[str], missing: Callable[[], str]
-) -> FastAPI:
-    """The app until the rooms are open; ``missing`` says what the start waits for.
+def create_starting_app(missing: Callable[[], str]) -> FastAPI:
+    """The app until the rooms are open: every path but ``/livez`` answers 503 with what the start waits for."""
+    app = FastAPI(openapi_url=None, redirect_slashes=False, lifespan=_threads, exception_handlers=HANDLERS)
+    app.add_api_route("/livez", _livez)
 
-    Every path but ``/livez`` answers 503 with the reason, to those whom the gate lets pass.
-    """
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=_threads)
-    errors.install(app)
-
-    @app.get("/livez")
-    async def livez() -> Healthy:
-        return Healthy()
-
-    @app.api_route("/{path:path}", methods=_METHODS)
+    @app.api_route("/{path:path}", methods=[method for method in METHODS if method != "OPTIONS"])
     def wait(path: str) -> None:
         raise TemporaryError(f"the sidecar is starting: {missing()}")
 
-    app.add_middleware(Gate, authentication=authentication, own_hosts=own_hosts, clock=clock)
     return app
-
-
-class Front:
-    """The app that callers reach at this moment: the starting one, and later the one with the rooms."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.app(scope, receive, send)
 
 
 class _App(FastAPI):
@@ -121,8 +101,16 @@ class _App(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
-            self.openapi_schema = _with_security(super().openapi(), required=self.token_required)
-        return self.openapi_schema
+            document = super().openapi()
+            document.setdefault("components", {})["securitySchemes"] = {
+                "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "A Pulsar token."}
+            }
+            for path, operations in document["paths"].items():
+                if path not in OPEN_PATHS:
+                    for operation in operations.values():
+                        # OpenAPI's way to say that the token is optional is an empty alternative.
+                        operation["security"] = [{"token": []}] if self.token_required else [{"token": []}, {}]
+        return super().openapi()
 
 
 @asynccontextmanager
@@ -131,13 +119,32 @@ async def _threads(_: FastAPI) -> AsyncIterator[None]:
     yield
 
 
-def _with_security(document: dict[str, Any], *, required: bool) -> dict[str, Any]:
-    document.setdefault("components", {})["securitySchemes"] = {
-        "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "A Pulsar token."}
-    }
-    for path, operations in document["paths"].items():
-        if path not in OPEN_PATHS:
-            for operation in operations.values():
-                # OpenAPI's way to say that the token is optional is an empty alternative.
-                operation["security"] = [{"token": []}] if required else [{"token": []}, {}]
-    return document
+def _reference_page(document: Mapping[str, Any]) -> str:
+    return Environment(autoescape=True).from_string(_REFERENCE).render(document)
+
+
+async def _livez() -> Healthy:
+    """The process answers."""
+    return Healthy()
+
+
+def _probes(missing: Callable[[], str | None], registry: CollectorRegistry, draining: StopSignal) -> APIRouter:
+    """Open to everybody."""
+    routes = APIRouter(tags=["probes"], responses={"default": {"model": Reason}})
+    # The first two without a thread: all of them may hang with the cluster that they ask.
+    routes.add_api_route("/livez", _livez, name="livez")
+
+    @routes.get("/readyz")
+    async def readyz() -> Healthy:
+        """Work can be done; 503 says what is missing."""
+        reason = "the service is stopping" if draining.is_set() else missing()
+        if reason is not None:
+            raise TemporaryError(reason)
+        return Healthy()
+
+    @routes.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE: {}}}})
+    def scrape() -> Response:
+        """Every metric in Prometheus' text format."""
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE)
+
+    return routes

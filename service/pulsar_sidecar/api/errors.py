@@ -10,13 +10,14 @@ status code for an error. The reasons behind the choices:
 * A broker's refusal keeps the broker's status.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
 from pulsar_sidecar.model.errors import (
@@ -33,7 +34,7 @@ from pulsar_sidecar.model.errors import (
     TemporaryError,
 )
 
-_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """Room for some 50,000 records in one call."""
 
@@ -94,11 +95,7 @@ def status_of(error: SidecarError) -> int:
 def error_response(error: SidecarError) -> JSONResponse:
     """The answer that says what went wrong and what to do next."""
     status = status_of(error)
-    headers = {}
-    if status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    if status == 503:
-        headers["Retry-After"] = "1"
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(status)
     return reason_response(status, str(error) or type(error).__name__, headers)
 
 
@@ -110,21 +107,11 @@ def reason_response(status: int, reason: str, headers: Mapping[str, str] | None 
     return JSONResponse({"reason": text}, status, dict(headers or {}))
 
 
-def install(app: FastAPI) -> None:
-    """Let every failure of the app end in this module."""
-    app.add_exception_handler(SidecarError, _ours)
-    app.add_exception_handler(RequestValidationError, _validation)
-    app.add_exception_handler(StarletteHTTPException, _framework)
-    app.add_exception_handler(Exception, _unforeseen)
-
-
-def _ours(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, SidecarError)
+async def _ours(_: Request, error: SidecarError) -> JSONResponse:
     return error_response(error)
 
 
-def _validation(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
+async def _validation(_: Request, error: RequestValidationError) -> JSONResponse:
     problems = error.errors()
     told = [_problem(problem["loc"], problem["msg"]) for problem in problems[:_MAX_PROBLEMS]]
     if len(problems) > len(told):
@@ -138,8 +125,7 @@ def _problem(location: tuple[str | int, ...], message: str) -> str:
     return f"{place}: {message.removeprefix('Value error, ')[:300]}"
 
 
-def _framework(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, StarletteHTTPException)
+async def _framework(request: Request, error: StarletteHTTPException) -> JSONResponse:
     reason = _REASONS_OF_THE_FRAMEWORK.get(error.status_code, str(error.detail))
     headers = {"Allow": ", ".join(_methods_of(request))} if error.status_code == 405 else error.headers
     return reason_response(error.status_code, reason, headers)
@@ -147,12 +133,21 @@ def _framework(request: Request, error: Exception) -> JSONResponse:
 
 def _methods_of(request: Request) -> list[str]:
     """Every method of the path: the framework itself names those of one route, and a path has a route for each."""
-    asked = [{**request.scope, "method": method} for method in _METHODS]
+    asked = [{**request.scope, "method": method} for method in METHODS]
     return [
         scope["method"] for scope in asked if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
     ]
 
 
-def _unforeseen(request: Request, error: Exception) -> JSONResponse:
+async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
     _log.error("a request failed in an unforeseen way", method=request.method, error=type(error).__name__)
     return reason_response(500, f"unforeseen {type(error).__name__}; the service's log has the details")
+
+
+HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]] = {
+    SidecarError: _ours,
+    RequestValidationError: _validation,
+    StarletteHTTPException: _framework,
+    Exception: _unforeseen,
+}
+"""With these, every failure of an app ends in this module."""

@@ -1,7 +1,7 @@
 """What every request passes before a route sees it: the raw path, the caller's role, one log line.
 
 It is an ASGI layer because routing must see the path as it was sent: once decoded, ``a%2Fb`` and ``a/b`` are the same.
-Invariants: nothing but the open paths is answered without the authenticator's consent; no body is read before that, and
+Invariants: where a token is demanded, only the open paths are answered without one; no body is read before that, and
 none where none is wanted; neither a query nor a header is logged.
 """
 
@@ -12,7 +12,7 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pulsar_sidecar.api.authentication import Authenticator
+from pulsar_sidecar.api.authentication import TokenAuthentication
 from pulsar_sidecar.api.errors import MAX_BODY_BYTES, CrossSiteError, TooLargeError, error_response
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError, SidecarError
@@ -29,10 +29,20 @@ _log = structlog.get_logger(__name__)
 
 
 class Gate:
-    """The outermost layer of the app."""
+    """The layer around the app.
 
-    def __init__(self, app: ASGIApp, authentication: Authenticator, own_hosts: Collection[str], clock: Clock) -> None:
-        self._app = app
+    Attributes:
+        app: what callers reach at this moment: the starting app, and later the one with the rooms.
+    """
+
+    def __init__(
+        self, app: ASGIApp, authentication: TokenAuthentication | None, own_hosts: Collection[str], clock: Clock
+    ) -> None:
+        """``authentication`` None: everybody may call, which is fit for a loopback address only.
+
+        ``own_hosts`` are names under which clients reach this sidecar, beside loopback ones.
+        """
+        self.app = app
         self._authentication = authentication
         self._own_hosts = frozenset(host.lower() for host in own_hosts)
         self._clock = clock
@@ -41,7 +51,7 @@ class Gate:
         if scope["type"] == "http":
             await self._request(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
         # Anything else (websocket) is left unanswered: uvicorn then closes the connection.
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,14 +71,14 @@ class Gate:
                 headers = Headers(scope=scope)
                 role = self._admit(path, headers)
                 if scope["method"] in _READING or path in OPEN_PATHS:
-                    receive = _without_body(receive)
+                    receive = _beginning_with(b"", receive)  # one that comes nevertheless is not read
                 elif not path.endswith(STREAMED):
                     receive = await _whole_body(headers, receive)
             except SidecarError as error:
                 await error_response(error)(scope, receive, remember)
             else:
                 state = {**scope.get("state", {}), "role": role}
-                await self._app({**scope, "path": path, "state": state}, receive, remember)
+                await self.app({**scope, "path": path, "state": state}, receive, remember)
         finally:
             self._record(scope, status, role, self._clock.monotonic_seconds() - begin)
 
@@ -78,20 +88,16 @@ class Gate:
         credentials = headers.getlist("authorization")
         if len(credentials) > 1:
             raise NotAuthenticatedError("send one Authorization header, not several")
-        role = self._authentication.role(credentials[0] if credentials else None)
-        if not self._authentication.required:
-            self._refuse_other_sites(headers)
-        return role
-
-    def _refuse_other_sites(self, headers: Headers) -> None:
-        """Without a credential, the user's own browser must not become another site's hand."""
+        if self._authentication is not None:
+            return self._authentication.role(credentials[0] if credentials else None)
+        # Without a credential, the user's own browser must not become another site's hand.
         if not self._is_own(headers.get("host", "")):
             raise CrossSiteError("the Host header is neither a loopback address nor advertisedUrl")
         origin = headers.get("origin")
-        if origin is not None and not self._is_own(urlsplit(origin).netloc):
+        same_site = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+        if not same_site or (origin is not None and not self._is_own(urlsplit(origin).netloc)):
             raise CrossSiteError("requests from another site's pages are refused")
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            raise CrossSiteError("requests from another site's pages are refused")
+        return None
 
     def _is_own(self, netloc: str) -> bool:
         try:
@@ -129,11 +135,6 @@ async def _whole_body(headers: Headers, receive: Receive) -> Receive:
         if len(body) > MAX_BODY_BYTES:
             raise TooLargeError
     return _beginning_with(bytes(body), receive)
-
-
-def _without_body(receive: Receive) -> Receive:
-    """A request that only reads has no body; the sidecar does not read one that comes nevertheless."""
-    return _beginning_with(b"", receive)
 
 
 def _beginning_with(body: bytes, receive: Receive) -> Receive:

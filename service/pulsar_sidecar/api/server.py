@@ -3,47 +3,104 @@
 It parses with httptools and runs on uvloop, where that exists: while a backlog drains, each answer has to wait for the
 interpreter, and with h11 and asyncio it needs it longer and more often (docs/benchmarks.md).
 
-Invariant: even a request that is not HTTP at all is answered with ``{"reason": ...}``.
+Invariants: even a request that is not HTTP at all is answered with ``{"reason": ...}``; no client can shut others out
+by holding connections. No more are open than `Limits` allows, those in a TLS handshake included; one more takes the
+place of the connection that has waited longest without a request, and is refused only where every one has a request in
+hand; a handshake, a request's head and its body come within their time, or the connection ends.
 """
 
 import asyncio
+import json
 import signal
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Sized
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import structlog
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from pulsar_sidecar.api.connections import Entrance, Limits, Place, error_answer
 from pulsar_sidecar.api.gate import STREAMED
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.tls import load_certificate
 
 _GRACE_SECONDS = 30
+_ACCEPT_AGAIN_SECONDS = 0.1
 _MAX_HEAD_BYTES = 64 * 1024
 _AROUND_HEADER_BYTES = len(": \r\n")
 _MOST_PIPELINED = 512
 """Each request that waits takes a few kilobytes, and a piece of 256 KiB may hold ten thousand and more."""
+_FULL = "every connection has a request in hand (maxHttpServerConnections); try again"
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where to listen; with both files the server speaks HTTPS."""
+class Limits:
+    """How many connections there may be, and how long each part of a request may take.
 
-    host: str
-    port: int
-    certificate_file: Path | None = None
-    key_file: Path | None = None
+    Attributes:
+        connections: open at the same time.
+        head_seconds: for a TLS handshake, and for a request's line and headers.
+        body_seconds: for a body; of one that is read while it is carried out, for each pause.
+    """
+
+    connections: int = 1_000
+    head_seconds: float = 10.0
+    body_seconds: float = 60.0
+
+
+class _Place:
+    """What one connection holds while it is open."""
+
+    def __init__(self, places: "_Places") -> None:
+        self._places = places
+        self.end: Callable[[], object] = lambda: None
+        """Ends the connection now, because another one needs the place."""
+
+    def begin(self) -> None:
+        """The connection has a request in hand."""
+        self._places.waiting.pop(self, None)
+
+    def finish(self) -> None:
+        """It has answered, and waits for the next request."""
+        if self in self._places.taken:
+            self._places.waiting[self] = None
+
+    def leave(self) -> None:
+        """It is closed."""
+        self._places.taken.discard(self)
+        self._places.waiting.pop(self, None)
+
+
+class _Places:
+    """The connections that are open, and which of them wait for a request, the longest first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.taken: set[_Place] = set()
+        self.waiting: dict[_Place, None] = {}
+
+    def take(self) -> _Place | None:
+        """A place for a connection that waits for its first request; None where there is no room."""
+        if len(self.taken) >= self._most:
+            longest = next(iter(self.waiting), None)
+            if longest is None:
+                return None
+            longest.leave()
+            longest.end()
+        place = _Place(self)
+        self.taken.add(place)
+        self.waiting[place] = None
+        return place
 
 
 class _OnePieceAhead(FlowControl):
@@ -58,7 +115,7 @@ class _OnePieceAhead(FlowControl):
             super().resume_reading()
 
 
-class ReasonProtocol(HttpToolsProtocol):
+class _ReasonProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1, with limits for a request's size and time, and our body for what cannot be parsed."""
 
     _begun_head_bytes = 0
@@ -77,7 +134,7 @@ class ReasonProtocol(HttpToolsProtocol):
         server_state: ServerState,
         app_state: dict[str, Any],
         limits: Limits,
-        place: Place,
+        place: _Place,
     ) -> None:
         super().__init__(config, server_state, app_state)
         self._limits = limits
@@ -193,7 +250,7 @@ class ReasonProtocol(HttpToolsProtocol):
 
     def _end_with(self, status: int, phrase: str, reason: str) -> None:
         if not self.transport.is_closing():
-            self.transport.write(error_answer(status, phrase, reason))
+            self.transport.write(_error_answer(status, phrase, reason))
             self._close()
 
     def _close(self) -> None:
@@ -205,26 +262,52 @@ class ReasonProtocol(HttpToolsProtocol):
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that says that it is stopping before it stops."""
+    """A server that says that it is stopping before it stops, and accepts connections itself.
+
+    asyncio's own server tells of a connection only after the TLS handshake: it cannot limit those that begin none.
+    """
 
     def __init__(
-        self, config: uvicorn.Config, draining: threading.Event, limits: Limits, tls: ssl.SSLContext | None
+        self,
+        app: ASGIApp,
+        draining: threading.Event,
+        limits: Limits | None = None,
+        certificate: tuple[Path, Path] | None = None,
     ) -> None:
+        """A server that is not running yet; ``run(sockets)`` blocks until SIGTERM or SIGINT has been obeyed.
+
+        With a certificate's file and its key's, it speaks HTTPS.
+
+        Raises:
+            InvalidInputError: the certificate or its key cannot be used.
+        """
+        config = uvicorn.Config(
+            app,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
         super().__init__(config)
         self._draining = draining
-        self._limits = limits
-        self._entrance = Entrance(limits, tls, self._speaker)
+        self._limits = limits or Limits()
+        self._tls: ssl.SSLContext | None = None
+        if certificate is not None:
+            self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            load_certificate(self._tls, *certificate)
+        self._places = _Places(self._limits.connections)
         self._accepting: list[asyncio.Task[None]] = []
-
-    def _speaker(self, place: Place) -> ReasonProtocol:
-        return ReasonProtocol(self.config, self.server_state, self.lifespan.state, self._limits, place)
+        self._opening: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's, except that it is us who accept."""
         await self.lifespan.startup()
         self.should_exit = self.should_exit or self.lifespan.should_exit
         self.servers = []
-        self._accepting = [asyncio.create_task(self._entrance.accept(listening)) for listening in sockets or ()]
+        self._accepting = [asyncio.create_task(self._accept(listening)) for listening in sockets or ()]
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -239,35 +322,61 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._draining.set()
-        super().handle_exit(sig, frame)
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
         """As uvicorn's, except that the process then ends with 0 and not by the signal it has obeyed."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        previous = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGINT, signal.SIGTERM)}
+        self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
+        self.end()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        listening.setblocking(False)
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                _log.warning("a connection could not be accepted", error=str(error))
+                await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
+                continue
+            place = self._places.take()
+            if place is None:
+                self._refuse(accepted)
+                continue
+            opening = loop.create_task(self._open(loop, accepted, place))
+            place.end = opening.cancel
+            self._opening.add(opening)
+            opening.add_done_callback(self._opening.discard)
+
+    async def _open(self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, place: _Place) -> None:
+        seconds = None if self._tls is None else self._limits.head_seconds
         try:
-            yield
-        finally:
-            for sig, handler in previous.items():
-                signal.signal(sig, handler)
+            await loop.connect_accepted_socket(
+                lambda: _ReasonProtocol(self.config, self.server_state, self.lifespan.state, self._limits, place),
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=seconds,
+                ssl_shutdown_timeout=seconds,
+            )
+        except (OSError, asyncio.CancelledError):  # no TLS, none in time, or the place was needed
+            place.leave()
+            accepted.close()
+
+    def _refuse(self, accepted: socket.socket) -> None:
+        with accepted, suppress(OSError):
+            if self._tls is None:
+                accepted.send(_error_answer(503, "Service Unavailable", _FULL))
 
 
-def listening_socket(endpoint: Endpoint) -> socket.socket:
+def listening_socket(host: str, port: int) -> socket.socket:
     """A socket that accepts connections from now on; they wait until the server runs.
 
     Raises:
         InvalidInputError: the address is taken, or is not this machine's.
     """
-    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((endpoint.host, endpoint.port), family=family, backlog=512)
+        listening = socket.create_server((host, port), family=family, backlog=512)
     except OSError as error:
         raise InvalidInputError(
-            f"cannot listen on {endpoint.host} port {endpoint.port}: {error.strerror}; choose another one with listen"
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another one with listen"
         ) from error
     # Connections inherit it. asyncio sets it only on sockets that name TCP's number, which this one does not; without
     # it an answer's body waits up to 40 ms for the client's delayed acknowledgement of its head.
@@ -275,30 +384,11 @@ def listening_socket(endpoint: Endpoint) -> socket.socket:
     return listening
 
 
-def server_for(
-    app: ASGIApp, endpoint: Endpoint, draining: threading.Event, limits: Limits | None = None
-) -> DrainingServer:
-    """A server that is not running yet; ``run(sockets)`` blocks until SIGTERM or SIGINT has been obeyed.
-
-    Raises:
-        InvalidInputError: the certificate or its key cannot be used.
-    """
-    config = uvicorn.Config(
-        app,
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=_GRACE_SECONDS,
+def _error_answer(status: int, phrase: str, reason: str) -> bytes:
+    """An answer without the app's help, after which the connection is closed."""
+    body = json.dumps({"reason": reason}).encode()
+    head = (
+        f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
     )
-    return DrainingServer(config, draining, limits or Limits(), _tls(endpoint))
-
-
-def _tls(endpoint: Endpoint) -> ssl.SSLContext | None:
-    if endpoint.certificate_file is None or endpoint.key_file is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    load_certificate(context, endpoint.certificate_file, endpoint.key_file)
-    return context
+    return head.encode() + body

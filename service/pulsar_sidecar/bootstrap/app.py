@@ -5,8 +5,9 @@ the process ends short of a kill.
 """
 
 import gc
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,25 +19,23 @@ from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpTimeouts
 from pulsar_sidecar.adapters.pulsar.rest.runtime_configuration import RuntimeConfiguration
-from pulsar_sidecar.api.app import Front, create_app, create_starting_app
-from pulsar_sidecar.api.connections import Limits
-from pulsar_sidecar.api.server import listening_socket, server_for
-from pulsar_sidecar.bootstrap.closing import ClosingDeadline, close_at_the_end
-from pulsar_sidecar.bootstrap.cluster_access import open_cluster_access
-from pulsar_sidecar.bootstrap.cluster_watch import ClusterWatch
-from pulsar_sidecar.bootstrap.process import connections_for_callers, tool_version
-from pulsar_sidecar.bootstrap.rooms import ROOMS, missing_in
-from pulsar_sidecar.bootstrap.settings_map import (
-    authenticator_of,
+from pulsar_sidecar.api.app import create_app, create_starting_app
+from pulsar_sidecar.api.authentication import TokenAuthentication, public_key, secret_key
+from pulsar_sidecar.api.gate import Gate
+from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
+from pulsar_sidecar.bootstrap.cluster_access import (
+    ClusterAccess,
+    close_at_the_end,
     credentials_of,
-    endpoint_of,
     store_credential_of,
     tls_of,
-    warnings_of,
 )
+from pulsar_sidecar.bootstrap.process import connections_for_callers, tool_version
+from pulsar_sidecar.bootstrap.rooms import ROOMS, missing_in
 from pulsar_sidecar.ledger_deletion.steps import Steps
-from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.tls import is_loopback
 from pulsar_sidecar.observability.logging import configure_logging
 from pulsar_sidecar.observability.metrics import process_registry
 from pulsar_sidecar.settings.fields import Settings
@@ -44,6 +43,8 @@ from pulsar_sidecar.settings.loading import load_settings
 
 _CLOSING_SECONDS = 25.0
 _CLOSING_WITHOUT_ZOOKEEPER_SECONDS = 5.0
+_WHILE_THERE_SECONDS = 5.0
+_WHILE_AWAY_SECONDS = 1.0
 _QUICK = HttpTimeouts(connect_seconds=3.0, read_seconds=5.0)
 log = structlog.get_logger("pulsar-sidecar")
 
@@ -95,29 +96,29 @@ class _Process:
         self._steps = steps
         self._stack = stack
         self._clock = SystemClock()
-        self._authentication = authenticator_of(settings, self._clock)
-        self._own_hosts = (urlsplit(settings.effective_advertised_url).hostname or "", settings.listen_host)
-        endpoint = endpoint_of(settings)
         self._rest = AdminRest([settings.web_service_url], credentials_of(settings), tls_of(settings), timeouts=_QUICK)
         store_credential_of(settings)
         for warning in warnings_of(settings):
             log.warning(warning)
         self._zookeeper = f"ZooKeeper at {parse_metadata_store_url(settings.metadata_store_url).hosts}"
         self._watch = ClusterWatch(self._clock)
-        self._deadline = ClosingDeadline(stack)
         self._waits_for = "its rooms are being opened"
         self._failure: SidecarError | None = None
-        self._ended = threading.Event()
+        self._ended, self._closed, self._draining = threading.Event(), threading.Event(), threading.Event()
         self._opening = threading.Lock()
-        self._draining = threading.Event()
-        starting = create_starting_app(
-            self._authentication, clock=self._clock, own_hosts=self._own_hosts, missing=lambda: self._waits_for
+        stack.callback(self._closed.set)
+        self._gate = Gate(
+            create_starting_app(lambda: self._waits_for),
+            authentication_of(settings, self._clock),
+            (urlsplit(settings.effective_advertised_url).hostname or "", settings.listen_host),
+            self._clock,
         )
-        self._front = Front(starting)
+        file, key_file = settings.listen_tls_certificate_file_path, settings.listen_tls_key_file_path
         limits = Limits(connections_for_callers(settings.max_http_server_connections))
-        self._server = server_for(self._front, endpoint, self._draining, limits)
+        certificate = (file, key_file) if file and key_file else None
+        self._server = DrainingServer(self._gate, self._draining, limits, certificate)
         close_at_the_end(stack, self._watch)
-        self._listening = stack.enter_context(listening_socket(endpoint))
+        self._listening = stack.enter_context(listening_socket(settings.listen_host, settings.listen_port))
         log.info("listening", address=settings.listen, authentication=settings.authentication_enabled)
 
     def run(self) -> None:
@@ -134,18 +135,27 @@ class _Process:
             is_away = self._watch.missing(self._zookeeper)
             seconds = _CLOSING_SECONDS if is_away is None else _CLOSING_WITHOUT_ZOOKEEPER_SECONDS
             log.info("stopping", at_most_seconds=seconds, missing=is_away)
-            self._deadline.begin(seconds)
+            threading.Thread(target=self._end_unless_closed, args=(seconds,), daemon=True).start()
             self._ended.set()
             with self._opening:
                 if self._failure is not None:
                     raise self._failure
+
+    def _end_unless_closed(self, seconds: float) -> None:
+        """End the process when closing takes too long: a cluster that hangs must not keep it."""
+        if not self._closed.wait(seconds):
+            log.error(
+                "not everything could be closed; the process ends, and what it had in hand is taken up later",
+                seconds=seconds,
+            )
+            os._exit(1)
 
     def _open(self) -> None:
         try:
             name = self._settings.cluster_name or self._cluster_name()
             with self._opening:
                 if name is not None and not self._ended.is_set():
-                    self._front.app = self._open_rooms(name)
+                    self._gate.app = self._open_rooms(name)
                     brokers = f"the brokers at {self._rest.addresses}"
                     self._watch.watch(brokers, lambda: self._rest.headers("/admin/v2/brokers/version"))
         except SidecarError as error:
@@ -176,28 +186,23 @@ class _Process:
     def _open_rooms(self, cluster_name: str) -> FastAPI:
         """Open every room, start it, and answer the app with their routes."""
         settings = self._settings
-        cluster = open_cluster_access(settings, self._environment, self._clock, self._stack, self._steps, cluster_name)
+        cluster = ClusterAccess(settings, self._environment, self._clock, self._stack, cluster_name, self._steps)
         registry = process_registry(
             cluster=cluster_name, instance=settings.effective_instance_name, version=tool_version()
         )
         rooms = []
-        routers = []
-        for entry in ROOMS:
-            room, router = entry.open(cluster)
+        for _, open_room in ROOMS:
+            room = open_room(cluster)
             close_at_the_end(self._stack, room, type(room.service).__name__)
             for collector in room.collectors:
                 registry.register(collector)
             rooms.append(room)
-            routers.append(router)
-
         app = create_app(
-            routers,
+            (router(room.service) for (router, _), room in zip(ROOMS, rooms, strict=True)),
             lambda: self._watch.missing() or missing_in(rooms),
             registry,
-            self._authentication,
-            clock=self._clock,
-            draining=self._draining,
-            own_hosts=self._own_hosts,
+            self._draining,
+            token_required=settings.authentication_enabled,
             docs=settings.api_docs_enabled,
             version=tool_version(),
         )
@@ -211,3 +216,109 @@ class _Process:
             two_phase_deletion=settings.topic_two_phase_deletion_enabled,
         )
         return app
+
+
+class ClusterWatch:
+    """Asks ZooKeeper and the brokers again and again whether they answer, so that readiness is known at once.
+
+    One thread for each part of the cluster; they end with the process. Invariant: `missing` never waits for the
+    cluster; its answer was true a few seconds ago.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._stop = threading.Event()
+        self._missing: dict[str, str | None] = {}
+
+    def watch(self, part: str, ask: Callable[[], object]) -> None:
+        """Watch a part of the cluster from now on.
+
+        Args:
+            part: its name in messages.
+            ask: raises a `SidecarError` that names the host while the part is away, and takes seconds at most.
+        """
+        self._missing[part] = f"{part} has not answered yet"
+        threading.Thread(target=self._keep_asking, args=(part, ask), name=f"watch {part}", daemon=True).start()
+
+    def missing(self, part: str | None = None) -> str | None:
+        """What is away and why, of everything or of one part; None while that answers, or is not watched."""
+        if part is not None:
+            return self._missing.get(part)
+        return next((reason for reason in list(self._missing.values()) if reason is not None), None)
+
+    def close(self) -> None:
+        """Ask no more; does not wait for a question that is on its way."""
+        self._stop.set()
+
+    def _keep_asking(self, part: str, ask: Callable[[], object]) -> None:
+        while not self._stop.is_set():
+            try:
+                ask()
+            except SidecarError as error:
+                self._note(part, str(error))
+            except Exception:  # a defect must not leave the last answer standing for good
+                self._note(part, f"{part} could not be asked; the log says more")
+                log.exception("a part of the cluster could not be asked", part=part)
+            else:
+                self._note(part, None)
+            away = self._missing[part] is not None
+            self._clock.wait_seconds(_WHILE_AWAY_SECONDS if away else _WHILE_THERE_SECONDS, self._stop)
+
+    def _note(self, part: str, reason: str | None) -> None:
+        before, self._missing[part] = self._missing[part], reason
+        if reason is not None and reason != before and not self._stop.is_set():
+            log.warning("not ready", missing=reason)
+        elif reason is None and before is not None:
+            log.info("answers", part=part)
+
+
+def authentication_of(settings: Settings, clock: Clock) -> TokenAuthentication | None:
+    """Who may call; None: everybody.
+
+    Raises:
+        InvalidInputError: the key cannot be read.
+    """
+    if not settings.authentication_enabled:
+        return None
+    if settings.token_secret_key is not None:
+        key = secret_key(settings.token_secret_key.get_secret_value())
+    else:
+        key = public_key(settings.token_public_key or "")
+    return TokenAuthentication(
+        key,
+        settings.super_user_roles,
+        clock,
+        role_claim=settings.token_auth_claim,
+        audience=settings.token_audience,
+        audience_claim=settings.token_audience_claim,
+    )
+
+
+def warnings_of(settings: Settings) -> list[str]:
+    """What works and lets others on the network read a credential."""
+    found = []
+    if credentials_of(settings).is_secret:
+        found += [
+            f"the sidecar's credentials for brokers travel in clear: {name} names {hosts}; use {secure}"
+            for name, url, plain, secure in (
+                ("webServiceUrl", settings.web_service_url, "http://", "https://"),
+                ("brokerServiceUrl", settings.broker_service_url, "pulsar://", "pulsar+ssl://"),
+            )
+            if url.startswith(plain) and (hosts := _hosts_beyond_loopback(url.removeprefix(plain)))
+        ]
+    servers = parse_metadata_store_url(settings.metadata_store_url).servers
+    if settings.metadata_store_auth is not None and (hosts := _hosts_beyond_loopback(",".join(servers))):
+        found.append(f"metadataStoreAuth travels in clear to {hosts}; keep that network to the cluster's own machines")
+    if settings.authentication_enabled and not (
+        settings.listens_on_loopback or settings.listen_tls_certificate_file_path
+    ):
+        found.append(
+            f"callers' tokens travel in clear to {settings.listen}; set listenTlsCertificateFilePath and "
+            "listenTlsKeyFilePath, or let something on this machine that speaks TLS pass calls on to 127.0.0.1"
+        )
+    return found
+
+
+def _hosts_beyond_loopback(addresses: str) -> str:
+    hosts = [urlsplit(f"//{address.rpartition('://')[2]}").hostname or "" for address in addresses.split(",")]
+    return ", ".join(host for host in hosts if host and not is_loopback(host))

@@ -2,90 +2,121 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
+from pulsar_sidecar.adapters.metadata.session import ZooKeeperCredential, parse_credential
 from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.pulsar.credentials import (
+    ClientCertificate,
+    ClientCredentials,
+    TlsOptions,
+    parse_credentials,
+)
+from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.bootstrap.closing import close_at_the_end
-from pulsar_sidecar.bootstrap.settings_map import credentials_of, store_credential_of, tls_of
 from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import AdaptiveLimit
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 from pulsar_sidecar.settings.fields import Settings
 
 _STARTING_SECONDS = 3.0
 """A sidecar that starts, and asks brokers for the first time, makes the store slower than it is if it is let alone."""
+_log = structlog.get_logger("pulsar-sidecar")
 
 
-@dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """What a room is opened with.
+    """What a room is opened with; ``stack`` closes it, and what a room opens for itself.
 
     Attributes:
         steps: told of each step of ledger deletion; None in production.
-        stack: closes what a room opens for itself.
-        limit: paces what goes to the metadata store; None when it is switched off.
+        limit: paces what goes to the metadata store; None when it is switched off, or nothing is deleted anyway.
     """
 
-    settings: Settings
-    environment: Mapping[str, str]
-    steps: Steps | None
-    clock: Clock
-    stack: ExitStack
-    cluster_name: str
-    store: MetadataStore
-    rest: AdminRest
-    entries: BookieEntries
-    limit: AdaptiveLimit | None
+    def __init__(
+        self,
+        settings: Settings,
+        environment: Mapping[str, str],
+        clock: Clock,
+        stack: ExitStack,
+        cluster_name: str,
+        steps: Steps | None = None,
+    ) -> None:
+        self.settings, self.environment, self.clock, self.stack = settings, environment, clock, stack
+        self.cluster_name, self.steps = cluster_name, steps
+        self.credentials, self.tls = credentials_of(settings), tls_of(settings)
+        self.limit = self._adaptive_limit()
+        self.store = open_metadata_store(
+            settings.metadata_store_url,
+            clock,
+            session_timeout_ms=settings.metadata_store_session_timeout_millis,
+            credential=store_credential_of(settings),
+            limit=self.limit,
+        )
+        close_at_the_end(stack, self.store)
+        self.entries = BookieEntries(BookieConnections(self.store, settings.ledgers_root_path))
+        close_at_the_end(stack, self.entries)
+        self.rest = AdminRest([settings.web_service_url], self.credentials, self.tls, store=self.store)
+
+    def _adaptive_limit(self) -> AdaptiveLimit | None:
+        settings = self.settings
+        if not settings.topic_two_phase_deletion_enabled or settings.two_phase_deletion_latency_factor == 0:
+            return None
+        limit = AdaptiveLimit(self.clock, settings.two_phase_deletion_latency_factor)
+        servers = parse_metadata_store_url(settings.metadata_store_url).servers
+        credential = store_credential_of(settings)
+        probe = LatencyProbe(servers, credential, self.clock, limit, after_seconds=_STARTING_SECONDS)
+        probe.start()
+        close_at_the_end(self.stack, probe)
+        return limit
 
 
-def open_cluster_access(
-    settings: Settings,
-    environment: Mapping[str, str],
-    clock: Clock,
-    stack: ExitStack,
-    steps: Steps | None,
-    cluster_name: str,
-) -> ClusterAccess:
-    """Open it; ``stack`` closes it."""
-    limit = _adaptive_limit(settings, clock, stack)
-    store = open_metadata_store(
-        settings.metadata_store_url,
-        clock,
-        session_timeout_ms=settings.metadata_store_session_timeout_millis,
-        credential=store_credential_of(settings),
-        limit=limit,
+class Closable(Protocol):
+    """Anything that is closed."""
+
+    def close(self) -> object: ...
+
+
+def close_at_the_end(stack: ExitStack, resource: Closable, name: str | None = None) -> None:
+    """Let ``stack`` close it; a failure of that is a warning with its name, so that the rest is closed too."""
+
+    def close() -> None:
+        try:
+            with translated(f"closing {name or type(resource).__name__}"):
+                resource.close()
+        except SidecarError as error:
+            _log.warning("something did not close in order", error=str(error))
+
+    stack.callback(close)
+
+
+def credentials_of(settings: Settings) -> ClientCredentials:
+    if settings.auth_params is not None and settings.auth_plugin is None:
+        raise InvalidInputError("authParams are set and authPlugin is not; write for example authPlugin=token")
+    params = settings.auth_params.get_secret_value() if settings.auth_params else None
+    return parse_credentials(settings.auth_plugin, params, _client_certificate(settings))
+
+
+def tls_of(settings: Settings) -> TlsOptions:
+    return TlsOptions(
+        trust_certs_file=settings.tls_trust_certs_file_path,
+        allow_insecure_connection=settings.tls_allow_insecure_connection,
+        hostname_verification=settings.tls_enable_hostname_verification,
+        client_certificate=_client_certificate(settings),
     )
-    close_at_the_end(stack, store)
-    entries = BookieEntries(BookieConnections(store, settings.ledgers_root_path))
-    close_at_the_end(stack, entries)
-    return ClusterAccess(
-        settings=settings,
-        environment=environment,
-        steps=steps,
-        clock=clock,
-        stack=stack,
-        cluster_name=cluster_name,
-        store=store,
-        rest=AdminRest([settings.web_service_url], credentials_of(settings), tls_of(settings), store=store),
-        entries=entries,
-        limit=limit,
-    )
 
 
-def _adaptive_limit(settings: Settings, clock: Clock, stack: ExitStack) -> AdaptiveLimit | None:
-    """The limit with the probe that it goes by; None when it is switched off, or nothing is deleted anyway."""
-    if not settings.topic_two_phase_deletion_enabled or settings.two_phase_deletion_latency_factor == 0:
-        return None
-    limit = AdaptiveLimit(clock, settings.two_phase_deletion_latency_factor)
-    servers = parse_metadata_store_url(settings.metadata_store_url).servers
-    credential = store_credential_of(settings)
-    probe = LatencyProbe(servers, credential, clock, limit, after_seconds=_STARTING_SECONDS)
-    probe.start()
-    close_at_the_end(stack, probe)
-    return limit
+def store_credential_of(settings: Settings) -> ZooKeeperCredential | None:
+    auth = settings.metadata_store_auth
+    return parse_credential(None if auth is None else auth.get_secret_value())
+
+
+def _client_certificate(settings: Settings) -> ClientCertificate | None:
+    file, key_file = settings.tls_certificate_file_path, settings.tls_key_file_path
+    return ClientCertificate(file, key_file) if file and key_file else None

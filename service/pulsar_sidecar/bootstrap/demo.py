@@ -11,7 +11,7 @@ from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveTree, LiveZooK
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
 from pulsar_sidecar.adapters.pulsar.client.clients import SHARED, open_client
 from pulsar_sidecar.audit.reference_scan import scan_references
-from pulsar_sidecar.bootstrap.closing import close_at_the_end
+from pulsar_sidecar.bootstrap.cluster_access import close_at_the_end
 from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment, demo_directory
 from pulsar_sidecar.demo.run import Report, run
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers

@@ -5,7 +5,7 @@ and its commands in ``cli/groups``.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from fastapi import APIRouter
@@ -18,6 +18,7 @@ from pulsar_sidecar.ack_state.workflow.service import Ports as AckStatePorts
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.store_clock import StoreTime
+from pulsar_sidecar.adapters.offload.credentials import AccessKey, OffloadCredentials, credentials_from_environment
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.rest.ack_states import (
@@ -32,6 +33,8 @@ from pulsar_sidecar.adapters.pulsar.rest.shadow_topics import BrokerShadowAdmin,
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.cancellation_topic import PulsarCancellationTopic
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import PulsarDeletionTopics
+from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import ConsumerSettings
+from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings
 from pulsar_sidecar.adapters.pulsar.wire.acknowledger import ConsumerAcknowledger
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
@@ -40,26 +43,21 @@ from pulsar_sidecar.api.rooms.ack_state import routes as ack_state
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.rooms.delayed_delivery import waiting
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
-from pulsar_sidecar.bootstrap.closing import close_at_the_end
-from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
-from pulsar_sidecar.bootstrap.settings_map import (
-    cancelling_configuration_of,
-    configuration_of,
-    consumer_settings_of,
-    credentials_of,
-    instance_of,
-    offload_credentials_of,
-    tls_of,
-    topics_settings_of,
-)
+from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_end
 from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
+from pulsar_sidecar.delayed_delivery.ports import Configuration as CancellingConfiguration
 from pulsar_sidecar.delayed_delivery.ports import Ports as CancellingPorts
 from pulsar_sidecar.delayed_delivery.waiting import WaitingReader
 from pulsar_sidecar.delayed_delivery.workflow.service import DelayedDelivery
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
+from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
+from pulsar_sidecar.ledger_deletion.service import SidecarInstance
+from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Ports as DeletionPorts
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.settings.fields import Settings
 
 Service = TypeVar("Service")
 
@@ -83,19 +81,6 @@ class Room(Generic[Service]):
     collectors: Sequence[Collector] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RoomEntry(Generic[Service]):
-    """A room before it is open: its routes, which can be described without it, and the function that opens it."""
-
-    router: Callable[[Service], APIRouter]
-    opener: Callable[[ClusterAccess], Room[Service]]
-
-    def open(self, cluster: ClusterAccess) -> tuple[Room[Service], APIRouter]:
-        """Open the room; it has not started yet."""
-        room = self.opener(cluster)
-        return room, self.router(room.service)
-
-
 def missing_in(rooms: Iterable[Room[Any]]) -> str | None:
     """What the first room that cannot work misses; None when all of them can."""
     return next(filter(None, (room.ready() for room in rooms)), None)
@@ -104,7 +89,7 @@ def missing_in(rooms: Iterable[Room[Any]]) -> str | None:
 def open_ledger_deletion(cluster: ClusterAccess) -> Room[LedgerDeletion]:
     """Two-phase ledger deletion (PIP-186)."""
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
-    client = open_client(settings.broker_service_url, credentials_of(settings), tls_of(settings))
+    client = open_client(settings.broker_service_url, cluster.credentials, cluster.tls)
     close_at_the_end(cluster.stack, client)
     direct = BookieHttp(settings.bookie_http_urls) if settings.bookie_http_urls else None
     if direct is not None:
@@ -121,29 +106,76 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room[LedgerDeletion]:
             client,
             rest,
             clock,
-            topics=topics_settings_of(settings),
-            consumer=consumer_settings_of(settings),
+            topics=TopicsSettings(
+                parallelism=settings.two_phase_deletion_ledger_deletion_parallelism,
+                outcome_retention_minutes=settings.two_phase_deletion_outcome_retention_in_minutes,
+                outcome_retention_mebibytes=settings.two_phase_deletion_outcome_retention_size_in_mb,
+            ),
+            consumer=ConsumerSettings(
+                max_messages=settings.two_phase_deletion_batch_size,
+                postpone_ms=settings.two_phase_deletion_postpone_in_seconds * 1000,
+                consumer_name=settings.effective_instance_name,
+            ),
             brokers_clock=StoreTime(store, clock),
         ),
         offloaded=ObjectStoreOffloadedLedgers(
-            settings.offload_allowed_locations,
-            cluster.cluster_name,
-            offload_credentials_of(settings, cluster.environment),
+            settings.offload_allowed_locations, cluster.cluster_name, _offload_credentials(cluster)
         ),
         brokers_metadata=AdminBrokersMetadata(rest, store, settings.metadata_store_url, settings.ledgers_root_path),
         direct=direct,
         limit=cluster.limit,
     )
+    instance = SidecarInstance(
+        name=settings.effective_instance_name,
+        advertised_url=settings.effective_advertised_url,
+        # With several brokers in one setting, this sidecar stands beside none of them in particular.
+        broker_url=settings.web_service_url if "," not in settings.web_service_url else None,
+        started_ms=clock.now_ms(),
+    )
     metrics = DeletionMetrics(cluster.cluster_name)
-    service = LedgerDeletion(configuration_of(settings), ports, instance_of(settings, clock), metrics, cluster.steps)
+    service = LedgerDeletion(configuration_of(settings), ports, instance, metrics, cluster.steps)
     return Room(service, service.start, service.close, service.ready, [metrics])
+
+
+def configuration_of(settings: Settings) -> Configuration:
+    """The settings of ledger deletion, in its own units."""
+    return Configuration(
+        enabled=settings.topic_two_phase_deletion_enabled,
+        ledgers_root=settings.ledgers_root_path,
+        policy=Policy(
+            open_min_age_ms=settings.two_phase_deletion_open_ledger_min_age_in_seconds * 1000,
+            unlinked_min_age_ms=settings.two_phase_deletion_unlinked_ledger_min_age_in_seconds * 1000,
+            in_use_wait_ms=settings.two_phase_deletion_in_use_settle_in_seconds * 1000,
+            bookkeeper_exclusive=settings.bookkeeper_exclusive_to_cluster,
+        ),
+        retry_policy=RetryPolicy(
+            reconsume_later_ms=settings.two_phase_deletion_reconsume_later_in_seconds * 1000,
+            max_redeliver_count=settings.two_phase_deletion_max_retry_delete_count,
+        ),
+        rate_per_second=settings.two_phase_deletion_rate_per_second,
+        watchdog_late_ms=settings.two_phase_deletion_watchdog_late_in_seconds * 1000,
+        topic_deletion_wait_ms=settings.two_phase_deletion_topic_deletion_wait_in_seconds * 1000,
+        undelete_lookback_ms=settings.two_phase_deletion_outcome_retention_in_minutes * 60_000,
+        undelete_protection_ms=settings.two_phase_deletion_undelete_protection_in_seconds * 1000,
+        batch_size=settings.two_phase_deletion_batch_size,
+    )
+
+
+def _offload_credentials(cluster: ClusterAccess) -> OffloadCredentials:
+    secret = cluster.settings.s3_managed_ledger_offload_credential_secret
+    key_id = cluster.settings.s3_managed_ledger_offload_credential_id
+    return replace(
+        credentials_from_environment(cluster.environment),
+        aws_s3=AccessKey(key_id, secret.get_secret_value()) if key_id and secret else None,
+        gcs_service_account_key_file=cluster.settings.gcs_managed_ledger_offload_service_account_key_file,
+    )
 
 
 def open_cancelling(cluster: ClusterAccess) -> Room[DelayedDelivery]:
     """Cancelling delayed messages (PIP-423)."""
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
     ledgers_root = settings.ledgers_root_path
-    connections = BinaryConnections(credentials_of(settings), tls_of(settings), clock)
+    connections = BinaryConnections(cluster.credentials, cluster.tls, clock)
     owners = TopicOwners(settings.broker_service_url, connections)
     log = PulsarCancellationTopic(owners, connections, BrokerTopicAdmin(rest), clock)
     close_at_the_end(cluster.stack, log)
@@ -161,7 +193,12 @@ def open_cancelling(cluster: ClusterAccess) -> Room[DelayedDelivery]:
         republisher=BrokerRepublisher(store, cluster.entries, owners, connections, clock, ledgers_root),
     )
     metrics = CancellationMetrics(cluster.cluster_name)
-    service = DelayedDelivery(cancelling_configuration_of(settings), ports, settings.effective_instance_name, metrics)
+    configuration = CancellingConfiguration(
+        enabled=settings.delayed_message_cancelling_enabled,
+        reconcile_interval_ms=settings.delayed_message_reassert_in_seconds * 1000,
+        persist_patience_ms=settings.delayed_message_persist_wait_in_seconds * 1000,
+    )
+    service = DelayedDelivery(configuration, ports, settings.effective_instance_name, metrics)
     metrics.bind(service.open_cancellations)
     return Room(service, service.start, service.close, collectors=[metrics])
 
@@ -191,9 +228,10 @@ def open_waiting_messages(cluster: ClusterAccess) -> Room[WaitingReader]:
     return Room(WaitingReader(BrokerTopics(rest, store, clock), entries, clock))
 
 
-ROOMS = (
-    RoomEntry(ledger_deletion.router, open_ledger_deletion),
-    RoomEntry(delayed_delivery.router, open_cancelling),
-    RoomEntry(ack_state.router, open_ack_states),
-    RoomEntry(waiting.router, open_waiting_messages),
+ROOMS: Sequence[tuple[Callable[[Any], APIRouter], Callable[[ClusterAccess], Room[Any]]]] = (
+    (ledger_deletion.router, open_ledger_deletion),
+    (delayed_delivery.router, open_cancelling),
+    (ack_state.router, open_ack_states),
+    (waiting.router, open_waiting_messages),
 )
+"""Each room's routes, which can be described without it, and what opens it; it has not started then."""

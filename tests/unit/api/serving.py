@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from fastapi import APIRouter
 from prometheus_client import CollectorRegistry
 from pulsar_sidecar.api.app import create_app
-from pulsar_sidecar.api.authentication import Authenticator, NoAuthentication
-from pulsar_sidecar.api.connections import Limits
+from pulsar_sidecar.api.authentication import TokenAuthentication
+from pulsar_sidecar.api.gate import Gate
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
-from pulsar_sidecar.api.server import Endpoint, listening_socket, server_for
+from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.clocks import SystemClock
@@ -69,7 +69,7 @@ class Served:
 @contextmanager
 def served(
     service: LedgerDeletion,
-    authentication: Authenticator | None = None,
+    authentication: TokenAuthentication | None = None,
     routers: Sequence[APIRouter] = (),
     limits: Limits | None = None,
     certificate: Certificate | None = None,
@@ -82,16 +82,14 @@ def served(
         [ledger_deletion.router(service), *routers],
         service.ready,
         registry,
-        authentication or NoAuthentication(),
-        clock=SystemClock(),
-        draining=draining,
-        own_hosts=["sidecar.example"],
+        draining,
+        token_required=authentication is not None,
         docs=True,
     )
-    files = (None, None) if certificate is None else (certificate.file, certificate.key_file)
-    endpoint = Endpoint("127.0.0.1", 0, *files)
-    with listening_socket(endpoint) as listening:
-        server = server_for(app, endpoint, draining, limits)
+    gate = Gate(app, authentication, ["sidecar.example"], SystemClock())
+    files = None if certificate is None else (certificate.file, certificate.key_file)
+    with listening_socket("127.0.0.1", 0) as listening:
+        server = DrainingServer(gate, draining, limits, files)
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:

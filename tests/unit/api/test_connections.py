@@ -9,10 +9,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.api.authentication import TokenAuthentication
-from pulsar_sidecar.api.connections import Limits
+from pulsar_sidecar.api.authentication import TokenAuthentication, secret_key
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
-from pulsar_sidecar.api.token_keys import secret_key
+from pulsar_sidecar.api.server import Limits
 from pulsar_sidecar.ledger_deletion.service import ServiceStatus
 from pulsar_sidecar.model.clocks import SystemClock
 

@@ -3,19 +3,19 @@
 import socket
 
 import pytest
-from pulsar_sidecar.api.server import Endpoint, listening_socket
+from pulsar_sidecar.api.server import listening_socket
 from pulsar_sidecar.model.errors import InvalidInputError
 
 
 def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_head() -> None:
-    with listening_socket(Endpoint("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()):
+    with listening_socket("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
         accepted, _ = listening.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
 def test_an_address_that_is_taken_is_told() -> None:
-    with listening_socket(Endpoint("127.0.0.1", 0)) as taken:
+    with listening_socket("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(InvalidInputError, match=f"port {port}"):
-            listening_socket(Endpoint("127.0.0.1", port))
+            listening_socket("127.0.0.1", port)

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 import structlog
 from prometheus_client import generate_latest
-from pulsar_sidecar.api.authentication import NoAuthentication, TokenAuthentication
-from pulsar_sidecar.bootstrap.app import serve
-from pulsar_sidecar.bootstrap.cluster_access import open_cluster_access
-from pulsar_sidecar.bootstrap.rooms import ROOMS, Room, missing_in, open_ledger_deletion
-from pulsar_sidecar.bootstrap.settings_map import authenticator_of, configuration_of, warnings_of
+from pulsar_sidecar.api.authentication import TokenAuthentication
+from pulsar_sidecar.bootstrap.app import authentication_of, serve, warnings_of
+from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
+from pulsar_sidecar.bootstrap.rooms import ROOMS, Room, configuration_of, missing_in, open_ledger_deletion
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.model.clocks import SystemClock
@@ -72,7 +71,7 @@ def test_the_settings_reach_the_room_in_its_own_units() -> None:
 
 def test_a_service_that_is_off_says_which_setting_turns_it_on() -> None:
     with ExitStack() as stack:
-        room = open_ledger_deletion(open_cluster_access(settings(), {}, CLOCK, stack, None, "east"))
+        room = open_ledger_deletion(ClusterAccess(settings(), {}, CLOCK, stack, "east"))
         with pytest.raises(DisabledError, match="topicTwoPhaseDeletionEnabled"):
             room.service.delete_topic(
                 parse_topic_name("persistent://public/default/orders"),
@@ -85,10 +84,10 @@ def test_a_service_that_is_off_says_which_setting_turns_it_on() -> None:
 def test_every_room_opens_and_shows_its_metrics_without_a_cluster() -> None:
     registry = process_registry(cluster="east", instance="a", version="1")
     with ExitStack() as stack:
-        cluster = open_cluster_access(settings(), {}, CLOCK, stack, None, "east")
-        for entry in ROOMS:
-            room, router = entry.open(cluster)
-            assert router.routes
+        cluster = ClusterAccess(settings(), {}, CLOCK, stack, "east")
+        for router, open_room in ROOMS:
+            room = open_room(cluster)
+            assert router(room.service).routes
             for collector in room.collectors:
                 registry.register(collector)
     shown = generate_latest(registry).decode()
@@ -110,13 +109,13 @@ def test_readiness_comes_from_every_room() -> None:
 
 
 def test_who_may_call_follows_from_the_settings() -> None:
-    assert isinstance(authenticator_of(settings(), CLOCK), NoAuthentication)
+    assert authentication_of(settings(), CLOCK) is None
     key = "data:;base64," + "QUJD" * 11
     guarded = settings(authentication_enabled="true", token_secret_key=key, super_user_roles="admin")
-    assert isinstance(authenticator_of(guarded, CLOCK), TokenAuthentication)
+    assert isinstance(authentication_of(guarded, CLOCK), TokenAuthentication)
     weak = settings(authentication_enabled="true", token_secret_key="QUJD", super_user_roles="admin")
     with pytest.raises(InvalidInputError, match="tokenSecretKey"):
-        authenticator_of(weak, CLOCK)
+        authentication_of(weak, CLOCK)
 
 
 GUARDED = {

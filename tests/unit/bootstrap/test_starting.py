@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from pulsar_sidecar.bootstrap.cluster_watch import ClusterWatch
+from pulsar_sidecar.bootstrap.app import ClusterWatch
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import UnreachableError
 

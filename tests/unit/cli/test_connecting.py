@@ -7,8 +7,7 @@ from pathlib import Path
 
 import jwt
 import pytest
-from pulsar_sidecar.api.authentication import TokenAuthentication
-from pulsar_sidecar.api.token_keys import secret_key
+from pulsar_sidecar.api.authentication import TokenAuthentication, secret_key
 from pulsar_sidecar.cli.client import SidecarClient, Tls
 from pulsar_sidecar.cli.connecting import token_of
 from pulsar_sidecar.model.clocks import SystemClock

@@ -1,58 +1,216 @@
-"""The operator's verbs under ``/admin/v2/ledger-deletion``, and PIP-186's call in ``broker-stats``."""
+"""The routes of ledger deletion: Pulsar's own places below a topic's path, and the operator's verbs.
 
-from collections.abc import Mapping
-from typing import Annotated
+Pulsar's paths and parameters are kept, so that a client only changes the host. ``deleteShadow`` (PIP-180) is a call of
+the sidecar's own, because the brokers' own call destroys the source.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, assert_never
 
 from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
-from pulsar_sidecar.api.rooms.ledger_deletion import shadow_topics, topics
-from pulsar_sidecar.api.rooms.ledger_deletion.records import (
-    records_of,
-)
+from pulsar_sidecar.api.errors import MismatchError
+from pulsar_sidecar.api.paths import V1_PATH, V2_PATH, V1Topic, V2Topic
 from pulsar_sidecar.api.rooms.ledger_deletion.schemas import (
     AppendAnswer,
     AppendRequest,
     ControlAnswer,
     DeadLetterAnswer,
     DeadLetterParameters,
+    DeleteLedgerPayload,
     EndProtectionAnswer,
     EndProtectionRequest,
     InflightAnswer,
+    LedgerDeletionParameters,
     NotSent,
     PauseRequest,
+    PendingDeleteLedgerPayload,
     RateRequest,
     RedriveAnswer,
     RedriveRequest,
+    ShadowDeletionAnswer,
     StatusAnswer,
     TopicDeletionAnswer,
+    TopicDeletionParameters,
     UndeleteAnswer,
     UndeleteRequest,
 )
 from pulsar_sidecar.api.schemas import Reason
-from pulsar_sidecar.ledger_deletion.service import InflightEstimate
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, parse_record_document
+from pulsar_sidecar.ledger_deletion.service import (
+    InflightEstimate,
+    LedgerDeletionAnswer,
+    OperationState,
+    Redirect,
+    ShadowDeletionStage,
+)
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import TopicName
 
 AGE_HEADER = "X-Pulsar-Sidecar-Age-Ms"
+_Deletion = Annotated[TopicDeletionParameters, Query()]
+_RUNNING: dict[int | str, dict[str, object]] = {
+    202: {"model": TopicDeletionAnswer, "description": "Recorded; the sidecars finish it by themselves."}
+}
+_STAGE: dict[int | str, dict[str, object]] = {
+    202: {"model": ShadowDeletionAnswer, "description": "A stage was taken, or waits; call again."}
+}
+_SHADOW_DONE = "Deleted; what became of the source's ledgers."
 
 
 def router(service: LedgerDeletion) -> APIRouter:
     """The routes of the room: below a topic's path, and for operators."""
+    topics = APIRouter(tags=["persistent topics"], responses={"default": {"model": Reason}})
+    _add_deletions(topics, service)
+    _add_delete_ledger(topics, service)
+    _add_shadow_deletions(topics, service)
+    operators = APIRouter(prefix="/admin/v2", tags=["ledger deletion"], responses={"default": {"model": Reason}})
+    _add_first_phase(operators, service)
+    _add_reading(operators, service)
+    _add_control(operators, service)
+    _add_repair(operators, service)
     routes = APIRouter()
-    for part in (topics.router, shadow_topics.router, _operators_router):
-        routes.include_router(part(service))
+    routes.include_router(topics)
+    routes.include_router(operators)
     return routes
 
 
-def _operators_router(service: LedgerDeletion) -> APIRouter:
-    routes = APIRouter(prefix="/admin/v2", tags=["ledger deletion"], responses={"default": {"model": Reason}})
-    _add_first_phase(routes, service)
-    _add_reading(routes, service)
-    _add_control(routes, service)
-    _add_repair(routes, service)
-    return routes
+# --- below a topic's path ------------------------------------------------------------------------------------------
+
+
+def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
+    @routes.delete(V2_PATH, status_code=204, response_description="Deleted.", responses=_RUNNING)
+    def delete_topic(topic: V2Topic, parameters: _Deletion, request: Request) -> Response:
+        """Delete a topic in two phases: record every ledger it references, then have the broker delete it.
+
+        409: the topic is a shadow (a broker would delete its source's ledgers), or the source of one and
+        ``confirmSourceDataLoss`` does not name it.
+        """
+        return _delete(service, topic, parameters, request, partitioned=False)
+
+    @routes.delete(f"{V2_PATH}/partitions", status_code=204, response_description="Deleted.", responses=_RUNNING)
+    def delete_partitioned_topic(topic: V2Topic, parameters: _Deletion, request: Request) -> Response:
+        """Delete a partitioned topic with all its partitions in two phases."""
+        return _delete(service, topic, parameters, request, partitioned=True)
+
+    @routes.delete(V1_PATH, status_code=204, response_description="Deleted.", responses=_RUNNING)
+    def delete_v1_topic(topic: V1Topic, parameters: _Deletion, request: Request) -> Response:
+        """Delete a topic of a V1 namespace in two phases."""
+        return _delete(service, topic, parameters, request, partitioned=False)
+
+    @routes.delete(f"{V1_PATH}/partitions", status_code=204, response_description="Deleted.", responses=_RUNNING)
+    def delete_v1_partitioned_topic(topic: V1Topic, parameters: _Deletion, request: Request) -> Response:
+        """Delete a partitioned topic of a V1 namespace in two phases."""
+        return _delete(service, topic, parameters, request, partitioned=True)
+
+
+def _delete(
+    service: LedgerDeletion, topic: TopicName, parameters: _Deletion, request: Request, *, partitioned: bool
+) -> Response:
+    status = service.delete_topic(
+        topic,
+        partitioned=partitioned,
+        force=parameters.force,
+        requested_by=request.state.role,
+        confirm_source_data_loss=parameters.confirm_source_data_loss,
+    )
+    match status.state:
+        case OperationState.DONE:
+            return Response(status_code=204)
+        case OperationState.RUNNING:
+            return JSONResponse(TopicDeletionAnswer.model_validate(status).model_dump(mode="json"), 202)
+        case OperationState.REFUSED:
+            raise ConflictError(f"the deletion of {topic} was refused: {status.reason}")
+        case _:
+            assert_never(status.state)
+
+
+def _add_delete_ledger(routes: APIRouter, service: LedgerDeletion) -> None:
+    @routes.post(
+        f"{V2_PATH}/deleteLedger",
+        status_code=204,
+        response_description="Deleted, or gone already.",
+        responses={307: {"description": "Ask the sidecar that Location names."}},
+    )
+    def delete_ledger(
+        topic: V2Topic,
+        parameters: Annotated[LedgerDeletionParameters, Query()],
+        payload: DeleteLedgerPayload,
+        request: Request,
+    ) -> Response:
+        """Judge one ledger now, and delete it if nothing references it (PIP-186 ``deleteLedger``).
+
+        204: deleted, or gone already. 307: ask the sidecar beside the owning broker. 409: still in use, or too young.
+        412: the ledger is not what the record says, or the topic is not the path's.
+        """
+        record = _record_of(payload, request.state.role)
+        if record.topic != topic:
+            raise MismatchError(f"topicName is not the topic of the path, {topic}")
+        try:
+            answer = service.delete_ledger(record, authoritative=parameters.authoritative)
+        except InvalidInputError as error:
+            raise MismatchError(str(error)) from error
+        match answer:
+            case Redirect(base_url):
+                # The path goes on as it came, still encoded, so that the other sidecar reads the same topic.
+                location = f"{base_url.rstrip('/')}{request.scope['path']}?authoritative=true"
+                return Response(status_code=307, headers={"Location": location})
+            case LedgerDeletionAnswer.DELETED | LedgerDeletionAnswer.GONE:
+                return Response(status_code=204)
+            case _:
+                assert_never(answer)
+
+
+def _add_shadow_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
+    @routes.post(
+        f"{V2_PATH}/deleteShadow",
+        response_model=ShadowDeletionAnswer,
+        response_description=_SHADOW_DONE,
+        responses=_STAGE,
+    )
+    def delete_shadow(topic: V2Topic, request: Request) -> JSONResponse:
+        """Delete a shadow topic, partitioned or not, without touching its source's ledgers: one stage a call.
+
+        Call it until it answers 200; any sidecar can take the next call. 409: it is not a shadow topic, or clients are
+        connected to it.
+        """
+        return _delete_shadow(service, topic, request)
+
+    @routes.post(
+        f"{V1_PATH}/deleteShadow",
+        response_model=ShadowDeletionAnswer,
+        response_description=_SHADOW_DONE,
+        responses=_STAGE,
+    )
+    def delete_v1_shadow(topic: V1Topic, request: Request) -> JSONResponse:
+        """The same for a shadow topic of a V1 namespace."""
+        return _delete_shadow(service, topic, request)
+
+
+def _delete_shadow(service: LedgerDeletion, topic: TopicName, request: Request) -> JSONResponse:
+    status = service.delete_shadow(topic, requested_by=request.state.role)
+    check = status.source_check
+    answer = ShadowDeletionAnswer(
+        operation_id=status.operation_id,
+        topic=str(status.topic),
+        source=status.source,
+        stage=status.stage,
+        requested_ms=status.requested_ms,
+        waits_for=status.waits_for,
+        source_ledgers=check.ledgers,
+        missing_ledgers=[ledger_id for ledger_id in check.missing if ledger_id not in status.missing_before],
+        missing_before=[ledger_id for ledger_id in check.missing if ledger_id in status.missing_before],
+        missing_sources=[str(source) for source in check.missing_sources],
+    )
+    code = 200 if status.stage is ShadowDeletionStage.DONE else 202
+    return JSONResponse(answer.model_dump(mode="json"), code)
+
+
+# --- for operators -------------------------------------------------------------------------------------------------
 
 
 def _add_first_phase(routes: APIRouter, service: LedgerDeletion) -> None:
@@ -63,14 +221,39 @@ def _add_first_phase(routes: APIRouter, service: LedgerDeletion) -> None:
         A malformed record refuses the whole call. Whatever is in ``notSent`` must be sent again.
         """
         results = service.send_pending_delete_ledgers(
-            records_of(append.ledgers, request.state.role),
+            _records_of(append.ledgers, request.state.role),
             producer_name=append.producer_name,
             first_sequence_id=append.first_sequence_id,
         )
         return AppendAnswer(
             sent=[result.ledger_id for result in results if result.sent],
-            not_sent=[NotSent(ledger_id=one.ledger_id, reason=one.reason) for one in results if not one.sent],
+            not_sent=[NotSent.model_validate(result) for result in results if not result.sent],
         )
+
+
+def _records_of(
+    payloads: Sequence[PendingDeleteLedgerPayload], requested_by: str | None
+) -> list[PendingDeleteLedgerInfo]:
+    """All or none; an error says which one is wrong."""
+    records = []
+    for index, payload in enumerate(payloads):
+        try:
+            records.append(_record_of(payload, requested_by))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"ledgers.{index}: {error}; nothing was sent") from error
+    return records
+
+
+def _record_of(payload: DeleteLedgerPayload, requested_by: str | None) -> PendingDeleteLedgerInfo:
+    """The record that a payload stands for; who asked is ours to say, not the payload's.
+
+    Raises:
+        InvalidInputError: the room's grammar refuses it.
+    """
+    document = payload.model_dump(by_alias=True, exclude_none=True)
+    if requested_by is not None:
+        document.setdefault("sidecar", {})["requestedBy"] = requested_by
+    return parse_record_document(document)
 
 
 def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
@@ -146,8 +329,7 @@ def _add_repair(routes: APIRouter, service: LedgerDeletion) -> None:
 
         Nothing deletes it again before ``protectedUntilMs``: put it back into a list until then. Records about it wait.
         """
-        restored = service.undelete(LedgerId(undelete.ledger_id), force=undelete.force)
-        return UndeleteAnswer.model_validate(restored)
+        return UndeleteAnswer.model_validate(service.undelete(LedgerId(undelete.ledger_id), force=undelete.force))
 
     @routes.post("/ledger-deletion/end-protection")
     def end_protection(end: EndProtectionRequest) -> EndProtectionAnswer:
