@@ -15,7 +15,7 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
-from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts
+from pulsar_sidecar.delayed_delivery.ports import EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock

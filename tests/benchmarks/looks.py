@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import CancellationIndex
-from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy
 from pulsar_sidecar.delayed_delivery.cancel.reconcile import (
     decide_actions,
-    expired_before_ms,
     last_due_of_interest_ms,
     next_look_ms,
 )
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
+from pulsar_sidecar.delayed_delivery.ports import DelayPolicy
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
@@ -70,9 +69,7 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
         assert now.holds_all_of(before)
         changed = index.changed_at(_PLACE)
         assert changed is not None
-        decide_actions(
-            [*changed, *index.expired_at(_PLACE, expired_before_ms(_POLICY, _NOW_MS))], now, _POLICY, _NOW_MS
-        )
+        decide_actions([*changed, *index.expired_at(_PLACE, _POLICY.expired_before_ms(_NOW_MS))], now, _POLICY, _NOW_MS)
         dues_ms = index.dues_at(_PLACE, last_due_of_interest_ms(_POLICY, _NOW_MS, _EVERY_MS))
         next_look_ms(dues_ms, _POLICY, _NOW_MS, _EVERY_MS)
 

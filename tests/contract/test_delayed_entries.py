@@ -13,8 +13,7 @@ from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.adapters.pulsar.wire.encoding import entry_facts_in_headers
-from pulsar_sidecar.delayed_delivery.cancel.facts import Absent, EntryFacts
-from pulsar_sidecar.delayed_delivery.ports import DelayedEntries
+from pulsar_sidecar.delayed_delivery.ports import Absent, DelayedEntries, EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import NotFoundError

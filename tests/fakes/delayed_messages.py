@@ -10,11 +10,14 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.delayed_delivery.cancel.facts import Absent, DelayPolicy, EntryAnswer, EntryFacts
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Outcome, Target
 from pulsar_sidecar.delayed_delivery.ports import (
+    Absent,
     AckStateRoom,
     Configuration,
+    DelayPolicy,
+    EntryAnswer,
+    EntryFacts,
     LogRecords,
     Ports,
 )
@@ -379,7 +382,7 @@ class FakeSidecar:
     def disconnect(self) -> None:
         """Lose the connection to the log."""
         self.cluster.unfollow(self.room._store.apply)
-        self.room._store.stop_following()
+        self.room._store.follows = False
 
     def cancel(self, *entries: int, due: bool = True, **options: bool) -> list[Outcome]:
         return self.cancel_at([at(entry) for entry in entries], due=due, **options)

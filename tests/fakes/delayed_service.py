@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from pulsar_sidecar.delayed_delivery.backlog import Preview, Selected, Selection, preview
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
     CancellationStatus,
@@ -12,7 +13,6 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Target,
     Verdict,
 )
-from pulsar_sidecar.delayed_delivery.cancel.select import Preview, Selected, Selection, preview
 from pulsar_sidecar.delayed_delivery.workflow.service import CancelStatus
 from pulsar_sidecar.model.errors import ConflictError, SidecarError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position

@@ -1,7 +1,7 @@
 """A message that is to be published again, and two sidecars that may be asked to."""
 
-from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Cause, Reissued, Target
+from pulsar_sidecar.delayed_delivery.ports import EntryFacts
 from pulsar_sidecar.model.ids import Position
 
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, FakeSubscription, at

@@ -1,7 +1,7 @@
 """`WaitingReader` in memory, for tests of its door: every topic waits for the same."""
 
-from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts
-from pulsar_sidecar.delayed_delivery.waiting import BacklogPosition, Waiting, WaitingPage
+from pulsar_sidecar.delayed_delivery.backlog import BacklogPosition, Waiting, WaitingPage
+from pulsar_sidecar.delayed_delivery.ports import EntryFacts
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName

@@ -62,7 +62,7 @@ class Follower:
                 self.log.follow(self._apply, self.store.note_caught_up, stop.is_set)
             except TemporaryError as error:
                 self.broke_off.append(str(error))
-            self.store.stop_following()
+            self.store.follows = False
 
     def _apply(self, records: LogRecords) -> None:
         self.going.wait(60)

@@ -44,10 +44,10 @@ from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.rooms.delayed_delivery import waiting
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_end
+from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
 from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
 from pulsar_sidecar.delayed_delivery.ports import Configuration as CancellingConfiguration
 from pulsar_sidecar.delayed_delivery.ports import Ports as CancellingPorts
-from pulsar_sidecar.delayed_delivery.waiting import WaitingReader
 from pulsar_sidecar.delayed_delivery.workflow.service import DelayedDelivery
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy

@@ -1,15 +1,16 @@
-"""What cancelling needs from brokers, bookies and its log, as small protocols that fakes and adapters satisfy alike.
+"""What cancelling needs from brokers, bookies and its log, and what they answer, as fakes and adapters have it alike.
 
 Every method raises `TemporaryError` when the other side could not be asked and `OutcomeUnknownError` when an answer to
-a change was lost. No method creates a topic or a subscription, and none reports an absence that it did not read.
+a change was lost. No method creates a topic or a subscription, and none reports an absence that it did not read: what
+could not be read is a value of its own (`Unreadable`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
-from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy, EntryAnswer
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.metadata import MetadataStore
@@ -19,6 +20,90 @@ from pulsar_sidecar.model.topic_stats import Subscription, TopicInternalStats
 
 TYPES_SECONDS: Final = 2.0
 """How old the subscriptions' types may be, far from the due time; whether they exist is asked each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One part of a chunked message (PIP-37): ``uuid``, ``chunk_id`` and ``num_chunks_from_msg``."""
+
+    uuid: str
+    chunk_id: int
+    total: int
+
+
+_NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class EntryFacts(NamedTuple):
+    """What an entry's own ``MessageMetadata`` says; the payload is not kept.
+
+    A tuple, because bulk requests make very many of them.
+
+    Attributes:
+        deliver_at_ms: the due time, milliseconds since the epoch; None for a message that is not delayed.
+        messages_in_batch: None for an entry that is no batch, also for a batch of one.
+        key: the partition key as text, base64 when the producer sent bytes.
+        marker: whether the entry is one of Pulsar's own markers (transactions, replicated subscriptions).
+        transaction: whether the message belongs to a transaction.
+    """
+
+    deliver_at_ms: int | None
+    publish_time_ms: int
+    messages_in_batch: int | None = None
+    chunk: Chunk | None = None
+    key: str | None = None
+    properties: Mapping[str, str] = _NO_PROPERTIES
+    producer_name: str = ""
+    sequence_id: int = 0
+    event_time_ms: int | None = None
+    marker: bool = False
+    transaction: bool = False
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The topic has no such entry, and that was read: no such ledger in its list, or no such entry in the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """The entry could not be read, so nothing is known of it; ``reason`` says why."""
+
+    reason: str
+
+
+EntryAnswer = EntryFacts | Absent | Unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class DelayPolicy:
+    """How the broker decides that a delayed message is due.
+
+    Attributes:
+        enabled: ``delayedDeliveryEnabled`` and the topic's policy: otherwise delayed messages are delivered at once.
+        tick_ms: ``delayedDeliveryTickTimeMillis``: unless strict, a message may leave up to one tick early.
+        strict: ``isDelayedDeliveryDeliverAtTimeStrict``.
+        ttl_seconds: the topic's message time-to-live, None for none.
+    """
+
+    enabled: bool = True
+    tick_ms: int = 1000
+    strict: bool = False
+    ttl_seconds: int | None = None
+
+    @property
+    def earliest_lead_ms(self) -> int:
+        """How long before the due time a broker may dispatch: a tick, and one more for rounding (PIP-423: 2 ticks)."""
+        return self.tick_ms if self.strict else 2 * self.tick_ms
+
+    def may_be_dispatched(self, deliver_at_ms: int, now_ms: int) -> bool:
+        """Whether the broker may have dispatched a message by then; ``now_ms`` is the brokers' time as far as known."""
+        return now_ms >= deliver_at_ms - self.earliest_lead_ms
+
+    def expired_before_ms(self, now_ms: int) -> int:
+        """What was due by then is over: two ticks after its due time (PIP-423)."""
+        return now_ms - 2 * self.tick_ms
 
 
 class DelayedEntries(Protocol):

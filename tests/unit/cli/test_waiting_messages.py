@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from pulsar_sidecar.api.rooms.delayed_delivery import waiting
 from pulsar_sidecar.cli.groups import waiting_messages
-from pulsar_sidecar.delayed_delivery.waiting import WaitingReader
+from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC, FakeCluster

@@ -215,4 +215,4 @@ def _connect(cluster: FakeCluster, store: CancellationStore, *, connected: bool)
         follow(store, cluster)
     if not connected and store.follows:
         cluster.unfollow(store.apply)
-        store.stop_following()
+        store.follows = False

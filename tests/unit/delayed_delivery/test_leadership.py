@@ -1,6 +1,6 @@
 """One sidecar of several sees to the cancellations."""
 
-from pulsar_sidecar.delayed_delivery.leadership import LEADER_NODE, Leadership
+from pulsar_sidecar.delayed_delivery.workflow.service import LEADER_NODE, Leadership
 
 from tests.fakes.metadata import FakeMetadataStore
 

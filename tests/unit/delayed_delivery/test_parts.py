@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.cancel.ack_ranges import fitting, runs
+from pulsar_sidecar.delayed_delivery.backlog import Selection, preview, select, waiting_positions
 from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import CancellationIndex
-from pulsar_sidecar.delayed_delivery.cancel.chunks import chunk_candidates, chunks_of
-from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, EntryFacts, Unreadable
 from pulsar_sidecar.delayed_delivery.cancel.log_records import decode, encode_all, key_of, parse_key
+from pulsar_sidecar.delayed_delivery.cancel.plan import added_ranges, chunk_candidates, chunks_of, runs, without_room
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
-from pulsar_sidecar.delayed_delivery.cancel.select import Selection, preview, select, waiting_positions
+from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryFacts, Unreadable
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.position_ranges import PositionRanges
@@ -34,11 +33,11 @@ def ranges_of(acked: set[int], mark_delete: int = -1) -> PositionRanges:
 def test_the_ranges_a_run_adds_are_those_a_cursor_then_has_more(acked: set[int], wanted: set[int], mark: int) -> None:
     before = ranges_of(acked, mark)
     found = runs(before, [at(entry) for entry in wanted])
-    assert {position for run in found for position in run.positions} == {
+    assert {at(entry) for run in found for entry in range(run.first, run.last + 1)} == {
         at(entry) for entry in wanted if at(entry) not in before
     }
     after = ranges_of(acked | wanted, mark)
-    added = sum(run.added_ranges for run in found)
+    added = sum(added_ranges(before, run) for run in found)
     # What lies beside the mark-delete position joins it, and only a broker moves that.
     beside_mark = (mark + 1) in (acked | wanted)
     assert after.range_count - before.range_count - added in ({0, 1} if beside_mark else {0})
@@ -46,11 +45,12 @@ def test_the_ranges_a_run_adds_are_those_a_cursor_then_has_more(acked: set[int],
 
 @given(acked=entries, wanted=entries, free=st.integers(0, 10))
 def test_what_fits_adds_no_more_ranges_than_there_is_room_for(acked: set[int], wanted: set[int], free: int) -> None:
-    found = runs(ranges_of(acked), [at(entry) for entry in wanted])
-    taken, left = fitting(found, free)
-    assert sorted([*taken, *left], key=str) == sorted(found, key=str)
-    assert sum(run.added_ranges for run in taken) <= free
-    assert all(run.added_ranges > 0 for run in left)
+    before, asked = ranges_of(acked), {at(entry) for entry in wanted}
+    left = without_room(before, asked, free)
+    assert left <= asked
+    assert not any(position in before for position in left)
+    assert sum(added_ranges(before, run) for run in runs(before, asked - left)) <= free
+    assert all(added_ranges(before, run) > 0 for run in runs(before, left))
 
 
 # --- records -------------------------------------------------------------------------------------------------------

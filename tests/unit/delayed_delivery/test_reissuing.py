@@ -9,10 +9,10 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk
-from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import ReissueIntent, ReissueIntents
+from pulsar_sidecar.delayed_delivery.cancel.log_records import ReissueIntent
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Cause, Reissued, Target
-from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
+from pulsar_sidecar.delayed_delivery.ports import Chunk
+from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore, ReissueIntents
 from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 

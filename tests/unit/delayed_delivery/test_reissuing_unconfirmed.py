@@ -4,10 +4,10 @@ from collections.abc import Collection
 from itertools import pairwise
 
 import pytest
-from pulsar_sidecar.delayed_delivery.cancel.facts import EntryFacts, Unreadable
-from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import REISSUE_PROPERTY
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause
+from pulsar_sidecar.delayed_delivery.ports import EntryFacts, Unreadable
 from pulsar_sidecar.delayed_delivery.workflow import reissuing
+from pulsar_sidecar.delayed_delivery.workflow.reissuing import REISSUE_PROPERTY
 from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
@@ -216,7 +216,7 @@ def test_who_stops_following_the_log_publishes_nothing(world: Reissuing) -> None
     def stop(call: str) -> None:
         if call == "append":
             world.cluster.after = lambda call: None
-            world.sidecar.room._store.stop_following()
+            world.sidecar.room._store.follows = False
 
     world.cluster.after = stop
     with pytest.raises(TemporaryError, match="does not keep up"):

@@ -1,7 +1,6 @@
 """What a caller is told, and what became of the message: each verdict is checked against the broker."""
 
 import pytest
-from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, DelayPolicy, Unreadable
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     CancellationStatus,
     CancelOptions,
@@ -10,7 +9,7 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Target,
     Verdict,
 )
-from pulsar_sidecar.delayed_delivery.ports import Configuration
+from pulsar_sidecar.delayed_delivery.ports import Chunk, Configuration, DelayPolicy, Unreadable
 from pulsar_sidecar.model.errors import (
     ConflictError,
     DisabledError,

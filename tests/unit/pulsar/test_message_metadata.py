@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.adapters.pulsar.wire.encoding import entry_facts
-from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, EntryFacts
+from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryFacts
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 

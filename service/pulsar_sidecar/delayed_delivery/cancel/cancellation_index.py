@@ -5,7 +5,7 @@ Invariant: a level only ever rises or ends; a record that is older than what is 
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,18 +20,9 @@ REMEMBERED_ENDS: Final = 100_000
 _FEW_FORGOTTEN: Final = 1000
 _MOST_CHANGED: Final = 100_000
 """Beyond that it takes less to look at everything."""
-_OPEN: Final = frozenset(status.value for status in CancellationStatus if status.open)
-_RANKS: Final[Mapping[CancellationStatus, int]] = {
-    CancellationStatus.ACCEPTED: 0,
-    CancellationStatus.ACKED: 1,
-    CancellationStatus.PERSISTED: 2,
-    CancellationStatus.EXPIRED: 3,
-    CancellationStatus.RACED: 3,
-    CancellationStatus.UNKNOWN: 3,
-    CancellationStatus.TOO_LATE: 3,
-    CancellationStatus.NOT_FOUND: 3,
-    CancellationStatus.REFUSED: 3,
-}
+_OPEN: Final = (CancellationStatus.ACCEPTED, CancellationStatus.ACKED, CancellationStatus.PERSISTED)
+_RANKS: Final = {status: _OPEN.index(status) if status in _OPEN else len(_OPEN) for status in CancellationStatus}
+"""Every end ranks above every open level."""
 
 
 @dataclass(slots=True)
@@ -279,7 +270,7 @@ class CancellationIndex:
 
     def _rises(self, known: Cancellation | None, cancellation: Cancellation) -> bool:
         """Whether it certainly is news of something open that has not ended before."""
-        if cancellation.status.value not in _OPEN:
+        if _RANKS[cancellation.status] == len(_OPEN):
             return False
         if known is None:
             return (cancellation.topic, cancellation.position) not in self._ended

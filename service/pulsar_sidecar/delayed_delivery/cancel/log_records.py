@@ -1,11 +1,12 @@
-"""The log's records: one key for each topic, position and subscription, and what is known of that cancellation.
+"""The log's records: what is known of a cancellation, and what is to be published again.
 
-The newest record of a key counts (compaction keeps it), and an empty one forgets the key.
+A cancellation has one key for each topic, position and subscription; every attempt to publish again has a key and a
+token of its own. The newest record of a key counts (compaction keeps it), and an empty one forgets the key.
 """
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -14,13 +15,14 @@ from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, java_url_decode, java_url_encode, parse_topic_name
 
+Message = tuple[TopicName, Position]
+_T = TypeVar("_T")
 _VERSION: Final = 1
-_PARTS: Final = 3
 _REMEMBERED: Final = 4096
 
 
 class _Record(msgspec.Struct, rename="camel", omit_defaults=True):
-    """The value, in the order in which its fields are written."""
+    """A cancellation's value: what its key does not say, in `Cancellation`'s order."""
 
     version: Literal[1]
     deliver_at: int
@@ -32,18 +34,66 @@ class _Record(msgspec.Struct, rename="camel", omit_defaults=True):
     requested_by: str | None = None
 
 
+class _IntentRecord(msgspec.Struct, rename="camel"):
+    """An intent's value: what its key does not say, in `ReissueIntent`'s order."""
+
+    version: Literal[1]
+    deliver_at: int
+    new_deliver_at: int | None
+    requested_ms: int
+    after: Position
+    requested_by: str | None
+    copy: str | None
+    done: bool
+
+
 _DECODER: Final = msgspec.json.Decoder(_Record)
+_INTENT_DECODER: Final = msgspec.json.Decoder(_IntentRecord)
+
+
+class ReissueIntent(NamedTuple):
+    """A message that is to be published again, and cancelled.
+
+    Attributes:
+        token: names this attempt; its copy carries it in a property.
+        deliver_at_ms: the message's due time.
+        new_deliver_at_ms: the copy's, None for "now".
+        after: the copy is stored beyond this position.
+        copy: the copy's message id, once it is known to be stored.
+        done: whether the old message was cancelled as well.
+    """
+
+    topic: TopicName
+    position: Position
+    token: str
+    deliver_at_ms: int
+    new_deliver_at_ms: int | None
+    requested_ms: int
+    after: Position
+    requested_by: str | None = None
+    copy: str | None = None
+    done: bool = False
+
+    @property
+    def message(self) -> Message:
+        return self.topic, self.position
+
+    @property
+    def key(self) -> str:
+        return f"{key_of(self.topic, self.position, '')}|{self.token}"
+
+    def encoded(self) -> tuple[str, bytes]:
+        """Key and value."""
+        return self.key, msgspec.json.encode(_IntentRecord(_VERSION, *self[3:]))
+
+
+# --- keys ----------------------------------------------------------------------------------------------------------
 
 
 def key_of(topic: TopicName, position: Position, subscription: str) -> str:
-    """The record's key: ``<encoded topic>|<ledger>:<entry>|<encoded subscription>``."""
+    """A cancellation's key: ``<encoded topic>|<ledger>:<entry>|<encoded subscription>``."""
     before, after = _around(topic, subscription)
-    return _key(before, position, after)
-
-
-def _key(before: str, position: Position, after: str) -> str:
-    ledger_id, entry_id = position
-    return f"{before}{ledger_id}:{entry_id}{after}"
+    return f"{before}{position.ledger_id}:{position.entry_id}{after}"
 
 
 @lru_cache(_REMEMBERED)
@@ -56,9 +106,7 @@ def _topic(encoded: str) -> TopicName:
     return parse_topic_name(java_url_decode(encoded))
 
 
-@lru_cache(_REMEMBERED)
-def _subscription(encoded: str) -> str:
-    return java_url_decode(encoded)
+_subscription: Final = lru_cache(_REMEMBERED)(java_url_decode)
 
 
 def parse_key(key: str) -> tuple[TopicName, Position, str]:
@@ -67,14 +115,27 @@ def parse_key(key: str) -> tuple[TopicName, Position, str]:
     Raises:
         UndecodableError: it is none of ours.
     """
-    parts = key.split("|")
-    if len(parts) != _PARTS:
-        raise UndecodableError("a key of the log has another form; another version wrote it")
     try:
-        ledger_id, entry_id = map(int, parts[1].split(":"))
-        return _topic(parts[0]), Position(LedgerId(ledger_id), EntryId(entry_id)), _subscription(parts[2])
+        topic, position, subscription = key.split("|")
+        ledger_id, entry_id = map(int, position.split(":"))
+        return _topic(topic), Position(LedgerId(ledger_id), EntryId(entry_id)), _subscription(subscription)
     except (ValueError, InvalidInputError) as error:
         raise UndecodableError("a key of the log cannot be read; another version wrote it") from error
+
+
+def is_intent_key(key: str) -> bool:
+    """Whether a record of the log is about publishing a message again."""
+    return key.count("|") == 3
+
+
+def parse_intent_key(key: str) -> tuple[Message, str]:
+    """The message and the token; raises as `parse_key` does."""
+    of_message, _, token = key.rpartition("|")
+    topic, position, _ = parse_key(of_message)
+    return (topic, position), token
+
+
+# --- values --------------------------------------------------------------------------------------------------------
 
 
 def encode_all(cancellations: Iterable[Cancellation]) -> list[tuple[str, bytes]]:
@@ -85,23 +146,10 @@ def encode_all(cancellations: Iterable[Cancellation]) -> list[tuple[str, bytes]]
         if one.topic is not topic or one.subscription != subscription:
             topic, subscription = one.topic, one.subscription
             before, after = _around(topic, subscription)
-        records.append((_key(before, one.position, after), _value(one)))
+        ledger_id, entry_id = one.position
+        value = msgspec.json.encode(_Record(_VERSION, *one[3:]))
+        records.append((f"{before}{ledger_id}:{entry_id}{after}", value))
     return records
-
-
-def _value(cancellation: Cancellation) -> bytes:
-    return msgspec.json.encode(
-        _Record(
-            _VERSION,
-            cancellation.deliver_at_ms,
-            cancellation.requested_ms,
-            cancellation.status,
-            cancellation.positions,
-            cancellation.cause,
-            cancellation.reason,
-            cancellation.requested_by,
-        )
-    )
 
 
 def decode(key: str, value: bytes) -> Cancellation:
@@ -111,20 +159,19 @@ def decode(key: str, value: bytes) -> Cancellation:
         UndecodableError: another version wrote it, or it is damaged; it is left alone.
     """
     topic, position, subscription = parse_key(key)
+    found = _decoded(_DECODER, value)
+    # By place and not by name, because a start reads very many.
+    return Cancellation(topic, subscription, position, *msgspec.structs.astuple(found)[1:])
+
+
+def decode_intent(key: str, value: bytes) -> ReissueIntent:
+    """The reverse of `ReissueIntent.encoded`; raises as `decode` does."""
+    message, token = parse_intent_key(key)
+    return ReissueIntent(*message, token, *msgspec.structs.astuple(_decoded(_INTENT_DECODER, value))[1:])
+
+
+def _decoded(decoder: msgspec.json.Decoder[_T], value: bytes) -> _T:
     try:
-        record = _DECODER.decode(value)
+        return decoder.decode(value)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UndecodableError(f"a record of the log cannot be read: {error}") from error
-    # By place and not by name, because a start reads very many.
-    return Cancellation(
-        topic,
-        subscription,
-        position,
-        record.deliver_at,
-        record.requested_ms,
-        record.proof,
-        record.positions,
-        record.cause,
-        record.reason,
-        record.requested_by,
-    )

@@ -1,17 +1,11 @@
-"""From what was read to what is to be acknowledged: one pure step for a whole batch of targets on one topic."""
+"""From what was read to what is to be acknowledged: pure decisions for a whole batch of targets on one topic."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cache
+from typing import Final, NamedTuple, assert_never
 
-from pulsar_sidecar.delayed_delivery.cancel.checks import (
-    Chosen,
-    check_entry,
-    choose_subscriptions,
-    missing_chunks,
-    time_to_live_warning,
-)
-from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy, EntryAnswer, EntryFacts
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
     CancellationStatus,
@@ -21,12 +15,19 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Target,
     Verdict,
 )
-from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.delayed_delivery.ports import Absent, Chunk, DelayPolicy, EntryAnswer, EntryFacts, Unreadable
+from pulsar_sidecar.model.ids import EntryId, Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.topic_stats import Subscription, TopicInternalStats
+from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
+from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, Subscription, SubscriptionType, TopicInternalStats
 
 KnownCancellation = Callable[[Position], Cancellation | None]
 """What is known of a message on one subscription."""
+
+_CHUNK_OTHERS_BETWEEN: Final = 8
+"""Entries of other producers that are looked through for each chunk, at least `_CHUNK_NEAR` in each direction."""
+_CHUNK_NEAR: Final = 64
+_CHUNK_FARTHEST: Final = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,10 @@ class Draft:
     """What is known so far of one target."""
 
     target: Target
-    facts: EntryFacts | None = None
     verdicts: dict[str | None, Verdict] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     def outcome(self, topic: TopicName) -> Outcome:
-        """As the caller gets it."""
         return Outcome(topic, self.target, tuple(self.verdicts.values()), tuple(self.warnings))
 
 
@@ -65,11 +64,10 @@ class Wanted(NamedTuple):
     """A cancellation that may be carried out, and the draft it belongs to."""
 
     draft: Draft
-    facts: EntryFacts
     cancellation: Cancellation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
     """The drafts in the targets' order, and what is to be acknowledged on each subscription.
 
@@ -78,8 +76,8 @@ class Plan:
             may know better, because another sidecar's record is on its way.
     """
 
-    drafts: list[Draft]
-    wanted: dict[str, list[Wanted]]
+    drafts: list[Draft] = field(default_factory=list)
+    wanted: dict[str, list[Wanted]] = field(default_factory=dict)
     unexplained: bool = False
 
 
@@ -90,105 +88,290 @@ def plan(
     options: CancelOptions,
 ) -> Plan:
     """Decide each target on each subscription; ``known`` tells what is known on a subscription."""
-    return _Planner(snapshot, known, options).plan(targets)
-
-
-class _Planner:
-    def __init__(
-        self, snapshot: TopicSnapshot, known: Callable[[str], KnownCancellation], options: CancelOptions
-    ) -> None:
-        self._snapshot = snapshot
-        self._known_on = known
-        self._known: dict[str, KnownCancellation] = {}
-        self._options = options
-        self._chosen: dict[tuple[str, ...], Chosen] = {}
-        self._wanted: dict[str, list[Wanted]] = {}
-        self._unexplained = False
-
-    def plan(self, targets: Sequence[Target]) -> Plan:
-        drafts = [self._draft(target) for target in targets]
-        return Plan(drafts, self._wanted, self._unexplained)
-
-    def _draft(self, target: Target) -> Draft:
+    planned = Plan()
+    known_on = cache(known)
+    chosen_by = cache(lambda names: choose_subscriptions(names, snapshot.subscriptions))
+    for target in targets:
         draft = Draft(target)
-        answer = self._snapshot.entries[target.position]
-        facts = check_entry(target, answer, self._snapshot.policy, self._snapshot.now_ms)
+        planned.drafts.append(draft)
+        facts = check_entry(target, snapshot.entries[target.position], snapshot.policy, snapshot.now_ms)
         if isinstance(facts, Verdict):
             draft.verdicts[None] = facts
-            return draft
-        positions = self._positions(target, facts)
+            continue
+        positions = _entries_of(facts, snapshot.chunks.get(target.position, {}))
         if isinstance(positions, Verdict):
             draft.verdicts[None] = positions
-            return draft
-        draft.facts = facts
-        warning = time_to_live_warning(facts, self._snapshot.policy)
-        draft.warnings.extend([warning] if warning else [])
-        self._choose(draft, facts, positions)
-        return draft
-
-    def _positions(self, target: Target, facts: EntryFacts) -> tuple[Position, ...] | Verdict:
-        if facts.chunk is None or facts.chunk.total <= 1:
-            return ()
-        found = self._snapshot.chunks.get(target.position, {})
-        refusal = missing_chunks(facts, found)
-        return tuple(found[index] for index in sorted(found)) if refusal is None else refusal
-
-    def _choose(self, draft: Draft, facts: EntryFacts, positions: tuple[Position, ...]) -> None:
-        names = draft.target.subscriptions
-        if names not in self._chosen:
-            self._chosen[names] = choose_subscriptions(names, self._snapshot.subscriptions)
-        chosen = self._chosen[names]
-        draft.warnings.extend(chosen.warnings)
+            continue
+        chosen = chosen_by(target.subscriptions)
+        draft.warnings += [*_time_to_live_warning(facts, snapshot.policy), *chosen.warnings]
         draft.verdicts.update({verdict.subscription: verdict for verdict in chosen.others})
         for subscription in chosen.admitted:
-            self._on(subscription.name, draft, facts, positions)
-
-    def _on(self, name: str, draft: Draft, facts: EntryFacts, positions: tuple[Position, ...]) -> None:
-        cursor = self._snapshot.state.cursors.get(name)
-        if cursor is None:
-            draft.verdicts[name] = Verdict(
-                name,
-                CancellationStatus.NOT_FOUND,
-                Cause.NO_SUBSCRIPTION,
-                f"the subscription {name!r} has just been deleted",
-            )
-            return
-        cancellation = self._cancellation(name, draft.target.position, facts, positions)
-        if name not in self._known:
-            self._known[name] = self._known_on(name)
-        known = self._known[name](draft.target.position)
-        if cancellation.held_by(cursor.acknowledged) and not _is_accepted(known):
-            draft.verdicts[name] = self._acked_before(name, known)
-            return
-        self._wanted.setdefault(name, []).append(Wanted(draft, facts, cancellation))
-
-    def _acked_before(self, name: str, known: Cancellation | None) -> Verdict:
-        if known is not None and known.status.cancelled:
-            return known.verdict()
-        self._unexplained = self._unexplained or known is None
-        return Verdict(
-            name,
-            CancellationStatus.TOO_LATE,
-            Cause.ACKED_BEFORE,
-            "the message was acknowledged before, by somebody else: delivered, expired or skipped",
-        )
-
-    def _cancellation(
-        self, name: str, position: Position, facts: EntryFacts, positions: tuple[Position, ...]
-    ) -> Cancellation:
-        assert facts.deliver_at_ms is not None
-        return Cancellation(
-            self._snapshot.topic,
-            name,
-            position,
-            facts.deliver_at_ms,
-            self._snapshot.now_ms,
-            CancellationStatus.ACCEPTED,
-            positions,
-            requested_by=self._options.requested_by,
-        )
+            name = subscription.name
+            before = known_on(name)(target.position)
+            cancellation = _cancellation(snapshot, name, target.position, facts, positions, options)
+            decided = _check_cursor(snapshot, cancellation, before)
+            if decided is None:
+                planned.wanted.setdefault(name, []).append(Wanted(draft, cancellation))
+            else:
+                draft.verdicts[name] = decided
+                planned.unexplained |= decided.cause is Cause.ACKED_BEFORE and before is None
+    return planned
 
 
-def _is_accepted(known: Cancellation | None) -> bool:
-    # It may be our own acknowledgement, whose confirmation was lost: acknowledging again settles it.
-    return known is not None and known.status is CancellationStatus.ACCEPTED
+def _cancellation(
+    snapshot: TopicSnapshot,
+    name: str,
+    position: Position,
+    facts: EntryFacts,
+    positions: tuple[Position, ...],
+    options: CancelOptions,
+) -> Cancellation:
+    assert facts.deliver_at_ms is not None
+    return Cancellation(
+        snapshot.topic,
+        name,
+        position,
+        facts.deliver_at_ms,
+        snapshot.now_ms,
+        CancellationStatus.ACCEPTED,
+        positions,
+        requested_by=options.requested_by,
+    )
+
+
+def _check_cursor(snapshot: TopicSnapshot, wanted: Cancellation, known: Cancellation | None) -> Verdict | None:
+    """What is to be said at once, or None where the message is to be acknowledged."""
+    name = wanted.subscription
+    cursor = snapshot.state.cursors.get(name)
+    if cursor is None:
+        return not_found(Cause.NO_SUBSCRIPTION, f"the subscription {name!r} has just been deleted", name)
+    if not wanted.held_by(cursor.acknowledged):
+        return None
+    if known is not None and known.status is CancellationStatus.ACCEPTED:
+        # It may be our own acknowledgement, whose confirmation was lost: acknowledging again settles it.
+        return None
+    if known is not None and known.status.cancelled:
+        return known.verdict()
+    reason = "the message was acknowledged before, by somebody else: delivered, expired or skipped"
+    return Verdict(name, CancellationStatus.TOO_LATE, Cause.ACKED_BEFORE, reason)
+
+
+# --- the message ---------------------------------------------------------------------------------------------------
+
+
+def check_entry(target: Target, answer: EntryAnswer, policy: DelayPolicy, now_ms: int) -> EntryFacts | Verdict:
+    """The facts of an entry that may be cancelled, or why it may not."""
+    match answer:
+        case Absent():
+            return not_found(Cause.NO_ENTRY, f"the topic has no entry {target.position}")
+        case Unreadable(reason):
+            return refused(Cause.UNREADABLE, f"the entry could not be read: {reason}; try again")
+        case EntryFacts():
+            return _check_message(target, answer) or _check_time(answer, policy, now_ms) or answer
+        case _:
+            assert_never(answer)
+
+
+def _check_message(target: Target, facts: EntryFacts) -> Verdict | None:
+    if facts.marker or facts.transaction:
+        what = "one of Pulsar's own markers" if facts.marker else "part of a transaction"
+        return refused(Cause.MARKER, f"the entry is {what}, which is not cancelled one by one")
+    if not facts.deliver_at_ms:
+        return refused(Cause.NOT_DELAYED, "the message is not delayed: it has no deliverAt")
+    if target.deliver_at_ms not in (None, facts.deliver_at_ms):
+        shown = f"{facts.deliver_at_ms} ({_shown(facts.deliver_at_ms)})"
+        return refused(Cause.OTHER_DELIVER_AT, f"the message's deliverAt is {shown}")
+    if (facts.messages_in_batch or 1) > 1:
+        batch = f"a batch of {facts.messages_in_batch} messages"
+        return refused(Cause.BATCH, f"the entry is {batch}: acknowledging it would drop all of them")
+    if target.batch_index not in (None, 0, -1):
+        return not_found(Cause.NO_ENTRY, "the entry is no batch, so it has no such batchIndex")
+    return None
+
+
+def _check_time(facts: EntryFacts, policy: DelayPolicy, now_ms: int) -> Verdict | None:
+    assert facts.deliver_at_ms is not None
+    if not policy.enabled:
+        reason = "delayed delivery is off for this topic, so the message was delivered at once"
+    elif facts.deliver_at_ms <= now_ms:
+        reason = f"its due time has passed ({_shown(facts.deliver_at_ms)})"
+    else:
+        return None
+    return Verdict(None, CancellationStatus.TOO_LATE, Cause.DUE, reason)
+
+
+def _time_to_live_warning(facts: EntryFacts, policy: DelayPolicy) -> list[str]:
+    """A warning when the topic's time to live ends before the message is due."""
+    if policy.ttl_seconds is None or facts.deliver_at_ms is None:
+        return []
+    if facts.publish_time_ms + policy.ttl_seconds * 1000 >= facts.deliver_at_ms:
+        return []
+    return [
+        f"the topic's time to live ({policy.ttl_seconds} s) ends before the message is due: brokers would have dropped "
+        "it at that time anyway"
+    ]
+
+
+def _shown(time_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return "beyond the calendar"
+
+
+# --- its chunks (PIP-37) -------------------------------------------------------------------------------------------
+
+
+def chunk_candidates(position: Position, chunk: Chunk) -> list[Position]:
+    """The entries around one chunk among which the others are looked for: those of its ledger, not too far away.
+
+    A producer sends the chunks of a message one after the other, but others' messages may come in between.
+    """
+
+    def reach(chunks: int) -> int:
+        return min(_CHUNK_FARTHEST, chunks * _CHUNK_OTHERS_BETWEEN + _CHUNK_NEAR) if chunks else 0
+
+    first = max(0, position.entry_id - reach(chunk.chunk_id))
+    last = position.entry_id + reach(chunk.total - 1 - chunk.chunk_id)
+    around = (Position(position.ledger_id, EntryId(entry)) for entry in range(first, last + 1))
+    return [candidate for candidate in around if candidate != position]
+
+
+def chunks_of(facts: EntryFacts, entries: Mapping[Position, EntryAnswer]) -> dict[int, Position]:
+    """The positions of a message's chunks by chunk id; of a chunk that was sent twice, the later one."""
+    assert facts.chunk is not None
+    return {
+        answer.chunk.chunk_id: position
+        for position, answer in sorted(entries.items())
+        if isinstance(answer, EntryFacts)
+        and answer.chunk is not None
+        and answer.chunk.uuid == facts.chunk.uuid
+        and answer.producer_name == facts.producer_name
+    }
+
+
+def _entries_of(facts: EntryFacts, chunks: Mapping[int, Position]) -> tuple[Position, ...] | Verdict:
+    """The entries of a chunked message, () for another one, or why it cannot be cancelled as a whole."""
+    if facts.chunk is None or facts.chunk.total <= 1:
+        return ()
+    total = facts.chunk.total
+    if len(chunks) < total:
+        missing = f"{total - len(chunks)} of them were not found near the entry"
+        return refused(Cause.CHUNKS, f"the message has {total} chunks and {missing}")
+    return tuple(chunks[index] for index in sorted(chunks))
+
+
+# --- the subscriptions ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Where to cancel, where not, and what the caller should know."""
+
+    admitted: tuple[Subscription, ...]
+    others: tuple[Verdict, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def choose_subscriptions(names: Collection[str], existing: Mapping[str, Subscription]) -> Chosen:
+    """The subscriptions a target is to be cancelled on.
+
+    Without names: every subscription whose dispatcher holds delayed messages back, and those whose type nobody has set
+    since the topic was loaded, because a Shared consumer may come.
+    """
+    admitted, others = [], []
+    if names:
+        for name in dict.fromkeys(names):
+            refusal = check_subscription(name, existing.get(name))
+            if refusal is None:
+                admitted.append(existing[name])
+            else:
+                others.append(refusal)
+        return Chosen(tuple(admitted), tuple(others))
+    durable = [found for found in existing.values() if found.durable and found.name not in SYSTEM_SUBSCRIPTIONS]
+    for found in durable:
+        refusal = check_subscription(found.name, found)
+        if refusal is None:
+            admitted.append(found)
+        elif found.type.dispatches_to_many:
+            others.append(refusal)
+    warnings = ["a subscription created later at the earliest message will still receive it"]
+    skipped = ", ".join(sorted(found.name for found in durable if _delivers_at_once(found)))
+    if skipped:
+        warnings.append(f"not cancelled on {skipped}: Exclusive and Failover deliver delayed messages at once")
+    if not admitted and not others:
+        more = f" ({skipped} deliver delayed messages at once)" if skipped else ""
+        reason = f"the topic has no Shared or Key_Shared subscription{more}"
+        return Chosen((), (refused(Cause.NO_SUBSCRIPTION, reason),))
+    return Chosen(tuple(admitted), tuple(others), tuple(warnings))
+
+
+def check_subscription(name: str, found: Subscription | None) -> Verdict | None:
+    """Why nothing can be cancelled on a subscription, or None when it can."""
+    if found is None:
+        return not_found(Cause.NO_SUBSCRIPTION, f"there is no subscription {name!r}", name)
+    if _delivers_at_once(found):
+        reason = f"{name!r} is {found.type.value}: it delivers delayed messages at once and admits no second consumer"
+        return refused(Cause.SUBSCRIPTION_TYPE, reason, name)
+    if not found.durable:
+        return refused(Cause.SUBSCRIPTION_TYPE, f"{name!r} is a reader's: it is not durable", name)
+    if found.sticky:
+        reason = f"the consumers of {name!r} chose their hash ranges (STICKY), which leave no room for another"
+        return refused(Cause.STICKY_RANGES, reason, name)
+    return None
+
+
+def to_join(found: Subscription) -> Subscription:
+    """The subscription with the type to join with: the one in use, Shared where nobody has set one."""
+    return replace(found, type=SubscriptionType.SHARED) if found.type is SubscriptionType.NONE else found
+
+
+def _delivers_at_once(found: Subscription) -> bool:
+    return found.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+
+
+# --- the room in the acknowledgement state (PIP-299) ---------------------------------------------------------------
+
+
+def runs(acked: PositionRanges, positions: Collection[Position]) -> list[EntryRange]:
+    """The positions as runs of neighbours, ascending; what is acknowledged already is left out."""
+    found: list[EntryRange] = []
+    for position in sorted(set(positions)):
+        if position in acked:
+            continue
+        ledger_id, entry_id = position
+        if found and found[-1].ledger_id == ledger_id and found[-1].last == entry_id - 1:
+            found[-1] = found[-1]._replace(last=entry_id)
+        else:
+            found.append(EntryRange(ledger_id, entry_id, entry_id))
+    return found
+
+
+def added_ranges(acked: PositionRanges, run: EntryRange) -> int:
+    """What a run adds to the cursor's ranges: 1, 0 beside another range, less where it closes gaps."""
+    ledger_id, first, last = run
+    # Beside the mark-delete position it becomes part of "everything up to", with the range behind it if there is one.
+    beside_mark = Position(ledger_id, EntryId(first - 1)) <= acked.mark_delete
+    return (0 if beside_mark else 1) - acked.touching(ledger_id, first, last)
+
+
+def without_room(acked: PositionRanges, positions: Collection[Position], free_ranges: int) -> set[Position]:
+    """The positions that do not fit into so many more ranges; runs that merge fit first, then the longest."""
+    added = {run: added_ranges(acked, run) for run in runs(acked, positions)}
+    if sum(max(0, ranges) for ranges in added.values()) <= free_ranges:
+        return set()
+    left: set[Position] = set()
+    for run in sorted(added, key=lambda run: (added[run], -run.entries, run)):
+        if added[run] <= max(0, free_ranges):
+            free_ranges -= added[run]
+        else:
+            left.update(Position(run.ledger_id, EntryId(entry)) for entry in range(run.first, run.last + 1))
+    return left
+
+
+def refused(cause: Cause, reason: str, subscription: str | None = None) -> Verdict:
+    return Verdict(subscription, CancellationStatus.REFUSED, cause, reason)
+
+
+def not_found(cause: Cause, reason: str, subscription: str | None = None) -> Verdict:
+    return Verdict(subscription, CancellationStatus.NOT_FOUND, cause, reason)

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
-from pulsar_sidecar.model.ids import LedgerId, Position
+from pulsar_sidecar.delayed_delivery.ports import DelayPolicy
+from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Subscription, TopicInternalStats
 
@@ -27,17 +27,18 @@ class ReconcileActions:
 
     Attributes:
         missing: cancellations with entries that the cursor does not hold, to be acknowledged (again).
-        lost: those of them that had been acknowledged before.
         unpersisted: acknowledged, and not yet seen in the stored state.
-        nudge: a position to acknowledge once more so that the broker stores the cursor; None when not needed.
         ended: those whose time is over, with their last level.
     """
 
-    missing: tuple[Cancellation, ...]
-    lost: tuple[Cancellation, ...]
-    unpersisted: tuple[Cancellation, ...]
-    nudge: Position | None
-    ended: tuple[Cancellation, ...]
+    missing: list[Cancellation]
+    unpersisted: list[Cancellation]
+    ended: list[Cancellation]
+
+    @property
+    def lost(self) -> list[Cancellation]:
+        """Those of the missing ones that had been acknowledged before."""
+        return [one for one in self.missing if one.status is not CancellationStatus.ACCEPTED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +77,6 @@ def _goes_on(before: Watch, now: Watch) -> bool:
     return same_load and before.messages_out == now.messages_out
 
 
-def expired_before_ms(policy: DelayPolicy, now_ms: int) -> int:
-    """What was due by then is over: two ticks after its due time (PIP-423)."""
-    return now_ms - 2 * policy.tick_ms
-
-
 def decide_actions(
     cancellations: Sequence[Cancellation],
     acked: PositionRanges,
@@ -97,43 +93,29 @@ def decide_actions(
         now_ms: the brokers' time, as far as it is known.
         watched_since_ms: since when the cursor certainly kept its acknowledgements; None where that is not known.
     """
-    expired_ms = expired_before_ms(policy, now_ms)
+    expired_ms = policy.expired_before_ms(now_ms)
     over = [one for one in cancellations if one.deliver_at_ms <= expired_ms]
     live = [one for one in cancellations if one.deliver_at_ms > expired_ms] if over else cancellations
     absent = {id(one) for one in live if not one.held_by(acked)}
-    missing = tuple(one for one in live if id(one) in absent and one.deliver_at_ms > now_ms) if absent else ()
-    unpersisted = tuple(one for one in live if one.status is not CancellationStatus.PERSISTED and id(one) not in absent)
     return ReconcileActions(
-        missing=missing,
-        lost=tuple(one for one in missing if one.status is not CancellationStatus.ACCEPTED),
-        unpersisted=unpersisted,
-        nudge=unpersisted[0].entries[0] if unpersisted else None,
-        ended=tuple(_end(one, one.held_by(acked), policy, watched_since_ms) for one in over),
+        missing=[one for one in live if id(one) in absent and one.deliver_at_ms > now_ms] if absent else [],
+        unpersisted=[one for one in live if one.status is not CancellationStatus.PERSISTED and id(one) not in absent],
+        ended=[_end(one, one.held_by(acked), policy, watched_since_ms) for one in over],
     )
 
 
-def confirmed_too_late(cancellation: Cancellation, policy: DelayPolicy, now_ms: int) -> bool:
-    """Whether an acknowledgement confirmed now can no longer be told from one after the dispatch."""
-    return now_ms >= cancellation.deliver_at_ms - policy.earliest_lead_ms
-
-
 def next_look_ms(dues_ms: Iterable[int], policy: DelayPolicy, now_ms: int, reconcile_interval_ms: int) -> int:
-    """When to look again at all of them; what is not PERSISTED yet is looked at in between.
+    """When to look again at all of them, by the clock; what is not PERSISTED yet is looked at in between.
 
-    Args:
-        dues_ms: the due times of what is open, at least up to `last_due_of_interest_ms`.
-        policy: how the topic's delayed messages come due.
-        now_ms: the clock's time.
-        reconcile_interval_ms: how long it may be at most.
+    ``dues_ms`` are the due times of what is open, at least up to `last_due_of_interest_ms`.
     """
     regular = now_ms + reconcile_interval_ms
-    urgent = [
+    moments = (
         moment
         for due_ms in dues_ms
         for moment in (due_ms - policy.earliest_lead_ms - _BEFORE_DUE_MS, due_ms + 2 * policy.tick_ms)
-        if now_ms < moment < regular
-    ]
-    return min([regular, *urgent])
+    )
+    return min((moment for moment in moments if now_ms < moment < regular), default=regular)
 
 
 def last_due_of_interest_ms(policy: DelayPolicy, now_ms: int, reconcile_interval_ms: int) -> int:
@@ -142,28 +124,21 @@ def last_due_of_interest_ms(policy: DelayPolicy, now_ms: int, reconcile_interval
 
 
 def _end(cancellation: Cancellation, is_held: bool, policy: DelayPolicy, watched_since_ms: int | None) -> Cancellation:
-    if cancellation.status is CancellationStatus.ACCEPTED:
-        if is_held:
-            return cancellation.at(
-                CancellationStatus.RACED,
-                Cause.DISPATCHED,
-                "acknowledged by its due time, but not known to be before the dispatch",
-            )
-        return cancellation.at(
-            CancellationStatus.TOO_LATE, Cause.DUE, "its due time came before it could be acknowledged"
-        )
-    if not is_held:
-        return cancellation.at(
-            CancellationStatus.RACED,
-            Cause.LOST,
-            "the cursor lost the acknowledgement, and the due time came before it was acknowledged again",
-        )
-    if watched_since_ms is None or confirmed_too_late(cancellation, policy, watched_since_ms):
+    if cancellation.status is CancellationStatus.ACCEPTED and not is_held:
+        end = CancellationStatus.TOO_LATE, Cause.DUE, "its due time came before it could be acknowledged"
+    elif cancellation.status is CancellationStatus.ACCEPTED:
+        reason = "acknowledged by its due time, but not known to be before the dispatch"
+        end = CancellationStatus.RACED, Cause.DISPATCHED, reason
+    elif not is_held:
+        reason = "the cursor lost the acknowledgement, and the due time came before it was acknowledged again"
+        end = CancellationStatus.RACED, Cause.LOST, reason
+    elif watched_since_ms is None or policy.may_be_dispatched(cancellation.deliver_at_ms, watched_since_ms):
         # Whoever was given the message may have acknowledged it since.
-        return cancellation.at(
-            CancellationStatus.UNKNOWN,
-            Cause.UNWATCHED,
+        reason = (
             "it is acknowledged, but it may have been delivered: between the last look before its due time and the "
-            "first one after it the topic was loaded anew, the cursor was moved, or no sidecar looked",
+            "first one after it the topic was loaded anew, the cursor was moved, or no sidecar looked"
         )
-    return cancellation.at(CancellationStatus.EXPIRED)
+        end = CancellationStatus.UNKNOWN, Cause.UNWATCHED, reason
+    else:
+        return cancellation.at(CancellationStatus.EXPIRED)
+    return cancellation.at(*end)

@@ -8,11 +8,53 @@ What there is one of for every message is a tuple, because bulk requests make ve
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
+
+EARLIEST_DELIVER_AT_MS: Final = 1_000_000_000_000
+"""September 2001 in milliseconds: a smaller number is a time in seconds."""
+LATEST_DELIVER_AT_MS: Final = 2**63 - 1
+MAX_SUBSCRIPTION_BYTES: Final = 1024
+
+
+def check_deliver_at(deliver_at_ms: int) -> None:
+    """A due time as a caller gives it.
+
+    Raises:
+        InvalidInputError: it is no time in milliseconds; the message says what to change.
+    """
+    if deliver_at_ms <= 0:
+        raise InvalidInputError(
+            "deliverAt must be positive: milliseconds since the epoch, as the message was sent with"
+        )
+    if deliver_at_ms < EARLIEST_DELIVER_AT_MS:
+        raise InvalidInputError(
+            f"deliverAt {deliver_at_ms} is in milliseconds the year 1970 to 2001, so it looks like seconds; "
+            f"write {deliver_at_ms}000 if it is"
+        )
+    if deliver_at_ms > LATEST_DELIVER_AT_MS:
+        raise InvalidInputError("deliverAt is larger than any 64-bit number of milliseconds")
+
+
+def check_subscription_name(name: str) -> str:
+    """A subscription's name as a caller gives it.
+
+    Raises:
+        InvalidInputError: empty, or beyond what the metadata store can hold.
+    """
+    if not name.strip():
+        raise InvalidInputError("a subscription's name is empty; leave subscriptionNames out for all subscriptions")
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidInputError("a subscription's name is Unicode text, without lone surrogates") from None
+    if length > MAX_SUBSCRIPTION_BYTES:
+        raise InvalidInputError(f"a subscription's name is at most {MAX_SUBSCRIPTION_BYTES} bytes long")
+    return name
 
 
 class CancellationStatus(Enum):
@@ -155,24 +197,11 @@ class Cancellation(NamedTuple):
 
     def held_by(self, acked: PositionRanges) -> bool:
         """Whether all of its entries are acknowledged."""
-        if not self.positions:
-            return self.position in acked
-        return all(entry in acked for entry in self.positions)
+        return all(entry in acked for entry in self.positions) if self.positions else self.position in acked
 
     def at(self, status: CancellationStatus, cause: Cause | None = None, reason: str | None = None) -> "Cancellation":
         """The same with another level."""
-        return Cancellation(
-            self.topic,
-            self.subscription,
-            self.position,
-            self.deliver_at_ms,
-            self.requested_ms,
-            status,
-            self.positions,
-            cause,
-            reason,
-            self.requested_by,
-        )
+        return self._replace(status=status, cause=cause, reason=reason)
 
     def verdict(self) -> Verdict:
         """What a caller is told."""

@@ -7,8 +7,17 @@ from contextlib import suppress
 import structlog
 
 from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import CancellationIndex
-from pulsar_sidecar.delayed_delivery.cancel.log_records import decode, encode_all, key_of, parse_key
-from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import ReissueIntents, is_intent_key
+from pulsar_sidecar.delayed_delivery.cancel.log_records import (
+    Message,
+    ReissueIntent,
+    decode,
+    decode_intent,
+    encode_all,
+    is_intent_key,
+    key_of,
+    parse_intent_key,
+    parse_key,
+)
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
 from pulsar_sidecar.delayed_delivery.ports import CancellationTopic, LogRecords
 from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
@@ -33,13 +42,9 @@ class CancellationStore:
         self._came_back: set[str] = set()
         self._written: dict[str, bytes] = {}
         self.caught_up = threading.Event()
-        self._follows = False
-        self.intents = ReissueIntents(topic)
-
-    @property
-    def follows(self) -> bool:
+        self.follows = False
         """Whether the log has been read and is being followed: otherwise what is known here may have ended."""
-        return self._follows
+        self.intents = ReissueIntents(topic)
 
     def record(self, cancellations: Sequence[Cancellation]) -> None:
         """Make them durable, then known.
@@ -77,10 +82,8 @@ class CancellationStore:
         """Record how they ended, and drop them from the log."""
         if not cancellations:
             return
-        records: list[tuple[str, bytes | None]] = []
-        records += encode_all(one for one in cancellations if not self._goes_without(one))
-        records += ((key_of(one.topic, one.position, one.subscription), None) for one in cancellations)
-        self._topic.append(records)
+        forgotten = [(key_of(one.topic, one.position, one.subscription), None) for one in cancellations]
+        self._topic.append([*encode_all(one for one in cancellations if not self._goes_without(one)), *forgotten])
         self.index.learn_all(cancellations)
 
     def _goes_without(self, end: Cancellation) -> bool:
@@ -95,7 +98,7 @@ class CancellationStore:
     def begin_following(self) -> None:
         """The log is read from its beginning now; what was written may be compacted away and never come back."""
         with self.index.lock:
-            self._follows = False
+            self.follows = False
             self._written.clear()
             self.index.mark_unseen()
             self.intents.mark_unseen()
@@ -108,14 +111,10 @@ class CancellationStore:
         with self.index.lock:
             dropped = self.index.sweep_unseen(complete=not unreadable)
             self.intents.sweep_unseen(complete=not unreadable)
-            self._follows = True
+            self.follows = True
         if dropped:
             log.info("cancellations that the log does not hold any more are forgotten", count=dropped)
         self.caught_up.set()
-
-    def stop_following(self) -> None:
-        """The log is not followed any more: what others write there is not noticed."""
-        self._follows = False
 
     def apply(self, records: LogRecords) -> None:
         """Records of the log, whoever wrote them."""
@@ -134,13 +133,10 @@ class CancellationStore:
                     self.index.forget(*parse_key(key))
             except UndecodableError as error:
                 log.warning("a record of the cancellation log is left alone", error=str(error))
-                self._keep(key)
+                # The log holds it, although this build cannot read it: what was known of it before stays.
+                with suppress(UndecodableError):
+                    self.index.keep(*parse_key(key))
         self.index.learn_all(learned)
-
-    def _keep(self, key: str) -> None:
-        """The log holds it, although this build cannot read it: what was known of it before stays."""
-        with suppress(UndecodableError):
-            self.index.keep(*parse_key(key))
 
     def _is_own(self, key: str, value: bytes) -> bool:
         if self._writing.get(key) == value:
@@ -159,3 +155,79 @@ class CancellationStore:
         """
         if not self.caught_up.wait(patience_ms / 1000):
             raise TemporaryError("the sidecar is still reading its cancellation log; try again in a moment")
+
+
+class ReissueIntents:
+    """What is to be published again, by message, in the log's order; safe for use by several threads.
+
+    The log has one order for all sidecars, so all of them take the same intent for the one that may publish: whoever
+    comes second publishes nothing.
+
+    Invariant: nothing is known here that was not read back from the log, so all sidecars know it in the same order.
+    """
+
+    def __init__(self, topic: CancellationTopic) -> None:
+        self._topic = topic
+        self._lock = threading.RLock()
+        self._by_message: dict[Message, dict[str, ReissueIntent]] = {}
+        self._unseen: set[str] = set()
+
+    def write(self, intent: ReissueIntent) -> None:
+        """Make it durable.
+
+        Raises:
+            TemporaryError: it is not known to be stored.
+        """
+        self._topic.append([intent.encoded()])
+
+    def drop(self, intent: ReissueIntent) -> None:
+        """Remove it from the log; raises as `write` does."""
+        self._topic.append([(intent.key, None)])
+
+    def apply(self, key: str, value: bytes | None) -> None:
+        """A record of the log.
+
+        Raises:
+            UndecodableError: another version wrote it; it is left alone.
+        """
+        message, token = parse_intent_key(key)
+        with self._lock:
+            self._unseen.discard(key)
+            if value:
+                self._by_message.setdefault(message, {})[token] = decode_intent(key, value)
+            else:
+                self._forget(message, token)
+
+    def valid(self, message: Message) -> ReissueIntent | None:
+        """The intent that counts: the one whose copy is stored, or else the first in the log."""
+        with self._lock:
+            intents = list(self._by_message.get(message, {}).values())
+        return next((one for one in intents if one.copy is not None), intents[0] if intents else None)
+
+    def holds(self, intent: ReissueIntent) -> bool:
+        """Whether the intent's record has been read from the log."""
+        with self._lock:
+            return intent.token in self._by_message.get(intent.message, {})
+
+    def all(self) -> list[ReissueIntent]:
+        """Every intent, those that do not count among them."""
+        with self._lock:
+            return [one for intents in self._by_message.values() for one in intents.values()]
+
+    def mark_unseen(self) -> None:
+        """The log is read from its beginning now."""
+        with self._lock:
+            self._unseen = {one.key for one in self.all()}
+
+    def sweep_unseen(self, *, complete: bool) -> None:
+        """Forget what the log no longer holds; nothing where it could not be read as a whole."""
+        with self._lock:
+            for key in self._unseen if complete else ():
+                self._forget(*parse_intent_key(key))
+            self._unseen = set()
+
+    def _forget(self, message: Message, token: str) -> None:
+        intents = self._by_message.get(message, {})
+        intents.pop(token, None)
+        if not intents:
+            self._by_message.pop(message, None)

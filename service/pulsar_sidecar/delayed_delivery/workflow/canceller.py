@@ -6,16 +6,24 @@ found fit to be cancelled.
 
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 
-from pulsar_sidecar.delayed_delivery.cancel.ack_ranges import fitting, runs
-from pulsar_sidecar.delayed_delivery.cancel.checks import check_subscription, not_before_dispatch, with_known_type
-from pulsar_sidecar.delayed_delivery.cancel.chunks import chunk_candidates, chunks_of
-from pulsar_sidecar.delayed_delivery.cancel.facts import EntryAnswer, EntryFacts
-from pulsar_sidecar.delayed_delivery.cancel.plan import KnownCancellation, Plan, TopicSnapshot, Wanted, plan
+from pulsar_sidecar.delayed_delivery.cancel.plan import (
+    KnownCancellation,
+    Plan,
+    TopicSnapshot,
+    Wanted,
+    check_subscription,
+    chunk_candidates,
+    chunks_of,
+    not_found,
+    plan,
+    refused,
+    to_join,
+    without_room,
+)
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
     CancellationStatus,
@@ -26,7 +34,7 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Verdict,
 )
 from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
-from pulsar_sidecar.delayed_delivery.ports import TYPES_SECONDS, Configuration, Ports
+from pulsar_sidecar.delayed_delivery.ports import TYPES_SECONDS, Configuration, EntryAnswer, EntryFacts, Ports
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.model.errors import (
     ConflictError,
@@ -114,7 +122,7 @@ class Canceller:
             if in_log:
                 return snapshot, not_again(in_log[0].cancellation.verdict())
             if self._by_room(snapshot, name, wanted)[1]:
-                return snapshot, Verdict(name, CancellationStatus.REFUSED, Cause.ACK_STATE_FULL, _NO_ROOM)
+                return snapshot, refused(Cause.ACK_STATE_FULL, _NO_ROOM, name)
         return snapshot, next(iter(planned.wanted.values()))[0].cancellation
 
     # --- looking ---------------------------------------------------------------------------------------------------
@@ -175,34 +183,26 @@ class Canceller:
         now, later = self._by_room(snapshot, name, wanted)
         if later and not options.defer:
             later, others = self._by_log(snapshot.topic, name, later)
-            _set_verdicts(
-                name, others, CancellationStatus.REFUSED, Cause.ACK_STATE_FULL, f"{_NO_ROOM}; {_ASK_TO_DEFER}"
-            )
-        _set_verdicts(name, later, CancellationStatus.ACCEPTED, Cause.ACK_STATE_FULL, _DEFERRED)
+            _tell(others, refused(Cause.ACK_STATE_FULL, f"{_NO_ROOM}; {_ASK_TO_DEFER}", name))
+        _tell(later, Verdict(name, CancellationStatus.ACCEPTED, Cause.ACK_STATE_FULL, _DEFERRED))
         accepted = [one.cancellation for one in (*now, *later)]
-        found = snapshot.subscriptions[name]
-        joining = replace(found, type=with_known_type(found))
-        if not now:
+        joining = to_join(snapshot.subscriptions[name])
+        if not now or len(accepted) > _FEW or joining.type is not SubscriptionType.SHARED:
             self._store.record(accepted)
-        elif len(accepted) > _FEW or joining.type is not SubscriptionType.SHARED:
-            self._store.record(accepted)
-            self._acknowledge(snapshot, joining, now, [])
-        else:
+            accepted = []
+        if now:
             self._acknowledge(snapshot, joining, now, accepted)
 
     def _by_room(
         self, snapshot: TopicSnapshot, name: str, wanted: Sequence[Wanted]
     ) -> tuple[Sequence[Wanted], Sequence[Wanted]]:
+        """What fits into the acknowledgement state now, and the rest."""
         acked = snapshot.state.cursors[name].acknowledged
-        entries = [entry for one in wanted for entry in one.cancellation.entries]
-        all_runs = runs(acked, entries)
         room = self._ports.budget.room(snapshot.topic, name, ranges=acked.range_count)
-        if sum(max(0, run.added_ranges) for run in all_runs) <= room.free:
+        outside = without_room(acked, [entry for one in wanted for entry in one.cancellation.entries], room.free)
+        if not outside:
             return wanted, []
-        _, left = fitting(all_runs, room.free)
-        outside = {position for run in left for position in run.positions}
-        now = [one for one in wanted if outside.isdisjoint(one.cancellation.entries)]
-        return now, [one for one in wanted if not outside.isdisjoint(one.cancellation.entries)]
+        return _split(wanted, lambda one: outside.isdisjoint(one.cancellation.entries))
 
     def _acknowledge(
         self,
@@ -250,48 +250,47 @@ class Canceller:
         how it ends. What is not in the log is refused, unless the subscription was only busy.
         """
         refusal = self._refusal(topic, name, error) if unrecorded else None
-        accepted, refused = (wanted, ()) if refusal is None else self._by_log(topic, name, wanted)
-        left_out = {id(one.cancellation) for one in refused}
+        accepted, others = (wanted, ()) if refusal is None else self._by_log(topic, name, wanted)
+        left_out = {id(one.cancellation) for one in others}
         self._store.record([one for one in unrecorded if id(one) not in left_out])
         _accept(name, accepted, error)
         if refusal is not None:
-            _set_verdicts(name, refused, refusal.status, refusal.cause, refusal.reason)
+            _tell(others, refusal)
 
     def _by_log(
         self, topic: TopicName, name: str, wanted: Sequence[Wanted]
     ) -> tuple[Sequence[Wanted], Sequence[Wanted]]:
         """What is in the log from an earlier request, and the rest."""
         known = self._store.index.known_at((topic, name))
-        in_log: list[Wanted] = []
-        others: list[Wanted] = []
-        for one in wanted:
+
+        def in_log(one: Wanted) -> bool:
             found = known(one.cancellation.position)
-            (in_log if found is not None and found.status.open else others).append(one)
-        return in_log, others
+            return found is not None and found.status.open
+
+        return _split(wanted, in_log)
 
     def _refusal(self, topic: TopicName, name: str, error: PermanentError) -> Verdict | None:
         """Why the broker will not let the consumer in later either; None where it may."""
         if isinstance(error, NotFoundError):
-            return Verdict(name, CancellationStatus.NOT_FOUND, Cause.NO_SUBSCRIPTION, str(error))
+            return not_found(Cause.NO_SUBSCRIPTION, str(error), name)
         if not isinstance(error, ConflictError):
-            return Verdict(name, CancellationStatus.REFUSED, Cause.BROKER, str(error))
+            return refused(Cause.BROKER, str(error), name)
         # ConsumerBusy says that another type is in use, or that the subscription has as many consumers as it may have.
         found = self._ports.topics.subscriptions(topic).get(name)
         if found is None:
-            return Verdict(
-                name, CancellationStatus.NOT_FOUND, Cause.NO_SUBSCRIPTION, f"there is no subscription {name!r} any more"
-            )
-        return check_subscription(found)
+            return not_found(Cause.NO_SUBSCRIPTION, f"there is no subscription {name!r} any more", name)
+        return check_subscription(name, found)
 
     def _prove(self, snapshot: TopicSnapshot, name: str, wanted: Sequence[Wanted], confirmed_ms: int) -> None:
         # Counters that stand still prove nothing here: a broker may have read a message that it has yet to send.
-        raced = [one for one in wanted if not_before_dispatch(one.facts, snapshot.policy, confirmed_ms)]
-        beaten = {id(one) for one in raced}
-        in_time = [one for one in wanted if id(one) not in beaten] if raced else wanted
+        policy = snapshot.policy
+        in_time, raced = _split(
+            wanted, lambda one: not policy.may_be_dispatched(one.cancellation.deliver_at_ms, confirmed_ms)
+        )
         self._store.finish([one.cancellation.at(CancellationStatus.RACED, Cause.DISPATCHED, _RACED) for one in raced])
         self._store.index.learn_all(one.cancellation.at(CancellationStatus.ACKED) for one in in_time)
-        _set_verdicts(name, raced, CancellationStatus.RACED, Cause.DISPATCHED, _RACED)
-        _set_verdicts(name, in_time, CancellationStatus.ACKED)
+        _tell(raced, Verdict(name, CancellationStatus.RACED, Cause.DISPATCHED, _RACED))
+        _tell(in_time, Verdict(name, CancellationStatus.ACKED))
 
     def _count(self, planned: Plan, began_ms: int) -> None:
         self._metrics.requested(len(planned.drafts))
@@ -317,23 +316,24 @@ def _names_the_same(subscriptions: Mapping[str, Subscription], state: TopicInter
     return durable - SYSTEM_SUBSCRIPTIONS == state.cursors.keys() - others
 
 
-def _set_verdicts(
-    name: str,
-    wanted: Sequence[Wanted],
-    status: CancellationStatus,
-    cause: Cause | None = None,
-    reason: str | None = None,
-) -> None:
-    verdict = Verdict(name, status, cause, reason)
+def _split(wanted: Sequence[Wanted], chosen: Callable[[Wanted], bool]) -> tuple[list[Wanted], list[Wanted]]:
+    """Those that are chosen, and the rest."""
+    parts: tuple[list[Wanted], list[Wanted]] = [], []
     for one in wanted:
-        one.draft.verdicts[name] = verdict
+        parts[0 if chosen(one) else 1].append(one)
+    return parts
+
+
+def _tell(wanted: Sequence[Wanted], verdict: Verdict) -> None:
+    for one in wanted:
+        one.draft.verdicts[verdict.subscription] = verdict
 
 
 def _accept(name: str, wanted: Sequence[Wanted], error: SidecarError) -> None:
-    _set_verdicts(name, wanted, CancellationStatus.ACCEPTED, Cause.BROKER, f"{_TRIED_AGAIN}: {error}")
+    _tell(wanted, Verdict(name, CancellationStatus.ACCEPTED, Cause.BROKER, f"{_TRIED_AGAIN}: {error}"))
 
 
 def not_again(known: Verdict) -> Verdict:
     """Why a message that is cancelled somewhere is not published again."""
     reason = f"the message is cancelled on {known.subscription!r} ({known.status.value}): a copy would bring it back"
-    return Verdict(known.subscription, CancellationStatus.REFUSED, Cause.CANCELLED, reason)
+    return refused(Cause.CANCELLED, reason, known.subscription)

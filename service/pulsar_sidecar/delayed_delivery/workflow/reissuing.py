@@ -10,21 +10,16 @@ with the same intent and cancelled the old message. So whatever breaks, the mess
 
 import secrets
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import Final
 
 import structlog
 
-from pulsar_sidecar.delayed_delivery.cancel.checks import check_entry, choose_subscriptions
-from pulsar_sidecar.delayed_delivery.cancel.plan import TopicSnapshot
-from pulsar_sidecar.delayed_delivery.cancel.reconcile import expired_before_ms
-from pulsar_sidecar.delayed_delivery.cancel.reissue_intents import (
-    REISSUE_PROPERTY,
-    REPLACES_PROPERTY,
-    CopySearch,
-    ReissueIntent,
-)
+from pulsar_sidecar.delayed_delivery.backlog import positions_after
+from pulsar_sidecar.delayed_delivery.cancel.log_records import ReissueIntent
+from pulsar_sidecar.delayed_delivery.cancel.plan import TopicSnapshot, check_entry, choose_subscriptions, refused
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     CancellationStatus,
     CancelOptions,
@@ -34,8 +29,7 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Target,
     Verdict,
 )
-from pulsar_sidecar.delayed_delivery.cancel.select import positions_after
-from pulsar_sidecar.delayed_delivery.ports import Configuration, Ports
+from pulsar_sidecar.delayed_delivery.ports import Configuration, EntryAnswer, EntryFacts, Ports, Unreadable
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller, not_again
 from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError, SidecarError, TemporaryError
@@ -44,6 +38,10 @@ from pulsar_sidecar.model.names import TopicName
 
 log = structlog.get_logger("delayed-delivery")
 
+REPLACES_PROPERTY: Final = "pulsar-sidecar-replaces"
+"""On a message that was published again: the message id of the one it stands for."""
+REISSUE_PROPERTY: Final = "pulsar-sidecar-reissue"
+"""On a message that was published again: the token of the intent."""
 _ROOM_MS = 2000
 """A message that is due sooner than this after the earliest dispatch is left alone: it comes by itself."""
 _READ_BACK_SECONDS = 10.0
@@ -57,11 +55,42 @@ _PORTIONS_AT_ONCE = 4
 """So much of what was stored since an intent is looked at before other work gets its turn."""
 
 
+@dataclass(frozen=True, slots=True)
+class _CopySearch:
+    """How far an intent's copy has been looked for; several threads may look at a time, each from what it found.
+
+    Attributes:
+        until: everything stored since the intent up to here was read, but for what is ``unreadable``.
+        parts: the entries that carry the intent's token: the copy, or chunks of it.
+        unreadable: entries that could not be read so far.
+    """
+
+    until: Position
+    parts: Mapping[Position, EntryFacts] = field(default_factory=dict)
+    unreadable: tuple[Position, ...] = ()
+
+    def having_read(self, intent: ReissueIntent, answers: Mapping[Position, EntryAnswer]) -> "_CopySearch":
+        """The search after these entries, among them all that had been unreadable."""
+        parts = {
+            at: facts
+            for at, facts in answers.items()
+            if isinstance(facts, EntryFacts) and facts.properties.get(REISSUE_PROPERTY) == intent.token
+        }
+        unreadable = sorted(at for at, answer in answers.items() if isinstance(answer, Unreadable))
+        return _CopySearch(max(self.until, *answers), {**self.parts, **parts}, tuple(unreadable))
+
+    def copy(self) -> Position | None:
+        """The copy: its last chunk, if it has several and all of them are there."""
+        chunks = {facts.chunk.chunk_id if facts.chunk else 0: position for position, facts in self.parts.items()}
+        total = next((facts.chunk.total for facts in self.parts.values() if facts.chunk), 1)
+        return max(chunks.values()) if chunks and len(chunks) == total else None
+
+
 @dataclass(slots=True)
 class _Progress:
     """How far the leading sidecar has come with an intent, and when it tries again."""
 
-    search: CopySearch
+    search: _CopySearch
     due_ms: int = 0
     wait_ms: int = _LEADER_RETRIES_MS
     logged: set[str] = field(default_factory=set)
@@ -151,7 +180,7 @@ class Reissuer:
         chosen = choose_subscriptions((), snapshot.subscriptions)
         if chosen.others or len(chosen.warnings) > 1:
             reason = "; ".join([*(one.reason or "" for one in chosen.others), *chosen.warnings[1:]])
-            return _refused(Cause.SUBSCRIPTION_TYPE, f"a copy would be a second delivery for some: {reason}")
+            return refused(Cause.SUBSCRIPTION_TYPE, f"a copy would be a second delivery for some: {reason}")
         soonest_ms = self._ports.brokers_now_ms() + snapshot.policy.earliest_lead_ms + _ROOM_MS
         checked = check_entry(target, snapshot.entries[target.position], snapshot.policy, soonest_ms)
         return checked if isinstance(checked, Verdict) else None
@@ -170,7 +199,7 @@ class Reissuer:
                 self._intents.drop(intent)
                 raise TemporaryError("the sidecar does not keep up with its cancellation log; nothing was published")
             clock.wait_seconds(_READ_BACK_EVERY_SECONDS, self._stop)
-        return self._intents.valid((intent.topic, intent.position)) or intent
+        return self._intents.valid(intent.message) or intent
 
     def _publish(self, intent: ReissueIntent, entries: Sequence[Position]) -> ReissueIntent:
         properties = {REPLACES_PROPERTY: str(intent.position), REISSUE_PROPERTY: intent.token}
@@ -205,19 +234,19 @@ class Reissuer:
         if not any(
             one.status is CancellationStatus.REFUSED for one in outcome.verdicts
         ):  # otherwise the leading sidecar tries again
-            self._intents.write(replace(intent, done=True))
+            self._intents.write(intent._replace(done=True))
         return outcome.verdicts
 
     def _known(self, intent: ReissueIntent) -> tuple[Verdict, ...]:
         """What became of the old message, on each subscription."""
-        known = {one.subscription: one.verdict() for one in self._store.index.find(intent.topic, intent.position)}
+        known = {one.subscription: one.verdict() for one in self._store.index.find(*intent.message)}
         subscriptions = self._ports.topics.subscriptions(intent.topic)
         for name in {one.name for one in choose_subscriptions((), subscriptions).admitted} - known.keys():
             known[name] = Verdict(name, CancellationStatus.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN)
         return tuple(known.values()) or (Verdict(None, CancellationStatus.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN),)
 
     def _with_copy(self, intent: ReissueIntent, copy: str) -> ReissueIntent:
-        known = replace(intent, copy=copy)
+        known = intent._replace(copy=copy)
         self._intents.write(known)
         return known
 
@@ -227,7 +256,7 @@ class Reissuer:
         The leading sidecar remembers how far it has looked; a few portions at a time, so that nothing waits for it.
         """
         topic, known = intent.topic, self._progress.get(intent.token)
-        search = known.search if known else CopySearch(intent.after)
+        search = known.search if known else _CopySearch(intent.after)
         positions = positions_after(self._ports.topics.state(topic), search.until)
         for number in range(_PORTIONS_AT_ONCE):
             fresh = list(islice(positions, max(0, _READ_AT_ONCE - len(search.unreadable))))
@@ -249,10 +278,8 @@ class Reissuer:
 
     def round(self) -> None:
         """Finish what other sidecars, or this one, left behind; forget what is over."""
-        intents = self._intents.all() if self._store.follows else []
-        before, self._progress = self._progress, {}
-        for intent in intents:
-            self._progress[intent.token] = before.get(intent.token) or _Progress(CopySearch(intent.after))
+        before, intents = self._progress, self._intents.all() if self._store.follows else []
+        self._progress = {one.token: before.get(one.token) or _Progress(_CopySearch(one.after)) for one in intents}
         for intent in intents:
             progress = self._progress[intent.token]
             if self._is_due(intent, progress):
@@ -275,8 +302,8 @@ class Reissuer:
 
     def _advance(self, intent: ReissueIntent, progress: _Progress) -> None:
         policy = self._ports.topics.delay_policy(intent.topic)
-        is_over = intent.deliver_at_ms <= expired_before_ms(policy, self._ports.brokers_now_ms())
-        is_valid = self._intents.valid((intent.topic, intent.position)) == intent
+        is_over = intent.deliver_at_ms <= policy.expired_before_ms(self._ports.brokers_now_ms())
+        is_valid = self._intents.valid(intent.message) == intent
         try:
             if is_valid and not intent.done:
                 done = self._go_on(intent, Target(intent.position, intent.deliver_at_ms))
@@ -299,20 +326,16 @@ def _other_request(intent: ReissueIntent, target: Target, deliver_at_ms: int | N
     if target.subscriptions:
         return _FOR_ALL
     if target.deliver_at_ms not in (None, intent.deliver_at_ms):
-        return _refused(Cause.OTHER_DELIVER_AT, f"the message's deliverAt is {intent.deliver_at_ms}")
+        return refused(Cause.OTHER_DELIVER_AT, f"the message's deliverAt is {intent.deliver_at_ms}")
     if deliver_at_ms == intent.new_deliver_at_ms:
         return None
     due = "now" if intent.new_deliver_at_ms is None else f"due at {intent.new_deliver_at_ms}"
     copy = f"as {intent.copy}; name that message" if intent.copy else "and its copy is not known yet"
-    return _refused(Cause.REISSUED, f"the message was published again before, {due}, {copy}")
-
-
-def _refused(cause: Cause, reason: str) -> Verdict:
-    return Verdict(None, CancellationStatus.REFUSED, cause, reason)
+    return refused(Cause.REISSUED, f"the message was published again before, {due}, {copy}")
 
 
 _NOT_KNOWN = "the copy is stored; whether the old message was cancelled in time is not known, or not known any more"
-_FOR_ALL = _refused(Cause.INVALID, "a copy goes to every subscription; leave subscriptionNames out")
+_FOR_ALL = refused(Cause.INVALID, "a copy goes to every subscription; leave subscriptionNames out")
 
 
 def _unconfirmed(intent: ReissueIntent) -> str:

@@ -1,14 +1,20 @@
-"""What the doors of delayed delivery call, over the loops that run meanwhile."""
+"""What the doors of delayed delivery call, and the two loops that run meanwhile.
+
+One loop follows the log; the other one reconciles cursors with it, on the one sidecar of several that leads.
+"""
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from typing import Final
 
-from pulsar_sidecar.delayed_delivery.cancel.checks import choose_subscriptions
-from pulsar_sidecar.delayed_delivery.cancel.facts import Unreadable
+import structlog
+
+from pulsar_sidecar.delayed_delivery.backlog import Preview, Selection, find_selected, preview
+from pulsar_sidecar.delayed_delivery.cancel.plan import not_found
 from pulsar_sidecar.delayed_delivery.cancel.reconcile import BROKER_STORES_EVERY_MS
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
@@ -20,31 +26,62 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Target,
     Verdict,
 )
-from pulsar_sidecar.delayed_delivery.cancel.select import (
-    Preview,
-    Selected,
-    Selection,
-    preview,
-    select,
-    waiting_positions,
-)
-from pulsar_sidecar.delayed_delivery.leadership import Leadership
 from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
 from pulsar_sidecar.delayed_delivery.ports import Configuration, Ports
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller
-from pulsar_sidecar.delayed_delivery.workflow.loops import Loops
 from pulsar_sidecar.delayed_delivery.workflow.reconciler import Reconciler
 from pulsar_sidecar.delayed_delivery.workflow.reissuing import Reissuer
-from pulsar_sidecar.model.errors import ConflictError, DisabledError, NotFoundError, SidecarError
+from pulsar_sidecar.model.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    DisabledError,
+    NotFoundError,
+    SidecarError,
+)
 from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.runtime.supervised_loops import SupervisedLoops
 
+log = structlog.get_logger("delayed-delivery")
+
+LEADER_NODE: Final = "/pulsar-sidecar/delayed-delivery/asserter"
 _BATCH = 5_000
 _BATCHES_AT_ONCE = 4
-_READ_AT_ONCE = 5_000
 _LOOK_AGAIN_SECONDS = BROKER_STORES_EVERY_MS / 1000 / 4
 _SAFE_LEAD_MS = 5_000
+_ROUND_SECONDS = 0.2
+_LEADING_SECONDS = 1.0
+_LONGEST_BACKOFF_SECONDS = 15.0
+
+
+class Leadership:
+    """Whether this sidecar is the one that reconciles: an ephemeral node names it, and dies with its session."""
+
+    def __init__(self, store: MetadataStore, name: str) -> None:
+        self._store = store
+        self._name = name.encode()
+
+    def held(self) -> bool:
+        """Take the node if nobody has it; True when it is this sidecar's.
+
+        Two may hold themselves for it for a moment, when a session ends; acknowledging twice is harmless.
+        """
+        node = self._store.read(LEADER_NODE)
+        if node is not None:
+            return node.data == self._name
+        try:
+            self._store.create(LEADER_NODE, self._name, ephemeral=True)
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def resign(self) -> None:
+        """Let another one take over at once."""
+        node = self._store.read(LEADER_NODE)
+        if node is not None and node.data == self._name:
+            self._store.delete(LEADER_NODE, node.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +109,12 @@ class DelayedDelivery:
         self._canceller = Canceller(ports, self._store, configuration, metrics, self._stop)
         self._reconciler = Reconciler(ports, self._store, configuration, metrics, self._stop)
         self._reissuer = Reissuer(ports, self._store, self._canceller, configuration, self._stop)
-        leadership = Leadership(ports.metadata, name)
-        self._loops = Loops(ports, self._store, self._reconciler, self._reissuer, leadership, self._stop)
+        self._leadership = Leadership(ports.metadata, name)
+        self._leading = False
+        self._last_error: str | None = None
+        self._loops = SupervisedLoops(
+            "delayed-delivery", ports.clock, self._stop, self._note_failure, _LONGEST_BACKOFF_SECONDS
+        )
         self._batches = ThreadPoolExecutor(_BATCHES_AT_ONCE, thread_name_prefix="cancel-batch")
 
     # --- life ------------------------------------------------------------------------------------------------------
@@ -81,12 +122,17 @@ class DelayedDelivery:
     def start(self) -> None:
         """Start the loops; returns at once."""
         if self._configuration.enabled:
-            self._loops.start()
+            self._loops.start({"cancellations-log": self._follow, "cancellations-reconcile": self._reconcile})
 
     def close(self) -> None:
         """Let another sidecar lead, and leave every subscription; idempotent."""
         self._stop.set()
         self._loops.join()
+        if self._leading:
+            try:
+                self._leadership.resign()
+            except SidecarError as error:
+                log.warning("another sidecar leads only when this one's session has ended", error=str(error))
         self._batches.shutdown(wait=True)
         self._canceller.close()
         self._ports.acknowledger.close()
@@ -99,11 +145,48 @@ class DelayedDelivery:
         """How the service is."""
         return CancelStatus(
             enabled=self._configuration.enabled,
-            asserting=self._loops.leading,
+            asserting=self._leading,
             open_cancellations=self._store.index.open_count,
             log_read=self._store.caught_up.is_set(),
-            last_error=self._loops.last_error,
+            last_error=self._last_error,
         )
+
+    def _note_failure(self, failure: str) -> None:
+        self._last_error = failure
+
+    def _follow(self) -> None:
+        self._ports.log.ensure()
+        self._store.begin_following()
+        try:
+            self._ports.log.follow(self._store.apply, self._caught_up, self._stop.is_set)
+        finally:
+            self._store.follows = False
+
+    def _caught_up(self, unreadable: int) -> None:
+        self._store.note_caught_up(unreadable)
+        log.info("cancellation log read", open=self._store.index.open_count)
+
+    def _reconcile(self) -> None:
+        clock, asked_at = self._ports.clock, -_LEADING_SECONDS
+        try:
+            while not self._stop.is_set():
+                now = clock.monotonic_seconds()
+                if now - asked_at >= _LEADING_SECONDS:
+                    self._note_leading(self._store.caught_up.is_set() and self._leadership.held())
+                    asked_at = now
+                if self._leading:
+                    self._reconciler.round()
+                    self._reissuer.round()
+                clock.wait_seconds(_ROUND_SECONDS, self._stop)
+        except BaseException:
+            self._leading = False
+            raise
+
+    def _note_leading(self, leading: bool) -> None:
+        if leading and not self._leading:
+            self._reconciler.begin_leading()
+            log.info("this sidecar reconciles the cancellations now")
+        self._leading = leading
 
     # --- cancelling ------------------------------------------------------------------------------------------------
 
@@ -126,22 +209,19 @@ class DelayedDelivery:
             if place is not None
             for begin in range(0, len(indexes), _BATCH)
         ]
-        for (_, indexes), done in zip(batches, self._run(batches, targets, options), strict=True):
-            for index, outcome in zip(indexes, done, strict=True):
+
+        def carry_out(place: TopicName, indexes: list[int]) -> list[Outcome]:
+            return self._cancel_batch(place, [targets[index] for index in indexes], options)
+
+        if len(batches) == 1:
+            done = [carry_out(*batches[0])]
+        else:
+            futures = [self._batches.submit(carry_out, *batch) for batch in batches]
+            done = [future.result() for future in futures]
+        for (_, indexes), those in zip(batches, done, strict=True):
+            for index, outcome in zip(indexes, those, strict=True):
                 outcomes[index] = outcome
         return [outcome for outcome in outcomes if outcome is not None]
-
-    def _run(
-        self, batches: Sequence[tuple[TopicName, list[int]]], targets: Sequence[Target], options: CancelOptions
-    ) -> Iterable[list[Outcome]]:
-        if len(batches) == 1:
-            place, indexes = batches[0]
-            return [self._cancel_batch(place, [targets[index] for index in indexes], options)]
-        futures = [
-            self._batches.submit(self._cancel_batch, place, [targets[index] for index in indexes], options)
-            for place, indexes in batches
-        ]
-        return [future.result() for future in futures]
 
     def _cancel_batch(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[Outcome]:
         outcomes = self._canceller.cancel(topic, targets, options)
@@ -175,17 +255,13 @@ class DelayedDelivery:
         give_up = clock.monotonic_seconds() + self._configuration.persist_patience_ms / 1000
         while self._is_waiting(topic, outcomes) and clock.monotonic_seconds() < give_up:
             for name in {verdict.subscription for one in outcomes for verdict in one.verdicts if verdict.status.open}:
-                if name is not None:
-                    self._prove_quietly((topic, name))
+                # Where it cannot be asked, the answer says how far it came; the loop goes on with it.
+                with suppress(SidecarError):
+                    if name is not None:
+                        self._reconciler.prove_for_caller((topic, name))
             if self._is_waiting(topic, outcomes):
                 clock.wait_seconds(_LOOK_AGAIN_SECONDS, self._stop)
         return [self._now(topic, outcome) for outcome in outcomes]
-
-    def _prove_quietly(self, place: tuple[TopicName, str]) -> None:
-        try:
-            self._reconciler.prove_for_caller(place)
-        except SidecarError:
-            return  # the answer says how far it came; the loop goes on with it
 
     def _is_waiting(self, topic: TopicName, outcomes: Sequence[Outcome]) -> bool:
         return any(
@@ -238,7 +314,7 @@ class DelayedDelivery:
             due_from_ms=max(selection.due_from_ms or 0, now_ms + _SAFE_LEAD_MS),
             published_before_ms=min(selection.published_before_ms or now_ms, now_ms),
         )
-        found, unreadable = self._select(topic, exact, now_ms)
+        found, unreadable = find_selected(self._ports.topics, self._ports.entries, topic, exact, now_ms)
         return preview(exact, found, unreadable)
 
     def cancel_selected(
@@ -251,51 +327,23 @@ class DelayedDelivery:
         """
         self._check_enabled()
         selection.check()
-        found, unreadable = self._select(topic, selection, self._ports.brokers_now_ms())
+        now_ms = self._ports.brokers_now_ms()
+        found, unreadable = find_selected(self._ports.topics, self._ports.entries, topic, selection, now_ms)
         again = preview(selection, found, unreadable)
         if again.hash != confirmed_hash:
             raise ConflictError(
                 f"the selection finds {again.count} messages now, and not the ones that were previewed (some came due, "
                 "or were acknowledged); nothing was cancelled: preview again and confirm the new hash"
             )
-        return self._cancel_found(found, selection, options)
-
-    def _cancel_found(
-        self, found: Sequence[Selected], selection: Selection, options: CancelOptions
-    ) -> Iterator[Outcome]:
         by_topic: defaultdict[TopicName, list[Target]] = defaultdict(list)
         for one in found:
             by_topic[one.topic].append(Target(one.position, one.deliver_at_ms, None, selection.subscriptions))
-        for place, targets in by_topic.items():
-            for begin in range(0, len(targets), _BATCH):
-                yield from self._cancel_batch(place, targets[begin : begin + _BATCH], options)
-
-    def _select(self, topic: TopicName, selection: Selection, now_ms: int) -> tuple[list[Selected], int]:
-        partitions = self._ports.topics.partitions(topic)
-        if partitions is None:
-            raise NotFoundError(f"there is no topic {topic}")
-        places = [topic.partition(index) for index in range(partitions)] or [topic]
-        found: list[Selected] = []
-        unreadable = 0
-        for place in places:
-            more, failed = self._select_at(place, selection, now_ms)
-            found += more
-            unreadable += failed
-        return found, unreadable
-
-    def _select_at(self, topic: TopicName, selection: Selection, now_ms: int) -> tuple[list[Selected], int]:
-        subscriptions = self._ports.topics.subscriptions(topic)
-        state = self._ports.topics.state(topic)
-        chosen = choose_subscriptions(selection.subscriptions, subscriptions).admitted
-        cursors = [state.cursors[one.name].acknowledged for one in chosen if one.name in state.cursors]
-        waiting = iter(waiting_positions(state, cursors))
-        found: list[Selected] = []
-        unreadable = 0
-        while portion := list(islice(waiting, _READ_AT_ONCE)):
-            answers = self._ports.entries.read(topic, portion)
-            unreadable += sum(isinstance(answer, Unreadable) for answer in answers.values())
-            found += select(topic, selection, answers, now_ms)
-        return found, unreadable
+        return (
+            outcome
+            for place, targets in by_topic.items()
+            for begin in range(0, len(targets), _BATCH)
+            for outcome in self._cancel_batch(place, targets[begin : begin + _BATCH], options)
+        )
 
     # --- again -----------------------------------------------------------------------------------------------------
 
@@ -323,4 +371,4 @@ class DelayedDelivery:
 
 def _nowhere(topic: TopicName, target: Target) -> Outcome:
     reason = f"no partition of {topic} has a ledger {target.position.ledger_id}"
-    return Outcome(topic, target, (Verdict(None, CancellationStatus.NOT_FOUND, Cause.NO_ENTRY, reason),))
+    return Outcome(topic, target, (not_found(Cause.NO_ENTRY, reason),))

@@ -16,7 +16,7 @@ import orjson
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.runtime_configuration import RuntimeConfiguration
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_internal_stats, parse_stats
-from pulsar_sidecar.delayed_delivery.cancel.facts import DelayPolicy
+from pulsar_sidecar.delayed_delivery.ports import DelayPolicy
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.model.clocks import Clock
@@ -166,7 +166,6 @@ class BrokerTopics:
             tick_ms=int(policy.get("tickTime") or broker.number("delayedDeliveryTickTimeMillis", 1000)),
             strict=broker.flag("isDelayedDeliveryDeliverAtTimeStrict"),
             ttl_seconds=ttl_seconds or None,
-            batch_index_ack=broker.flag("acknowledgmentAtBatchIndexLevelEnabled"),
         )
 
     def _policies_of(self, topic: TopicName) -> tuple[object, object]:

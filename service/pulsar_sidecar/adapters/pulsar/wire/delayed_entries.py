@@ -13,7 +13,7 @@ from typing import Final
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.wire.encoding import entry_facts, entry_facts_in_headers
-from pulsar_sidecar.delayed_delivery.cancel.facts import Absent, EntryAnswer, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import Absent, EntryAnswer, Unreadable
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import ManagedLedgerReferences, managed_ledger_references

@@ -21,7 +21,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError, Message
 
 from pulsar_sidecar.adapters.bookkeeper.digests import crc32c
-from pulsar_sidecar.delayed_delivery.cancel.facts import Chunk, EntryFacts
+from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryFacts
 from pulsar_sidecar.ledger_ownership.exact_decoding import exact_text
 from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
 from pulsar_sidecar.wire import PulsarApi_pb2 as api

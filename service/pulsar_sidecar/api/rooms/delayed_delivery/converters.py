@@ -21,9 +21,16 @@ from pulsar_sidecar.api.rooms.delayed_delivery.schemas import (
     SelectionPayload,
     VerdictAnswer,
 )
-from pulsar_sidecar.delayed_delivery.cancel.checks import check_deliver_at, check_subscription_name
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause, Outcome, Target
-from pulsar_sidecar.delayed_delivery.cancel.select import Preview, Selection
+from pulsar_sidecar.delayed_delivery.backlog import Preview, Selection
+from pulsar_sidecar.delayed_delivery.cancel.requests import (
+    Cancellation,
+    CancellationStatus,
+    Cause,
+    Outcome,
+    Target,
+    check_deliver_at,
+    check_subscription_name,
+)
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.wire import PulsarApi_pb2 as api

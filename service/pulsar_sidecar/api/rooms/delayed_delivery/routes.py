@@ -39,8 +39,14 @@ from pulsar_sidecar.api.rooms.delayed_delivery.schemas import (
     SkipRequest,
 )
 from pulsar_sidecar.api.schemas import Reason
-from pulsar_sidecar.delayed_delivery.cancel.checks import check_deliver_at, check_subscription_name
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Outcome, Target
+from pulsar_sidecar.delayed_delivery.cancel.requests import (
+    CancellationStatus,
+    CancelOptions,
+    Outcome,
+    Target,
+    check_deliver_at,
+    check_subscription_name,
+)
 from pulsar_sidecar.delayed_delivery.workflow.service import DelayedDelivery
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
 from pulsar_sidecar.model.ids import Position

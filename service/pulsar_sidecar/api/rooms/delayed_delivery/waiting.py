@@ -11,7 +11,7 @@ from pulsar_sidecar.api.rooms.delayed_delivery.waiting_schemas import (
     waiting_answer,
 )
 from pulsar_sidecar.api.schemas import Reason
-from pulsar_sidecar.delayed_delivery.waiting import WaitingReader, parse_backlog_position
+from pulsar_sidecar.delayed_delivery.backlog import WaitingReader, parse_backlog_position
 from pulsar_sidecar.model.names import TopicName
 
 _Asked = Annotated[WaitingParameters, Query()]

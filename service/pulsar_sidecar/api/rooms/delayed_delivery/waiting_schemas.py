@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from pulsar_sidecar.api.schemas import Answer, Query
-from pulsar_sidecar.delayed_delivery.waiting import DueMessage, Waiting, WaitingPage
+from pulsar_sidecar.delayed_delivery.backlog import DueMessage, Waiting, WaitingPage
 
 MAX_ENTRIES = 1_000_000
 

@@ -1,0 +1,370 @@
+"""What waits in a topic's backlog: counted by due time, or selected by what it is in order to be cancelled.
+
+Invariants: every entry of a page is counted once for each subscription that has not acknowledged it, as exactly one of
+delayed, due, undelayed and unreadable; a chunked message counts with its last chunk. Two runs with the same selection
+give the same hash, by which a caller confirms a preview, exactly when they found the same messages.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from pulsar_sidecar.delayed_delivery.cancel.plan import choose_subscriptions
+from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryAnswer, EntryFacts, Topics, Unreadable
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, SubscriptionType, TopicInternalStats
+
+MAX_SAMPLE: Final = 20
+BEFORE_EVERYTHING: Final = Position(LedgerId(0), EntryId(-1))
+_READ_AT_ONCE: Final = 10_000
+_PLACE: Final = re.compile(r"(\d{1,9}):(\d{1,18}):(-1|\d{1,18})", re.ASCII)
+
+
+def places_of(topics: Topics, topic: TopicName) -> list[TopicName]:
+    """The topic's partitions, or the topic itself where it has none.
+
+    Raises:
+        NotFoundError: there is no such topic.
+    """
+    partitions = topics.partitions(topic)
+    if partitions is None:
+        raise NotFoundError(f"there is no topic {topic}")
+    return [topic.partition(index) for index in range(partitions)] or [topic]
+
+
+def waiting_positions(
+    state: TopicInternalStats, acked: Iterable[PositionRanges], after: Position | None = None
+) -> Iterator[Position]:
+    """The topic's entries, oldest first, that at least one of the cursors has not acknowledged; beyond ``after``."""
+    cursors = list(acked)
+    if not cursors:
+        return
+    start = min(cursor.mark_delete for cursor in cursors)
+    for position in positions_after(state, start if after is None else max(start, after)):
+        if not all(position in cursor for cursor in cursors):
+            yield position
+
+
+def positions_after(state: TopicInternalStats, start: Position) -> Iterator[Position]:
+    """The topic's entries beyond a position, oldest first."""
+    for ledger_id, entries in state.ledgers.items():
+        if ledger_id < start.ledger_id:
+            continue
+        first = start.entry_id + 1 if ledger_id == start.ledger_id else 0
+        for entry in range(max(0, first), entries):
+            yield Position(ledger_id, EntryId(entry))
+
+
+def entries_beyond(state: TopicInternalStats, position: Position) -> int:
+    """How many entries the topic has after a position."""
+    later = sum(entries for ledger_id, entries in state.ledgers.items() if ledger_id > position.ledger_id)
+    return later + max(0, state.ledgers.get(position.ledger_id, 0) - 1 - position.entry_id)
+
+
+def _is_earlier_chunk(facts: EntryFacts) -> bool:
+    return facts.chunk is not None and facts.chunk.chunk_id != facts.chunk.total - 1
+
+
+# --- selecting -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the messages must be; None and empty demand nothing.
+
+    Attributes:
+        due_from_ms: the earliest due time, included.
+        due_to_ms: the latest due time, excluded.
+        published_before_ms: only messages published before it, so that a selection does not grow.
+        properties: all of these, with these values.
+        subscriptions: where; empty for every Shared and Key_Shared subscription.
+    """
+
+    due_from_ms: int | None = None
+    due_to_ms: int | None = None
+    published_before_ms: int | None = None
+    key: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    subscriptions: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Whether it selects anything less than everything.
+
+        Raises:
+            InvalidInputError: it names nothing, or an empty range.
+        """
+        if self.due_from_ms is None and self.due_to_ms is None and self.key is None and not self.properties:
+            raise InvalidInputError("a selection needs at least one of dueFrom, dueTo, key and properties")
+        if self.due_from_ms is not None and self.due_to_ms is not None and self.due_from_ms >= self.due_to_ms:
+            raise InvalidInputError("dueFrom is not before dueTo, so nothing can match")
+
+    def matches(self, facts: EntryFacts, now_ms: int) -> bool:
+        """Whether a message that waits is meant."""
+        due_ms = facts.deliver_at_ms
+        return (
+            due_ms is not None
+            and due_ms > now_ms
+            and (self.due_from_ms is None or due_ms >= self.due_from_ms)
+            and (self.due_to_ms is None or due_ms < self.due_to_ms)
+            and (self.published_before_ms is None or facts.publish_time_ms < self.published_before_ms)
+            and (self.key is None or facts.key == self.key)
+            and all(facts.properties.get(name) == value for name, value in self.properties.items())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """One message that a selection found."""
+
+    topic: TopicName
+    position: Position
+    deliver_at_ms: int
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a selection would cancel.
+
+    Attributes:
+        selection: made exact, so that it finds the same messages again.
+        hash: of all messages found; a caller repeats it to confirm.
+        sample: the first of them by due time.
+        unreadable: entries that could not be read, and so are not among them.
+    """
+
+    selection: Selection
+    count: int
+    hash: str
+    first_due_ms: int | None
+    last_due_ms: int | None
+    sample: tuple[Selected, ...]
+    unreadable: int
+
+
+def find_selected(
+    topics: Topics, entries: DelayedEntries, topic: TopicName, selection: Selection, now_ms: int
+) -> tuple[list[Selected], int]:
+    """The messages that wait and are meant, and how many entries could not be read."""
+    found: list[Selected] = []
+    unreadable = 0
+    for place in places_of(topics, topic):
+        subscriptions = topics.subscriptions(place)
+        state = topics.state(place)
+        chosen = choose_subscriptions(selection.subscriptions, subscriptions).admitted
+        cursors = [state.cursors[one.name].acknowledged for one in chosen if one.name in state.cursors]
+        waiting = waiting_positions(state, cursors)
+        while portion := list(islice(waiting, _READ_AT_ONCE)):
+            answers = entries.read(place, portion)
+            unreadable += sum(isinstance(answer, Unreadable) for answer in answers.values())
+            found += select(place, selection, answers, now_ms)
+    return found, unreadable
+
+
+def select(
+    topic: TopicName, selection: Selection, answers: Mapping[Position, EntryAnswer], now_ms: int
+) -> list[Selected]:
+    """Those of the entries that the selection means, in order; of a chunked message only its last chunk."""
+    found = []
+    for position in sorted(answers):
+        facts = answers[position]
+        if not isinstance(facts, EntryFacts) or facts.marker or not selection.matches(facts, now_ms):
+            continue
+        if not _is_earlier_chunk(facts):
+            assert facts.deliver_at_ms is not None
+            found.append(Selected(topic, position, facts.deliver_at_ms, facts.key))
+    return found
+
+
+def preview(selection: Selection, found: Iterable[Selected], unreadable: int) -> Preview:
+    """What a caller is shown, and the hash that stands for exactly these messages."""
+    ordered = sorted(found, key=lambda one: (one.deliver_at_ms, str(one.topic), one.position))
+    digest = hashlib.sha256()
+    for one in ordered:
+        digest.update(f"{one.topic}|{one.position}|{one.deliver_at_ms}\n".encode())
+    digest.update("|".join(sorted(selection.subscriptions)).encode())
+    return Preview(
+        selection=selection,
+        count=len(ordered),
+        hash=digest.hexdigest()[:32],
+        first_due_ms=ordered[0].deliver_at_ms if ordered else None,
+        last_due_ms=ordered[-1].deliver_at_ms if ordered else None,
+        sample=tuple(ordered[:MAX_SAMPLE]),
+        unreadable=unreadable,
+    )
+
+
+# --- counting ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DueMessage:
+    """One waiting message; the order is by due time."""
+
+    due_ms: int
+    topic: str
+    position: Position
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One subscription's part of a page.
+
+    Attributes:
+        delayed: messages that are not due yet.
+        due: delayed messages that are due and not acknowledged: being delivered, or delivered already.
+        undelayed: messages without a due time.
+        unreadable: entries that could not be read.
+        by_due_second: delayed messages by the second, since the epoch, at which they are due.
+    """
+
+    subscription: str
+    type: SubscriptionType
+    delayed: int = 0
+    due: int = 0
+    undelayed: int = 0
+    unreadable: int = 0
+    by_due_second: Counter[int] = field(default_factory=Counter)
+    next: DueMessage | None = None
+    last: DueMessage | None = None
+
+    def count(self, topic: str, position: Position, answer: EntryAnswer, now_ms: int) -> None:
+        """Take one entry into account that the subscription has not acknowledged."""
+        if not isinstance(answer, EntryFacts):
+            self.unreadable += 1
+            return
+        if answer.marker or _is_earlier_chunk(answer):
+            return
+        messages = answer.messages_in_batch or 1
+        if answer.deliver_at_ms is None:
+            self.undelayed += messages
+        elif answer.deliver_at_ms <= now_ms:
+            self.due += messages
+        else:
+            message = DueMessage(answer.deliver_at_ms, topic, position)
+            self.delayed += messages
+            self.by_due_second[message.due_ms // 1000] += messages
+            self.next = message if self.next is None else min(self.next, message)
+            self.last = message if self.last is None else max(self.last, message)
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogPosition:
+    """Where a page ends: a partition (0 for a topic without) and the last entry looked at there."""
+
+    partition: int
+    position: Position
+
+    def __str__(self) -> str:
+        return f"{self.partition}:{self.position}"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPage:
+    """So many entries of the backlog.
+
+    Attributes:
+        after: where to go on; None at the end.
+        entries_read: entries that at least one subscription has not acknowledged.
+        entries_left: entries beyond the page, acknowledged ones included.
+    """
+
+    now_ms: int
+    subscriptions: tuple[Waiting, ...]
+    after: BacklogPosition | None
+    entries_read: int
+    entries_left: int
+
+
+def parse_backlog_position(text: str) -> BacklogPosition:
+    """The inverse of `BacklogPosition.__str__`.
+
+    Raises:
+        InvalidInputError: it is no place.
+    """
+    match = _PLACE.fullmatch(text)
+    if match is None:
+        raise InvalidInputError("after must be what an earlier answer said there, such as 0:4711:99")
+    partition, ledger_id, entry_id = map(int, match.groups())
+    return BacklogPosition(partition, Position(LedgerId(ledger_id), EntryId(entry_id)))
+
+
+class WaitingReader:
+    """Reads what waits, a page at a time; changes nothing and needs no log."""
+
+    def __init__(self, topics: Topics, entries: DelayedEntries, clock: Clock) -> None:
+        self._topics = topics
+        self._entries = entries
+        self._clock = clock
+
+    def waiting(
+        self, topic: TopicName, subscription: str | None, after: BacklogPosition | None, limit: int
+    ) -> WaitingPage:
+        """Look at up to ``limit`` entries of the backlog of one subscription, or of all durable ones.
+
+        Raises:
+            NotFoundError: there is no such topic, or no such subscription.
+            TemporaryError: it could not be read.
+        """
+        parts = places_of(self._topics, topic)
+        counts: dict[str, Waiting] = {}
+        read, now_ms = 0, self._clock.now_ms()
+
+        def page(end: BacklogPosition | None, beyond: int) -> WaitingPage:
+            return WaitingPage(now_ms, tuple(counts[name] for name in sorted(counts)), end, read, beyond)
+
+        start = after.partition if after else 0
+        for number in range(start, len(parts)):
+            place = after.position if after and number == start else None
+            end, seen, beyond = self._part(parts[number], subscription, place, limit - read, now_ms, counts)
+            read += seen
+            if end is not None:
+                return page(BacklogPosition(number, end), beyond)
+            if read >= limit and number + 1 < len(parts):
+                # The next page begins before the first entry of the next partition.
+                return page(BacklogPosition(number + 1, BEFORE_EVERYTHING), 0)
+        if subscription is not None and not counts and after is None:
+            raise NotFoundError(f"{topic} has no durable subscription {subscription}")
+        return page(None, 0)
+
+    def _part(
+        self,
+        topic: TopicName,
+        subscription: str | None,
+        after: Position | None,
+        limit: int,
+        now_ms: int,
+        counts: dict[str, Waiting],
+    ) -> tuple[Position | None, int, int]:
+        """Where it stopped (None at the end), how many entries it read, and how many there are beyond."""
+        found = {
+            name: facts
+            for name, facts in self._topics.subscriptions(topic).items()
+            if facts.durable and (name not in SYSTEM_SUBSCRIPTIONS if subscription is None else name == subscription)
+        }
+        state = self._topics.state(topic)
+        cursors = [
+            (counts.setdefault(one, Waiting(one, facts.type)), state.cursors[one].acknowledged)
+            for one, facts in found.items()
+            if one in state.cursors
+        ]
+        positions = waiting_positions(state, [acked for _, acked in cursors], after)
+        name, read, last = str(topic), 0, None
+        while read < limit and (portion := list(islice(positions, min(_READ_AT_ONCE, limit - read)))):
+            answers = self._entries.read(topic, portion)
+            for position in portion:
+                for waiting, acknowledged in cursors:
+                    if position not in acknowledged:
+                        waiting.count(name, position, answers[position], now_ms)
+            read, last = read + len(portion), portion[-1]
+        if next(positions, None) is None:
+            return None, read, 0
+        return last or after or BEFORE_EVERYTHING, read, entries_beyond(state, last) if last else 0
