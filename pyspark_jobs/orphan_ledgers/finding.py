@@ -195,7 +195,6 @@ class Finding:
                 self._inputs.nodes((Subtree.OTHER,), NODE_COLUMNS),
                 first_pass.unknown_nodes_task(self._policy.foreign_subtrees),
             ),
-            (self._inputs.nodes((Subtree.ADMIN,), ["path"]), first_pass.known_tenants_task()),
             (self._inputs.nodes((Subtree.ADMIN,), NODE_COLUMNS), first_pass.admin_nodes_task()),
             (
                 self._inputs.table(Table.CURSOR_LEDGERS),

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pulsar_sidecar.audit.arrays import Ids
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.admin_nodes import admin_facts, known_tenants
+from pulsar_sidecar.audit.engine.admin_nodes import admin_facts
 from pulsar_sidecar.audit.engine.decoding import (
     decode_cursor_ledgers,
     decode_log_segments,
@@ -129,6 +129,7 @@ def admin_nodes_task() -> Task:
 
     def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
         found = admin_facts(batch)
+        yield _facts({"tag": TENANT, "path": tenant} for tenant in found.tenants)
         yield _facts(_shadow_facts(found.shadows))
         yield _facts(_unreadable_facts(found.unreadable_nodes))
         yield _facts({"tag": RETENTION, "path": path, "reason": text} for path, text in found.retentions.items())
@@ -141,15 +142,6 @@ def unknown_nodes_task(foreign: Collection[str]) -> Task:
 
     def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
         yield _facts(_unreadable_facts(unknown_subtrees(batch, foreign)))
-
-    return _task(look)
-
-
-def known_tenants_task() -> Task:
-    """Nodes of ``/admin`` to `FACTS`."""
-
-    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
-        yield _facts({"tag": TENANT, "path": tenant} for tenant in known_tenants(batch))
 
     return _task(look)
 

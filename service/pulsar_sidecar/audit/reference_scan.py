@@ -88,7 +88,7 @@ def _references(
             yield from named & ledgers or named
     elif _depth_of_topic(path) == _TOPIC:
         for ledger_id, entry in managed_ledger_references(data).ledgers.items():
-            if not (entry.offload and entry.offload.bookkeeper_deleted):
+            if entry.in_bookkeeper:
                 yield ledger_id
 
 

@@ -27,27 +27,29 @@ INFINITE: Final = "infinite"
 UNSET: Final = "not set, so the brokers' default counts"
 _POLICIES: Final = "/admin/policies/"
 _FOREVER: Final = -1
-
-_TENANTS_POLICIES = r"^/admin/(policies|local-policies)/[^/]+$"
+_TENANT: Final = r"^/admin/(policies|local-policies)/[^/]+$"
+"""Local policies count, since policies may be in a configuration store of their own."""
 
 
 @dataclass(frozen=True, slots=True)
-class ShadowFacts:
-    """What some nodes tell of shadows.
+class AdminFacts:
+    """What some nodes tell.
 
     Attributes:
         retentions: what namespaces' policies say of retention, by ``tenant/namespace``.
         unreadable_nodes: partitioned topics' nodes that may be shadows' and cannot be read.
     """
 
+    tenants: tuple[str, ...]
     shadows: tuple[Shadow, ...]
     retentions: Mapping[str, str]
     unreadable_nodes: tuple[UnreadableNode, ...]
 
 
-def admin_facts(nodes: pa.RecordBatch) -> ShadowFacts:
-    """The partitioned shadows, and the namespaces' retentions, of nodes below ``/admin``."""
+def admin_facts(nodes: pa.RecordBatch) -> AdminFacts:
+    """The tenants, the partitioned shadows, and the namespaces' retentions, of nodes below ``/admin``."""
     paths = nodes.column("path")
+    tenants = paths.filter(pc.match_substring_regex(paths, _TENANT)).to_pylist()
     partitioned = nodes.filter(pc.starts_with(paths, f"{PARTITIONED_TOPICS}/"))
     policies = nodes.filter(pc.starts_with(paths, _POLICIES)).select(["path", "value"]).to_pylist()
     retentions = {
@@ -56,7 +58,8 @@ def admin_facts(nodes: pa.RecordBatch) -> ShadowFacts:
         if row["path"].count("/") > _POLICIES.count("/") and row["value"]
     }
     found = list(_partitioned_shadows(partitioned.select(["path", "value"]).to_pylist()))
-    return ShadowFacts(
+    return AdminFacts(
+        tuple(path.rpartition("/")[2] for path in tenants),
         tuple(each for each in found if isinstance(each, Shadow)),
         retentions,
         tuple(each for each in found if isinstance(each, UnreadableNode)),
@@ -104,25 +107,10 @@ def _why(shadow: Shadow, retention: str | None) -> str:
 def _retention(value: bytes) -> str:
     """What a namespace's policies say."""
     try:
-        policies = json.loads(value)
-        retention = policies.get("retention_policies")
-        return UNSET if retention is None else _in_words(retention)
+        retention = json.loads(value).get("retention_policies")
+        if retention is None:
+            return UNSET
+        minutes, megabytes = retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         return "unknown, because its policies cannot be read"
-
-
-def _in_words(retention: Mapping[str, Any]) -> str:
-    minutes, megabytes = retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]
-    if minutes == megabytes == _FOREVER:
-        return INFINITE
-    return f"{minutes} minutes and {megabytes} MB"
-
-
-def known_tenants(nodes: pa.RecordBatch) -> list[str]:
-    """The tenants that some of `Subtree.ADMIN`'s nodes name; of ``nodes`` only the column ``path`` is looked at.
-
-    Local policies count, since policies may be in a configuration store of their own.
-    """
-    paths = nodes.column("path")
-    named = paths.filter(pc.match_substring_regex(paths, _TENANTS_POLICIES)).to_pylist()
-    return [path.rpartition("/")[2] for path in named]
+    return INFINITE if minutes == megabytes == _FOREVER else f"{minutes} minutes and {megabytes} MB"

@@ -193,7 +193,7 @@ def _named(node: Mapping[str, Any]) -> dict[int, bool] | None:
                 return {ledger_id: False for ledger_id in found if ledger_id is not None}
             case _:
                 listed = managed_ledger_references(node["value"]).ledgers.items()
-                return {id_: bool(entry.offload and entry.offload.bookkeeper_deleted) for id_, entry in listed}
+                return {id_: not entry.in_bookkeeper for id_, entry in listed}
     except UndecodableError:
         return None
 

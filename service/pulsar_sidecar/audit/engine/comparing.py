@@ -18,13 +18,12 @@ import pyarrow.compute as pc
 
 from pulsar_sidecar.audit.arrays import Ids, IdTable, LedgerSets, Numbers
 from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
-from pulsar_sidecar.audit.engine.admin_nodes import ShadowFacts, admin_facts, dangers, known_tenants
+from pulsar_sidecar.audit.engine.admin_nodes import AdminFacts, admin_facts, dangers
 from pulsar_sidecar.audit.engine.candidates import OWNER_COLUMNS, OwnerNode, owner_nodes_at
 from pulsar_sidecar.audit.engine.decoding import (
     NODE_COLUMNS,
     REFERENCES,
     DecodedPart,
-    Reference,
     decode_cursor_ledgers,
     decode_log_segments,
     decode_part,
@@ -39,15 +38,16 @@ from pulsar_sidecar.audit.engine.judging import (
     LISTED_METADATA_COLUMNS,
     NODE_METADATA_COLUMNS,
     SIZES,
-    Cases,
+    Case,
     EarlierLook,
     Judge,
-    age_order,
     earlier_looks,
     is_deletable,
     judge_cases,
+    newest_cases,
     newest_sizes,
     numbered,
+    owner_paths,
     read_ledgers,
     withheld,
 )
@@ -59,7 +59,6 @@ from pulsar_sidecar.audit.engine.usage import (
     counts_of_usage,
     made_before,
     missing_table,
-    named_usage,
     not_replaced,
     single_usage,
     usage_table,
@@ -70,15 +69,15 @@ from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.guards import Earlier, Found, trusted
 from pulsar_sidecar.audit.results.plans import PlanDigest
 from pulsar_sidecar.audit.results.report import extract_of
-from pulsar_sidecar.audit.results.summaries import Count, Engine, Input, Plan
+from pulsar_sidecar.audit.results.summaries import Engine, Input, Plan
 from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Subtree, Table
 from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
-from pulsar_sidecar.ledger_ownership.shadows import Shadow
 from pulsar_sidecar.model.ids import LedgerId
 
 _NODES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 _NONE: Numbers = np.zeros(0, np.int64)
+_JUDGED_AT_ONCE = 65_536
 
 
 OpenAudit = Callable[[tuple[Table, ...], str], AbstractContextManager[TablesOutput]]
@@ -151,20 +150,17 @@ class EmbeddedEngine:
         # All of this work is handed out before the first answer is waited for; the longest comes first.
         decode = partial(decode_part, self._columns)
         nodes = {subtree: self._inputs.rows(subtree, NODE_COLUMNS, decode) for subtree in _NODES}
-        unknown = self._inputs.rows(
-            Subtree.OTHER, NODE_COLUMNS, partial(unknown_subtrees, foreign=self._policy.foreign_subtrees)
-        )
-        tenants = self._inputs.rows(Subtree.ADMIN, ["path"], known_tenants)
-        admin = self._inputs.rows(Subtree.ADMIN, NODE_COLUMNS, admin_facts)
+        look = partial(unknown_subtrees, foreign=self._policy.foreign_subtrees)
+        unknown = self._inputs.rows(Subtree.OTHER, NODE_COLUMNS, look)
+        admin_parts = self._inputs.rows(Subtree.ADMIN, NODE_COLUMNS, admin_facts)
         dumped_parts = self._dumped_parts()
         listed = list(self._inputs.columns(Table.LEDGERS, ["ledger_id"], listed_ids))
         dumped, unread_directories = _dumped(dumped_parts if self._own_ledgers else ((ids, []) for ids in listed))
         self._say(f"{sum(map(len, listed)):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
         sets = LedgerSets(listed, dumped)
         decoded = {subtree: list(_adding_references(sets, parts)) for subtree, parts in nodes.items()}
-        known_admin = list(admin)
-        unread_topics = (node for facts in known_admin for node in facts.unreadable_nodes)
-        seen = self._seen(decoded, chain(chain.from_iterable(unknown), unread_topics), chain.from_iterable(tenants))
+        admin = list(admin_parts)
+        seen = self._seen(decoded, chain.from_iterable(unknown), admin)
         sets.refer(seen.singles.column("ledger_id").to_numpy())
         self._say(f"{sets.references:,} references")
         gone = self._gone(sets, unread_directories)
@@ -172,11 +168,16 @@ class EmbeddedEngine:
         lists = self._lists_naming(gone, seen)
         sizes, cases = self._read_wanted(sets, alone.column("ledger_id").to_numpy())
         owners = self._owner_nodes(cases)
-        counted = [*(part.usage for part in seen.parts()), named_usage(self._columns, single_usage(alone, sizes))]
+        own_usage = [*(part.usage for part in seen.parts()), single_usage(self._columns, alone, sizes)]
         named_in_vain = _named_in_vain(gone, seen, list(lists))
         missing = made_before(named_in_vain, sets.newest())
-        shadows = _shadows(seen, known_admin)
-        usage = self._usage(counted, named_in_vain, seen, shadows)
+        taken_off = [usage_taken_off(self._columns, batch) for batch in named_in_vain.to_batches()]
+        shadows = [
+            *(each for part in seen.parts() for each in part.shadows),
+            *(s for facts in admin for s in facts.shadows),
+        ]
+        loaded = [part.loaded for part in seen.parts()]
+        usage = usage_table([*own_usage, *taken_off], loaded, {str(shadow.topic) for shadow in shadows})
         orphans, unattributed = self._judge(
             cases, seen.protection, {node.path: node for some in owners for node in some}
         )
@@ -185,7 +186,7 @@ class EmbeddedEngine:
             _found(sets, usage, orphans, unattributed, missing),
             seen.protection,
             seen.log_segments_unread,
-            dangers(shadows, ChainMap(*(dict(facts.retentions) for facts in known_admin))),
+            dangers(shadows, ChainMap(*(dict(facts.retentions) for facts in admin))),
         )
 
     @contextmanager
@@ -208,34 +209,38 @@ class EmbeddedEngine:
         self,
         decoded: Mapping[Subtree, Sequence[DecodedPart]],
         unknown: Iterable[UnreadableNode],
-        tenants: Iterable[str],
+        admin: Sequence[AdminFacts],
     ) -> _Seen:
         """Everything in the dump that references a ledger, or may."""
         parts = [part for some in decoded.values() for part in some]
-        from_ledgers, unreadable_nodes = self._cursor_ledgers(parts)
-        segments, unread = decode_log_segments(self._inputs.table(Table.LOG_SEGMENTS).to_pylist())
+        rows = self._inputs.table(Table.CURSOR_LEDGERS).to_pylist()
+        from_ledgers, unread_cursors = decode_cursor_ledgers(rows)
+        compaction = [path for part in parts for path in part.compaction_cursors]
+        segments, unread_segments = decode_log_segments(self._inputs.table(Table.LOG_SEGMENTS).to_pylist())
         more = singles_batch([*from_ledgers, *segments])
-        singles = pa.Table.from_batches([*(part.singles for part in parts), more], SINGLES)
         protection = Protection(
-            [*(each for part in parts for each in part.unreadable_nodes), *unreadable_nodes, *unknown], tenants
+            [
+                *(each for part in parts for each in part.unreadable_nodes),
+                *unread_cursors,
+                *unread_compaction_cursors(compaction, (row["cursor_path"] for row in rows)),
+                *unknown,
+                *(each for facts in admin for each in facts.unreadable_nodes),
+            ],
+            (tenant for facts in admin for tenant in facts.tenants),
         )
-        unsized = pa.Table.from_batches([part.unsized for part in parts], SINGLES)
-        return _Seen(decoded, _once(singles), _once(unsized), protection, unread)
+        return _Seen(
+            decoded,
+            _once([*(part.singles for part in parts), more]),
+            _once([part.unsized for part in parts]),
+            protection,
+            unread_segments,
+        )
 
     def _dumped_parts(self) -> Iterable[tuple[Ids, list[str]]]:
         if not self._own_ledgers:
             return ()
         work = partial(dumped_ids, self._columns, self._root)
         return self._inputs.columns(Subtree.LEDGERS, ["path", "unreadable"], work)
-
-    def _cursor_ledgers(self, parts: Sequence[DecodedPart]) -> tuple[list[Reference], list[UnreadableNode]]:
-        rows = self._inputs.table(Table.CURSOR_LEDGERS).to_pylist()
-        references, unreadable_nodes = decode_cursor_ledgers(rows)
-        compaction = [path for part in parts for path in part.compaction_cursors]
-        return references, [
-            *unreadable_nodes,
-            *unread_compaction_cursors(compaction, (row["cursor_path"] for row in rows)),
-        ]
 
     def _gone(self, sets: LedgerSets, unread: Sequence[str]) -> Numbers:
         """Referenced ledgers that are nowhere, ascending."""
@@ -257,64 +262,47 @@ class EmbeddedEngine:
             [self._inputs.rows_at(subtree, NODE_COLUMNS, _nodes_naming(table, some), work) for subtree, some in parts]
         )
 
-    def _owner_nodes(self, cases: Sequence[Cases]) -> Iterable[list[OwnerNode]]:
+    def _owner_nodes(self, cases: Sequence[Case]) -> Iterable[list[OwnerNode]]:
         """Begin to read what candidates' owners hold."""
-        paths = sorted(set().union(*(each.owner_paths() for each in cases)))
+        paths = owner_paths(cases)
         if not paths:
             return ()
         work = partial(owner_nodes_at, self._columns, pa.array(paths, pa.string()))
         return chain.from_iterable([self._inputs.rows(subtree, OWNER_COLUMNS, work) for subtree in _NODES])
 
-    def _read_wanted(self, sets: LedgerSets, unsized: Numbers) -> tuple[pa.Table, list[Cases]]:
+    def _read_wanted(self, sets: LedgerSets, unsized: Numbers) -> tuple[pa.Table, list[Case]]:
         """The sizes of these ledgers, as BookKeeper has them, and the candidates."""
         candidates = sets.candidates()
         positions = sets.rows_of(np.concatenate([candidates, unsized]))
-        ids = sets.dumped[positions]
-        work = partial(read_ledgers, self._columns, candidates)
         part: Part = Subtree.LEDGERS if self._own_ledgers else Table.LEDGERS
         columns = NODE_METADATA_COLUMNS if self._own_ledgers else LISTED_METADATA_COLUMNS
-        answers = self._inputs.ledgers_at(part, columns, positions, ids, work)
-        sizes: list[pa.RecordBatch] = []
-        cases = []
-        for sized, some in answers:
-            sizes.append(sized)
-            if some.rows:
-                cases.append(some)
-        return newest_sizes(pa.Table.from_batches(sizes, SIZES)), _without_repetitions(cases)
-
-    def _usage(
-        self, counted: Sequence[pa.RecordBatch], named_in_vain: pa.Table, seen: _Seen, shadows: Sequence[Shadow]
-    ) -> pa.Table:
-        taken_off = [named_usage(self._columns, usage_taken_off(batch)) for batch in named_in_vain.to_batches()]
-        names = {str(shadow.topic) for shadow in shadows}
-        return usage_table([*counted, *taken_off], [part.loaded for part in seen.parts()], names)
+        work = partial(read_ledgers, self._columns, candidates)
+        answers = list(self._inputs.ledgers_at(part, columns, positions, sets.dumped[positions], work))
+        sizes = pa.Table.from_batches([sized for sized, _ in answers], SIZES)
+        return newest_sizes(sizes), newest_cases(case for _, some in answers for case in some)
 
     def _judge(
-        self, cases: Sequence[Cases], protection: Protection, nodes: Mapping[str, OwnerNode]
+        self, cases: Sequence[Case], protection: Protection, nodes: Mapping[str, OwnerNode]
     ) -> tuple[pa.Table, pa.Table]:
         judge = Judge(as_of_ms(self._inputs.dump), self._policy, protection)
-        answers = [judge_cases(judge, each, nodes, self._earlier_looks(each)) for each in cases]
-        self._say(f"{sum(len(each.rows) for each in cases):,} ledgers that nothing references were judged")
+        pieces = [cases[start : start + _JUDGED_AT_ONCE] for start in range(0, len(cases), _JUDGED_AT_ONCE)]
+        answers = [judge_cases(judge, piece, nodes, self._earlier_looks(piece)) for piece in pieces]
+        self._say(f"{len(cases):,} ledgers that nothing references were judged")
         return (
             pa.Table.from_batches([orphans for orphans, _ in answers], ORPHAN_LEDGERS),
             pa.Table.from_batches([others for _, others in answers], UNATTRIBUTED_LEDGERS).sort_by("ledger_id"),
         )
 
-    def _earlier_looks(self, cases: Cases) -> dict[int, EarlierLook]:
+    def _earlier_looks(self, cases: Sequence[Case]) -> dict[int, EarlierLook]:
         if self._earlier is None or not trusted(self._earlier.earlier.summary):
             return {}
-        ids = pa.array([row["ledger_id"] for row in cases.rows], pa.int64())
-        return earlier_looks(self._earlier.orphans(ids))
+        return earlier_looks(self._earlier.orphans(pa.array([row["ledger_id"] for row, _ in cases], pa.int64())))
 
 
 def _dumped(parts: Iterable[tuple[Ids, list[str]]]) -> tuple[Ids, list[str]]:
     """The dump's own ledgers in the order of its rows, -1 for a row that is none, and directories not read."""
     found = list(parts)
     return np.concatenate([ids for ids, _ in found] or [_NONE]), [path for _, paths in found for path in paths]
-
-
-def _shadows(seen: _Seen, admin: Sequence[ShadowFacts]) -> list[Shadow]:
-    return [*(each for part in seen.parts() for each in part.shadows), *(each for a in admin for each in a.shadows)]
 
 
 def _adding_references(sets: LedgerSets, parts: Iterable[DecodedPart]) -> Iterator[DecodedPart]:
@@ -324,8 +312,9 @@ def _adding_references(sets: LedgerSets, parts: Iterable[DecodedPart]) -> Iterat
         yield part
 
 
-def _once(singles: pa.Table) -> pa.Table:
-    """Each reference once; only a ledger that is named several times can have one that is repeated."""
+def _once(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Each of these `SINGLES` once; only a ledger that is named several times can have one that is repeated."""
+    singles = pa.Table.from_batches(batches, SINGLES)
     ids = singles.column("ledger_id").to_numpy()
     ordered = np.sort(ids)
     several = IdTable(ordered[1:][ordered[1:] == ordered[:-1]]).holds(ids)
@@ -346,23 +335,6 @@ def _nodes_naming(gone: IdTable, parts: Sequence[DecodedPart]) -> Numbers:
     return np.concatenate(found)
 
 
-def _without_repetitions(cases: Sequence[Cases]) -> list[Cases]:
-    """The same for candidates."""
-    newest: dict[int, tuple[tuple[int, int], int, int]] = {}
-    for part, each in enumerate(cases):
-        for number, row in enumerate(each.rows):
-            key = (age_order(row), part, number)
-            newest[row["ledger_id"]] = max(newest.get(row["ledger_id"], key), key)
-    chosen = {key[1:] for key in newest.values()}
-    if len(chosen) == sum(len(each.rows) for each in cases):
-        return list(cases)
-    kept = []
-    for part, each in enumerate(cases):
-        numbers = [number for number in range(len(each.rows)) if (part, number) in chosen]
-        kept.append(Cases([each.rows[n] for n in numbers], [each.readings[n] for n in numbers]))
-    return kept
-
-
 def _named_in_vain(gone: Numbers, seen: _Seen, lists: Sequence[pa.RecordBatch]) -> pa.Table:
     """`REFERENCES` to missing ledgers."""
     if not len(gone):
@@ -372,23 +344,18 @@ def _named_in_vain(gone: Numbers, seen: _Seen, lists: Sequence[pa.RecordBatch]) 
 
 
 def _found(sets: LedgerSets, usage: pa.Table, orphans: pa.Table, unattributed: pa.Table, missing: pa.Table) -> Found:
+    labels = pa.array([age_label(age_ms) for age_ms in orphans.column("age_ms").to_pylist()], pa.string())
+    aged = orphans.append_column("age", labels)
     return Found(
         listed=sets.listed,
         in_dump=sets.in_dump(),
         referenced=sets.referenced_and_listed(),
         usage_by_kind=counts_of_usage(usage, "kind"),
         usage_by_tenant=counts_of_usage(usage, "tenant"),
-        orphans_by=_orphans_by(orphans),
+        orphans_by={name: counts_of_rows(aged, name) for name in ("standing", "kind", "cause", "tenant", "age")},
         unattributed=count_of_lengths(unattributed.column("length_bytes")),
         missing=missing.num_rows,
     )
-
-
-def _orphans_by(orphans: pa.Table) -> dict[str, dict[str, Count]]:
-    labels = pa.array([age_label(age_ms) for age_ms in orphans.column("age_ms").to_pylist()], pa.string())
-    aged = pa.table({"age": labels, "length_bytes": orphans.column("length_bytes")})
-    by_column = {name: counts_of_rows(orphans, name) for name in ("standing", "kind", "cause", "tenant")}
-    return {**by_column, "age": counts_of_rows(aged, "age")}
 
 
 def _plan(digest: PlanDigest, orphans: pa.Table) -> Plan:

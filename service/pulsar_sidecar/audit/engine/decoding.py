@@ -16,7 +16,7 @@ from pulsar_sidecar.audit.arrays import NO_LEDGER, Ids, LedgerLists, Mask, Numbe
 from pulsar_sidecar.audit.columnar.reader import CURSORS, SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.places import Located, Place, locate
 from pulsar_sidecar.audit.engine.protections import Scope, UnreadableNode, undecodable_node, unreadable_node
-from pulsar_sidecar.audit.engine.usage import LIST_USAGE, loaded_topics, named_usage
+from pulsar_sidecar.audit.engine.usage import loaded_topics, named_usage
 from pulsar_sidecar.audit.results.tables import CursorLedgerState, LedgerKind
 from pulsar_sidecar.ledger_ownership.references import (
     CursorReferences,
@@ -69,15 +69,14 @@ class DecodedNodes:
     unreadable_nodes: list[UnreadableNode]
     cursors: pa.RecordBatch
 
-    def usage(self) -> pa.RecordBatch:
-        """`LIST_USAGE` of the managed ledgers' lists, without `unsized`."""
+    def usage(self, columns: ColumnReader) -> pa.RecordBatch:
+        """`NAMED_USAGE` of the managed ledgers' lists, without `unsized`."""
         chosen = self._own() & self.lists.closed
         nodes, sizes = self.lists.node[chosen], self.lists.size_bytes[chosen]
         starts = np.flatnonzero(np.diff(nodes, prepend=-1))
-        named = pa.array(nodes[starts])
+        paths = self.paths.take(pa.array(nodes[starts]))
         sums = (np.diff(starts, append=len(nodes)), sums_between(sizes, starts), np.zeros_like(starts))
-        kinds = pa.repeat(LedgerKind.DATA.value, len(named))
-        return pa.RecordBatch.from_arrays([self.paths.take(named), kinds, *map(pa.array, sums)], schema=LIST_USAGE)
+        return named_usage(columns, paths, pa.repeat(LedgerKind.DATA.value, len(paths)), *sums)
 
     def unsized(self) -> pa.RecordBatch:
         """`SINGLES` of the lists' ledgers of which they tell no size: only BookKeeper knows whether they have one."""
@@ -136,7 +135,7 @@ def decode_nodes(nodes: pa.RecordBatch, columns: ColumnReader, *, with_entries: 
     reader.read_left(plain.left, paths, values)
     reader.refuse_misplaced(paths.take(pa.array(plain.misplaced)).to_pylist())
     singles = pa.concat_batches([plain.singles, singles_batch(_distinct(reader.others))])
-    cursors = pa.concat_batches([plain.cursors, _cursors_batch(reader.cursors)])
+    cursors = pa.concat_batches([plain.cursors, pa.RecordBatch.from_pylist(reader.cursors, schema=CURSORS)])
     joined = _joined(plain.lists, reader.list_rows)
     return DecodedNodes(paths, joined, reader.shadows, singles, reader.unreadable_nodes, cursors)
 
@@ -149,7 +148,7 @@ class _Reader:
         self.shadows: dict[int, str] = {}
         self.others: list[Reference] = []
         self.unreadable_nodes: list[UnreadableNode] = []
-        self.cursors: list[tuple[str, bool]] = []
+        self.cursors: list[dict[str, Any]] = []
 
     def read_unreadable(self, nodes: pa.RecordBatch) -> None:
         unread = nodes.filter(pc.is_null(nodes.column("value")))
@@ -209,14 +208,14 @@ class _Reader:
     def _add_list(self, number: int, listed: ManagedLedgerReferences) -> None:
         for ledger_id, entry in listed.ledgers.items():
             # Once tiered storage's copy has replaced it, the list no longer means BookKeeper's copy.
-            if not (entry.offload and entry.offload.bookkeeper_deleted):
+            if entry.in_bookkeeper:
                 self.list_rows.append((number, ledger_id, entry.entries, entry.size_bytes, entry.closed_ms != 0))
 
     def _read_cursor(self, number: int, path: str, located: Located, value: bytes) -> None:
         cursor = cursor_references(value)
         self.others += cursor_node_references(path, cursor)
         if located.place in (Place.CURSOR, Place.EITHER):
-            self.cursors.append((located.owner, cursor.cursor_ledger is not None))
+            self.cursors.append({"managed_ledger": located.owner, "in_ledger": cursor.cursor_ledger is not None})
 
     def _read_schema(self, number: int, path: str, located: Located, value: bytes) -> None:
         self.others += [Reference(each, LedgerKind.SCHEMA, path) for each in schema_references(value)]
@@ -267,30 +266,16 @@ def unread_compaction_cursors(cursor_paths: Iterable[str], read: Iterable[str]) 
     return [UnreadableNode(path, Scope.COMPACTED, "the dump holds no reading of its ledger") for path in unread]
 
 
-def is_compaction_cursor(located: Located) -> bool:
-    """Whether a node is a compaction cursor's."""
-    return located.place in (Place.CURSOR, Place.EITHER) and located.cursor == COMPACTION_CURSOR
-
-
 def decode_log_segments(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Reference], int]:
     """What DistributedLog references, and how many records could not be read."""
-    references: list[Reference] = []
-    unread = 0
-    for row in rows:
-        if row["ledger_id"] is None:
-            unread += 1
-        else:
-            references.append(Reference(row["ledger_id"], LedgerKind.LOG_SEGMENT, row["path"]))
-    return _distinct(references), unread
+    all_rows = list(rows)
+    read = [row for row in all_rows if row["ledger_id"] is not None]
+    references = [Reference(row["ledger_id"], LedgerKind.LOG_SEGMENT, row["path"]) for row in read]
+    return _distinct(references), len(all_rows) - len(read)
 
 
 def _distinct(references: Sequence[Reference]) -> list[Reference]:
     return list(dict.fromkeys(references))
-
-
-def _cursors_batch(cursors: Sequence[tuple[str, bool]]) -> pa.RecordBatch:
-    names, flags = [name for name, _ in cursors], [flag for _, flag in cursors]
-    return pa.RecordBatch.from_arrays([pa.array(names, pa.string()), pa.array(flags, pa.bool_())], schema=CURSORS)
 
 
 def _joined(lists: LedgerLists, rows: Sequence[tuple[int, int, int, int, bool]]) -> LedgerLists:
@@ -354,18 +339,18 @@ def decode_part(columns: ColumnReader, batch: pa.RecordBatch) -> DecodedPart:
     decoded = decode_nodes(batch, columns, with_entries=False)
     lists = decoded.lists
     starts = np.flatnonzero(np.diff(lists.node, prepend=-1))
-    paths = decoded.paths.filter(pc.ends_with(decoded.paths, f"/{COMPACTION_CURSOR}")).to_pylist()
+    named_so = decoded.paths.filter(pc.ends_with(decoded.paths, f"/{COMPACTION_CURSOR}")).to_pylist()
     return DecodedPart(
         batch.num_rows,
         narrowed(lists.ledger_id),
         lists.node[starts],
         np.diff(starts, append=len(lists.node)),
-        named_usage(columns, decoded.usage()),
+        decoded.usage(columns),
         decoded.unsized(),
         decoded.singles,
         decoded.unreadable_nodes,
         loaded_topics(columns, decoded.cursors),
-        [path for path in paths if is_compaction_cursor(locate(path))],
+        [path for path in named_so if locate(path).place in (Place.CURSOR, Place.EITHER)],
         list(_shadows(decoded)),
     )
 
@@ -389,24 +374,15 @@ def referring_paths(
     cursor_ledgers: Iterable[Mapping[str, Any]],
     log_segments: Iterable[Mapping[str, Any]],
 ) -> list[str]:
-    """The paths of all nodes that reference it, sorted.
+    """The paths of all nodes that reference a ledger, sorted.
 
-    Args:
-        ledger_id: the ledger.
-        nodes: of the subtrees ``managed-ledgers`` and ``schemas``.
-        cursor_ledgers: rows of that table.
-        log_segments: rows of that table.
+    ``nodes`` are of the subtrees ``managed-ledgers`` and ``schemas``, the others rows of their tables.
     """
-    found = set(_in_nodes(ledger_id, nodes))
     elsewhere = decode_cursor_ledgers(cursor_ledgers)[0] + decode_log_segments(log_segments)[0]
-    found |= {reference.path for reference in elsewhere if reference.ledger_id == ledger_id}
-    return sorted(found)
-
-
-def _in_nodes(ledger_id: int, nodes: Iterable[pa.RecordBatch]) -> Iterator[str]:
-    wanted = np.array([ledger_id])
+    found = {reference.path for reference in elsewhere if reference.ledger_id == ledger_id}
     for batch in nodes:
         decoded = decode_nodes(batch.select(list(NODE_COLUMNS)), ColumnReader())
-        yield from decoded.lists_naming(wanted).column("path").to_pylist()
-        singles = decoded.singles
-        yield from singles.filter(pc.equal(singles.column("ledger_id"), ledger_id)).column("path").to_pylist()
+        singles = decoded.singles.filter(pc.equal(decoded.singles.column("ledger_id"), ledger_id))
+        for references in (decoded.lists_naming(np.array([ledger_id])), singles):
+            found.update(references.column("path").to_pylist())
+    return sorted(found)

@@ -5,7 +5,7 @@ not change between them, that is old enough by the store's clock, and whose ever
 engine does by itself is moving rows; every value in a table is computed here or below.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from pulsar_sidecar.audit.engine.candidates import (
 )
 from pulsar_sidecar.audit.engine.protections import Protection
 from pulsar_sidecar.audit.requests import HOUR_MS, Policy
-from pulsar_sidecar.audit.results.tables import LEDGERS, ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, OrphanStatus
+from pulsar_sidecar.audit.results.tables import LEDGERS, ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, OrphanStatus, schema_of
 
 _WRITES = ("version", "ctime_ms", "czxid", "mzxid", "unreadable")
 NODE_METADATA_COLUMNS = ("value", *_WRITES)
@@ -45,7 +45,7 @@ EARLIER_COLUMNS = ("ledger_id", "version", "czxid", "mzxid", "first_seen_ms")
 LISTED = pa.schema([LEDGERS.field(name) for name in LISTED_LEDGER_COLUMNS])
 """Ledgers as they are judged."""
 
-SIZES = pa.schema([pa.field(name, pa.int64()) for name in ("ledger_id", "czxid", "mzxid", "length")])
+SIZES = schema_of("ledger_id bigint, czxid bigint, mzxid bigint, length bigint")
 """Ledgers, their rows' order and their lengths."""
 
 
@@ -156,31 +156,33 @@ def _hours(milliseconds: int) -> str:
     return f"{milliseconds / HOUR_MS:.1f} hours"
 
 
-@dataclass(frozen=True, slots=True)
-class Cases:
-    """Unreferenced ledgers whose metadata was read: the rows and what each says of itself."""
-
-    rows: list[dict[str, Any]]
-    readings: list[Claimed | Unattributed]
-
-    def owner_paths(self) -> set[str]:
-        """The nodes that tell causes."""
-        claimed = [reading for reading in self.readings if isinstance(reading, Claimed)]
-        return {path for each in claimed for path in (each.owner_path, each.topic_path) if path is not None}
+Case = tuple[dict[str, Any], Claimed | Unattributed]
+"""An unreferenced ledger's row, and what its metadata says."""
 
 
-def read_cases(ledgers: pa.RecordBatch) -> Cases:
+def read_cases(ledgers: pa.RecordBatch) -> list[Case]:
     """Read rows with `LISTED_LEDGER_COLUMNS`."""
-    rows = ledgers.to_pylist()
-    return Cases(rows, [read_candidate(row) for row in rows])
+    return [(row, read_candidate(row)) for row in ledgers.to_pylist()]
+
+
+def newest_cases(cases: Iterable[Case]) -> list[Case]:
+    """Each ledger once; as `newest_sizes`."""
+    ordered = sorted(cases, key=lambda case: (case[0]["czxid"] or 0, case[0]["mzxid"] or 0))
+    return list({case[0]["ledger_id"]: case for case in ordered}.values())
+
+
+def owner_paths(cases: Iterable[Case]) -> list[str]:
+    """The nodes that tell causes, each once."""
+    claims = [reading for _, reading in cases if isinstance(reading, Claimed)]
+    return sorted({path for each in claims for path in (each.owner_path, each.topic_path) if path is not None})
 
 
 def judge_cases(
-    judge: Judge, cases: Cases, nodes: Mapping[str, OwnerNode], earlier: Mapping[int, EarlierLook]
+    judge: Judge, cases: Iterable[Case], nodes: Mapping[str, OwnerNode], earlier: Mapping[int, EarlierLook]
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """`ORPHAN_LEDGERS`, not yet numbered, and `UNATTRIBUTED_LEDGERS`."""
     orphans, unattributed = [], []
-    for row, reading in zip(cases.rows, cases.readings, strict=True):
+    for row, reading in cases:
         if isinstance(reading, Unattributed):
             unattributed.append(judge.unattributed(row, reading))
         else:
@@ -201,13 +203,20 @@ def earlier_looks(rows: pa.Table) -> dict[int, EarlierLook]:
 
 def withheld(orphans: pa.Table, guards: str) -> pa.Table:
     """The same orphans with no condemned ones, because guards said no; ``guards`` names them."""
-    return _mapped(orphans, lambda batch: _withheld(batch, guards))
+    condemned = pc.equal(orphans.column("standing"), OrphanStatus.DELETABLE.value)
+    for name, text in (
+        ("standing", OrphanStatus.WITHHELD.value),
+        ("reason", f"it would be condemned, but a guard of the whole audit did not pass: {guards}"),
+    ):
+        column = pc.if_else(condemned, pa.scalar(text), orphans.column(name))
+        orphans = orphans.set_column(ORPHAN_LEDGERS.names.index(name), ORPHAN_LEDGERS.field(name), column)
+    return orphans
 
 
 def numbered(orphans: pa.Table) -> pa.Table:
     """The same orphans in the order of ledger ids, the condemned ones numbered from 0."""
     ordered = orphans.sort_by([("ledger_id", "ascending")]).combine_chunks()
-    return _mapped(ordered, number_deletable)
+    return pa.Table.from_batches([number_deletable(batch) for batch in ordered.to_batches()], ORPHAN_LEDGERS)
 
 
 def number_deletable(batch: pa.RecordBatch, first: int = 0) -> pa.RecordBatch:
@@ -223,24 +232,9 @@ def is_deletable(batch: pa.RecordBatch) -> pa.Array:
     return pc.equal(batch.column("standing"), OrphanStatus.DELETABLE.value)
 
 
-def _withheld(batch: pa.RecordBatch, guards: str) -> pa.RecordBatch:
-    condemned = is_deletable(batch)
-    for name, text in (
-        ("standing", pa.scalar(OrphanStatus.WITHHELD.value)),
-        ("reason", pa.scalar(f"it would be condemned, but a guard of the whole audit did not pass: {guards}")),
-    ):
-        column = pc.if_else(condemned, text, batch.column(name))
-        batch = batch.set_column(ORPHAN_LEDGERS.names.index(name), ORPHAN_LEDGERS.field(name), column)
-    return batch
-
-
-def _mapped(table: pa.Table, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> pa.Table:
-    return pa.Table.from_batches([change(batch) for batch in table.to_batches()], ORPHAN_LEDGERS)
-
-
 def read_ledgers(
     columns: ColumnReader, candidates: Numbers, rows: pa.RecordBatch, ids: Ids
-) -> tuple[pa.RecordBatch, Cases]:
+) -> tuple[pa.RecordBatch, list[Case]]:
     """`SIZES` of the ledgers that are no candidates, and the candidates, from rows as `as_listed` takes."""
     listed = as_listed(pa.array(ids, pa.int64()), rows)
     is_candidate = np.isin(ids, candidates)
@@ -265,8 +259,3 @@ def newest_sizes(sizes: pa.Table) -> pa.Table:
     order = np.lexsort((mzxids, czxids, ids))
     last = np.diff(ids[order], append=NO_LEDGER) != 0
     return sizes.take(pa.array(order[last]))
-
-
-def age_order(row: Mapping[str, Any]) -> tuple[int, int]:
-    """Of two rows of one ledger, which was deleted and made again meanwhile, the larger is the newer."""
-    return row["czxid"] or 0, row["mzxid"] or 0

@@ -19,67 +19,47 @@ from pulsar_sidecar.audit.arrays import Numbers, sums_between
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.places import Owner, locate, owner_at
 from pulsar_sidecar.audit.results.summaries import Count
-from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, MISSING_LEDGERS, LedgerKind
+from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, MISSING_LEDGERS, LedgerKind, schema_of
 from pulsar_sidecar.model.names import java_url_decode
 
-NAMED_USAGE = pa.schema(
-    [
-        pa.field("tenant", pa.string()),
-        pa.field("namespace", pa.string()),
-        pa.field("topic", pa.string()),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("ledgers", pa.int64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("unknown_size_ledgers", pa.int64(), nullable=False),
-    ]
-)
-"""`LIST_USAGE` with the owners' names; several rows for one owner."""
+NAMED_USAGE = schema_of("""
+    tenant string, namespace string, topic string, kind string not null, ledgers bigint not null,
+    bytes bigint not null, unknown_size_ledgers bigint not null
+""")
+"""How many ledgers owners have, by kind; several rows for one owner."""
 
-LOADED = pa.schema([pa.field("topic", pa.string()), pa.field("in_ledger", pa.bool_())])
+LOADED = schema_of("topic string, in_ledger boolean")
 """Topics with a cursor, and whether its position is in a ledger; several rows for one topic."""
 
 _PARTITION = "-partition-[0-9]+$"
 _KEYS = ("tenant", "namespace", "topic", "kind")
 _SUMS = ("ledgers", "bytes", "unknown_size_ledgers")
 
-LIST_USAGE = pa.schema(
-    [
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("ledgers", pa.int64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("unknown_size_ledgers", pa.int64(), nullable=False),
-    ]
-)
-"""How many ledgers each node references, by kind; there may be several rows for one kind."""
+
+def named_usage(columns: ColumnReader, paths: pa.Array, kinds: pa.Array, *sums: Any) -> pa.RecordBatch:
+    """`NAMED_USAGE` of nodes at these paths: so many ledgers, bytes, and ledgers of unknown size each."""
+    counts = (pa.array(each) for each in sums)
+    return pa.RecordBatch.from_arrays([*columns.owners_at(paths), kinds, *counts], schema=NAMED_USAGE)
 
 
-def single_usage(singles: pa.Table, sizes: pa.Table) -> pa.RecordBatch:
-    """`LIST_USAGE` of single references, a row each; ``sizes`` has ``ledger_id`` and ``length``, as known."""
+def single_usage(columns: ColumnReader, singles: pa.Table, sizes: pa.Table) -> pa.RecordBatch:
+    """`NAMED_USAGE` of single references, a row each; ``sizes`` has ``ledger_id`` and ``length``, as known."""
     ids, lengths = (sizes.column(name).combine_chunks() for name in ("ledger_id", "length"))
     named, kinds, paths = (singles.column(name).combine_chunks() for name in ("ledger_id", "kind", "path"))
     found = lengths.take(pc.index_in(named, value_set=ids))
     counts = (pa.repeat(1, len(named)), found.fill_null(0), found.is_null().cast(pa.int64()))
-    return pa.RecordBatch.from_arrays([paths, kinds, *counts], schema=LIST_USAGE)
+    return named_usage(columns, paths, kinds, *counts)
 
 
-def usage_taken_off(missing: pa.RecordBatch) -> pa.RecordBatch:
-    """`LIST_USAGE` of missing ledgers with a size in managed ledgers' lists (``REFERENCES``), below zero.
+def usage_taken_off(columns: ColumnReader, missing: pa.RecordBatch) -> pa.RecordBatch:
+    """`NAMED_USAGE` of missing ledgers with a size in managed ledgers' lists (``REFERENCES``), below zero.
 
     Missing ledgers of other lists are `audit.decoding.DecodedNodes.unsized`, which are counted one by one.
     """
-    listed = missing.filter(
-        pc.and_(pc.equal(missing.column("kind"), LedgerKind.DATA.value), pc.is_valid(missing.column("size_bytes")))
-    )
-    taken = (pa.repeat(1, listed.num_rows), listed.column("size_bytes"), pa.repeat(0, listed.num_rows))
-    columns = [listed.column("path"), listed.column("kind"), *map(pc.negate, taken)]
-    return pa.RecordBatch.from_arrays(columns, schema=LIST_USAGE)
-
-
-def named_usage(columns: ColumnReader, usage: pa.RecordBatch) -> pa.RecordBatch:
-    """`NAMED_USAGE` of `LIST_USAGE`."""
-    rest = [usage.column(name) for name in ("kind", *_SUMS)]
-    return pa.RecordBatch.from_arrays([*columns.owners_at(usage.column("path")), *rest], schema=NAMED_USAGE)
+    is_data = pc.equal(missing.column("kind"), LedgerKind.DATA.value)
+    listed = missing.filter(pc.and_(is_data, pc.is_valid(missing.column("size_bytes"))))
+    taken = (pa.repeat(-1, listed.num_rows), pc.negate(listed.column("size_bytes")), pa.repeat(0, listed.num_rows))
+    return named_usage(columns, listed.column("path"), listed.column("kind"), *taken)
 
 
 def loaded_topics(columns: ColumnReader, cursors: pa.RecordBatch) -> pa.RecordBatch:
