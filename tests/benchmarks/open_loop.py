@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import percentile
+from pulsar_sidecar.ledger_deletion.second_phase.limits import percentile
 
 from tests.benchmarks.kernel_stamps import STAMP_SPACE_BYTES, stamp_arrivals, stamp_ns
 from tests.cluster.choosing import PROJECT

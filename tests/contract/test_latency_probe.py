@@ -15,7 +15,7 @@ from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
 from pulsar_sidecar.adapters.metadata.session import ZooKeeperCredential
 from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
-from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import AdaptiveLimit
+from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import LimitReadings
+from pulsar_sidecar.ledger_deletion.second_phase.limits import LimitReadings
 from pulsar_sidecar.ledger_deletion.service import (
     Control,
     DeadLetter,

@@ -1,7 +1,7 @@
 """`topics delete-shadow` on a real cluster: the shadow goes, and its source keeps every ledger and every message."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.shadow_deletion.operation import shadow_deletion_path
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import shadow_deletion_path
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 
 from tests.cluster.deletion import Scene

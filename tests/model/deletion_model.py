@@ -16,14 +16,16 @@ from enum import Enum
 from pulsar_sidecar.ledger_deletion.record import Mark
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Delete,
+    Facts,
     Finish,
     Policy,
     Postpone,
+    Referenced,
     RetryLater,
+    Unreferenced,
     Verdict,
     decide,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.facts import Facts, Referenced, Unreferenced
 from pulsar_sidecar.model.ids import NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import Guard
 

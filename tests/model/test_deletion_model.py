@@ -9,8 +9,16 @@ from functools import cache
 
 import pytest
 from pulsar_sidecar.ledger_deletion.record import Mark
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Finish, Policy, Reason, Verdict, decide
-from pulsar_sidecar.ledger_deletion.second_phase.facts import Facts, Referenced, Unreferenced
+from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+    Facts,
+    Finish,
+    Policy,
+    Reason,
+    Referenced,
+    Unreferenced,
+    Verdict,
+    decide,
+)
 
 from tests.model.deletion_model import SETTLE_TICKS, Marker, Rules, World, successors
 from tests.model.exploring import Exploration, explore

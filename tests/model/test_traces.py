@@ -12,8 +12,14 @@ from pulsar_sidecar.ledger_deletion.outcomes import (
     note_message,
     settled_messages,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Delete, DeleteOffloaded, Reason
-from pulsar_sidecar.ledger_deletion.second_phase.facts import Referenced, References, Unreferenced
+from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+    Delete,
+    DeleteOffloaded,
+    Reason,
+    Referenced,
+    References,
+    Unreferenced,
+)
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import Guard
 

@@ -20,7 +20,7 @@ from pulsar_sidecar.adapters.pulsar.credentials import (
 )
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import AdaptiveLimit
+from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError

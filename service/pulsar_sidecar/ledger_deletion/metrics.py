@@ -12,7 +12,7 @@ from prometheus_client import Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import LimitReadings
+from pulsar_sidecar.ledger_deletion.second_phase.limits import LimitReadings
 from pulsar_sidecar.ledger_deletion.service import InflightEstimate
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType

@@ -15,8 +15,16 @@ from enum import Enum
 import orjson
 
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Delete, DeleteOffloaded, Reason, Verdict
-from pulsar_sidecar.ledger_deletion.second_phase.facts import Facts, Referenced, StoredLedger, Unreferenced
+from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+    Delete,
+    DeleteOffloaded,
+    Facts,
+    Reason,
+    Referenced,
+    StoredLedger,
+    Unreferenced,
+    Verdict,
+)
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId

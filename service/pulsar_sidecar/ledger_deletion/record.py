@@ -4,20 +4,32 @@ The JSON has PIP-186's fields by the PIP's names. What this project adds sits in
 so a record written by anybody else works, and a consumer that does not know the object can ignore it. Reading is
 strict: a field that is unknown, missing, or of the wrong type makes the record malformed, and a malformed record
 deletes nothing.
+
+A record of a topic's deletion is signed: proof that this Pulsar cluster's own lists named the ledger. It outlives the
+operation that wrote it, so the operation's node cannot vouch for it, and whoever may produce to ``pulsar/system`` can
+write any operation's id. The key is in the metadata store, in a node that anybody may read who reaches ZooKeeper, even
+where an ACL protects ``/ledgers``. Every sidecar of a cluster uses the same key.
 """
 
+import hashlib
+import hmac
 import json
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
-from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.model.errors import AlreadyExistsError, InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId, NodeVersion, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
+from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicDomain, TopicName, parse_topic_name, topic_of_managed_ledger
 
+SIGNING_KEY = "/pulsar-sidecar/ledger-deletion/signing-key"
+_KEY_BYTES = 32
 MAX_RECORD_BYTES = 256 * 1024
 _MAX_TEXT = 8192
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
@@ -46,7 +58,7 @@ class Mark:
         created_ms: creation time of the ledger's node; another time under the same id is another ledger.
         length_bytes: size of the ledger, for the estimate of waiting bytes.
         requested_by: who asked, for the outcome log.
-        signature: proof that a list of this cluster named the ledger (`ledger_deletion.signing`).
+        signature: proof that a list of this cluster named the ledger (`signed`).
     """
 
     operation_id: OperationId | None = None
@@ -321,3 +333,44 @@ def _checked_text(value: str, field: str) -> str:
     except UnicodeEncodeError:
         raise InvalidInputError(f"{field} is not valid Unicode text") from None
     return value
+
+
+# --- signing -------------------------------------------------------------------------------------------------------
+
+
+def signing_key(store: MetadataStore, steps: Steps) -> bytes:
+    """The cluster's key, made by the first sidecar that needs it.
+
+    Raises:
+        TemporaryError: the node is there and holds no key.
+    """
+    node = store.read(SIGNING_KEY)
+    if node is None:
+        try:
+            with steps.taking(Step.SIGNING_KEY_CREATED):
+                node = store.create(SIGNING_KEY, secrets.token_bytes(_KEY_BYTES))
+        except AlreadyExistsError:
+            node = store.read(SIGNING_KEY)
+    if node is None or len(node.data) != _KEY_BYTES:
+        raise TemporaryError(f"{SIGNING_KEY} does not hold a key of {_KEY_BYTES} bytes; delete the node")
+    return node.data
+
+
+def signed(record: PendingDeleteLedgerInfo, key: bytes) -> PendingDeleteLedgerInfo:
+    """The record with its signature; without one where nothing tells the ledger from a later one with its id."""
+    if record.ledger_type is LedgerType.LEDGER and record.mark.created_ms is None:
+        return record
+    return record.marked(replace(record.mark, signature=_signature(record, key)))
+
+
+def is_signed(record: PendingDeleteLedgerInfo, key: bytes | None) -> bool:
+    """Whether the record is word for word what this cluster's sidecars have signed."""
+    given = record.mark.signature
+    if key is None or len(key) != _KEY_BYTES or given is None or not given.isascii():
+        return False
+    return hmac.compare_digest(given, _signature(record, key))
+
+
+def _signature(record: PendingDeleteLedgerInfo, key: bytes) -> str:
+    unsigned = record.marked(replace(record.mark, signature=None))
+    return hmac.new(key, encode_record(unsigned), hashlib.sha256).hexdigest()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import LimitReadings
+from pulsar_sidecar.ledger_deletion.second_phase.limits import LimitReadings
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.names import TopicName
 

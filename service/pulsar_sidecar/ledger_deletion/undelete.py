@@ -2,14 +2,18 @@
 
 BookKeeper's delete removes the metadata node only; a bookie drops the entries at its next garbage collection after
 ``gcWaitTime`` (15 minutes in Pulsar's default). The outcome topic keeps the node's bytes.
+
+For some time nothing deletes a ledger that was brought back, so that an operator can relink it. Each protection is a
+node of its own, made before the ledger's node: whoever sees the ledger sees its protection too, on every sidecar and
+after every restart.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from pulsar_sidecar.ledger_deletion.outcomes import KeptLedger, kept_ledgers
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopics
-from pulsar_sidecar.ledger_deletion.protect import protect
-from pulsar_sidecar.ledger_deletion.service import Undeleted
+from pulsar_sidecar.ledger_deletion.second_phase.decide import UNKNOWN_END
+from pulsar_sidecar.ledger_deletion.service import ProtectedLedger, Undeleted
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
@@ -17,11 +21,76 @@ from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
     ConflictError,
     NotFoundError,
+    OutcomeUnknownError,
     TemporaryError,
     UndecodableError,
 )
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore, Node
+
+PROTECTIONS = "/pulsar-sidecar/ledger-deletion/protections"
+
+
+def protection_path(ledger_id: LedgerId) -> str:
+    """The node that protects one ledger."""
+    return f"{PROTECTIONS}/{ledger_id}"
+
+
+def protect(store: MetadataStore, ledger_id: LedgerId, until_ms: int) -> None:
+    """Protect a ledger until then, by the store's clock.
+
+    A protection that is over keeps its node until its own ledger is protected anew or `end_protection` removes it:
+    nobody else may, since another sidecar may be protecting that ledger anew at the same moment.
+    """
+    path, data = protection_path(ledger_id), str(until_ms).encode()
+    try:
+        store.create(path, data)
+    except AlreadyExistsError as error:
+        node = store.read(path)
+        if node is None:
+            raise TemporaryError(f"the protection of ledger {ledger_id} changed in this moment; try again") from error
+        store.write(path, data, node.version)
+
+
+def end_protection(store: MetadataStore, ledger_id: LedgerId) -> bool:
+    """Whether there was a protection; then it is over.
+
+    Raises:
+        OutcomeUnknownError: the metadata store's answer was lost.
+    """
+    result = store.delete(protection_path(ledger_id))
+    if result is DeletionResult.UNKNOWN:
+        raise OutcomeUnknownError(
+            f"the metadata store did not say whether the protection of ledger {ledger_id} ended; ask for it again"
+        )
+    return result is DeletionResult.DELETED
+
+
+def protections(store: MetadataStore) -> list[ProtectedLedger]:
+    """All of them, those that are over as well."""
+    return _read(store, (LedgerId(int(name)) for name in store.children(PROTECTIONS) or () if name.isdigit()))
+
+
+def protected_until(store: MetadataStore, ledger_ids: Iterable[LedgerId]) -> Mapping[LedgerId, int]:
+    """Until when those of the ledgers are protected that have ever been brought back: one listing, mostly empty."""
+    names = frozenset(store.children(PROTECTIONS) or ())
+    chosen = [ledger_id for ledger_id in ledger_ids if names and str(ledger_id) in names]
+    return {each.ledger_id: each.until_ms for each in _read(store, chosen)}
+
+
+def _read(store: MetadataStore, ledger_ids: Iterable[LedgerId]) -> list[ProtectedLedger]:
+    chosen = list(ledger_ids)
+    nodes = store.read_many([protection_path(ledger_id) for ledger_id in chosen]) if chosen else []
+    return [
+        ProtectedLedger(ledger_id, _until_ms(node))
+        for ledger_id, node in zip(chosen, nodes, strict=True)
+        if node is not None
+    ]
+
+
+def _until_ms(node: Node) -> int:
+    text = node.data.decode("ascii", "replace")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else UNKNOWN_END
 
 
 def undelete(

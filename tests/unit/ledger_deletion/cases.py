@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
-from pulsar_sidecar.ledger_deletion.second_phase.facts import (
+from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Facts,
+    Policy,
     References,
     StoredLedger,
     UndecodableLedger,

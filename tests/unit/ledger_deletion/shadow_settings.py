@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, ShadowDeletionStatus
-from pulsar_sidecar.ledger_deletion.shadow_deletion.deleter import ShadowDeleter
+from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import OperationId

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, PendingDeletions, Publisher
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record, parse_record
-from pulsar_sidecar.ledger_deletion.second_phase.batch_result import BatchReport
+from pulsar_sidecar.ledger_deletion.second_phase.batch import BatchReport
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
-from pulsar_sidecar.ledger_deletion.second_phase.delete import LedgerDeleter
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
-from pulsar_sidecar.ledger_deletion.second_phase.processor import PendingDeletionProcessor
-from pulsar_sidecar.ledger_deletion.second_phase.publish import Publishers
-from pulsar_sidecar.ledger_deletion.second_phase.rate_limit import RateLimiter
+from pulsar_sidecar.ledger_deletion.second_phase.limits import RateLimiter
+from pulsar_sidecar.ledger_deletion.second_phase.processor import LedgerDeleter, PendingDeletionProcessor
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import OperationState
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
@@ -179,11 +177,10 @@ class Sidecar:
                 clock=self.world.clock,
                 deleter=LedgerDeleter(self.store, self.direct, self.offloaded, self.steps, self.warnings.append),
                 gatherer=self.gatherer,
-                publishers=Publishers(
-                    retry=self._publisher(DeletionTopic.RETRY),
-                    dead_letter=self._publisher(DeletionTopic.DEAD_LETTER),
-                    outcome=self._publisher(DeletionTopic.OUTCOME),
-                ),
+                publishers={
+                    topic: self._publisher(topic)
+                    for topic in (DeletionTopic.RETRY, DeletionTopic.DEAD_LETTER, DeletionTopic.OUTCOME)
+                },
                 policy=self.policy,
                 retry_policy=self.retry_policy,
                 metrics=METRICS,

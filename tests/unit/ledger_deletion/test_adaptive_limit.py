@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import (
+from pulsar_sidecar.ledger_deletion.second_phase.limits import (
     FIRST_LEVEL,
     HIGHEST_LEVEL,
     LOWEST_LEVEL,

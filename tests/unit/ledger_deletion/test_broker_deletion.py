@@ -2,7 +2,7 @@
 
 import pytest
 from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.topic_deletion.broker_deletion import BrokerDeletion
+from pulsar_sidecar.ledger_deletion.topic_deletion.driver import delete_marked
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.model.errors import DataLossError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
@@ -108,5 +108,5 @@ def test_a_topic_without_partitions_that_was_created_again_is_not_asked_for() ->
     held = Sidecar(world).deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
     world.store.remove(managed_ledger_path(topic.managed_ledger_name))
     world.topic(NAME)
-    BrokerDeletion(world.store, world.admin).delete(held.operation)
+    delete_marked(world.store, world.admin, held.operation)
     assert world.admin.deletions == []

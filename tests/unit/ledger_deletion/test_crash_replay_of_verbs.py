@@ -2,11 +2,10 @@
 
 import pytest
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.protect import end_protection, protect, protections
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record, parse_record
-from pulsar_sidecar.ledger_deletion.redrive import redrive
+from pulsar_sidecar.ledger_deletion.send import redrive
 from pulsar_sidecar.ledger_deletion.steps import Step
-from pulsar_sidecar.ledger_deletion.undelete import undelete
+from pulsar_sidecar.ledger_deletion.undelete import end_protection, protect, protections, undelete
 from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType

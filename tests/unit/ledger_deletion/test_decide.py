@@ -8,20 +8,18 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     LINKED_AFTER_CLOSING,
     Delete,
     DeleteOffloaded,
+    Facts,
     Finish,
     Postpone,
     Reason,
+    Referenced,
+    ReferencesUnknown,
     RetryLater,
+    UndecodableLedger,
+    Unreferenced,
     Verdict,
     decide,
     matches,
-)
-from pulsar_sidecar.ledger_deletion.second_phase.facts import (
-    Facts,
-    Referenced,
-    ReferencesUnknown,
-    UndecodableLedger,
-    Unreferenced,
 )
 from pulsar_sidecar.ledger_ownership.claims import (
     BucketClaim,

@@ -8,20 +8,18 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     LINKED_AFTER_CLOSING,
     Delete,
     DeleteOffloaded,
+    Facts,
     Finish,
     Postpone,
     Reason,
-    RetryLater,
-    decide,
-    matches,
-)
-from pulsar_sidecar.ledger_deletion.second_phase.facts import (
-    Facts,
     Referenced,
     ReferencesUnknown,
+    RetryLater,
     StoredLedger,
     UndecodableLedger,
     Unreferenced,
+    decide,
+    matches,
 )
 from pulsar_sidecar.ledger_ownership.claims import (
     DataClaim,

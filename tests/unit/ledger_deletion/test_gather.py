@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.second_phase.facts import (
+from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Facts,
     Referenced,
     ReferencesUnknown,
@@ -12,7 +12,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.facts import (
     UndecodableLedger,
     Unreferenced,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer, Question
+from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import operation_path
 from pulsar_sidecar.ledger_ownership.claims import DataClaim, NotPulsars
 from pulsar_sidecar.ledger_ownership.paths import (
@@ -69,7 +69,7 @@ def about(
 
 def gather(world: World, *records: PendingDeleteLedgerInfo) -> list[Facts]:
     gatherer = Gatherer(world.store, world.entries, world.owners, "/ledgers")
-    return gatherer.gather([Question(record) for record in records])
+    return gatherer.gather(records)
 
 
 def version(world: World, path: str) -> int:

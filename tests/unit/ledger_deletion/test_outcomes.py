@@ -17,8 +17,14 @@ from pulsar_sidecar.ledger_deletion.outcomes import (
     note_message,
     settled_messages,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Delete, DeleteOffloaded, Reason
-from pulsar_sidecar.ledger_deletion.second_phase.facts import Referenced, ReferencesUnknown, Unreferenced
+from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+    Delete,
+    DeleteOffloaded,
+    Reason,
+    Referenced,
+    ReferencesUnknown,
+    Unreferenced,
+)
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.second_phase.rate_limit import RateLimiter
+from pulsar_sidecar.ledger_deletion.second_phase.limits import RateLimiter
 
 from tests.fakes.clock import FakeClock
 

@@ -3,8 +3,8 @@
 import pytest
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record
-from pulsar_sidecar.ledger_deletion.redrive import list_dead, redrive
 from pulsar_sidecar.ledger_deletion.second_phase.retry import ORIGIN_MESSAGE_ID, REASON, RECONSUMETIMES
+from pulsar_sidecar.ledger_deletion.send import list_dead, redrive
 from pulsar_sidecar.ledger_deletion.service import Redriven
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.errors import TemporaryError

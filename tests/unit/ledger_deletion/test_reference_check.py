@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.second_phase.facts import Referenced, ReferencesUnknown, Unreferenced
-from pulsar_sidecar.ledger_deletion.second_phase.reference_check import OwnerNodes, owner_path
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Referenced, ReferencesUnknown, Unreferenced
+from pulsar_sidecar.ledger_deletion.second_phase.gather import OwnerNodes, owner_path
 from pulsar_sidecar.ledger_ownership.claims import (
     BucketClaim,
     Claim,

@@ -56,7 +56,7 @@ def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
     metrics = DeletionMetrics("local")
     service = LedgerDeletion(configuration, ports, SidecarInstance("sidecar-1", "http://a", None, 0), metrics)
     with pytest.raises(ConflictError, match="nothing is deleted: the brokers' metadata store"):
-        service._loops._work()
+        service._runtime._work()
     with pytest.raises(TemporaryError, match="not ready"):
         service.delete_shadow(made.shadow, requested_by="me")
     assert {path: made.store.peek(path) for path in made.store.paths()} == before

@@ -5,7 +5,7 @@ import json
 import pytest
 from pulsar_sidecar.ledger_deletion.ports import ConnectedClients
 from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage
-from pulsar_sidecar.ledger_deletion.shadow_deletion.operation import SHADOW_DELETIONS, shadow_deletion_path
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import SHADOW_DELETIONS, shadow_deletion_path
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.errors import BrokerRefusedError, ConflictError, UndecodableError

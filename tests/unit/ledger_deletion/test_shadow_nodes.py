@@ -5,13 +5,14 @@ import json
 import cramjam
 import pytest
 from msgspec.structs import replace
-from pulsar_sidecar.ledger_deletion.deletion_node import decode_node, encode_node
 from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage
-from pulsar_sidecar.ledger_deletion.shadow_deletion.operation import (
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     ShadowDeletion,
+    decode_node,
+    encode_node,
     shadow_deletion_path,
 )
-from pulsar_sidecar.ledger_deletion.shadow_deletion.shadow_nodes import (
+from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_deleter import (
     detached,
     detached_partitioned_topic,
     is_detached,

@@ -4,10 +4,17 @@ from dataclasses import replace
 
 import pytest
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, parse_record
-from pulsar_sidecar.ledger_deletion.redrive import redrive
+from pulsar_sidecar.ledger_deletion.record import (
+    SIGNING_KEY,
+    Mark,
+    PendingDeleteLedgerInfo,
+    is_signed,
+    parse_record,
+    signed,
+    signing_key,
+)
 from pulsar_sidecar.ledger_deletion.second_phase.retry import REASON
-from pulsar_sidecar.ledger_deletion.signature import SIGNING_KEY, is_signed, signed, signing_key
+from pulsar_sidecar.ledger_deletion.send import redrive
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import TemporaryError

@@ -5,11 +5,10 @@ import json
 
 import pytest
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.protect import end_protection, protect, protection_path, protections
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.service import ProtectedLedger, Undeleted
 from pulsar_sidecar.ledger_deletion.steps import Steps
-from pulsar_sidecar.ledger_deletion.undelete import undelete
+from pulsar_sidecar.ledger_deletion.undelete import end_protection, protect, protection_path, protections, undelete
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId

@@ -2,26 +2,19 @@
 
 Invariant: `Delete` and `DeleteOffloaded` are returned only when the ledger is what the record says it is, everything
 that could reference it was read and does not, the live owner does not use it, and it is old enough that nobody can be
-about to link it. Anything unknown waits.
+about to link it. Anything unknown waits. `Facts` are what is known at that moment: read, never assumed.
 """
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from typing import assert_never
 
-from pulsar_sidecar.ledger_deletion.protect import UNKNOWN_END, describe_end
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.second_phase.facts import (
-    Facts,
-    Referenced,
-    ReferencesUnknown,
-    StoredLedger,
-    UndecodableLedger,
-    Unreferenced,
-)
 from pulsar_sidecar.ledger_ownership.claims import (
     BucketClaim,
     Claim,
+    ClaimReading,
     CompactedClaim,
     CursorClaim,
     DataClaim,
@@ -29,9 +22,104 @@ from pulsar_sidecar.ledger_ownership.claims import (
     SchemaClaim,
     Unrecognised,
 )
-from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType, OffloadContext
+from pulsar_sidecar.model.ids import NodeVersion
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerMetadata, LedgerState, LedgerType, OffloadContext
 from pulsar_sidecar.model.metadata import Guard
 from pulsar_sidecar.model.names import encode_cursor
+from pulsar_sidecar.model.topic_stats import TopicInternalStats
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLedger:
+    """A ledger's metadata node as it was read.
+
+    Attributes:
+        raw: the node's bytes, kept so that the ledger can be brought back.
+        claim: what the ledger's custom metadata says it is.
+        replication_locked: auto-recovery or a bookie's garbage collector works on it right now.
+    """
+
+    path: str
+    raw: bytes
+    version: NodeVersion
+    created_ms: int
+    metadata: LedgerMetadata
+    claim: ClaimReading
+    replication_locked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UndecodableLedger:
+    """A ledger's metadata node that exists but cannot be read by this version."""
+
+    path: str
+    version: NodeVersion
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Referenced:
+    """A node of the claimed owner references the ledger."""
+
+    by: Guard
+
+
+@dataclass(frozen=True, slots=True)
+class Unreferenced:
+    """Every node that could reference the ledger was read and does not.
+
+    Attributes:
+        read: the nodes that were read, as far as they exist.
+        other_copy_listed: the managed ledger lists the id for another copy than the one that is to go: the one in
+            tiered storage that has replaced BookKeeper's, or the one of another offload attempt.
+    """
+
+    read: tuple[Guard, ...] = ()
+    other_copy_listed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencesUnknown:
+    """A node that could reference the ledger could not be read or understood."""
+
+    reason: str
+
+
+References = Referenced | Unreferenced | ReferencesUnknown
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What `decide.decide` judges by.
+
+    Attributes:
+        instance_id: BookKeeper's instance id of this cluster.
+        ledger: the ledger's node; None when the store said that there is none.
+        references: what the owner that the ledger claims references.
+        owner: the live owner's view; None when the topic is loaded nowhere.
+        operation_running: the two-phase topic deletion that wrote the record has not ended.
+        now_ms: the store's clock.
+        in_use_since_ms: when the record was first found in use, on the store's clock; the message carries it.
+        from_own_list: the record is signed: a list of this Pulsar cluster named the ledger.
+        protected_until_ms: ``undelete`` brought the ledger back and protects it until then; None if it did not.
+        under_replication_mark: path of auto-recovery's note about the ledger, None when there is none.
+    """
+
+    record: PendingDeleteLedgerInfo
+    instance_id: str
+    ledger: StoredLedger | UndecodableLedger | None
+    references: References
+    owner: TopicInternalStats | None
+    operation_running: bool
+    now_ms: int
+    in_use_since_ms: int | None = None
+    from_own_list: bool = False
+    protected_until_ms: int | None = None
+    under_replication_mark: str | None = None
+
+
+UNKNOWN_END = 2**62
+"""The end of an undeleted ledger's protection that cannot be read: protected until an operator ends it."""
 
 
 class Reason(Enum):
@@ -166,7 +254,11 @@ def _decide_ledger(facts: Facts, policy: Policy) -> Verdict:
         case Unreferenced(read):
             return (
                 _may_be_another_clusters(facts, policy)
-                or _reason_to_wait(facts, facts.ledger, facts.references, policy)
+                or _brought_back(facts)
+                or _owner_objects(facts, facts.references)
+                or _owner_may_hold_bucket(facts, facts.ledger)
+                or _too_young(facts, facts.ledger, policy)
+                or _replication(facts.ledger)
                 or Delete(facts.ledger, read)
             )
         case never:
@@ -265,7 +357,7 @@ def _wait_to_shrink(facts: Facts, detail: str, policy: Policy) -> Verdict:
     return RetryLater(Reason.MAY_STILL_SHRINK, detail, min(left_ms, policy.in_use_wait_ms))
 
 
-# --- it is not referenced: is that evidence? ------------------------------------------------------------------------
+# --- it is not referenced: is that evidence, and may it go now? ------------------------------------------------------
 
 
 def _may_be_another_clusters(facts: Facts, policy: Policy) -> SetAside | None:
@@ -278,25 +370,15 @@ def _may_be_another_clusters(facts: Facts, policy: Policy) -> SetAside | None:
     )
 
 
-# --- it is not referenced: may it go now? --------------------------------------------------------------------------
-
-
-def _reason_to_wait(facts: Facts, ledger: StoredLedger, references: Unreferenced, policy: Policy) -> Verdict | None:
-    return (
-        _brought_back(facts)
-        or _owner_objects(facts, references)
-        or _owner_may_hold_bucket(facts, ledger)
-        or _too_young(facts, ledger, policy)
-        or _replication(ledger)
-    )
-
-
 def _brought_back(facts: Facts) -> RetryLater | None:
     until_ms = facts.protected_until_ms
     if until_ms is None or until_ms <= facts.now_ms:
         return None
-    detail = f"undelete brought it back; it is protected until {describe_end(until_ms)}"
-    return RetryLater(Reason.BROUGHT_BACK, detail, None if until_ms >= UNKNOWN_END else until_ms - facts.now_ms)
+    if until_ms >= UNKNOWN_END:
+        return RetryLater(Reason.BROUGHT_BACK, "undelete brought it back; it is protected until an operator ends it")
+    end = datetime.fromtimestamp(until_ms / 1000, UTC).isoformat(timespec="seconds")
+    detail = f"undelete brought it back; it is protected until {end}"
+    return RetryLater(Reason.BROUGHT_BACK, detail, until_ms - facts.now_ms)
 
 
 def _owner_objects(facts: Facts, references: Unreferenced) -> Verdict | None:

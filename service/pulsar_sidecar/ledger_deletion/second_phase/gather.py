@@ -5,24 +5,27 @@ then the clock; then the live owners; last the owners' nodes, whose versions the
 that appears between a read and the deletion changes a version and so makes the deletion a conflict. The clock comes
 before the owners: what was old enough, or had been in use for long enough, by then was so when its owner was read
 (tests/model has the two counterexamples of a clock that is read last).
+
+Nothing here concludes "unreferenced" from a node that was not read or not understood.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar, assert_never
 
 from pulsar_sidecar.ledger_deletion.ports import LiveOwners
-from pulsar_sidecar.ledger_deletion.protect import protected_until
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.second_phase.facts import (
+from pulsar_sidecar.ledger_deletion.record import SIGNING_KEY, PendingDeleteLedgerInfo, is_signed
+from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Facts,
+    Referenced,
     References,
     ReferencesUnknown,
     StoredLedger,
     UndecodableLedger,
+    Unreferenced,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.reference_check import OwnerNodes, owner_path
-from pulsar_sidecar.ledger_deletion.signature import SIGNING_KEY, is_signed
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import operation_path
+from pulsar_sidecar.ledger_deletion.undelete import protected_until
 from pulsar_sidecar.ledger_ownership.claims import (
     BucketClaim,
     Claim,
@@ -37,28 +40,27 @@ from pulsar_sidecar.ledger_ownership.claims import (
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers, LedgerEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
+    cursor_path,
     instance_id_of,
     instance_id_path,
     ledger_path,
     managed_ledger_path,
     replication_lock_path,
     replication_locks_path,
+    schema_path,
     under_replication_mark_path,
     under_replication_marks_path,
 )
-from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.ledger_ownership.references import cursor_references, managed_ledger_references, schema_references
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import LedgerType
-from pulsar_sidecar.model.metadata import MetadataStore, Node
-from pulsar_sidecar.model.names import TopicName, topic_of_managed_ledger
+from pulsar_sidecar.model.ledgers import LedgerType, OffloadContext
+from pulsar_sidecar.model.metadata import Guard, MetadataStore, Node
+from pulsar_sidecar.model.names import ManagedLedgerName, TopicName, encode_cursor, topic_of_managed_ledger
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One record to be judged, and since when it has been seen in use (store's clock), if it has."""
-
-    record: PendingDeleteLedgerInfo
-    in_use_since_ms: int | None = None
+Decoded = TypeVar("Decoded")
 
 
 class Gatherer:
@@ -70,99 +72,81 @@ class Gatherer:
         self._root = ledgers_root
         self._compacted = CompactedLedgers(store, entries, ledgers_root)
 
-    def gather(self, questions: Sequence[Question]) -> list[Facts]:
-        """The facts of each question, in order.
+    def gather(self, records: Sequence[PendingDeleteLedgerInfo]) -> list[Facts]:
+        """The facts of each record, in order.
 
         Raises:
             TemporaryError: the store or a live broker could not be asked; nothing is known about any of them.
         """
-        ledger_paths = {
-            question.record.ledger_id: ledger_path(question.record.ledger_id, self._root) for question in questions
-        }
-        nodes = self._read(self._first_paths(questions, ledger_paths.values()))
+        paths = {record.ledger_id: ledger_path(record.ledger_id, self._root) for record in records}
+        nodes = self._read([instance_id_path(self._root), *paths.values(), *_marked_paths(records)])
         instance_id = instance_id_of(nodes[instance_id_path(self._root)], self._root)
-        repair = self._repair(ledger_paths)
-        ledgers = {ledger_id: _ledger(ledger_id, nodes[path], repair) for ledger_id, path in ledger_paths.items()}
-        claims = [_claim(question.record, ledgers[question.record.ledger_id]) for question in questions]
-        topics = [_topic(question.record, claim) for question, claim in zip(questions, claims, strict=True)]
+        locks, marks = self._replication_locks(), self._under_replication_marks(paths)
+        ledgers = {
+            ledger_id: _ledger(
+                nodes[path], locked=bool(locks) and replication_lock_path(ledger_id, self._root) in locks
+            )
+            for ledger_id, path in paths.items()
+        }
+        claims = [_claim(record, ledgers[record.ledger_id]) for record in records]
+        topics = [_topic(record, claim) for record, claim in zip(records, claims, strict=True)]
         # After the ledgers' nodes: a ledger that is brought back is protected before it is there.
-        protected = protected_until(self._store, ledger_paths)
+        protected = protected_until(self._store, paths)
         now_ms = self._store.now_ms()
         views = self._owners.views({topic for topic in topics if topic is not None})
-        owners = OwnerNodes(self._read(_owner_paths(questions, claims)), self._compacted)
+        owners = OwnerNodes(self._read([owner_path(claim) for claim in claims if claim is not None]), self._compacted)
+        key = nodes.get(SIGNING_KEY)
         return [
             Facts(
-                record=question.record,
+                record=record,
                 instance_id=instance_id,
-                ledger=ledgers[question.record.ledger_id],
-                references=_references(owners, question.record, claim),
+                ledger=ledgers[record.ledger_id],
+                references=_references(owners, record, claim),
                 owner=views.get(topic) if topic is not None else None,
-                operation_running=_operation_running(question.record, nodes),
-                in_use_since_ms=question.in_use_since_ms,
+                operation_running=_operation_running(record, nodes),
                 now_ms=now_ms,
-                from_own_list=_is_from_own_list(question.record, nodes),
-                protected_until_ms=protected.get(question.record.ledger_id),
-                under_replication_mark=repair.marks.get(question.record.ledger_id),
+                from_own_list=is_signed(record, None if key is None else key.data),
+                protected_until_ms=protected.get(record.ledger_id),
+                under_replication_mark=marks.get(record.ledger_id),
             )
-            for question, claim, topic in zip(questions, claims, topics, strict=True)
+            for record, claim, topic in zip(records, claims, topics, strict=True)
         ]
-
-    def _first_paths(self, questions: Sequence[Question], ledger_paths: Iterable[str]) -> Iterable[str]:
-        yield instance_id_path(self._root)
-        yield from ledger_paths
-        for question in questions:
-            if question.record.mark.operation_id is not None:
-                yield operation_path(question.record.mark.operation_id)
-            if question.record.mark.signature is not None:
-                yield SIGNING_KEY
 
     def _read(self, paths: Iterable[str]) -> dict[str, Node | None]:
         distinct = list(dict.fromkeys(paths))
         return dict(zip(distinct, self._store.read_many(distinct), strict=True))
 
-    def _repair(self, ledger_ids: Iterable[LedgerId]) -> "_Repair":
-        """Two listings, mostly empty, instead of two reads for each ledger."""
-        locks = replication_locks_path(self._root)
-        return _Repair(
-            locks=frozenset(f"{locks}/{name}" for name in self._store.children(locks) or ()),
-            marks=self._marks(ledger_ids) if self._store.children(under_replication_marks_path(self._root)) else {},
-            root=self._root,
-        )
+    # Two listings, mostly empty, instead of two reads for each ledger.
 
-    def _marks(self, ledger_ids: Iterable[LedgerId]) -> dict[LedgerId, str]:
+    def _replication_locks(self) -> frozenset[str]:
+        locks = replication_locks_path(self._root)
+        return frozenset(f"{locks}/{name}" for name in self._store.children(locks) or ())
+
+    def _under_replication_marks(self, ledger_ids: Iterable[LedgerId]) -> dict[LedgerId, str]:
+        if not self._store.children(under_replication_marks_path(self._root)):
+            return {}
         paths = {ledger_id: under_replication_mark_path(ledger_id, self._root) for ledger_id in ledger_ids}
         found = self._read(paths.values())
         return {ledger_id: path for ledger_id, path in paths.items() if found[path] is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class _Repair:
-    """The locks that are held on ledgers, and the notes about those of this batch."""
-
-    locks: frozenset[str]
-    marks: Mapping[LedgerId, str]
-    root: str
-
-    def is_locked(self, ledger_id: LedgerId) -> bool:
-        return bool(self.locks) and replication_lock_path(ledger_id, self.root) in self.locks
+def _marked_paths(records: Iterable[PendingDeleteLedgerInfo]) -> Iterable[str]:
+    for record in records:
+        if record.mark.operation_id is not None:
+            yield operation_path(record.mark.operation_id)
+        if record.mark.signature is not None:
+            yield SIGNING_KEY
 
 
-def _ledger(ledger_id: LedgerId, node: Node | None, repair: _Repair) -> StoredLedger | UndecodableLedger | None:
+def _ledger(node: Node | None, *, locked: bool) -> StoredLedger | UndecodableLedger | None:
     if node is None:
         return None
     try:
         metadata = decode_ledger_metadata(node.data)
     except UndecodableError as error:
         return UndecodableLedger(node.path, node.version, str(error))
-    return StoredLedger(
-        path=node.path,
-        raw=node.data,
-        version=node.version,
-        created_ms=node.created_ms,
-        metadata=metadata,
-        claim=read_claim(metadata.custom_metadata),
-        replication_locked=repair.is_locked(ledger_id),
-    )
+    claim = read_claim(metadata.custom_metadata)
+    return StoredLedger(node.path, node.data, node.version, node.created_ms, metadata, claim, locked)
 
 
 def _claim(record: PendingDeleteLedgerInfo, ledger: StoredLedger | UndecodableLedger | None) -> Claim | None:
@@ -185,15 +169,33 @@ def _topic(record: PendingDeleteLedgerInfo, claim: Claim | None) -> TopicName | 
             return record.topic if record.topic.schema_id == schema_id else None
 
 
-def _owner_paths(questions: Sequence[Question], claims: Sequence[Claim | None]) -> Iterable[str]:
-    for question, claim in zip(questions, claims, strict=True):
-        if question.record.ledger_type is LedgerType.OFFLOAD_LEDGER:
-            yield managed_ledger_path(question.record.topic.managed_ledger_name)
-        elif claim is not None:
-            yield owner_path(claim)
+def _operation_running(record: PendingDeleteLedgerInfo, nodes: Mapping[str, Node | None]) -> bool:
+    operation_id = record.mark.operation_id
+    return operation_id is not None and nodes[operation_path(operation_id)] is not None
 
 
-def _references(owners: OwnerNodes, record: PendingDeleteLedgerInfo, claim: Claim | None) -> References:
+# --- does the claimed owner reference it? ----------------------------------------------------------------------------
+
+
+def owner_path(claim: Claim) -> str:
+    """The one node that references a ledger of this claim, directly or through its cursor's ledger."""
+    match claim:
+        case DataClaim(managed_ledger):
+            return managed_ledger_path(managed_ledger)
+        case CursorClaim(managed_ledger, cursor):
+            return cursor_path(managed_ledger, cursor)
+        case SchemaClaim(schema_id):
+            return schema_path(schema_id)
+        case CompactedClaim(topic):
+            return cursor_path(topic.managed_ledger_name, COMPACTION_CURSOR)
+        case BucketClaim(topic, subscription, _):
+            # The properties of the subscription's cursor point at the buckets of its delayed index.
+            return cursor_path(topic.managed_ledger_name, encode_cursor(subscription))
+        case never:
+            assert_never(never)
+
+
+def _references(owners: "OwnerNodes", record: PendingDeleteLedgerInfo, claim: Claim | None) -> References:
     if record.ledger_type is LedgerType.OFFLOAD_LEDGER and record.offload_context is not None:
         return owners.offload_references(record.topic.managed_ledger_name, record.ledger_id, record.offload_context)
     if claim is None:
@@ -201,11 +203,79 @@ def _references(owners: OwnerNodes, record: PendingDeleteLedgerInfo, claim: Clai
     return owners.references(claim, record.ledger_id)
 
 
-def _is_from_own_list(record: PendingDeleteLedgerInfo, nodes: Mapping[str, Node | None]) -> bool:
-    key = nodes.get(SIGNING_KEY)
-    return is_signed(record, None if key is None else key.data)
+@dataclass(slots=True)
+class OwnerNodes:
+    """The owners' nodes of one batch, and what they reference; every node is decoded once."""
 
+    nodes: Mapping[str, Node | None]
+    compacted_ledgers: CompactedLedgers
+    _decoded: dict[tuple[str, str], object] = field(default_factory=dict)
 
-def _operation_running(record: PendingDeleteLedgerInfo, nodes: Mapping[str, Node | None]) -> bool:
-    operation_id = record.mark.operation_id
-    return operation_id is not None and nodes[operation_path(operation_id)] is not None
+    def references(self, claim: Claim, ledger_id: LedgerId) -> References:
+        """Whether the claimed owner references the ledger."""
+        path = owner_path(claim)
+        try:
+            if not isinstance(claim, DataClaim):
+                return self._verdict(path, self._names(claim, path, ledger_id))
+            listed = self._decode(path, managed_ledger_references)
+        except TemporaryError as error:
+            return ReferencesUnknown(f"{path}: {error}")
+        entry = listed.ledgers.get(ledger_id) if listed else None
+        # Once the offloader's copy has replaced it, the list entry no longer means BookKeeper's copy.
+        replaced = entry is not None and entry.offload is not None and entry.offload.bookkeeper_deleted
+        return self._verdict(path, entry is not None and not replaced, other_copy_listed=replaced)
+
+    def offload_references(
+        self, managed_ledger: ManagedLedgerName, ledger_id: LedgerId, context: OffloadContext
+    ) -> References:
+        """Whether the managed ledger still counts on this offload attempt's copy."""
+        path = managed_ledger_path(managed_ledger)
+        try:
+            listed = self._decode(path, managed_ledger_references)
+        except TemporaryError as error:
+            return ReferencesUnknown(f"{path}: {error}")
+        if listed is None:
+            return Unreferenced()
+        if SHADOW_SOURCE in listed.properties:
+            # Whatever its list says now, the copies are its source's.
+            return self._verdict(path, True)
+        entry = listed.ledgers.get(ledger_id)
+        offload = entry.offload if entry else None
+        same = offload is not None and (offload.uid_msb, offload.uid_lsb) == (context.uid_msb, context.uid_lsb)
+        return self._verdict(path, same, other_copy_listed=entry is not None and not same)
+
+    def _verdict(self, path: str, referenced: bool, *, other_copy_listed: bool = False) -> References:
+        node = self.nodes[path]
+        if node is None:
+            return Unreferenced()
+        guard = Guard(path, node.version)
+        return Referenced(guard) if referenced else Unreferenced((guard,), other_copy_listed)
+
+    def _names(
+        self, claim: CursorClaim | SchemaClaim | CompactedClaim | BucketClaim, path: str, ledger_id: LedgerId
+    ) -> bool:
+        match claim:
+            case CursorClaim():
+                cursor = self._decode(path, cursor_references)
+                return cursor is not None and cursor.cursor_ledger == ledger_id
+            case SchemaClaim():
+                return ledger_id in (self._decode(path, schema_references) or ())
+            case CompactedClaim():
+                return ledger_id in (self._decode(path, self._compacted) or ())
+            case BucketClaim():
+                cursor = self._decode(path, cursor_references)
+                return cursor is not None and ledger_id in cursor.buckets.values()
+            case never:
+                assert_never(never)
+
+    def _compacted(self, data: bytes) -> frozenset[LedgerId]:
+        return self.compacted_ledgers.referenced(cursor_references(data))
+
+    def _decode(self, path: str, decoder: Callable[[bytes], Decoded]) -> Decoded | None:
+        node = self.nodes[path]
+        if node is None:
+            return None
+        key = (decoder.__name__, path)
+        if key not in self._decoded:
+            self._decoded[key] = decoder(node.data)
+        return self._decoded[key]  # type: ignore[return-value]

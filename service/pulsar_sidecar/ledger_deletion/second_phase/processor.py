@@ -8,18 +8,25 @@ The facts about a batch are gathered once. Only its deletions are paced, by the 
 store bears; those whose turn comes when their facts are too old are decided on again, with new facts.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
-from pulsar_sidecar.ledger_deletion.outcomes import Decision, RecordOutcome
+from pulsar_sidecar.ledger_deletion.outcomes import Decision, RecordOutcome, judged_messages, settled_messages
 from pulsar_sidecar.ledger_deletion.ports import (
+    DeletionTopic,
     Delivery,
+    DirectLedgerDeletion,
+    OffloadDeletion,
+    OffloadedLedgers,
+    OutgoingMessage,
     PendingDeletions,
+    Publisher,
+    PublishResult,
 )
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record
-from pulsar_sidecar.ledger_deletion.second_phase.batch_result import BatchReport, BatchResult
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record, parse_record
+from pulsar_sidecar.ledger_deletion.second_phase.batch import Batch, BatchReport, Candidate, Evaluation, Round
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Delete,
     DeleteOffloaded,
@@ -29,17 +36,23 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Reason,
     RetryLater,
     SetAside,
+    decide,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.delete import LedgerDeleter, Unfinished
-from pulsar_sidecar.ledger_deletion.second_phase.evaluate import Candidate, Evaluation, evaluate, read_deliveries
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
-from pulsar_sidecar.ledger_deletion.second_phase.publish import BatchPublishing, Publishers
-from pulsar_sidecar.ledger_deletion.second_phase.rate_limit import RateLimiter
-from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
+from pulsar_sidecar.ledger_deletion.second_phase.limits import RateLimiter
+from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy, in_use_since_ms
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, TemporaryError
-from pulsar_sidecar.model.ledgers import LedgerType
+from pulsar_sidecar.model.errors import (
+    DisabledError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    PermanentError,
+    SidecarError,
+    TemporaryError,
+)
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion, MetadataStore
 
 FACTS_SECONDS = 10.0
 """Facts that are older are gathered again before they are acted on: versions guard what is in the metadata store, but
@@ -48,23 +61,152 @@ _ROUNDS = 3
 """How often a batch decides on a record whose nodes change meanwhile, before the record goes to the retry topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
-    """One decision on some records, and what follows from it.
+class LedgerDeleter:
+    """Deletes exactly the ledgers whose evaluation says so, and records of each how it ended.
 
-    Attributes:
-        may_send: whether a deletion may still be sent: the facts are fresh, and deletion is neither stopped nor paused.
-        last_resort: no other round follows.
-        paced: whether deletions keep to the operator's rate.
+    BookKeeper's own delete ignores versions (``LedgerDeleteOp`` removes with ``Version.ANY``), so the rule is the
+    metadata store's guarded delete. Only where the store takes no deletion from us, although the ledger was evaluated
+    again and again, and bookie HTTP addresses are configured, is BookKeeper asked instead; the outcome then says that
+    the deletion was unconditional.
     """
 
-    may_send: Callable[[], bool]
-    last_resort: bool
-    paced: bool
+    def __init__(
+        self,
+        store: MetadataStore,
+        direct: DirectLedgerDeletion | None,
+        offloaded: OffloadedLedgers,
+        steps: Steps,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._direct = direct
+        self._offloaded = offloaded
+        self._steps = steps
+        self._warn = warn
+
+    def delete(self, round_: Round, evaluations: Sequence[Evaluation]) -> None:
+        """Delete what the evaluations say; none of it is sent once the round may no longer send.
+
+        BookKeeper is asked only as a last resort: one lost answer of the store is no reason to do without guards.
+        """
+        self._delete_stored(round_, evaluations)
+        for evaluation in evaluations:
+            if isinstance(evaluation.verdict, DeleteOffloaded):
+                if round_.may_send():
+                    self._delete_offloaded(round_.batch, evaluation, evaluation.verdict)
+                else:
+                    round_.unreached.append(evaluation.candidate)
+
+    def finish(
+        self,
+        batch: Batch,
+        evaluation: Evaluation,
+        decision: Decision,
+        reason: Reason,
+        detail: str,
+        *,
+        conditional: bool = True,
+    ) -> None:
+        """End the record, and auto-recovery's note about a ledger that is gone: auto-recovery would try to repair it.
+
+        See BookKeeper #3316.
+        """
+        gone = decision is Decision.DELETED or reason is Reason.ALREADY_GONE
+        mark = evaluation.facts.under_replication_mark
+        if gone and evaluation.candidate.record.ledger_type is LedgerType.LEDGER and mark is not None:
+            with self._steps.taking(Step.UNDER_REPLICATION_CLEARED):
+                try:
+                    self._store.delete(mark)
+                except SidecarError as error:
+                    self._warn(f"auto-recovery's note {mark} about a deleted ledger stays: {error}")
+        batch.finish(evaluation, decision, reason, detail, conditional=conditional)
+
+    def _delete_stored(self, round_: Round, evaluations: Sequence[Evaluation]) -> None:
+        chosen = [(each, each.verdict) for each in evaluations if isinstance(each.verdict, Delete)]
+        with self._steps.taking(Step.LEDGERS_DELETED):
+            results = self._delete_ledgers(round_, chosen)
+        for (evaluation, _), (result, conditional) in zip(chosen, results, strict=True):
+            match result:
+                case DeletionResult.DELETED:
+                    self._deleted(round_.batch, evaluation, conditional=conditional)
+                case DeletionResult.GONE:
+                    detail = "another client deleted it just now"
+                    self.finish(round_.batch, evaluation, Decision.KEPT, Reason.ALREADY_GONE, detail)
+                case DeletionResult.CONFLICT | DeletionResult.UNKNOWN:
+                    round_.batch.metrics.delete_failed(*_kind(evaluation))
+                    round_.again.append(evaluation.candidate)
+                case DeletionResult.NOT_SENT:
+                    round_.unreached.append(evaluation.candidate)
+                case never:
+                    assert_never(never)
+
+    def _delete_ledgers(
+        self, round_: Round, chosen: Sequence[tuple[Evaluation, Delete]]
+    ) -> list[tuple[DeletionResult, bool]]:
+        """What became of each ledger, and whether its version and its guards were the condition."""
+        deletions = [
+            GuardedDeletion(verdict.ledger.path, verdict.ledger.version, verdict.guards) for _, verdict in chosen
+        ]
+        try:
+            results = self._store.delete_many(deletions, round_.may_send)
+        except (TemporaryError, OutcomeUnknownError) as error:
+            self._warn(f"the metadata store did not answer {len(deletions)} deletions: {error}")
+            results = [DeletionResult.UNKNOWN] * len(deletions)
+        return [
+            (self._delete_directly(self._direct, round_, evaluation), False)
+            if self._direct is not None and round_.last_resort and result is DeletionResult.UNKNOWN
+            else (result, True)
+            for (evaluation, _), result in zip(chosen, results, strict=True)
+        ]
+
+    def _delete_directly(self, direct: DirectLedgerDeletion, round_: Round, evaluation: Evaluation) -> DeletionResult:
+        if not round_.may_send():
+            return DeletionResult.NOT_SENT
+        ledger_id = evaluation.candidate.record.ledger_id
+        try:
+            direct.delete(ledger_id)
+        except SidecarError as error:
+            self._warn(f"ledger {ledger_id} could not be deleted over a bookie's HTTP either: {error}")
+            return DeletionResult.UNKNOWN
+        return DeletionResult.DELETED
+
+    def _deleted(self, batch: Batch, evaluation: Evaluation, *, conditional: bool) -> None:
+        verdict = evaluation.verdict
+        length_bytes = verdict.ledger.metadata.length_bytes if isinstance(verdict, Delete) else 0
+        batch.metrics.deleted(*_kind(evaluation), length_bytes=length_bytes)
+        detail = "nothing references it"
+        self.finish(batch, evaluation, Decision.DELETED, Reason.UNREFERENCED, detail, conditional=conditional)
+
+    def _delete_offloaded(self, batch: Batch, evaluation: Evaluation, verdict: DeleteOffloaded) -> None:
+        candidate, record = evaluation.candidate, evaluation.candidate.record
+        try:
+            with self._steps.taking(Step.OFFLOADED_DELETED):
+                result = self._offloaded.delete_offloaded(
+                    record.ledger_id, verdict.context, record.topic.managed_ledger_name
+                )
+        except DisabledError as error:
+            # An operator who adds the missing setting finds the record on the dead-letter topic at the latest.
+            batch.send_again(candidate, RetryLater(Reason.REFUSED_BY_STORAGE, str(error)), evaluation.facts)
+        except PermanentError as error:
+            batch.metrics.delete_failed(*_kind(evaluation))
+            self.finish(batch, evaluation, Decision.KEPT, Reason.REFUSED_BY_STORAGE, str(error))
+        except (TemporaryError, OutcomeUnknownError) as error:
+            batch.metrics.delete_failed(*_kind(evaluation))
+            batch.send_again(candidate, RetryLater(Reason.TEMPORARY_FAILURE, str(error)), evaluation.facts)
+        else:
+            if result is OffloadDeletion.DELETED:
+                self._deleted(batch, evaluation, conditional=True)
+            else:
+                detail = "tiered storage holds no such objects"
+                self.finish(batch, evaluation, Decision.KEPT, Reason.ALREADY_GONE, detail)
 
 
 class PendingDeletionProcessor:
-    """Takes batches of messages to their end."""
+    """Takes batches of messages to their end.
+
+    ``publishers`` write to the retry, the dead-letter and the outcome topic; a message counts as written only when the
+    broker's receipt has come.
+    """
 
     def __init__(
         self,
@@ -72,7 +214,7 @@ class PendingDeletionProcessor:
         clock: Clock,
         deleter: LedgerDeleter,
         gatherer: Gatherer,
-        publishers: Publishers,
+        publishers: Mapping[DeletionTopic, Publisher],
         policy: Policy,
         retry_policy: RetryPolicy,
         metrics: DeletionMetrics,
@@ -80,25 +222,28 @@ class PendingDeletionProcessor:
         rate_limiter: RateLimiter,
         warn: Callable[[str], None],
     ) -> None:
+        self._sidecar = sidecar
         self._clock = clock
         self._deleter = deleter
         self._gatherer = gatherer
+        self._publishers = publishers
         self._policy = policy
         self._retry_policy = retry_policy
         self._metrics = metrics
         self._steps = steps
         self._rate_limiter = rate_limiter
         self._warn = warn
-        self._publishing = BatchPublishing(sidecar, clock, publishers, steps, warn)
 
     def process(self, pending: PendingDeletions, deliveries: Sequence[Delivery]) -> BatchReport:
         """Take one batch to its end; a failure postpones, it never raises for a single record."""
         self._metrics.received(len(deliveries))
-        batch = BatchResult(self._retry_policy, self._metrics)
+        batch, candidates = Batch(self._retry_policy, self._metrics), list[Candidate]()
         with self._steps.taking(Step.BATCH_RECEIVED):
-            candidates, malformed = read_deliveries(deliveries)
-        for message in malformed:
-            batch.reject(message)
+            for delivery in deliveries:
+                try:
+                    candidates.append(Candidate(delivery, parse_record(delivery.payload)))
+                except InvalidInputError as error:
+                    batch.reject(delivery, str(error))
         self._process_all(batch, candidates)
         report = batch.report(len(deliveries))
         self._complete(batch, pending)
@@ -110,20 +255,20 @@ class PendingDeletionProcessor:
         Raises:
             TemporaryError: the facts could not be read, or could not be stored on the outcome topic.
         """
-        batch = BatchResult(self._retry_policy, self._metrics)
+        batch = Batch(self._retry_policy, self._metrics)
         delivery = Delivery(None, encode_record(record), str(record.topic), {}, origin, "", 0)
         self._process_some(batch, [Candidate(delivery, record)], paced=False)
         if batch.reconsumptions:
             return batch.reconsumptions[0][2]
         if not batch.outcomes:
             raise TemporaryError(f"ledger {record.ledger_id} could not be decided on now; try again")
-        if not self._publishing.log_outcomes(batch.outcomes):
+        if not self._log_outcomes(batch.outcomes):
             self._warn(f"the outcome of ledger {record.ledger_id} could not be kept")
         return batch.outcomes[0]
 
     # --- deciding and deleting ---------------------------------------------------------------------------------------
 
-    def _process_all(self, batch: BatchResult, candidates: Sequence[Candidate]) -> None:
+    def _process_all(self, batch: Batch, candidates: Sequence[Candidate]) -> None:
         """All of them, unless the sidecar is stopped or deletion paused: what was not begun is delivered again."""
         waiting = list(candidates)
         most = count = len(waiting)
@@ -131,21 +276,20 @@ class PendingDeletionProcessor:
             unreached = self._process_some(batch, waiting[:count], paced=True)
             if self._rate_limiter.is_stopped():
                 return
+            waiting = unreached + waiting[count:]
             if self._rate_limiter.is_paused():
                 # Unlike a stop, a pause leaves the consumer connected, which would keep what is not given back.
-                self._postpone_all(batch, unreached + waiting[count:], "deletion is paused")
+                self._postpone_all(batch, waiting, "deletion is paused")
                 return
             if len(unreached) == count:
                 # The facts were old before the first deletion: those of fewer records are gathered faster.
                 most = count // 2
             if most == 0:
-                why = "the facts of the first were too old before its turn"
-                self._postpone_all(batch, unreached + waiting[count:], why)
+                self._postpone_all(batch, waiting, "the facts of the first were too old before its turn")
                 return
-            waiting = unreached + waiting[count:]
             count = min(len(waiting), most, self._rate_limiter.most_within(FACTS_SECONDS) or most)
 
-    def _process_some(self, batch: BatchResult, candidates: Sequence[Candidate], *, paced: bool) -> list[Candidate]:
+    def _process_some(self, batch: Batch, candidates: Sequence[Candidate], *, paced: bool) -> list[Candidate]:
         """Decide and carry out; returns those whose deletion has to wait for new facts."""
         open_candidates = list(candidates)
         unreached: list[Candidate] = []
@@ -153,20 +297,20 @@ class PendingDeletionProcessor:
             # Waiting for the first deletion's turn comes before gathering, or a low rate would only make facts old.
             if not open_candidates or (paced and not self._rate_limiter.wait()):
                 return unreached + open_candidates
-            round_ = _Round(self._while_fresh(), last_resort=rounds_left == 0, paced=paced)
+            round_ = Round(batch, self._while_fresh(), last_resort=rounds_left == 0, paced=paced)
             try:
                 with self._steps.taking(Step.FACTS_GATHERED):
-                    evaluations = evaluate(self._gatherer, self._policy, open_candidates)
+                    evaluations = self._evaluate(open_candidates)
             except (TemporaryError, OutcomeUnknownError) as error:
                 self._postpone_all(batch, open_candidates, f"facts could not be gathered: {error}")
                 return unreached
             except PermanentError as error:
                 return unreached + self._process_halves(batch, open_candidates, error, paced=paced)
-            left = self._carry_out(batch, evaluations, round_)
-            open_candidates = left.again
-            unreached += left.unreached
+            self._carry_out(round_, evaluations)
+            open_candidates = round_.again
+            unreached += round_.unreached
         for candidate in open_candidates:
-            batch.retry(candidate, RetryLater(Reason.CHANGED_MEANWHILE, "its nodes change all the time"), None)
+            batch.send_again(candidate, RetryLater(Reason.CHANGED_MEANWHILE, "its nodes change all the time"))
         return unreached
 
     def _while_fresh(self) -> Callable[[], bool]:
@@ -174,70 +318,75 @@ class PendingDeletionProcessor:
         until = self._clock.monotonic_seconds() + FACTS_SECONDS
         return lambda: self._clock.monotonic_seconds() <= until and self._rate_limiter.may_continue()
 
+    def _evaluate(self, candidates: Sequence[Candidate]) -> list[Evaluation]:
+        evaluations = []
+        gathered = self._gatherer.gather([candidate.record for candidate in candidates])
+        for candidate, read in zip(candidates, gathered, strict=True):
+            facts = replace(read, in_use_since_ms=in_use_since_ms(candidate.delivery.properties))
+            evaluations.append(Evaluation(candidate, facts, decide(facts, self._policy)))
+        return evaluations
+
     def _process_halves(
-        self, batch: BatchResult, candidates: Sequence[Candidate], error: PermanentError, *, paced: bool
+        self, batch: Batch, candidates: Sequence[Candidate], error: PermanentError, *, paced: bool
     ) -> list[Candidate]:
         """Find the record whose facts cannot be read at all, so that it does not hold up the others."""
         if len(candidates) == 1:
-            batch.retry(candidates[0], RetryLater(Reason.REFERENCES_UNKNOWN, str(error)), None)
+            batch.send_again(candidates[0], RetryLater(Reason.REFERENCES_UNKNOWN, str(error)))
             return []
         half = len(candidates) // 2
         unreached = self._process_some(batch, candidates[:half], paced=paced)
         return unreached + self._process_some(batch, candidates[half:], paced=paced)
 
-    def _carry_out(self, batch: BatchResult, evaluations: Sequence[Evaluation], round_: _Round) -> Unfinished:
-        deletions: list[Evaluation] = []
-        left = Unfinished()
+    def _carry_out(self, round_: Round, evaluations: Sequence[Evaluation]) -> None:
+        batch, deletions = round_.batch, list[Evaluation]()
         deleting: set[tuple[int, LedgerType]] = set()
         for evaluation in evaluations:
             record = evaluation.candidate.record
             match evaluation.verdict:
                 case Finish(reason, detail):
                     self._deleter.finish(batch, evaluation, Decision.KEPT, reason, detail)
-                case RetryLater() as verdict:
-                    batch.retry(evaluation.candidate, verdict, evaluation)
-                case SetAside() as verdict:
-                    batch.set_aside(evaluation, verdict)
+                case RetryLater() | SetAside() as verdict:
+                    batch.send_again(evaluation.candidate, verdict, evaluation.facts)
                 case Postpone(reason, _):
                     batch.postpone([evaluation.candidate], reason)
                 case Delete() | DeleteOffloaded():
                     # Two records of one ledger in a batch: the second is decided on again after the first's deletion.
                     key = (record.ledger_id, record.ledger_type)
-                    (left.again.append(evaluation.candidate) if key in deleting else deletions.append(evaluation))
+                    (round_.again.append(evaluation.candidate) if key in deleting else deletions.append(evaluation))
                     deleting.add(key)
                 case never:
                     assert_never(never)
         if deletions:
-            self._delete(batch, deletions, left, round_)
-        return left
+            self._delete(round_, deletions)
 
-    def _delete(self, batch: BatchResult, evaluations: Sequence[Evaluation], left: Unfinished, round_: _Round) -> None:
+    def _delete(self, round_: Round, evaluations: Sequence[Evaluation]) -> None:
         # An evaluation is logged only for what the rate lets through while its facts are fresh.
         most = self._rate_limiter.most_within(FACTS_SECONDS) if round_.paced else None
         first = evaluations if most is None else evaluations[:most]
-        left.unreached += [evaluation.candidate for evaluation in evaluations[len(first) :]]
-        if not self._publishing.log_evaluations(first):
+        round_.unreached += [evaluation.candidate for evaluation in evaluations[len(first) :]]
+        if not self._log_evaluations(first):
             candidates = [evaluation.candidate for evaluation in first]
-            self._postpone_all(batch, candidates, "the outcome topic did not store what is to be deleted")
+            self._postpone_all(round_.batch, candidates, "the outcome topic did not store what is to be deleted")
             return
         reached = 0
         for chunk in self._rate_limiter.chunks(first) if round_.paced else [first]:
-            self._deleter.delete(batch, chunk, left, round_.may_send, last_resort=round_.last_resort)
+            self._deleter.delete(round_, chunk)
             reached += len(chunk)
             if not round_.may_send():
                 # The others would wait for their turn, and use up the rate, only to be decided on again.
                 break
-        left.unreached += [evaluation.candidate for evaluation in first[reached:]]
+        round_.unreached += [evaluation.candidate for evaluation in first[reached:]]
 
     # --- how a batch ends --------------------------------------------------------------------------------------------
 
-    def _postpone_all(self, batch: BatchResult, candidates: Sequence[Candidate], why: str) -> None:
+    def _postpone_all(self, batch: Batch, candidates: Sequence[Candidate], why: str) -> None:
         self._warn(f"{len(candidates)} records are postponed: {why}")
         batch.postpone(candidates, Reason.TEMPORARY_FAILURE)
 
-    def _complete(self, batch: BatchResult, pending: PendingDeletions) -> None:
-        self._publishing.send_again(batch)
-        if not self._publishing.log_outcomes(batch.outcomes):
+    def _complete(self, batch: Batch, pending: PendingDeletions) -> None:
+        self._send_again(batch, DeletionTopic.RETRY, Step.RETRIES_SENT)
+        self._send_again(batch, DeletionTopic.DEAD_LETTER, Step.DEAD_LETTERS_SENT)
+        if not self._log_outcomes(batch.outcomes):
             self._warn(f"{len(batch.finished)} records are postponed: their outcome could not be kept")
             batch.postponed.extend(batch.finished)
             batch.finished.clear()
@@ -249,3 +398,49 @@ class PendingDeletionProcessor:
             with self._steps.taking(Step.ACKNOWLEDGED):
                 pending.acknowledge(done)
             self._metrics.acknowledged(len(done))
+
+    def _log_evaluations(self, evaluations: Sequence[Evaluation]) -> bool:
+        """Why these ledgers are about to be deleted, and what brings them back; whether all of it is written."""
+        judged = [
+            (evaluation.candidate.delivery.message_id, evaluation.facts, evaluation.verdict)
+            for evaluation in evaluations
+            if isinstance(evaluation.verdict, (Delete, DeleteOffloaded))
+        ]
+        payloads = judged_messages(self._sidecar, self._clock.now_ms(), judged)
+        with self._steps.taking(Step.JUDGEMENT_KEPT):
+            return self._keep(payloads)
+
+    def _log_outcomes(self, outcomes: Sequence[RecordOutcome]) -> bool:
+        """How records ended; whether all of it is written."""
+        payloads = settled_messages(self._sidecar, self._clock.now_ms(), outcomes)
+        with self._steps.taking(Step.OUTCOMES_KEPT):
+            return self._keep(payloads) if payloads else True
+
+    def _keep(self, payloads: Sequence[bytes]) -> bool:
+        results = self._publish(DeletionTopic.OUTCOME, [OutgoingMessage(payload) for payload in payloads])
+        return all(result.stored for result in results)
+
+    def _send_again(self, batch: Batch, topic: DeletionTopic, step: Step) -> None:
+        """The copies for the retry or the dead-letter topic; a record whose copy has no receipt is postponed."""
+        group = [entry for entry in batch.reconsumptions if entry[1].destination is topic]
+        if not group:
+            return
+        with self._steps.taking(step):
+            results = self._publish(topic, [again.message for _, again, _ in group])
+        for (delivery, _, outcome), result in zip(group, results, strict=True):
+            if result.stored:
+                batch.outcomes.append(outcome)
+                batch.handed_on.append(delivery)
+            else:
+                batch.postponed.append(delivery)
+
+    def _publish(self, topic: DeletionTopic, messages: Sequence[OutgoingMessage]) -> list[PublishResult]:
+        try:
+            return self._publishers[topic].publish(messages)
+        except SidecarError as error:
+            self._warn(f"{len(messages)} messages could not be published: {error}")
+            return [PublishResult.UNKNOWN] * len(messages)
+
+
+def _kind(evaluation: Evaluation) -> tuple[LedgerType, LedgerComponent]:
+    return evaluation.candidate.record.ledger_type, evaluation.candidate.record.component

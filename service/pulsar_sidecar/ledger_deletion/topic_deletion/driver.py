@@ -3,15 +3,20 @@
 The operation's node is the promise: while it exists a sidecar continues the deletion, and consumers hold records of
 ledgers that are still referenced. It ends in one of two ways only: the marked incarnations are gone from the metadata
 store, or a broker refused.
+
+Deletions that would destroy data which two topics are made of, a shadow's and its source's (PIP-180), are refused.
+Stock 4.0.8 brokers delete every ledger in a managed ledger's list, and a shadow's list holds its source's ledgers. So
+no deletion of a shadow is passed on; the deletion of a source takes the data away from its shadows and needs the
+caller's confirmation. A look-up that failed is never taken for an absence: it raises `TemporaryError`.
 """
+
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from pulsar_sidecar.ledger_deletion.deletion_node import incarnations, marked_node, remaining_nodes
 from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
 from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
-from pulsar_sidecar.ledger_deletion.topic_deletion.broker_deletion import BrokerDeletion
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     OPERATIONS,
     HeldOperation,
@@ -20,13 +25,15 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     decode_operation,
     driver_path,
     encode_operation,
+    incarnations,
+    marked_node,
     operation_path,
+    remaining_nodes,
     write_operation,
 )
-from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
-from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_protection import ShadowProtection
-from pulsar_sidecar.ledger_ownership.paths import partitioned_topic_path
-from pulsar_sidecar.ledger_ownership.shadows import partition_count
+from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder, shadow_refusal
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.shadows import Shadow, partition_count, shadow_at
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -47,24 +54,18 @@ _MOST_DOUBLINGS = 6
 _HEAD_START_MS = 10_000
 """For this long a new operation is left to the sidecar that began it."""
 _END_TRIES = 3
+_NODES_AT_ONCE = 1_000
+_MOST_NAMED = 5
 
 
 class TopicDeleter:
     """Begins, drives and ends topic deletions."""
 
-    def __init__(
-        self,
-        sidecar: str,
-        store: MetadataStore,
-        recorder: Recorder,
-        admin: TopicAdmin,
-        steps: Steps,
-    ) -> None:
+    def __init__(self, sidecar: str, store: MetadataStore, recorder: Recorder, admin: TopicAdmin, steps: Steps) -> None:
         self._sidecar = sidecar
         self._store = store
         self._recorder = recorder
-        self._broker = BrokerDeletion(store, admin)
-        self._shadows = ShadowProtection(store, admin)
+        self._admin = admin
         self._steps = steps
         self._driving: set[OperationId] = set()
 
@@ -84,7 +85,12 @@ class TopicDeleter:
             NotFoundError: there is no such partitioned topic.
             DataLossError: the topic is a shadow, or the source of one and the caller did not confirm the loss.
         """
-        partitions = self._partitions(topic) if partitioned else None
+        partitions = None
+        if partitioned:
+            node = self._store.read(partitioned_topic_path(topic))
+            if node is None:
+                raise NotFoundError("Partitioned Topic Metadata not found")
+            partitions = partition_count(node.data)
         now_ms = self._store.now_ms()
         planned = Operation(
             operation_id=operation_id,
@@ -101,7 +107,14 @@ class TopicDeleter:
             not_before_ms=now_ms + _HEAD_START_MS,
             source_data_loss_confirmed=source_data_loss_confirmed,
         )
-        reason = self._reason_to_wait(planned)
+        reason = None
+        try:
+            _refuse_data_loss(self._store, self._admin, planned)
+        except UndecodableError:
+            raise
+        except (TemporaryError, OutcomeUnknownError) as error:
+            # Brokers cannot be asked now. The promise is made all the same: each attempt looks again and waits.
+            reason = str(error)
         operation = replace(planned, last_reason=reason, incarnations=incarnations(self._store, planned.node_paths))
         with self._steps.taking(Step.OPERATION_CREATED):
             node = self._store.create(operation_path(operation_id), encode_operation(operation))
@@ -109,16 +122,6 @@ class TopicDeleter:
             raise TemporaryError(f"another sidecar has taken over the topic deletion {operation_id}")
         self._driving.add(operation_id)
         return HeldOperation(operation, node.version)
-
-    def _reason_to_wait(self, planned: Operation) -> str | None:
-        """Why brokers cannot be asked now. The promise is made all the same: each attempt looks again and waits."""
-        try:
-            self._shadows.check(planned)
-        except UndecodableError:
-            raise
-        except (TemporaryError, OutcomeUnknownError) as error:
-            return str(error)
-        return None
 
     def attempt(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
         """Record what is referenced, ask the broker once, look at what is left.
@@ -135,21 +138,27 @@ class TopicDeleter:
 
     def _attempt(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
         try:
-            if self._ended_already(held.operation):
+            operation = held.operation
+            # Asking again could hit a topic that was created again under the same name.
+            if self._all_nodes_gone(operation) or (not operation.incarnations and operation.attempts > 0):
                 return self._done(held)
             held = self._with_new_partitions(held)
             # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
-            self._shadows.refuse_shadow(held.operation)
+            _refuse_shadow(self._store, held.operation)
             held = self._count_attempt(self._recorder.record(held))
-            self._shadows.check(held.operation)
+            _refuse_data_loss(self._store, self._admin, held.operation)
             # After the look for shadows, which may take long: until then an earlier request may have done its work.
             if self._all_nodes_gone(held.operation):
                 return self._done(held)
             with self._steps.taking(Step.BROKER_ASKED):
-                self._broker.delete(held.operation)
+                delete_marked(self._store, self._admin, held.operation)
             remaining = remaining_nodes(self._store, held.operation.incarnations)
-        except OperationEndedError:
-            return self._ended_elsewhere(held)
+        except OperationEndedError as error:
+            self._driving.discard(held.operation.operation_id)
+            if remaining_nodes(self._store, held.operation.incarnations):
+                refused = "another sidecar took this topic deletion over, and its broker refused it"
+                raise ConflictError(refused) from error
+            return held, OperationState.DONE
         except DataLossError:
             self.end(held.operation)
             raise
@@ -166,12 +175,6 @@ class TopicDeleter:
         self.end(held.operation)
         return held, OperationState.DONE
 
-    def _ended_elsewhere(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
-        self._driving.discard(held.operation.operation_id)
-        if remaining_nodes(self._store, held.operation.incarnations):
-            raise ConflictError("another sidecar took this topic deletion over, and its broker refused it")
-        return held, OperationState.DONE
-
     def end(self, operation: Operation) -> None:
         """Withdraw the promise: from now on "in use" becomes final for its records.
 
@@ -179,10 +182,7 @@ class TopicDeleter:
             TemporaryError: the node could not be removed, so the operation continues.
         """
         for _ in range(_END_TRIES):
-            self._delete_driver_node(operation.operation_id)
-            with self._steps.taking(Step.OPERATION_ENDED):
-                result = self._store.delete(operation_path(operation.operation_id))
-            if result in (DeletionResult.DELETED, DeletionResult.GONE):
+            if self._delete_nodes(operation.operation_id) in (DeletionResult.DELETED, DeletionResult.GONE):
                 self._driving.discard(operation.operation_id)
                 return
         raise TemporaryError(
@@ -198,6 +198,20 @@ class TopicDeleter:
         with self._steps.taking(Step.OPERATION_RELEASED):
             self._store.delete(driver_path(operation_id))
 
+    def _delete_nodes(self, operation_id: OperationId) -> DeletionResult:
+        self._delete_driver_node(operation_id)
+        with self._steps.taking(Step.OPERATION_ENDED):
+            return self._store.delete(operation_path(operation_id))
+
+    def running(self) -> list[TopicDeletionStatus]:
+        """The deletions that have not ended, as far as this version can read them."""
+        names = self._store.children(OPERATIONS) or []
+        nodes = self._store.read_many([operation_path(OperationId(name)) for name in names])
+        operations = [_decoded(node.data) for node in nodes if node is not None]
+        return [each.status(OperationState.RUNNING, each.last_reason) for each in operations if each is not None]
+
+    # --- taking over ------------------------------------------------------------------------------------------------
+
     def take_due(self) -> HeldOperation | None:
         """Take over one deletion that nobody works on and whose next attempt is due; None when there is none."""
         now_ms = self._store.now_ms()
@@ -206,19 +220,6 @@ class TopicDeleter:
             if held is not None:
                 return held
         return None
-
-    def running(self) -> list[TopicDeletionStatus]:
-        """The deletions that have not ended, as far as this version can read them."""
-        names = self._store.children(OPERATIONS) or []
-        nodes = self._store.read_many([operation_path(OperationId(name)) for name in names])
-        operations = [_decoded(node.data) for node in nodes if node is not None]
-        return [
-            operation.status(OperationState.RUNNING, operation.last_reason)
-            for operation in operations
-            if operation is not None
-        ]
-
-    # --- taking over ------------------------------------------------------------------------------------------------
 
     def _take(self, operation_id: OperationId, now_ms: int) -> HeldOperation | None:
         node = self._store.read(operation_path(operation_id))
@@ -247,7 +248,8 @@ class TopicDeleter:
             return None
         current = self._store.read(node.path)
         if current is None or current.created_order != node.created_order:
-            self._remove_recreated_nodes(operation_id)
+            # Creating the driver's node re-created a parent that had just ended.
+            self._delete_nodes(operation_id)
             return None
         return current
 
@@ -267,22 +269,12 @@ class TopicDeleter:
             return False
         return True
 
-    def _remove_recreated_nodes(self, operation_id: OperationId) -> None:
-        # Creating the driver's node re-created a parent that had just ended.
-        self._delete_driver_node(operation_id)
-        with self._steps.taking(Step.OPERATION_ENDED):
-            self._store.delete(operation_path(operation_id))
-
-    # --- asking the broker ------------------------------------------------------------------------------------------
+    # --- around the broker's deletion --------------------------------------------------------------------------------
 
     def _count_attempt(self, held: HeldOperation) -> HeldOperation:
         operation = replace(held.operation, attempts=held.operation.attempts + 1)
         with self._steps.taking(Step.ATTEMPT_COUNTED):
             return write_operation(self._store, operation, held.version)
-
-    def _ended_already(self, operation: Operation) -> bool:
-        # Asking again could hit a topic that was created again under the same name.
-        return self._all_nodes_gone(operation) or (not operation.incarnations and operation.attempts > 0)
 
     def _all_nodes_gone(self, operation: Operation) -> bool:
         return bool(operation.incarnations) and not remaining_nodes(self._store, operation.incarnations)
@@ -305,9 +297,8 @@ class TopicDeleter:
 
     def _postpone(self, held: HeldOperation, reason: str) -> HeldOperation:
         """Store why the deletion continues and when, if that is possible; the holder of the newest version decides."""
-        path = operation_path(held.operation.operation_id)
         try:
-            node = self._store.read(path)
+            node = self._store.read(operation_path(held.operation.operation_id))
             if node is None:
                 return held
             current = decode_operation(node.data)
@@ -318,15 +309,136 @@ class TopicDeleter:
         except (TemporaryError, OutcomeUnknownError, ConflictError):
             return held
 
-    def _partitions(self, topic: TopicName) -> int:
-        node = self._store.read(partitioned_topic_path(topic))
-        if node is None:
-            raise NotFoundError("Partitioned Topic Metadata not found")
-        return partition_count(node.data)
-
 
 def _decoded(data: bytes) -> Operation | None:
     try:
         return decode_operation(data)
     except UndecodableError:
         return None
+
+
+# --- asking the broker -----------------------------------------------------------------------------------------------
+
+
+def delete_marked(store: MetadataStore, admin: TopicAdmin, operation: Operation) -> None:
+    """Have a broker delete what the operation marked, once; nothing where no marked node is left.
+
+    A topic can be created again while its deletion runs, a partitioned one in part. A broker is asked to delete a topic
+    without partitions only while its managed ledger is the marked one, and all partitions at once only while the
+    partitioned topic's node is; otherwise only single partitions whose managed ledger is the marked one, each read
+    right before, and never one that the new topic uses.
+
+    Raises:
+        NotFoundError: nothing was marked, and a broker knows no such topic.
+        DataLossError: a new topic of the same name uses every partition that is left.
+    """
+    if operation.partitioned and not _is_marked(store, operation, partitioned_topic_path(operation.topic)):
+        _delete_remaining_partitions(store, admin, operation)
+        return
+    if not operation.partitioned and operation.incarnations and not any(_remaining_topics(store, operation)):
+        return
+    try:
+        admin.delete_topic(operation.topic, partitioned=operation.partitioned, force=operation.force)
+    except NotFoundError:
+        if not operation.incarnations:
+            raise
+        # What was there when it was marked is gone now: that is success, unless a partition stayed behind.
+        if operation.partitioned:
+            _delete_remaining_partitions(store, admin, operation)
+
+
+def _delete_remaining_partitions(store: MetadataStore, admin: TopicAdmin, operation: Operation) -> None:
+    any_requested, reused = False, list[TopicName]()
+    for topic in _remaining_topics(store, operation):
+        if _is_reused(store, operation, topic):
+            reused.append(topic)
+            continue
+        any_requested = True
+        try:
+            admin.delete_topic(topic, partitioned=False, force=operation.force)
+        except NotFoundError:
+            continue
+    if reused and not any_requested:
+        raise DataLossError(
+            f"{operation.topic} was created again, and its new partitions continue in ledgers of the old ones "
+            f"({', '.join(map(str, reused))}): delete the topic again if the new messages may be lost too"
+        )
+
+
+def _remaining_topics(store: MetadataStore, operation: Operation) -> Iterator[TopicName]:
+    for topic in operation.topics:
+        if _is_marked(store, operation, managed_ledger_path(topic.managed_ledger_name)):
+            yield topic
+
+
+def _is_reused(store: MetadataStore, operation: Operation, partition: TopicName) -> bool:
+    """Whether a partitioned topic that was created again counts the partition among its own."""
+    path = partitioned_topic_path(operation.topic)
+    node = store.read(path)
+    if node is None or node.created_order == operation.incarnations.get(path):
+        return False
+    return (partition.partition_index or 0) < partition_count(node.data)
+
+
+def _is_marked(store: MetadataStore, operation: Operation, path: str) -> bool:
+    return marked_node(store, operation.incarnations, path) is not None
+
+
+# --- refusing shadows and their sources ------------------------------------------------------------------------------
+
+
+def _refuse_data_loss(store: MetadataStore, admin: TopicAdmin, operation: Operation) -> None:
+    """Raise `DataLossError` unless a broker may be asked for the operation.
+
+    A shadow of a source is found if brokers list it (wherever it lies), or if it lies in the source's namespace. One
+    that lies elsewhere and is on no list is not found here: that would take a walk through all topics, and an audit
+    names it. Replicators leave no trace to look for, since 4.0.8 replicates to shadows by a cursor that is not durable.
+    """
+    _refuse_shadow(store, operation)
+    if operation.source_data_loss_confirmed:
+        return
+    topic = operation.topic
+    sources = {topic, topic.base, *operation.topics}
+    paths = {*_neighbours(store, topic), *_announced(admin, operation)} - set(operation.node_paths)
+    shadows = sorted({str(each.topic.base) for each in _shadows(store, sorted(paths)) if each.source_topic in sources})
+    if shadows:
+        more = len(shadows) - _MOST_NAMED
+        named = ", ".join(shadows[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        listing = f"the shadow {named}" if len(shadows) == 1 else f"{len(shadows)} shadows ({named})"
+        raise DataLossError(
+            f"{topic} is the source of {listing}: a shadow holds no data of its own, so deleting the "
+            "source destroys the shadow's data too. Delete the shadows first (pulsar-sidecar topics delete-shadow "
+            f"TOPIC), or confirm the loss with confirmSourceDataLoss={topic} (--confirm-source-data-loss {topic})"
+        )
+
+
+def _refuse_shadow(store: MetadataStore, operation: Operation) -> None:
+    """Raise `DataLossError` if any node of the operation's topics is a shadow's; asks no broker."""
+    topic = operation.topic
+    paths = {*operation.node_paths, partitioned_topic_path(topic), partitioned_topic_path(topic.base)}
+    shadow = next(_shadows(store, sorted(paths)), None)
+    if shadow is not None:
+        raise shadow_refusal(topic, shadow.source)
+
+
+def _neighbours(store: MetadataStore, topic: TopicName) -> Iterator[str]:
+    """The managed ledgers and partitioned topics of the namespace."""
+    for path in (managed_ledger_path(topic.managed_ledger_name), partitioned_topic_path(topic)):
+        parent = path.rpartition("/")[0]
+        yield from (f"{parent}/{name}" for name in store.children(parent) or ())
+
+
+def _announced(admin: TopicAdmin, operation: Operation) -> Iterator[str]:
+    """Where the shadows are, in whatever namespace, that brokers list."""
+    for shadow in admin.shadow_topics(operation.topic.base):
+        names = {shadow, shadow.base, *(shadow.base.partition(index) for index in range(operation.partitions or 0))}
+        yield partitioned_topic_path(shadow.base)
+        yield from (managed_ledger_path(name.managed_ledger_name) for name in names)
+
+
+def _shadows(store: MetadataStore, paths: Sequence[str]) -> Iterator[Shadow]:
+    for start in range(0, len(paths), _NODES_AT_ONCE):
+        for node in store.read_many(paths[start : start + _NODES_AT_ONCE]):
+            shadow = None if node is None else shadow_at(node.path, node.data)
+            if shadow is not None:
+                yield shadow

@@ -1,22 +1,38 @@
-"""The intent of one two-phase topic deletion, kept in the metadata store while it runs.
+"""What the deletion of a topic, or of a shadow topic, keeps in the metadata store while it runs: one JSON node.
 
-Its node's existence is what tells a consumer that "in use" is not final yet. The node holds everything that another
-sidecar needs to continue when the first one dies: which incarnations of the managed ledgers are meant, and which
-ledgers were recorded under which sequence ids, so that continuing records nothing twice (PIP-6).
+The existence of a topic deletion's node tells a consumer that "in use" is not final yet. A node holds everything that
+another sidecar needs to continue when the first one dies: which incarnations of the managed ledgers are meant; which
+ledgers were recorded under which sequence ids, so that continuing records nothing twice (PIP-6); of a shadow, what the
+cluster's own nodes stop saying on the way: its sources, and whose ledgers have to be there at the end.
+
+Sidecars of other versions read and write these nodes, so the form is fixed: the fields' names and order, no spaces, and
+ASCII. A node that this version cannot read exactly is left alone.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
-from pulsar_sidecar.ledger_deletion.deletion_node import DeletionNode, decode_node, encode_node, node_paths
-from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
-from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
-from pulsar_sidecar.model.ids import NodeVersion, OperationId
-from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.ledger_deletion.service import (
+    OperationState,
+    ShadowDeletionStage,
+    ShadowDeletionStatus,
+    SourceCheck,
+    TopicDeletionStatus,
+)
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.shadows import source_topic
+from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, TemporaryError, UndecodableError
+from pulsar_sidecar.model.ids import LedgerId, NodeVersion, OperationId
+from pulsar_sidecar.model.metadata import MetadataStore, Node
+from pulsar_sidecar.model.names import TopicName, java_url_encode, parse_topic_name
 
 OPERATIONS = "/pulsar-sidecar/ledger-deletion/topic-deletions"
+SHADOW_DELETIONS = "/pulsar-sidecar/ledger-deletion/shadow-deletions"
 MAX_NODE_BYTES = 900_000
 """A node is at most 1 MB. Where the records do not fit in, a resumed deletion records all of them again, under another
 producer name: some twice, which is harmless, and none dropped as a duplicate of another."""
@@ -34,6 +50,41 @@ def operation_path(operation_id: OperationId) -> str:
 def driver_path(operation_id: OperationId) -> str:
     """The ephemeral node of the sidecar that works on the deletion now."""
     return f"{operation_path(operation_id)}/driver"
+
+
+def shadow_deletion_path(topic: TopicName) -> str:
+    """The node of a shadow's deletion: one for each name, so that a repeated call finds it."""
+    return f"{SHADOW_DELETIONS}/{java_url_encode(str(topic))}"
+
+
+class DeletionNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The beginning of every node; each kind of deletion adds its own fields, in the order in which they are written.
+
+    Attributes:
+        partitions: partitions when the deletion was asked for; None for a topic that is not partitioned.
+    """
+
+    operation_id: OperationId
+    topic_name: str
+    partitions: int | None
+
+    def __post_init__(self) -> None:
+        parse_topic_name(self.topic_name)
+
+    @property
+    def topic(self) -> TopicName:
+        """The topic that is to be deleted."""
+        return parse_topic_name(self.topic_name)
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether the topic has a partitioned topic's node."""
+        return self.partitions is not None
+
+    @property
+    def topics(self) -> tuple[TopicName, ...]:
+        """The topics with a managed ledger of their own."""
+        return topics_with_ledgers(self.topic, self.partitions)
 
 
 class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -88,6 +139,103 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
         )
 
 
+class ShadowDeletion(DeletionNode, frozen=True, kw_only=True, rename="camel"):
+    """One deletion of a shadow topic, kept from before its first change until its report is old.
+
+    Attributes:
+        source: as the shadow's property spelled it.
+        source_names: the topics whose ledgers the shadow lists: each partition's own, if it has partitions.
+        incarnations: as in `Operation`.
+        checked_ledgers: with the two below, the last `SourceCheck`: before the first change, or at the end.
+        missing_before: ledgers of the sources that were missing before the first change.
+    """
+
+    source: str
+    source_names: tuple[str, ...] = msgspec.field(name="sources")
+    incarnations: Mapping[str, int]
+    requested_by: str | None
+    requested_ms: int
+    checked_ledgers: int
+    missing_ledgers: tuple[LedgerId, ...]
+    missing_sources: tuple[str, ...]
+    missing_before: tuple[LedgerId, ...]
+    stage: ShadowDeletionStage
+
+    def __post_init__(self) -> None:
+        for name in (self.topic_name, *self.source_names, *self.missing_sources):
+            parse_topic_name(name)
+
+    @property
+    def sources(self) -> tuple[TopicName, ...]:
+        """The topics whose ledgers the shadow lists."""
+        return tuple(parse_topic_name(name) for name in self.source_names)
+
+    @property
+    def no_source(self) -> str:
+        """The name of a topic that does not exist, which takes the source's place."""
+        return f"persistent://{self.topic.namespace}/pulsar-sidecar-no-source-{self.operation_id}"
+
+    def with_partitions(self, partitions: int) -> "ShadowDeletion":
+        """With partitions that were added since it was begun, and their sources."""
+        if self.partitions is None or partitions <= self.partitions:
+            return self
+        base = source_topic(self.source)
+        added = [] if base is None else [str(base.partition(index)) for index in range(self.partitions, partitions)]
+        return replace(self, partitions=partitions, source_names=tuple(dict.fromkeys([*self.source_names, *added])))
+
+    def at(self, stage: ShadowDeletionStage) -> "ShadowDeletion":
+        """At a later stage."""
+        return replace(self, stage=stage)
+
+    def status(self, waits_for: str | None = None) -> ShadowDeletionStatus:
+        """As an operator sees it."""
+        missing_sources = tuple(parse_topic_name(name) for name in self.missing_sources)
+        return ShadowDeletionStatus(
+            operation_id=self.operation_id,
+            topic=self.topic,
+            source=self.source,
+            stage=self.stage,
+            requested_ms=self.requested_ms,
+            source_check=SourceCheck(self.checked_ledgers, self.missing_ledgers, missing_sources),
+            missing_before=self.missing_before,
+            waits_for=waits_for,
+        )
+
+
+# --- the topic's own nodes -------------------------------------------------------------------------------------------
+
+
+def topics_with_ledgers(topic: TopicName, partitions: int | None) -> tuple[TopicName, ...]:
+    """The topics with a managed ledger of their own."""
+    return (topic,) if partitions is None else tuple(topic.partition(index) for index in range(partitions))
+
+
+def node_paths(topic: TopicName, partitions: int | None) -> tuple[str, ...]:
+    """The nodes that make up a topic: its managed ledgers and, if it has partitions, their number."""
+    ledgers = tuple(managed_ledger_path(each.managed_ledger_name) for each in topics_with_ledgers(topic, partitions))
+    return ledgers if partitions is None else (*ledgers, partitioned_topic_path(topic))
+
+
+def incarnations(store: MetadataStore, paths: Sequence[str]) -> dict[str, int]:
+    """Creation order of every node that exists, by path: a node deleted and created again has another."""
+    return {node.path: node.created_order for node in store.read_many(paths) if node is not None}
+
+
+def marked_node(store: MetadataStore, marked: Mapping[str, int], path: str) -> Node | None:
+    """The node, if it is of the incarnation that was marked."""
+    node = store.read(path)
+    return node if node is not None and node.created_order == marked.get(path) else None
+
+
+def remaining_nodes(store: MetadataStore, marked: Mapping[str, int]) -> list[str]:
+    """The paths of those marked nodes that are still there."""
+    now = incarnations(store, tuple(marked))
+    return [path for path, created_order in marked.items() if now.get(path) == created_order]
+
+
+# --- the deletion's node ---------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class HeldOperation:
     """A running deletion and the version of its node, for compare-and-set."""
@@ -119,9 +267,28 @@ def encode_operation(operation: Operation) -> bytes:
 
 
 def decode_operation(data: bytes) -> Operation:
-    """Read the node.
+    """Read the node, as `decode_node` does."""
+    return decode_node(data, Operation)
+
+
+def encode_node(deletion: DeletionNode) -> bytes:
+    """The node's bytes."""
+    return json.dumps(msgspec.to_builtins(deletion), separators=(",", ":")).encode()
+
+
+NodeType = TypeVar("NodeType", bound=DeletionNode)
+
+
+def decode_node(data: bytes, kind: type[NodeType]) -> NodeType:
+    """Read a node.
 
     Raises:
         UndecodableError: another version wrote it; it is left alone.
     """
-    return decode_node(data, Operation)
+    try:
+        return msgspec.convert(json.loads(data), kind)
+    except (ValueError, RecursionError, InvalidInputError) as error:
+        raise UndecodableError(
+            f"the node of a topic's deletion cannot be read ({type(error).__name__}: {error}); continue with the "
+            "version of pulsar-sidecar that began it"
+        ) from error

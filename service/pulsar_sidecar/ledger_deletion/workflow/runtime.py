@@ -1,6 +1,11 @@
-"""What the loops and the operator's verbs share while a sidecar runs."""
+"""One running sidecar: what its loops and the operator's verbs share, and the loops.
+
+They process batches, drive topic deletions, and renew the registration, pause and rate, the estimate and the warnings.
+"""
 
 import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import structlog
@@ -13,37 +18,51 @@ from pulsar_sidecar.ledger_deletion.ports import (
     BrokersMetadata,
     DeletionTopic,
     DeletionTopics,
+    Delivery,
     DirectLedgerDeletion,
     EndangeredSources,
     LiveOwners,
     OffloadedLedgers,
     OutgoingMessage,
+    PendingDeletions,
     Publisher,
     ShadowAdmin,
     TopicAdmin,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.adaptive_limit import AdaptiveLimit, LimitReadings
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
-from pulsar_sidecar.ledger_deletion.second_phase.delete import LedgerDeleter
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
-from pulsar_sidecar.ledger_deletion.second_phase.processor import PendingDeletionProcessor
-from pulsar_sidecar.ledger_deletion.second_phase.publish import Publishers
-from pulsar_sidecar.ledger_deletion.second_phase.rate_limit import RateLimiter
+from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit, LimitReadings, RateLimiter
+from pulsar_sidecar.ledger_deletion.second_phase.processor import LedgerDeleter, PendingDeletionProcessor
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
-from pulsar_sidecar.ledger_deletion.service import Control, InflightEstimate, SidecarInstance, TopicDeletionStatus
-from pulsar_sidecar.ledger_deletion.shadow_deletion.deleter import ShadowDeleter
+from pulsar_sidecar.ledger_deletion.service import (
+    Control,
+    InflightEstimate,
+    OperationState,
+    SidecarInstance,
+    TopicDeletionStatus,
+)
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.driver import TopicDeleter
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
-from pulsar_sidecar.ledger_deletion.workflow.inflight import BacklogCache
+from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
 from pulsar_sidecar.ledger_deletion.workflow.shadow_watch import ShadowWatch
 from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
-from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.clocks import Clock, StopSignal
+from pulsar_sidecar.model.errors import ConflictError, PermanentError, SidecarError
 from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.runtime.supervised_loops import SupervisedLoops
 
 log = structlog.get_logger("ledger-deletion")
 
+MAX_AGE_MS = 1_000
+_PERIOD_SECONDS = 0.4
+_INTEREST_SECONDS = 3.0
+_ESTIMATE_LOOK_SECONDS = 0.2
+_PAUSED_LOOK_SECONDS = 0.2
+_UPKEEP_SECONDS = 1.0
+_DRIVER_LOOK_SECONDS = 1.0
+_LONGEST_BACKOFF_SECONDS = 30.0
 _MEAN_WEIGHT = 0.2
 
 
@@ -93,6 +112,65 @@ class Ports:
     limit: AdaptiveLimit | None = None
 
 
+class BacklogCache:
+    """The backlog as brokers count it, measured ahead of those who ask, for any number of threads.
+
+    Asking the brokers takes longer than an answer may take. So while anybody asks, a thread measures again and again,
+    and answers come from memory. Invariant: what is answered was measured at most a second ago, or is measured now.
+    """
+
+    def __init__(self, measure: Callable[[], Backlog], clock: Clock) -> None:
+        """``measure`` asks the brokers; it may take its time, and raise one of `model.errors`."""
+        self._measure = measure
+        self._clock = clock
+        self._measuring = threading.Lock()
+        self._backlog: Backlog | None = None
+        self._asked_at: float | None = None
+
+    def cached(self) -> Backlog | None:
+        """The last measurement unless it is too old; never waits, and has the thread measure again (`keep_fresh`)."""
+        self._asked_at = self._clock.monotonic_seconds()
+        return self._young()
+
+    def fresh(self) -> Backlog:
+        """The last measurement, or a new one when it is too old.
+
+        Raises:
+            TemporaryError: the brokers cannot be asked.
+        """
+        young = self._young()
+        if young is not None:
+            return young
+        with self._measuring:
+            # Another caller may have measured meanwhile.
+            return self._young() or self._measured()
+
+    def keep_fresh(self, stop: StopSignal) -> None:
+        """Measure again and again while anybody asks for what is remembered; returns when stopped."""
+        while not stop.is_set():
+            began = self._clock.monotonic_seconds()
+            if self._asked_at is None or began - self._asked_at > _INTEREST_SECONDS:
+                self._clock.wait_seconds(_ESTIMATE_LOOK_SECONDS, stop)
+                continue
+            try:
+                with self._measuring:
+                    self._measured()
+            except SidecarError:
+                pass  # the next caller of `fresh` measures, and hears what is wrong
+            passed = self._clock.monotonic_seconds() - began
+            self._clock.wait_seconds(max(0.0, _PERIOD_SECONDS - passed), stop)
+
+    def _young(self) -> Backlog | None:
+        backlog = self._backlog
+        if backlog is None or not 0 <= self._clock.now_ms() - backlog.measured_ms <= MAX_AGE_MS:
+            return None
+        return backlog
+
+    def _measured(self) -> Backlog:
+        self._backlog = self._measure()
+        return self._backlog
+
+
 class Runtime:
     """One running sidecar's state: its producers, pause and rate as last read, the backlog as last measured."""
 
@@ -104,45 +182,58 @@ class Runtime:
         metrics: DeletionMetrics,
         steps: Steps | None = None,
     ) -> None:
-        listener = steps or Steps()
+        root, clock, store, owners = configuration.ledgers_root, ports.clock, ports.store, ports.owners
         self.configuration = configuration
         self.ports = ports
         self.instance = instance
         self.metrics = metrics
+        self.steps = steps or Steps()
         self.stop = threading.Event()
         self.ready = threading.Event()
         self.control = Control()
         self.running_topic_deletions = 0
         self.last_error: str | None = None
-        self.service_control = ServiceControl(ports.store)
-        self.registry = SidecarRegistry(ports.store, instance)
-        root = configuration.ledgers_root
-        recorder = Recorder(
-            ports.store, ports.entries, ports.owners, ports.admin, ports.topics, root, metrics, listener
-        )
-        self.deleter = TopicDeleter(instance.name, ports.store, recorder, ports.admin, listener)
-        self.shadow_deleter = ShadowDeleter(ports.store, ports.shadow_admin, ports.owners, root)
-        self.shadow_watch = ShadowWatch(ports.store, ports.shadows, ports.clock, lambda: len(self.registry.instances()))
-        self.steps = listener
-        self._gatherer = Gatherer(ports.store, ports.entries, ports.owners, root)
-        self._rate_limiter = RateLimiter(ports.clock, self.stop, self.rate_per_second, lambda: self.control.paused)
+        self.service_control = ServiceControl(store)
+        self.registry = SidecarRegistry(store, instance)
+        recorder = Recorder(store, ports.entries, owners, ports.admin, ports.topics, root, metrics, self.steps)
+        self.deleter = TopicDeleter(instance.name, store, recorder, ports.admin, self.steps)
+        self.shadow_deleter = ShadowDeleter(store, ports.shadow_admin, owners, root)
+        self.shadow_watch = ShadowWatch(store, ports.shadows, clock, lambda: len(self.registry.instances()))
+        self._gatherer = Gatherer(store, ports.entries, owners, root)
+        self._rate_limiter = RateLimiter(clock, self.stop, self.rate_per_second, self._is_paused)
         self._publishers: dict[DeletionTopic, Publisher] = {}
         self._publishers_lock = threading.Lock()
-        self.backlog = BacklogCache(ports.topics.backlog, ports.clock)
+        self._backlog = BacklogCache(ports.topics.backlog, clock)
         self._mean_length_bytes = 0.0
+        self._loops = SupervisedLoops("ledger-deletion", clock, self.stop, self._note_failure, _LONGEST_BACKOFF_SECONDS)
+
+    def start(self) -> None:
+        """Start the loops; returns at once."""
+        loops = {"upkeep": self._upkeep, "shadow-topics": lambda: self.shadow_watch.run(self.stop)}
+        if self.configuration.enabled:
+            loops["worker"] = self._work
+            loops["topic-deletions"] = self._drive_topic_deletions
+            loops["estimate"] = lambda: self._backlog.keep_fresh(self.stop)
+        self._loops.start(loops)
+
+    def close(self) -> None:
+        """Have each loop finish its work, and give the producers' names free."""
+        self.stop.set()
+        self._loops.join()
+        with self._publishers_lock:
+            for publisher in self._publishers.values():
+                publisher.close()
+            self._publishers.clear()
 
     def processor(self) -> PendingDeletionProcessor:
         """What takes batches to their end."""
+        topics = (DeletionTopic.RETRY, DeletionTopic.DEAD_LETTER, DeletionTopic.OUTCOME)
         return PendingDeletionProcessor(
             sidecar=self.instance.name,
             clock=self.ports.clock,
             deleter=LedgerDeleter(self.ports.store, self.ports.direct, self.ports.offloaded, self.steps, self.warn),
             gatherer=self._gatherer,
-            publishers=Publishers(
-                retry=self.publisher(DeletionTopic.RETRY),
-                dead_letter=self.publisher(DeletionTopic.DEAD_LETTER),
-                outcome=self.publisher(DeletionTopic.OUTCOME),
-            ),
+            publishers={topic: self.publisher(topic) for topic in topics},
             policy=self.configuration.policy,
             retry_policy=self.configuration.retry_policy,
             metrics=self.metrics,
@@ -159,13 +250,6 @@ class Runtime:
                 self._publishers[topic] = self.ports.topics.publisher(topic, name)
             return self._publishers[topic]
 
-    def close_publishers(self) -> None:
-        """Give the producers' names free."""
-        with self._publishers_lock:
-            for publisher in self._publishers.values():
-                publisher.close()
-            self._publishers.clear()
-
     def rate_per_second(self) -> float | None:
         """The limit in force: the shared one, or else this sidecar's setting."""
         shared = self.control.rate_per_second
@@ -175,22 +259,27 @@ class Runtime:
         """What the adaptive limit allows and why; None when it is switched off."""
         return None if self.ports.limit is None else self.ports.limit.readings()
 
-    def learn_length(self, mean_length_bytes: float) -> None:
-        """Keep a running mean of the ledgers' lengths, for the estimate of waiting bytes."""
-        self._mean_length_bytes += _MEAN_WEIGHT * (mean_length_bytes - self._mean_length_bytes)
+    # --- the work that waits ---------------------------------------------------------------------------------------
 
     def inflight(self) -> InflightEstimate:
         """The work that waits, measured again when the last measurement is over a second old."""
-        return self._estimate(self.backlog.fresh())
+        return self._estimate(self._backlog.fresh())
 
     def cached_inflight(self) -> InflightEstimate | None:
         """The same without waiting for anything; None when there is no measurement of the last second."""
-        backlog = self.backlog.cached()
+        backlog = self._backlog.cached()
         return None if backlog is None else self._estimate(backlog)
 
+    def inflight_or_none(self) -> InflightEstimate | None:
+        """The same as `inflight`, None while brokers cannot be asked."""
+        try:
+            return self.inflight()
+        except SidecarError as error:
+            self.last_error = str(error)
+            return None
+
     def _estimate(self, backlog: Backlog) -> InflightEstimate:
-        now_ms = self.ports.clock.now_ms()
-        oldest = backlog.oldest_publish_ms
+        now_ms, oldest = self.ports.clock.now_ms(), backlog.oldest_publish_ms
         return InflightEstimate(
             count=backlog.total,
             age_ms=max(0, now_ms - backlog.measured_ms),
@@ -198,13 +287,10 @@ class Runtime:
             waiting_bytes=round(backlog.total * self._mean_length_bytes),
         )
 
-    def inflight_or_none(self) -> InflightEstimate | None:
-        """The same, None while brokers cannot be asked."""
-        try:
-            return self.inflight()
-        except SidecarError as error:
-            self.last_error = str(error)
-            return None
+    # --- what is told ----------------------------------------------------------------------------------------------
+
+    def _note_failure(self, failure: str) -> None:
+        self.last_error = failure
 
     def warn(self, text: str) -> None:
         """Log a failure that the service survives, and show it in its status."""
@@ -213,13 +299,14 @@ class Runtime:
 
     def note_end(self, status: TopicDeletionStatus) -> None:
         """Keep the end of a topic deletion on the outcome topic."""
-        log.info("topic deletion ended", topic=str(status.topic), state=status.state.value, reason=status.reason)
+        topic, state = str(status.topic), status.state.value
+        log.info("topic deletion ended", topic=topic, state=state, reason=status.reason)
         self.note(
             "topic-deletion",
             {
                 "operationId": status.operation_id,
-                "topicName": str(status.topic),
-                "state": status.state.value,
+                "topicName": topic,
+                "state": state,
                 "recordedLedgers": status.recorded_ledgers,
                 "attempts": status.attempts,
                 "reason": status.reason,
@@ -237,3 +324,91 @@ class Runtime:
             stored = False
         if not stored:
             self.warn(f"a note about {step} could not be kept on the outcome topic")
+
+    # --- loops -----------------------------------------------------------------------------------------------------
+
+    def _upkeep(self) -> None:
+        while not self.stop.is_set():
+            self.control = self.service_control.read()
+            self.registry.keep()
+            self.running_topic_deletions = len(self.deleter.running())
+            self.ports.clock.wait_seconds(_UPKEEP_SECONDS, self.stop)
+
+    def _work(self) -> None:
+        mismatch = self.ports.brokers_metadata.mismatch()
+        if mismatch is not None:
+            raise ConflictError(f"nothing is deleted: {mismatch}")
+        self.ports.topics.ensure()
+        for warning in self.ports.topics.warnings():
+            log.warning("a setting of the cluster hinders ledger deletion", warning=warning)
+        processor = self.processor()
+        pending = self.ports.topics.pending()
+        self.control = self.service_control.read()
+        self.last_error = None
+        self.ready.set()
+        log.info("consuming pending deletions", sidecar=self.instance.name)
+        try:
+            self._consume(processor, pending)
+        finally:
+            self.ready.clear()
+            pending.close()
+
+    def _consume(self, processor: PendingDeletionProcessor, pending: PendingDeletions) -> None:
+        clock, late_ms = self.ports.clock, self.configuration.watchdog_late_ms
+        next_look = clock.monotonic_seconds() + late_ms / 1000
+        while not self.stop.is_set():
+            if self._is_paused():
+                clock.wait_seconds(_PAUSED_LOOK_SECONDS, self.stop)
+                continue
+            deliveries = pending.receive()
+            if self._is_paused():
+                # The pause came while this sidecar was waiting for messages; they come again later.
+                pending.postpone(deliveries)
+                continue
+            if deliveries:
+                self._process(processor, pending, deliveries)
+            if clock.monotonic_seconds() >= next_look:
+                # The watchdog: retries that the delayed tracker should have delivered long ago go on without it.
+                overdue = pending.overdue(late_ms, self.configuration.batch_size)
+                if overdue:
+                    log.warning("retries are overdue, the broker's delayed delivery stalls", overdue=len(overdue))
+                    self._process(processor, pending, overdue)
+                next_look = clock.monotonic_seconds() + late_ms / 1000
+
+    def _is_paused(self) -> bool:
+        return self.control.paused
+
+    def _process(
+        self, processor: PendingDeletionProcessor, pending: PendingDeletions, deliveries: Sequence[Delivery]
+    ) -> None:
+        started = self.ports.clock.monotonic_seconds()
+        limit = self.ports.limit
+        with nullcontext() if limit is None else limit.batch():
+            report = processor.process(pending, deliveries)
+        self.metrics.batch_seconds(self.ports.clock.monotonic_seconds() - started)
+        if report.mean_length_bytes is not None:
+            # A running mean of the ledgers' lengths, for the estimate of waiting bytes.
+            self._mean_length_bytes += _MEAN_WEIGHT * (report.mean_length_bytes - self._mean_length_bytes)
+        log.info("batch processed", received=report.received, deleted=report.deleted, postponed=report.postponed)
+
+    def _drive_topic_deletions(self) -> None:
+        while not self.stop.is_set():
+            may_work = self.ready.is_set() and not self._is_paused()
+            held = self.deleter.take_due() if may_work else None
+            if held is None:
+                self.ports.clock.wait_seconds(_DRIVER_LOOK_SECONDS, self.stop)
+            else:
+                self._go_on(held)
+
+    def _go_on(self, held: HeldOperation) -> None:
+        operation = held.operation
+        log.info("going on with a topic deletion", topic=str(operation.topic), operation=operation.operation_id)
+        try:
+            held, state = self.deleter.attempt(held)
+        except PermanentError as error:
+            self.note_end(operation.status(OperationState.REFUSED, str(error)))
+            return
+        if state is OperationState.DONE:
+            self.note_end(held.operation.status(OperationState.DONE))
+        else:
+            self.deleter.release(held.operation)

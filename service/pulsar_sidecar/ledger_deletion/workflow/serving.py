@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import structlog
@@ -9,11 +10,9 @@ import structlog
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics, GaugeReadings
 from pulsar_sidecar.ledger_deletion.outcomes import Decision, RecordOutcome
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.protect import end_protection, protections
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.redrive import list_dead, redrive
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Reason
-from pulsar_sidecar.ledger_deletion.send import check_numbering, refuse_own_topics, send
+from pulsar_sidecar.ledger_deletion.send import check_numbering, list_dead, redrive, refuse_own_topics, send
 from pulsar_sidecar.ledger_deletion.service import (
     Control,
     DeadLetter,
@@ -32,8 +31,7 @@ from pulsar_sidecar.ledger_deletion.service import (
 )
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
-from pulsar_sidecar.ledger_deletion.undelete import undelete
-from pulsar_sidecar.ledger_deletion.workflow.loops import Loops
+from pulsar_sidecar.ledger_deletion.undelete import end_protection, protections, undelete
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
 from pulsar_sidecar.model.errors import (
     ConflictError,
@@ -68,20 +66,17 @@ class LedgerDeletion:
         steps: Steps | None = None,
     ) -> None:
         self._runtime = Runtime(configuration, ports, instance, metrics, steps)
-        self._loops = Loops(self._runtime)
         metrics.bind(self._gauges)
 
     # --- life ------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the loops; returns at once, `ready` tells when work can be done."""
-        self._loops.start()
+        self._runtime.start()
 
     def close(self) -> None:
         """Finish the batch under way, give the rest back, leave the registry; idempotent."""
-        self._runtime.stop.set()
-        self._loops.join()
-        self._runtime.close_publishers()
+        self._runtime.close()
         try:
             self._runtime.registry.withdraw()
         except SidecarError as error:
@@ -123,11 +118,8 @@ class LedgerDeletion:
     ) -> list[SentLedger]:
         if producer_name is None:
             return send(self._runtime.publisher(DeletionTopic.PENDING), records, None)
-        publisher = self._runtime.ports.topics.publisher(DeletionTopic.PENDING, producer_name)
-        try:
+        with closing(self._runtime.ports.topics.publisher(DeletionTopic.PENDING, producer_name)) as publisher:
             return send(publisher, records, first_sequence_id)
-        finally:
-            publisher.close()
 
     def delete_topic(
         self,
@@ -281,21 +273,15 @@ class LedgerDeletion:
     def dead_letters(self, limit: int) -> list[DeadLetter]:
         """The records that were given up, oldest first."""
         self._require_ready()
-        dead_letters = self._runtime.ports.topics.dead_letters()
-        try:
+        with closing(self._runtime.ports.topics.dead_letters()) as dead_letters:
             return list_dead(dead_letters, limit)
-        finally:
-            dead_letters.close()
 
     def redrive(self, ledger_ids: Sequence[LedgerId] | None, limit: int) -> Redriven:
         """Send dead letters back to the system topic with a fresh count of tries; all of them for None."""
         self._require_ready()
-        dead_letters = self._runtime.ports.topics.dead_letters()
-        try:
+        with closing(self._runtime.ports.topics.dead_letters()) as dead_letters:
             publisher = self._runtime.publisher(DeletionTopic.PENDING)
             return redrive(dead_letters, publisher, ledger_ids, limit, self._runtime.steps)
-        finally:
-            dead_letters.close()
 
     def undelete(self, ledger_id: LedgerId, *, force: bool) -> Undeleted:
         """Write a deleted ledger's metadata back, as long as bookies hold its entries.

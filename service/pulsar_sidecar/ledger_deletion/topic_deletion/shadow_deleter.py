@@ -6,39 +6,49 @@ invariant: wherever it stops, no broker is asked to delete, or left free to trim
 source. Every stage may be taken again from its beginning, by any sidecar.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import assert_never
 
-from pulsar_sidecar.ledger_deletion.deletion_node import decode_node, encode_node, marked_node, remaining_nodes
+from msgspec.structs import replace
+
 from pulsar_sidecar.ledger_deletion.ports import LiveOwners, ShadowAdmin
-from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, ShadowDeletionStatus
-from pulsar_sidecar.ledger_deletion.shadow_deletion.operation import (
+from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, ShadowDeletionStatus, SourceCheck
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     SHADOW_DELETIONS,
     ShadowDeletion,
+    decode_node,
+    encode_node,
+    marked_node,
+    node_paths,
+    remaining_nodes,
     shadow_deletion_path,
+    topics_with_ledgers,
 )
-from pulsar_sidecar.ledger_deletion.shadow_deletion.shadow_nodes import (
-    check_sources,
-    detached,
-    detached_partitioned_topic,
-    is_detached,
-    is_partitioned_topic_detached,
-    planned_deletion,
+from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, unwrap
+from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
+from pulsar_sidecar.ledger_ownership.shadows import (
+    SHADOW_SOURCE,
+    managed_ledger_shadow_source,
+    partition_count,
+    partitioned_topic_shadow_source,
+    source_topic,
 )
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from pulsar_sidecar.ledger_ownership.shadows import partition_count, source_topic
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     ConflictError,
+    InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
-    SidecarError,
     TemporaryError,
+    UndecodableError,
 )
-from pulsar_sidecar.model.ids import NodeVersion, OperationId
+from pulsar_sidecar.model.ids import LedgerId, NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 _REPORT_KEPT_MS = 24 * 3_600_000
 _PARTITIONS_A_CALL = 50
@@ -81,7 +91,10 @@ class ShadowDeleter:
             except (NotFoundError, ConflictError):
                 return deletion.status()
             return self._begin(again, node.version)
-        deletion = self._with_new_partitions(deletion)
+        # Partitions that were added since it was begun belong to it.
+        partitioned = self._own_node(deletion, partitioned_topic_path(deletion.topic)) if deletion.partitioned else None
+        if partitioned is not None:
+            deletion = deletion.with_partitions(partition_count(partitioned.data))
         try:
             following = self._run_stage(deletion)
         except (TemporaryError, OutcomeUnknownError, NotFoundError) as error:
@@ -109,13 +122,23 @@ class ShadowDeleter:
         oldest_ms = self._store.now_ms() - _REPORT_KEPT_MS
         for name in self._store.children(SHADOW_DELETIONS) or []:
             node = self._store.read(f"{SHADOW_DELETIONS}/{name}")
-            if node is not None and node.modified_ms < oldest_ms and _is_done(node):
-                self._store.delete(node.path, node.version)
+            if node is None or node.modified_ms >= oldest_ms:
+                continue
+            with suppress(UndecodableError):
+                if decode_node(node.data, ShadowDeletion).stage is ShadowDeletionStage.DONE:
+                    self._store.delete(node.path, node.version)
 
     def _run_stage(self, deletion: ShadowDeletion) -> ShadowDeletion:
         match deletion.stage:
             case ShadowDeletionStage.VERIFYING | ShadowDeletionStage.DONE:
-                return self._verify(deletion)
+                check = check_sources(self._store, deletion.sources, self._root)
+                return replace(
+                    deletion,
+                    stage=ShadowDeletionStage.DONE,
+                    checked_ledgers=check.ledgers,
+                    missing_ledgers=check.missing,
+                    missing_sources=tuple(str(source) for source in check.missing_sources),
+                )
             case _ if self._all_nodes_gone(deletion):
                 return deletion.at(ShadowDeletionStage.VERIFYING)
             case ShadowDeletionStage.PROTECTING:
@@ -183,15 +206,14 @@ class ShadowDeleter:
     def _detach_nodes(self, deletion: ShadowDeletion) -> None:
         """The partitioned topic's node first: while it names the source, brokers list its ledgers again."""
         self._detach_node(deletion, partitioned_topic_path(deletion.topic))
-        left = [shadow for shadow in deletion.topics if not self._is_gone_or_detached(deletion, shadow)]
+        nodes = {
+            each: self._own_node(deletion, managed_ledger_path(each.managed_ledger_name)) for each in deletion.topics
+        }
+        left = [each for each, node in nodes.items() if node is not None and not self._is_detached(deletion, node)]
         for shadow in left[:_PARTITIONS_A_CALL]:
             self._unload(shadow)
             self._detach_node(deletion, managed_ledger_path(shadow.managed_ledger_name))
         _require_none_left(left, "to be detached")
-
-    def _is_gone_or_detached(self, deletion: ShadowDeletion, shadow: TopicName) -> bool:
-        node = self._own_node(deletion, managed_ledger_path(shadow.managed_ledger_name))
-        return node is None or self._is_detached(deletion, node)
 
     def _detach_node(self, deletion: ShadowDeletion, path: str) -> None:
         node = self._own_node(deletion, path)
@@ -260,10 +282,6 @@ class ShadowDeleter:
                 raise
             raise _NotReadyError(f"the broker does not delete {topic} yet: {error.reason}") from error
 
-    def _verify(self, deletion: ShadowDeletion) -> ShadowDeletion:
-        check = check_sources(self._store, deletion.sources, self._root)
-        return deletion.checked(check).at(ShadowDeletionStage.DONE)
-
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def _refuse_clients(self, deletion: ShadowDeletion) -> int:
@@ -299,19 +317,142 @@ class ShadowDeleter:
     def _all_nodes_gone(self, deletion: ShadowDeletion) -> bool:
         return not remaining_nodes(self._store, deletion.incarnations)
 
-    def _with_new_partitions(self, deletion: ShadowDeletion) -> ShadowDeletion:
-        """With the partitions that were added since it was begun."""
-        node = self._own_node(deletion, partitioned_topic_path(deletion.topic)) if deletion.partitioned else None
-        return deletion if node is None else deletion.with_partitions(partition_count(node.data))
-
 
 def _require_none_left(left: Sequence[TopicName], what: str) -> None:
     if len(left) > _PARTITIONS_A_CALL:
         raise _NotReadyError(f"{len(left) - _PARTITIONS_A_CALL} partitions are still {what}")
 
 
-def _is_done(node: Node) -> bool:
-    try:
-        return decode_node(node.data, ShadowDeletion).stage is ShadowDeletionStage.DONE
-    except SidecarError:
-        return False
+# --- the shadow and its sources --------------------------------------------------------------------------------------
+
+
+def planned_deletion(
+    store: MetadataStore, topic: TopicName, operation_id: OperationId, requested_by: str | None, ledgers_root: str
+) -> ShadowDeletion:
+    """The deletion of the shadow of that name, before its first stage.
+
+    Raises:
+        NotFoundError: there is no such topic.
+        ConflictError: it is not a shadow.
+        InvalidInputError: it is a partition of one.
+    """
+    partitioned = store.read(partitioned_topic_path(topic))
+    partitions = None if partitioned is None else partition_count(partitioned.data)
+    nodes = {node.path: node for node in store.read_many(node_paths(topic, partitions)) if node is not None}
+    if not nodes:
+        raise NotFoundError(f"there is no topic {topic}")
+    if topic.partition_index is not None and store.read(partitioned_topic_path(topic.base)) is not None:
+        raise InvalidInputError(f"{topic} is a partition; name the partitioned topic {topic.base}")
+    own = None if partitioned is None else partitioned_topic_shadow_source(partitioned.data)
+    spelled = {shadow: _spelled(nodes, shadow) for shadow in topics_with_ledgers(topic, partitions)}
+    source = next((each for each in (own, *spelled.values()) if each is not None), None)
+    if source is None:
+        raise ConflictError(
+            f"{topic} is not a shadow topic: none of its nodes has the property {SHADOW_SOURCE}. If it was a shadow, "
+            "make it one again first, as docs/shadow-topics.md shows"
+        )
+    sources = _sources(own, spelled)
+    check = check_sources(store, sources, ledgers_root)
+    return ShadowDeletion(
+        operation_id=operation_id,
+        topic_name=str(topic),
+        partitions=partitions,
+        source=source,
+        source_names=tuple(str(each) for each in sources),
+        incarnations={path: node.created_order for path, node in nodes.items()},
+        requested_by=requested_by,
+        requested_ms=store.now_ms(),
+        checked_ledgers=check.ledgers,
+        missing_ledgers=check.missing,
+        missing_sources=tuple(str(each) for each in check.missing_sources),
+        missing_before=check.missing,
+        stage=ShadowDeletionStage.PROTECTING,
+    )
+
+
+def _spelled(nodes: Mapping[str, Node], shadow: TopicName) -> str | None:
+    node = nodes.get(managed_ledger_path(shadow.managed_ledger_name))
+    return None if node is None else managed_ledger_shadow_source(node.data)
+
+
+def _sources(own: str | None, spelled: Mapping[TopicName, str | None]) -> tuple[TopicName, ...]:
+    """Those of the partitioned topic's source, partition by partition, and any that a managed ledger's node names."""
+    base = None if own is None else source_topic(own)
+    indexes = (shadow.partition_index for shadow in spelled)
+    of_base = [] if base is None else [base.partition(index) for index in indexes if index is not None]
+    of_nodes = [source_topic(text) for text in spelled.values() if text is not None]
+    return tuple(dict.fromkeys([*of_base, *(source for source in of_nodes if source is not None)]))
+
+
+# --- the sources' ledgers --------------------------------------------------------------------------------------------
+
+
+def check_sources(store: MetadataStore, sources: Sequence[TopicName], ledgers_root: str) -> SourceCheck:
+    """What BookKeeper's metadata has of the ledgers that the sources' lists name.
+
+    Ledgers that live in tiered storage only are left out: nothing of theirs is in BookKeeper.
+    """
+    count, missing, gone = 0, list[LedgerId](), list[TopicName]()
+    for source in sources:
+        listed = _listed(store, source)
+        if listed is None:
+            gone.append(source)
+            continue
+        count += len(listed)
+        missing += _missing(store, source, listed, ledgers_root)
+    return SourceCheck(count, tuple(sorted(missing)), tuple(gone))
+
+
+def _missing(store: MetadataStore, source: TopicName, listed: Iterable[LedgerId], root: str) -> set[LedgerId]:
+    ordered = sorted(listed)
+    nodes = store.read_many([ledger_path(ledger_id, root) for ledger_id in ordered])
+    absent = {ledger_id for ledger_id, node in zip(ordered, nodes, strict=True) if node is None}
+    # A broker that trims shortens the list before it deletes a ledger: what the list still names is missing.
+    return absent & (_listed(store, source) or set()) if absent else absent
+
+
+def _listed(store: MetadataStore, source: TopicName) -> set[LedgerId] | None:
+    node = store.read(managed_ledger_path(source.managed_ledger_name))
+    if node is None:
+        return None
+    ledgers = managed_ledger_references(node.data).ledgers
+    return {ledger_id for ledger_id, reference in ledgers.items() if reference.in_bookkeeper}
+
+
+# --- detached nodes --------------------------------------------------------------------------------------------------
+
+
+def is_detached(data: bytes, no_source: str, *, spells_source: bool) -> bool:
+    """Whether a ``ManagedLedgerInfo`` node leads to no ledger of a source.
+
+    ``spells_source`` is False for a partition, whose source stands in the partitioned topic's node.
+    """
+    info = decode_exactly(ml.ManagedLedgerInfo, unwrap(data))
+    sources = {pair.value for pair in info.properties if pair.key == SHADOW_SOURCE}
+    return not info.ledgerInfo and sources <= {no_source} and (bool(sources) or not spells_source)
+
+
+def detached(data: bytes, no_source: str, *, spells_source: bool) -> bytes:
+    """The node without ledgers, and with a source that does not exist."""
+    info = decode_exactly(ml.ManagedLedgerInfo, unwrap(data))
+    info.ClearField("ledgerInfo")
+    info.ClearField("terminatedPosition")
+    kept = [(pair.key, pair.value) for pair in info.properties if pair.key != SHADOW_SOURCE]
+    if spells_source or len(kept) < len(info.properties):
+        kept.append((SHADOW_SOURCE, no_source))
+    info.ClearField("properties")
+    for key, value in kept:
+        info.properties.add(key=key, value=value)
+    return info.SerializeToString()
+
+
+def is_partitioned_topic_detached(data: bytes, no_source: str) -> bool:
+    """Whether a node below ``/admin/partitioned-topics`` names the source that does not exist."""
+    return partitioned_topic_shadow_source(data) == no_source
+
+
+def detached_partitioned_topic(data: bytes, no_source: str) -> bytes:
+    """The node with a source that does not exist; its other fields stay as they are."""
+    document = json.loads(data)
+    properties = document.get("properties") or {}
+    return json.dumps({**document, "properties": {**properties, SHADOW_SOURCE: no_source}}).encode()

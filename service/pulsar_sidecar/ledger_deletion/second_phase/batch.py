@@ -1,0 +1,152 @@
+"""One batch of messages: how they ended so far, counted by the metrics and kept until the batch is processed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
+from pulsar_sidecar.ledger_deletion.outcomes import Decision, RecordOutcome
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, Delivery
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+    Facts,
+    Reason,
+    RetryLater,
+    SetAside,
+    StoredLedger,
+    Verdict,
+)
+from pulsar_sidecar.ledger_deletion.second_phase.retry import Reconsumption, RetryPolicy, reconsume
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A well-formed record and the message that carries it."""
+
+    delivery: Delivery
+    record: PendingDeleteLedgerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A candidate with its facts and the verdict on them."""
+
+    candidate: Candidate
+    facts: Facts
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What one batch did."""
+
+    received: int
+    deleted: int
+    postponed: int
+    mean_length_bytes: float | None
+
+
+@dataclass(slots=True)
+class Batch:
+    """One batch's endings.
+
+    Attributes:
+        outcomes: what the outcome topic is to keep.
+        finished: messages to acknowledge once their outcome is stored.
+        handed_on: messages to acknowledge because their copy is stored on another topic.
+        reconsumptions: messages whose copy is to be sent, and the outcome to keep once it is.
+        postponed: messages to have delivered again.
+    """
+
+    retry_policy: RetryPolicy
+    metrics: DeletionMetrics
+    outcomes: list[RecordOutcome] = field(default_factory=list)
+    finished: list[Delivery] = field(default_factory=list)
+    handed_on: list[Delivery] = field(default_factory=list)
+    reconsumptions: list[tuple[Delivery, Reconsumption, RecordOutcome]] = field(default_factory=list)
+    postponed: list[Delivery] = field(default_factory=list)
+
+    def reject(self, delivery: Delivery, detail: str) -> None:
+        """A message that is no record ends with its reason."""
+        self._count(Decision.REJECTED, Reason.MALFORMED)
+        self.outcomes.append(
+            RecordOutcome(Decision.REJECTED, Reason.MALFORMED, detail, delivery.message_id, record=None)
+        )
+        self.finished.append(delivery)
+
+    def finish(
+        self, evaluation: Evaluation, decision: Decision, reason: Reason, detail: str, *, conditional: bool = True
+    ) -> None:
+        """The record ends here."""
+        delivery, record = evaluation.candidate.delivery, evaluation.candidate.record
+        self._count(decision, reason)
+        self.outcomes.append(
+            RecordOutcome(decision, reason, detail, delivery.message_id, record, evaluation.facts, conditional)
+        )
+        self.finished.append(delivery)
+
+    def send_again(self, candidate: Candidate, verdict: RetryLater | SetAside, facts: Facts | None = None) -> None:
+        """The record goes to the retry topic, or to the dead-letter topic: at once, or when its tries are used up."""
+        delivery, why = candidate.delivery, f"{verdict.reason.value}: {verdict.detail}"
+        if isinstance(verdict, SetAside):
+            decision = Decision.SET_ASIDE
+            again = reconsume(delivery, self.retry_policy, why, give_up=True)
+        else:
+            in_use_since = _in_use_since_ms(verdict, facts)
+            again = reconsume(delivery, self.retry_policy, why, delay_ms=verdict.delay_ms, in_use_since=in_use_since)
+            decision = Decision.RETRY
+            if again.destination is DeletionTopic.DEAD_LETTER:
+                decision = Decision.DEAD_LETTER
+                self.metrics.max_retry_reached()
+        self._count(decision, verdict.reason)
+        outcome = RecordOutcome(decision, verdict.reason, verdict.detail, delivery.message_id, candidate.record, facts)
+        self.reconsumptions.append((delivery, again, outcome))
+
+    def postpone(self, candidates: Sequence[Candidate], reason: Reason) -> None:
+        """The broker delivers the records again."""
+        self._count(Decision.POSTPONED, reason, len(candidates))
+        self.postponed.extend(candidate.delivery for candidate in candidates)
+
+    def report(self, received: int) -> BatchReport:
+        """What the batch of so many messages did."""
+        outcomes = [*self.outcomes, *(outcome for _, _, outcome in self.reconsumptions)]
+        lengths = [
+            outcome.facts.ledger.metadata.length_bytes
+            for outcome in outcomes
+            if outcome.facts is not None and isinstance(outcome.facts.ledger, StoredLedger)
+        ]
+        return BatchReport(
+            received=received,
+            deleted=sum(outcome.decision is Decision.DELETED for outcome in outcomes),
+            postponed=len(self.postponed),
+            mean_length_bytes=sum(lengths) / len(lengths) if lengths else None,
+        )
+
+    def _count(self, decision: Decision, reason: Reason, count: int = 1) -> None:
+        self.metrics.decided(decision.value, reason.value, count)
+
+
+@dataclass(slots=True)
+class Round:
+    """One decision on some of a batch's records, and what follows from it.
+
+    Attributes:
+        may_send: whether a deletion may still be sent: the facts are fresh, and deletion is neither stopped nor paused.
+        last_resort: no other round follows.
+        paced: whether deletions keep to the operator's rate.
+        again: candidates to evaluate again at once.
+        unreached: those whose turn did not come while their facts were fresh.
+    """
+
+    batch: Batch
+    may_send: Callable[[], bool]
+    last_resort: bool
+    paced: bool
+    again: list[Candidate] = field(default_factory=list)
+    unreached: list[Candidate] = field(default_factory=list)
+
+
+def _in_use_since_ms(verdict: RetryLater, facts: Facts | None) -> int | None:
+    """When the record was first seen in use: carried to the next look while the list may still shrink."""
+    if facts is None or verdict.reason is not Reason.MAY_STILL_SHRINK:
+        return None
+    return facts.now_ms if facts.in_use_since_ms is None else facts.in_use_since_ms

@@ -1,1 +1,0 @@
-"""Deleting shadow topics (PIP-180) without touching their sources' ledgers."""
