@@ -2,8 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,38 +26,27 @@ def programs() -> Programs:
     """What `bootstrap` builds, each imported when it is called, so that ``--help`` answers at once."""
     return Programs(
         serve=_serve,
-        run_demo=_Lazy("demo", "run_demo"),
-        tear_demo_down=_Lazy("demo", "tear_demo_down"),
-        make_dump=_Lazy("audit_sources", "make_dump"),
-        make_listing=_Lazy("audit_sources", "make_listing"),
-        make_audit=_Lazy("audit_run", "make_audit"),
-        show_audit=_Lazy("audit_review", "show_audit"),
-        explain_ledger=_Lazy("audit_review", "explain_ledger"),
-        apply_audit=_Lazy("audit_review", "apply_audit"),
-        report_audit=_Lazy("audit_review", "report_audit"),
-        prune_archive=_Lazy("audit_review", "prune_archive"),
+        run_demo=partial(_call, "demo", "run_demo"),
+        tear_demo_down=partial(_call, "demo", "tear_demo_down"),
+        make_dump=partial(_call, "audit_sources", "make_dump"),
+        make_listing=partial(_call, "audit_sources", "make_listing"),
+        make_audit=partial(_call, "audit_run", "make_audit"),
+        show_audit=partial(_call, "audit_review", "show_audit"),
+        explain_ledger=partial(_call, "audit_review", "explain_ledger"),
+        apply_audit=partial(_call, "audit_review", "apply_audit"),
+        report_audit=partial(_call, "audit_review", "report_audit"),
+        prune_archive=partial(_call, "audit_review", "prune_archive"),
     )
 
 
 def _serve(flags: Mapping[str, str | None], config: Path | None) -> int:
-    from pulsar_sidecar.bootstrap.app import serve
+    exit_code: int = _call("app", "serve", flags, os.environ, config)
+    return exit_code
 
-    return serve(flags, os.environ, config)
 
-
-@dataclass(frozen=True, slots=True)
-class _Lazy:
-    """A function of a module of `bootstrap` that is imported when it is called."""
-
-    module: str
-    function: str
-
-    def load(self) -> Callable[..., Any]:
-        loaded: Callable[..., Any] = getattr(import_module(f"pulsar_sidecar.bootstrap.{self.module}"), self.function)
-        return loaded
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.load()(*arguments)
+def _call(module: str, function: str, *arguments: Any) -> Any:
+    """Call a function of a module of `bootstrap`, which is imported only now."""
+    return getattr(import_module(f"pulsar_sidecar.bootstrap.{module}"), function)(*arguments)
 
 
 if __name__ == "__main__":

@@ -38,8 +38,7 @@ from pulsar_sidecar.model.errors import InvalidInputError, PermanentError, Sidec
 from pulsar_sidecar.model.tls import is_loopback
 from pulsar_sidecar.observability.logging import configure_logging
 from pulsar_sidecar.observability.metrics import process_registry
-from pulsar_sidecar.settings.fields import Settings
-from pulsar_sidecar.settings.loading import load_settings
+from pulsar_sidecar.settings.fields import Settings, load_settings
 
 _CLOSING_SECONDS = 25.0
 _CLOSING_WITHOUT_ZOOKEEPER_SECONDS = 5.0

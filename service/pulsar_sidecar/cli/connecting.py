@@ -17,7 +17,7 @@ from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.output import Format
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.tls import is_loopback
-from pulsar_sidecar.settings.sources import client_conf_layer, environment_layer
+from pulsar_sidecar.settings.sources import client_conf_settings, environment_settings
 
 if TYPE_CHECKING:
     from pulsar_sidecar.cli.client import SidecarClient
@@ -51,7 +51,7 @@ class GlobalOptions:
 
     def written(self) -> Mapping[str, str]:
         """The settings in ``client.conf`` and the environment; read only now, so ``--help`` never fails over them."""
-        return {**client_conf_layer(self.environment).values, **environment_layer(self.environment).values}
+        return {**client_conf_settings(self.environment), **environment_settings(self.environment)}
 
     def client(self) -> "SidecarClient":
         """A client with these options."""

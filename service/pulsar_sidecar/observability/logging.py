@@ -22,10 +22,8 @@ _SECRET_FIELD = re.compile(
     r"token|passw|secret|credential|auth_?params|authorization|cookie|api_?key|private_?key|jwt", re.IGNORECASE
 )
 _SECRET_SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
-    (
-        re.compile(r"(?<![\w-])(?=[\w-]*?\beyJ[\w-]{4})[\w-]++\.[\w-]++(?:\.[\w-]*+)?"),
-        REDACTED,
-    ),  # a JWT: base64 of {"...
+    # A JWT: base64 of {"...
+    (re.compile(r"(?<![\w-])(?=[\w-]*?\beyJ[\w-]{4})[\w-]++\.[\w-]++(?:\.[\w-]*+)?"), REDACTED),
     (re.compile(r"(?i)\b(bearer|basic)\s++(?!(?:bearer|basic)\s)[^\s\"',]++"), rf"\1 {REDACTED}"),
     (re.compile(r"(?i);base64,[\w+/=-]++"), f";base64,{REDACTED}"),
     (re.compile(r"://[^/\s:@]++:[^/\s@]++@"), f"://{REDACTED}@"),
@@ -56,8 +54,17 @@ def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None =
         stream: where to.
     """
     stream = stream or sys.stderr
-    shared = _shared_processors()
-    renderer = _renderer(log_format == "text" or (log_format == "auto" and stream.isatty()), stream)
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderer: Processor = structlog.processors.JSONRenderer(ensure_ascii=False)
+    if log_format == "text" or (log_format == "auto" and stream.isatty()):
+        traceback = structlog.dev.plain_traceback
+        renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=traceback)
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -85,9 +92,8 @@ def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None =
 def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Structlog processor: hide what looks like a credential."""
     for name, value in event.items():
-        event[name] = _cut(
-            _redacted_field(name, value, _MAX_DEPTH), _MAX_TRACEBACK if name == "exception" else _MAX_TEXT
-        )
+        limit = _MAX_TRACEBACK if name == "exception" else _MAX_TEXT
+        event[name] = _cut(_redacted_field(name, value, _MAX_DEPTH), limit)
     return event
 
 
@@ -130,19 +136,3 @@ def _cut(value: object, limit: int = _MAX_TEXT) -> object:
         return value
     half = limit // 2
     return f"{value[:half]}...[{len(value) - 2 * half} characters left out]...{value[-half:]}"
-
-
-def _shared_processors() -> list[Processor]:
-    return [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.PositionalArgumentsFormatter(),
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-
-
-def _renderer(text: bool, stream: TextIO) -> Processor:
-    if text:
-        return structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
-    return structlog.processors.JSONRenderer(ensure_ascii=False)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable_created_metrics
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
@@ -24,13 +24,8 @@ def process_registry(*, cluster: str, instance: str, version: str) -> CollectorR
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series per counter, of no use here
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    info = Gauge(
-        "pulsar_sidecar_info",
-        "Always 1; the labels say which sidecar this is.",
-        ("cluster", "instance", "version"),
-        registry=registry,
-    )
-    info.labels(cluster, instance, version).set(1)
+    info = Info("pulsar_sidecar", "Always 1; the labels say which sidecar this is.", registry=registry)
+    info.info({"cluster": cluster, "instance": instance, "version": version})
     return registry
 
 

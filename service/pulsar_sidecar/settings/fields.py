@@ -1,16 +1,40 @@
 """The settings of the service. Each has one name, one unit and one reason; its documentation is its docstring here.
 
-`settings.loading` reads them. Invariant: settings that exist fit together. Only the composition root sees this
-module's types.
+A setting is written as a flag, as ``PULSAR_SIDECAR_<NAME>``, in a properties file under a ``broker.conf``-like key, or
+(for the connection) in Pulsar's ``client.conf``; the first of these that has it wins. Invariants: settings that exist
+fit together; loading ends with them, or with one error that names the setting, the source and what to write; a secret
+is never part of that error. Only the composition root sees this module's types.
 """
 
+import difflib
 import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 
+from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.tls import is_loopback
+from pulsar_sidecar.settings.sources import (
+    ENVIRONMENT_OF_THE_COMMAND_LINE,
+    client_conf_path,
+    client_conf_settings,
+    environment_settings,
+    environment_variable,
+    flag,
+    properties,
+    setting_key,
+)
 
 _LEAST_LATENCY_FACTOR = 1.1
 
@@ -45,6 +69,12 @@ def _check_latency_factor(factor: float) -> float:
     return factor
 
 
+_PAIRS = (
+    ("s3_managed_ledger_offload_credential_id", "s3_managed_ledger_offload_credential_secret"),
+    ("tls_certificate_file_path", "tls_key_file_path"),
+    ("listen_tls_certificate_file_path", "listen_tls_key_file_path"),
+)
+_Sources = Sequence[tuple[str, Mapping[str, str]]]
 TextList = Annotated[tuple[str, ...], BeforeValidator(_split_list)]
 HttpUrl = Annotated[str, _with_scheme("http", "https")]
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
@@ -308,7 +338,7 @@ class Settings(
     Offload,
     Logging,
 ):
-    """All settings; see `settings.loading.load_settings`."""
+    """All settings; see `load_settings`."""
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -324,22 +354,13 @@ class Settings(
             raise ValueError(
                 "authenticationEnabled=true needs superUserRoles; without them the sidecar refuses every role"
             )
-        if (self.s3_managed_ledger_offload_credential_id is None) != (
-            self.s3_managed_ledger_offload_credential_secret is None
-        ):
-            raise ValueError(
-                "s3ManagedLedgerOffloadCredentialId and ...CredentialSecret work only together: set both or neither"
-            )
         if self.token_audience is None and "token_audience_claim" in self.model_fields_set:
             raise ValueError(
                 "tokenAudienceClaim is set and tokenAudience is not: set tokenAudience to the audience of the tokens"
             )
-        if (self.tls_certificate_file_path is None) != (self.tls_key_file_path is None):
-            raise ValueError("tlsCertificateFilePath and tlsKeyFilePath work only together: set both or neither")
-        if (self.listen_tls_certificate_file_path is None) != (self.listen_tls_key_file_path is None):
-            raise ValueError(
-                "listenTlsCertificateFilePath and listenTlsKeyFilePath work only together: set both or neither"
-            )
+        for one, other in _PAIRS:
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                raise ValueError(f"{setting_key(one)} and {setting_key(other)} work only together: set both or neither")
         return self
 
     @property
@@ -374,3 +395,75 @@ class Settings(
 
 GROUPS: tuple[type[_Group], ...] = Settings.__bases__
 """The settings by subject, in the order in which they are documented."""
+
+
+def load_settings(
+    flags: Mapping[str, str | None],
+    environment: Mapping[str, str],
+    config: Path | None = None,
+    warn: Callable[[str], None] = lambda text: None,
+) -> Settings:
+    """Read the settings from all sources.
+
+    Args:
+        flags: texts by the setting's Python name; None and an empty text are not a value.
+        environment: usually ``os.environ``; ``PULSAR_SIDECAR_CONFIG`` may name the file instead of ``config``.
+        config: a properties file.
+        warn: receives a text about each variable that is not a setting.
+
+    Raises:
+        InvalidInputError: a setting is unknown, wrong or missing; the text says which, where, and what to write.
+    """
+    config = config or (Path(named) if (named := environment.get("PULSAR_SIDECAR_CONFIG")) else None)
+    sources: _Sources = (
+        ("command line", {name: text for name, text in flags.items() if text}),
+        ("environment", _known(environment_settings(environment), warn)),
+        (str(config), {} if config is None else _file_settings(config)),
+        (str(client_conf_path(environment)), client_conf_settings(environment)),
+    )
+    written = {name: text for _, values in reversed(sources) for name, text in values.items()}
+    try:
+        return Settings.model_validate(written)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False, include_context=False)
+    lines = []
+    for problem in problems:
+        text = problem["msg"].removeprefix("Value error, ")
+        lines.append(_explained(str(problem["loc"][0]), problem["type"], text, sources) if problem["loc"] else text)
+    raise InvalidInputError("\n".join(lines))
+
+
+def _known(values: Mapping[str, str], warn: Callable[[str], None]) -> Mapping[str, str]:
+    for name in values:
+        if name not in Settings.model_fields and name.upper() not in ENVIRONMENT_OF_THE_COMMAND_LINE:
+            meant = _did_you_mean(environment_variable(name), map(environment_variable, Settings.model_fields))
+            warn(f"the environment variable {environment_variable(name)} is not a setting and has no effect{meant}")
+    return {name: text for name, text in values.items() if name in Settings.model_fields}
+
+
+def _file_settings(path: Path) -> Mapping[str, str]:
+    fields = {setting_key(field): field for field in Settings.model_fields}
+    written = properties(path)
+    for key in written:
+        if key not in fields:
+            raise InvalidInputError(f"{path}: {key!r} is not a setting{_did_you_mean(key, fields)}")
+    return {fields[key]: text for key, text in written.items() if text}
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    guess = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {guess[0]}?" if guess else ""
+
+
+def _explained(field: str, kind: str, text: str, sources: _Sources) -> str:
+    definition, key = Settings.model_fields[field], setting_key(field)
+    default = definition.get_default()
+    if definition.examples:
+        example = str(definition.examples[0])
+    else:
+        example = str(default).lower() if default or default is False else "..."
+    if kind == "missing":
+        written = f"{flag(field)} {example}, {environment_variable(field)}={example}, or {key}={example}"
+        return f"{key} is missing: write for example {written} in the configuration file"
+    source = next((name for name, values in sources if field in values), "defaults")
+    return f"{key} ({source}): {text}; write for example {key}={example}"

@@ -1,12 +1,11 @@
 """Where settings are written down: flags, the environment, a properties file, Pulsar's ``client.conf``.
 
-Reading only, without the settings' types, so that the command line can use it and stay quick to start. Invariant: a
-layer holds what is written in its source, by the setting's Python name, never a default and never an empty text.
+Reading only, without the settings' types, so that the command line can use it and stay quick to start. Invariant: what
+is written in a source comes by the setting's Python name, never as a default and never as an empty text.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -33,14 +32,6 @@ CLIENT_CONF_SETTINGS = frozenset(
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _KEY_END = re.compile(r"(?<!\\)(?:\\\\)*([=:\s])")
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One source: ``name`` as a person would say it, and the texts it holds by the setting's Python name."""
-
-    name: str
-    values: Mapping[str, str]
 
 
 def setting_key(field: str) -> str:
@@ -76,30 +67,24 @@ def client_conf_path(environment: Mapping[str, str]) -> Path | None:
     """The ``client.conf`` that pulsar-admin would read: the one named, or the distribution's if it exists."""
     if named := environment.get("PULSAR_CLIENT_CONF"):
         return Path(named)
-    if home := environment.get("PULSAR_HOME"):
-        path = Path(home) / "conf" / "client.conf"
-        return path if path.exists() else None
-    return None
+    path = Path(environment.get("PULSAR_HOME", ""), "conf", "client.conf")
+    return path if environment.get("PULSAR_HOME") and path.exists() else None
 
 
-def client_conf_layer(environment: Mapping[str, str]) -> Layer:
+def client_conf_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """What ``client.conf`` says; empty when there is none."""
     path = client_conf_path(environment)
-    if path is None:
-        return Layer("client.conf", {})
-    keys = {setting_key(field): field for field in CLIENT_CONF_SETTINGS}
-    written = properties(path)
-    return Layer(str(path), {keys[key]: text for key, text in written.items() if key in keys and text})
+    written = {} if path is None else properties(path)
+    return {field: text for field in CLIENT_CONF_SETTINGS if (text := written.get(setting_key(field)))}
 
 
-def environment_layer(environment: Mapping[str, str]) -> Layer:
+def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Every variable with the prefix, known or not, by the name after it."""
-    values = {
-        name.removeprefix(ENVIRONMENT_PREFIX): text
+    return {
+        name.removeprefix(ENVIRONMENT_PREFIX).lower(): text
         for name, text in environment.items()
         if name.startswith(ENVIRONMENT_PREFIX) and text
     }
-    return Layer("environment", {name.lower(): text for name, text in values.items()})
 
 
 def _logical_lines(text: str) -> Iterator[str]:

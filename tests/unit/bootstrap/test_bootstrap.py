@@ -19,8 +19,7 @@ from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import DisabledError, InvalidInputError
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.observability.metrics import process_registry
-from pulsar_sidecar.settings.fields import Settings
-from pulsar_sidecar.settings.loading import load_settings
+from pulsar_sidecar.settings.fields import Settings, load_settings
 
 CLOCK = SystemClock()
 STORE = {"metadata_store_url": "zk:127.0.0.1:1", "cluster_name": "east"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.settings.loading import load_settings
+from pulsar_sidecar.settings.fields import load_settings
 from ruamel.yaml import YAML
 
 from tests.cluster.choosing import COMPOSE_ADDRESSES, COMPOSE_MEMBERS, PROJECT

@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.model.errors import InvalidInputError
-from pulsar_sidecar.settings.fields import GROUPS, Settings
-from pulsar_sidecar.settings.loading import load_settings
+from pulsar_sidecar.settings.fields import GROUPS, Settings, load_settings
 from pulsar_sidecar.settings.sources import environment_variable, setting_key
 
 STORE = {"metadata_store_url": "zk:localhost:2181"}

@@ -11,7 +11,7 @@ from pulsar_sidecar.cli.command_groups import new_group
 from pulsar_sidecar.cli.connecting import GlobalOptions
 from pulsar_sidecar.cli.exits import EXIT_CODES
 from pulsar_sidecar.cli.programs import Programs
-from pulsar_sidecar.settings.sources import environment_layer
+from pulsar_sidecar.settings.sources import environment_settings
 
 if TYPE_CHECKING:
     from pulsar_sidecar.audit.sources.manifests import Manifest
@@ -158,7 +158,7 @@ def ledgers_app(programs: Programs) -> typer.Typer:
 
 
 def _written(options: GlobalOptions, field: str) -> str | None:
-    return environment_layer(options.environment).values.get(field)
+    return environment_settings(options.environment).get(field)
 
 
 def _summary(manifest: "Manifest", directory: Path) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from pulsar_sidecar.model.errors import (
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.runtime.supervised_loops import SupervisedLoops
+from pulsar_sidecar.runtime import SupervisedLoops
 
 log = structlog.get_logger("delayed-delivery")
 

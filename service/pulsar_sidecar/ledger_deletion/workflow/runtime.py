@@ -51,7 +51,7 @@ from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
 from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.model.errors import ConflictError, PermanentError, SidecarError
 from pulsar_sidecar.model.metadata import MetadataStore
-from pulsar_sidecar.runtime.supervised_loops import SupervisedLoops
+from pulsar_sidecar.runtime import SupervisedLoops
 
 log = structlog.get_logger("ledger-deletion")
 

@@ -26,9 +26,7 @@ class SupervisedLoops:
         note_failure: Callable[[str], None],
         longest_backoff_seconds: float,
     ) -> None:
-        self._room = room
-        self._clock = clock
-        self._stop = stop
+        self._room, self._clock, self._stop = room, clock, stop
         self._note_failure = note_failure
         self._longest_backoff_seconds = longest_backoff_seconds
         self._threads: list[threading.Thread] = []

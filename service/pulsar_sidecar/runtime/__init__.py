@@ -1,1 +1,0 @@
-"""What the workflow of every room needs while a sidecar runs."""
