@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.backlogs import BacklogGauge
@@ -162,7 +162,7 @@ def _sidecar(
 ) -> Iterator[Contender]:
     sidecars = Sidecars(addresses, scratch)
     try:
-        with open_metadata_store(addresses.metadata_store_url, _CLOCK) as store:
+        with ZooKeeperMetadataStore(addresses.metadata_store_url, _CLOCK) as store:
             drained = SidecarUnderLoad(sidecars.start_with_defaults(**settings), store, backlog_gauge(addresses))
             yield Contender(name, drained.record, drained.drain, drained.pid)
     finally:
@@ -171,7 +171,7 @@ def _sidecar(
 
 @contextmanager
 def _bare(addresses: ClusterAddresses) -> Iterator[Contender]:
-    with open_metadata_store(addresses.metadata_store_url, _CLOCK) as store:
+    with ZooKeeperMetadataStore(addresses.metadata_store_url, _CLOCK) as store:
         yield Contender(LIMIT, nothing, lambda found: delete_barely(store, found), os.getpid())
 
 

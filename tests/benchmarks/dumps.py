@@ -15,14 +15,12 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 
 from kazoo.client import KazooClient
-from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveZooKeeper
-from pulsar_sidecar.adapters.metadata.dumps.zookeeper_snapshot import SnapshotReader
-from pulsar_sidecar.adapters.metadata.dumps.zookeeper_walk import WalkOrder, ZooKeeperWalk
-from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.snapshot_format import SnapshotReader, decompressed
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import LiveZooKeeper, WalkOrder, ZooKeeperWalk
 from pulsar_sidecar.audit.requests import DumpRequest
 from pulsar_sidecar.audit.results.tables import Table as AuditTable
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, parse_manifest
@@ -98,7 +96,7 @@ def _cluster(count: int) -> list[SnapshotNode]:
 
 def _read(path: Path, skip: tuple[bytes, ...]) -> int:
     with path.open("rb") as stream:
-        reader = SnapshotReader(stream, skip)
+        reader = SnapshotReader(decompressed(stream), skip)
         for _ in reader.batches():
             pass
         return reader.nodes
@@ -211,8 +209,8 @@ def _fill(kazoo: KazooClient, paths: Sequence[str]) -> None:
 
 
 def _walk(url: str) -> int:
-    with closing(LiveZooKeeper(url).session(_CLOCK)) as session:
-        return sum(batch.num_rows for batch in ZooKeeperWalk(session, _CLOCK, WalkOrder("/ledgers")).batches())
+    walk = ZooKeeperWalk(LiveZooKeeper(url), _CLOCK, WalkOrder("/ledgers"))
+    return sum(batch.num_rows for batch in walk.batches())
 
 
 def _get_async(kazoo: KazooClient, paths: Sequence[str]) -> int:

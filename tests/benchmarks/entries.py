@@ -12,7 +12,7 @@ from pathlib import Path
 import pulsar
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.delayed_delivery.ports import EntryFacts
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
 
 @contextmanager
 def _reading(addresses: ClusterAddresses) -> Iterator[tuple[BulkDelayedEntries, AdminRest]]:
-    with open_metadata_store(addresses.metadata_store_url, SystemClock()) as store:
+    with ZooKeeperMetadataStore(addresses.metadata_store_url, SystemClock()) as store:
         rest = AdminRest(addresses.web_service_urls, store=store)
         with closing(BookieEntries(BookieConnections(store))) as bulk:
             yield BulkDelayedEntries(store, bulk, rest, DEFAULT_LEDGERS_ROOT, SystemClock()), rest

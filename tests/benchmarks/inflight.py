@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.local_cluster.processes import LOOPBACK
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-inflight-")))
         addresses = stack.enter_context(benchmark_cluster(arguments.cluster))
         maker = stack.enter_context(contextlib.closing(OrphanMaker(addresses, arguments.topics)))
-        store = stack.enter_context(open_metadata_store(addresses.metadata_store_url, _CLOCK))
+        store = stack.enter_context(ZooKeeperMetadataStore(addresses.metadata_store_url, _CLOCK))
         sidecars = Sidecars(addresses, scratch)
         stack.callback(sidecars.end_all)
         sidecar = sidecars.start_with_defaults()

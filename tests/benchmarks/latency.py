@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
 from tests.benchmarks.drain import BROKERS_CLIENT, OWN_CLIENT, Starter, contender_starters

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import AsyncResult
-from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion
@@ -32,7 +32,7 @@ def main() -> None:
     kazoo = KazooClient(hosts)
     kazoo.start()
     try:
-        with open_metadata_store(arguments.url, _CLOCK) as store:
+        with ZooKeeperMetadataStore(arguments.url, _CLOCK) as store:
             store.create(root, b"")
             for name, rates in _measure(store, kazoo, root, arguments.nodes, arguments.rounds):
                 _show(name, rates)

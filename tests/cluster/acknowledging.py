@@ -14,7 +14,7 @@ from pulsar_sidecar.ack_state.workflow.service import AckStateService, Ports
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerPausePolicies, BrokerSubscriptions
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.shadow_topics import BrokerShadows
@@ -155,7 +155,7 @@ def dug(stage: AckStateStage, count: int, namespace: str = "public/default") -> 
 @contextmanager
 def ack_state_stage(cluster: ClusterUnderTest) -> Iterator[AckStateStage]:
     clock, addresses = SystemClock(), cluster.addresses
-    store = open_metadata_store(addresses.metadata_store_url, clock)
+    store = ZooKeeperMetadataStore(addresses.metadata_store_url, clock)
     rest = AdminRest(addresses.web_service_urls, store=store)
     entries = BookieEntries(BookieConnections(store))
     subscriptions = BrokerSubscriptions(rest, store, clock)

@@ -16,8 +16,8 @@ import pulsar.schema
 import requests
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveTree, LiveZooKeeper
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import LiveTree, LiveZooKeeper
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
@@ -102,7 +102,7 @@ class Workload:
         addresses = cluster.addresses
         self._urls = addresses.web_service_urls
         self.client = PatientClient(addresses)
-        self.store: ZooKeeperMetadataStore = open_metadata_store(addresses.metadata_store_url, SystemClock())
+        self.store: ZooKeeperMetadataStore = ZooKeeperMetadataStore(addresses.metadata_store_url, SystemClock())
         self.tree = LiveTree(
             LiveZooKeeper(addresses.metadata_store_url), self.store, SystemClock(), DEFAULT_LEDGERS_ROOT
         )

@@ -10,7 +10,7 @@ import requests
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.ledger_ownership import paths
 from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
@@ -71,7 +71,7 @@ class ClusterBookkeeping:
     def __init__(self, cluster: ClusterUnderTest) -> None:
         self._admin_url = cluster.addresses.web_service_urls[0] + "/admin/v2/"
         self._client = PatientClient(cluster.addresses)
-        self.store = open_metadata_store(cluster.addresses.metadata_store_url, SystemClock())
+        self.store = ZooKeeperMetadataStore(cluster.addresses.metadata_store_url, SystemClock())
         self.http = BookieHttp(cluster.addresses.bookie_http_urls)
         self.entries = BookieEntries(BookieConnections(self.store))
 

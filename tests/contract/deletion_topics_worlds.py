@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.topics.dead_letters import DEAD_LETTERS_SUBSCRIPTION
@@ -87,7 +87,7 @@ def cluster_world(addresses: ClusterAddresses) -> Iterator[World]:
     """Two clients of the cluster; what earlier tests left waiting is skipped first."""
     clock = SystemClock()
     settings = ConsumerSettings(postpone_ms=POSTPONE_MS)
-    with open_metadata_store(addresses.metadata_store_url, clock) as store:
+    with ZooKeeperMetadataStore(addresses.metadata_store_url, clock) as store:
         rest = AdminRest(addresses.web_service_urls, store=store)
         clients = [open_client(addresses.broker_service_url) for _ in range(2)]
         try:

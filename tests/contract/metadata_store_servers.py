@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NotEmptyError
-from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec, MissingPrerequisiteError
 from pulsar_sidecar.model.clocks import SystemClock
@@ -43,7 +43,7 @@ def zookeeper_sessions(url: str) -> Iterator[TwoSessions]:
 
 def _open_patiently(url: str) -> ZooKeeperMetadataStore:
     # A busy machine is no fault; faults have a suite of their own.
-    return open_metadata_store(url, CLOCK, patience_seconds=60)
+    return ZooKeeperMetadataStore(url, CLOCK, patience_seconds=60)
 
 
 @contextmanager

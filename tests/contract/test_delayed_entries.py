@@ -8,7 +8,7 @@ import pulsar
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
@@ -67,7 +67,7 @@ class Cluster:
 
     def __init__(self, cluster: ClusterUnderTest) -> None:
         self.addresses = cluster.addresses
-        self.store: ZooKeeperMetadataStore = open_metadata_store(self.addresses.metadata_store_url, SystemClock())
+        self.store: ZooKeeperMetadataStore = ZooKeeperMetadataStore(self.addresses.metadata_store_url, SystemClock())
         self.rest = AdminRest(self.addresses.web_service_urls, store=self.store)
         self.bulk = BookieEntries(BookieConnections(self.store))
         self.client = PatientClient(self.addresses)

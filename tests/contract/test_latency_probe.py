@@ -11,10 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
+from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
-from pulsar_sidecar.adapters.metadata.session import ZooKeeperCredential
-from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion
@@ -170,7 +169,7 @@ class SmallSteps:
 @pytest.mark.parametrize(("most", "sent"), [(1, 120), (7, 18), (50, 3), (500, 2)])
 def test_deletions_keep_to_the_limit(server: LoneZooKeeper, most: int, sent: int) -> None:
     limit = SmallSteps(most)
-    with open_metadata_store(server.url, CLOCK, limit=limit) as store:
+    with ZooKeeperMetadataStore(server.url, CLOCK, limit=limit) as store:
         deletions = _nodes(store, 120)
         assert set(store.delete_many(deletions)) == {DeletionResult.DELETED}
         assert store.read_many([deletion.path for deletion in deletions]) == [None] * 120
@@ -179,7 +178,7 @@ def test_deletions_keep_to_the_limit(server: LoneZooKeeper, most: int, sent: int
 
 def test_the_limit_is_for_all_calls_together(server: LoneZooKeeper) -> None:
     limit = SmallSteps(10)
-    with open_metadata_store(server.url, CLOCK, limit=limit) as store, ThreadPoolExecutor(3) as pool:
+    with ZooKeeperMetadataStore(server.url, CLOCK, limit=limit) as store, ThreadPoolExecutor(3) as pool:
         parts = [_nodes(store, 200) for _ in range(3)]
         for results in pool.map(store.delete_many, parts):
             assert set(results) == {DeletionResult.DELETED}
@@ -188,7 +187,7 @@ def test_the_limit_is_for_all_calls_together(server: LoneZooKeeper) -> None:
 
 def test_a_single_deletion_does_not_wait_for_thousands(server: LoneZooKeeper) -> None:
     limit = SmallSteps(1)
-    with open_metadata_store(server.url, CLOCK, limit=limit) as store, ThreadPoolExecutor(1) as pool:
+    with ZooKeeperMetadataStore(server.url, CLOCK, limit=limit) as store, ThreadPoolExecutor(1) as pool:
         many, one = _nodes(store, 1_000), _nodes(store, 1)
         deleted = pool.submit(store.delete_many, many)
         until(lambda: limit.sent > 0, "the thousand are on their way")
@@ -199,7 +198,7 @@ def test_a_single_deletion_does_not_wait_for_thousands(server: LoneZooKeeper) ->
 
 def test_deletions_whose_answers_are_lost_are_not_on_their_way_for_ever(server: LoneZooKeeper) -> None:
     limit = AdaptiveLimit(CLOCK, 2.0)
-    with open_metadata_store(server.url, CLOCK, limit=limit, patience_seconds=1.0) as store:
+    with ZooKeeperMetadataStore(server.url, CLOCK, limit=limit, patience_seconds=1.0) as store:
         deletions = _nodes(store, 50)
         server.freeze()
         try:

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 import pulsar
 import pytest
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpTimeouts
@@ -131,7 +131,7 @@ def new_topic(local_name: str) -> TopicName:
 @contextmanager
 def cluster_world(cluster: ClusterUnderTest) -> Iterator[ClusterWorld]:
     addresses = cluster.addresses
-    with open_metadata_store(addresses.metadata_store_url, SystemClock()) as store:
+    with ZooKeeperMetadataStore(addresses.metadata_store_url, SystemClock()) as store:
         rest = AdminRest(addresses.web_service_urls, store=store, timeouts=HttpTimeouts(2, 5))
         client = open_client(addresses.broker_service_url, operation_timeout_seconds=60)
         opened = ClusterWorld(cluster, BrokerLiveOwners(rest, store), rest, client)

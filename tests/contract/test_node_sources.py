@@ -2,16 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveZooKeeper, WalkedNodes
-from pulsar_sidecar.adapters.metadata.dumps.snapshot_nodes import snapshot_file
-from pulsar_sidecar.adapters.metadata.dumps.zookeeper_walk import WalkOrder
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
-from pulsar_sidecar.audit.ports import Ending, NodeSource
+from pulsar_sidecar.adapters.metadata.snapshots import snapshot_file
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import LiveZooKeeper, WalkOrder, ZooKeeperWalk
+from pulsar_sidecar.audit.ports import NodeSource
 from pulsar_sidecar.audit.results.tables import NODES
-from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
 
@@ -34,37 +31,24 @@ TREE: Tree = {
 }
 
 
-class _FakeWalk:
-    """A walk over the server in memory, as a source."""
-
-    source = Source(SourceKind.ZOOKEEPER, "memory")
-
-    def __init__(self, tree: Tree) -> None:
-        server = WalkableZooKeeper()
-        for path, value in tree.items():
-            if path != "/":
-                server.put(path, value)
-        self._walk = server.walk()
-
-    def batches(self) -> Iterator[Any]:
-        return self._walk.batches()
-
-    def ending(self) -> Ending:
-        if self._walk.last_zxid is None:
-            raise TemporaryError("the walk is not over")
-        return Ending(OrderRange(self._walk.first_zxid, self._walk.last_zxid), Proof("", "", self._walk.checks))
-
-
 @pytest.fixture(params=["memory", "snapshot", "zookeeper"])
 def open_source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenSource]:
     if request.param == "memory":
-        yield _FakeWalk
+        yield _in_memory
     elif request.param == "snapshot":
         yield lambda tree: _snapshot(tmp_path / "snapshot.5", tree)
     else:
         cluster = request.getfixturevalue("cluster")
         with chroot(cluster.addresses.metadata_store_url) as url:
             yield lambda tree: _living(url, tree)
+
+
+def _in_memory(tree: Tree) -> NodeSource:
+    server = WalkableZooKeeper()
+    for path, value in tree.items():
+        if path != "/":
+            server.put(path, value)
+    return server.walk()
 
 
 def _snapshot(path: Path, tree: Tree) -> NodeSource:
@@ -74,11 +58,11 @@ def _snapshot(path: Path, tree: Tree) -> NodeSource:
 
 
 def _living(url: str, tree: Tree) -> NodeSource:
-    with open_metadata_store(url, SystemClock(), patience_seconds=60) as store:
+    with ZooKeeperMetadataStore(url, SystemClock(), patience_seconds=60) as store:
         for path, value in tree.items():
             if path != "/":
                 store.create(path, value)
-    return WalkedNodes(LiveZooKeeper(url), SystemClock(), WalkOrder())
+    return ZooKeeperWalk(LiveZooKeeper(url), SystemClock(), WalkOrder())
 
 
 def test_every_node_once_as_it_is(open_source: OpenSource) -> None:

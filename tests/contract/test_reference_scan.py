@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
-from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveTree, LiveZooKeeper
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import LiveTree, LiveZooKeeper
 from pulsar_sidecar.audit.reference_scan import ReferenceScan, demand_complete, scan_references
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
@@ -45,7 +45,7 @@ def url(cluster: ClusterUnderTest) -> Iterator[str]:
 
 
 def fill(url: str) -> None:
-    with open_metadata_store(url, SystemClock(), patience_seconds=60) as store:
+    with ZooKeeperMetadataStore(url, SystemClock(), patience_seconds=60) as store:
         for path, data in NODES.items():
             store.create(path, data)
         for ledger_id in EXISTING:
@@ -55,7 +55,7 @@ def fill(url: str) -> None:
 def census(url: str) -> ReferenceScan:
     entries = FakeLedgerEntries()
     entries.put(5, position_entry(6))
-    with open_metadata_store(url, SystemClock(), patience_seconds=60) as store:
+    with ZooKeeperMetadataStore(url, SystemClock(), patience_seconds=60) as store:
         tree = LiveTree(LiveZooKeeper(url), store, SystemClock(), DEFAULT_LEDGERS_ROOT)
         return scan_references(tree, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT))
 
@@ -76,7 +76,7 @@ def test_every_ledger_and_every_reference_is_counted(url: str) -> None:
 
 
 def test_no_ledger_at_all_is_no_census(url: str) -> None:
-    with open_metadata_store(url, SystemClock(), patience_seconds=60) as store:
+    with ZooKeeperMetadataStore(url, SystemClock(), patience_seconds=60) as store:
         store.create(f"{DEFAULT_LEDGERS_ROOT}/available", b"")
     with pytest.raises(TemporaryError, match="no ledger was found"):
         demand_complete(census(url))

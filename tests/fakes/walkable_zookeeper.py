@@ -11,9 +11,9 @@ from typing import Any
 
 from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
-from pulsar_sidecar.adapters.metadata.dumps.zookeeper_walk import WalkOrder, ZooKeeperWalk
-from pulsar_sidecar.adapters.metadata.multi_requests import GET_CHILDREN, GET_DATA, MultiOperations, Sync
+from pulsar_sidecar.adapters.metadata.multiread import GET_CHILDREN, GET_DATA, MultiOperations, Sync
 from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOrder, ZooKeeperWalk
 from pulsar_sidecar.model.clocks import Clock
 
 from tests.fakes.clock import FakeClock
@@ -58,6 +58,7 @@ class WalkableZooKeeper:
     lost_requests: int = 0
     requests: int = 0
     chroot: str = ""
+    url: str = "zk:memory"
     connected: bool = True
     _names: dict[str, dict[str, None]] = field(default_factory=dict)
     handler: SequentialThreadingHandler = field(default_factory=SequentialThreadingHandler)
@@ -79,7 +80,11 @@ class WalkableZooKeeper:
 
     def walk(self, clock: Clock | None = None, **order: Any) -> ZooKeeperWalk:
         """A walk over this server."""
-        return ZooKeeperWalk(_Session(self, clock or FakeClock()), clock or FakeClock(), WalkOrder(**order))  # type: ignore[arg-type]
+        return ZooKeeperWalk(self, clock or FakeClock(), WalkOrder(**order))  # type: ignore[arg-type]
+
+    def session(self, clock: Clock) -> KazooSession:
+        """This server instead of a connection to one."""
+        return _Session(self, clock)
 
     def children(self, path: str) -> list[str]:
         """Names of a node's children."""
@@ -144,3 +149,6 @@ class _Session(KazooSession):
 
     def pause(self) -> None:
         """Nothing to wait for."""
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore, open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.parquet.manifest_files import open_tables
 from pulsar_sidecar.adapters.parquet.reading import read_table
 from pulsar_sidecar.audit.requests import DumpRequest, ListingRequest
@@ -298,7 +298,7 @@ def test_both_ways_of_listing_see_the_same_ledgers(world: World) -> None:
 def test_a_walk_while_nodes_come_and_go_misses_none_that_stays(world: World) -> None:
     stop = threading.Event()
     clock = SystemClock()
-    with open_metadata_store(world.cluster.addresses.metadata_store_url, clock) as store:
+    with ZooKeeperMetadataStore(world.cluster.addresses.metadata_store_url, clock) as store:
         staying = {f"/managed-ledgers/churn/{n:03d}" for n in range(300)}
         for path in sorted(staying):
             store.create(path, b"")

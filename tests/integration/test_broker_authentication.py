@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, parse_credentials
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
@@ -45,7 +45,7 @@ def test_a_superuser_s_token_file_opens_everything(guarded: ClusterAddresses, tm
         assert publisher.publish([OutgoingMessage(b"x")]) == [PublishResult.STORED]
         publisher.close()
         assert topics.backlog().total == 1
-    with open_metadata_store(guarded.metadata_store_url, CLOCK) as store:
+    with ZooKeeperMetadataStore(guarded.metadata_store_url, CLOCK) as store:
         owners = BrokerLiveOwners(AdminRest(guarded.web_service_urls, credentials, store=store), store)
         partition = topic_name(DeletionTopic.PENDING).partition(0)
         assert owners.views([partition, parse_topic_name("unknown")]).keys() == {partition}
@@ -60,7 +60,7 @@ def test_a_role_that_may_not_is_told_so(guarded: ClusterAddresses) -> None:
         with pytest.raises(NotAuthorizedError):
             topics.publisher(DeletionTopic.PENDING, "name")
         assert secret not in str(refused.value)
-    with open_metadata_store(guarded.metadata_store_url, CLOCK) as store:
+    with ZooKeeperMetadataStore(guarded.metadata_store_url, CLOCK) as store:
         owners = BrokerLiveOwners(AdminRest(guarded.web_service_urls, credentials, store=store), store)
         with pytest.raises(TemporaryError, match="super-user"):
             owners.views([parse_topic_name("unknown")])

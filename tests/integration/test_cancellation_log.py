@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
 import pytest
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
@@ -87,7 +87,7 @@ def workload(cluster: ClusterUnderTest) -> Iterator[Workload]:
 def log(cluster: ClusterUnderTest, topic: TopicName) -> Iterator[PulsarCancellationTopic]:
     addresses = cluster.addresses
     with ExitStack() as stack:
-        store = stack.enter_context(open_metadata_store(addresses.metadata_store_url, CLOCK))
+        store = stack.enter_context(ZooKeeperMetadataStore(addresses.metadata_store_url, CLOCK))
         connections = stack.enter_context(closing(BinaryConnections(ClientCredentials(), TlsOptions(), CLOCK)))
         owners = TopicOwners(addresses.broker_service_url, connections)
         admin = BrokerTopicAdmin(AdminRest(addresses.web_service_urls, store=store))

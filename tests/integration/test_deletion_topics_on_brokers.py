@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pulsar
 import pytest
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
@@ -54,7 +54,7 @@ class Connected:
 
 @contextmanager
 def connect(addresses: ClusterAddresses) -> Iterator[Connected]:
-    with open_metadata_store(addresses.metadata_store_url, CLOCK) as store:
+    with ZooKeeperMetadataStore(addresses.metadata_store_url, CLOCK) as store:
         client = open_client(addresses.broker_service_url, operation_timeout_seconds=20)
         rest = AdminRest(addresses.web_service_urls, store=store)
         try:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 import requests
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.offload.credentials import credentials_from_environment
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from pulsar_sidecar.audit.results.tables import Table
@@ -112,7 +112,7 @@ def wait_for_offload(url: str) -> None:
 
 def contexts(cluster: ClusterUnderTest, topic: TopicName) -> dict[LedgerId, OffloadContext]:
     """What the topic's managed ledger says of offloaded ledgers, read from the metadata store."""
-    with open_metadata_store(cluster.addresses.metadata_store_url, _CLOCK) as store:
+    with ZooKeeperMetadataStore(cluster.addresses.metadata_store_url, _CLOCK) as store:
         node = store.read(f"/managed-ledgers/{topic.managed_ledger_name}")
     assert node is not None
     ledgers = managed_ledger_references(node.data).ledgers.items()

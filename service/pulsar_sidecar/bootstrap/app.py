@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import structlog
 from fastapi import FastAPI
 
-from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpTimeouts
 from pulsar_sidecar.adapters.pulsar.rest.runtime_configuration import RuntimeConfiguration

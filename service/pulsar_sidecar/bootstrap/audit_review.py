@@ -8,9 +8,9 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from pulsar_sidecar.adapters.metadata.session import parse_credential
+from pulsar_sidecar.adapters.metadata.addressing import parse_credential
 from pulsar_sidecar.adapters.metadata.store_clock import StoreTime
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.parquet.archive import archived_below, remove
 from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
 from pulsar_sidecar.adapters.parquet.manifest_files import open_tables
@@ -219,7 +219,7 @@ def _store(request: ApplyRequest) -> Iterator[MetadataStore]:
     if request.metadata_store_url is None:
         raise InvalidInputError("--execute needs --metadata-store-url zk:HOST:PORT, as in broker.conf")
     credential = parse_credential(request.metadata_store_auth)
-    with open_metadata_store(request.metadata_store_url, SystemClock(), credential=credential) as store:
+    with ZooKeeperMetadataStore(request.metadata_store_url, SystemClock(), credential=credential) as store:
         yield store
 
 

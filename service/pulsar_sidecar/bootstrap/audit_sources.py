@@ -12,12 +12,10 @@ from pathlib import Path
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bookie_listing import BookieListing
-from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LedgerNodes, LiveZooKeeper, WalkedNodes
-from pulsar_sidecar.adapters.metadata.dumps.snapshot_nodes import snapshot_file
-from pulsar_sidecar.adapters.metadata.dumps.zookeeper_admin import AdminServer
-from pulsar_sidecar.adapters.metadata.dumps.zookeeper_walk import WalkOrder
-from pulsar_sidecar.adapters.metadata.session import parse_credential
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.addressing import parse_credential
+from pulsar_sidecar.adapters.metadata.snapshots import AdminServer, snapshot_file
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, LiveZooKeeper, WalkOrder, ZooKeeperWalk
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.audit.ports import LedgerSource, NodeSource, Say
 from pulsar_sidecar.audit.requests import DumpRequest, ListingRequest, dump_source, listing_source, zookeeper_rate
@@ -81,7 +79,7 @@ def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Cl
             raise InvalidInputError("a living ZooKeeper's chroot stands in its address: zk://HOST:PORT/CHROOT")
         zookeeper = LiveZooKeeper(_pulsars_form(address), parse_credential(request.metadata_store_auth))
         order = WalkOrder(is_skipped=_skipped(request), nodes_per_second=zookeeper_rate(request.nodes_per_second))
-        return WalkedNodes(zookeeper, clock, order)
+        return ZooKeeperWalk(zookeeper, clock, order)
     if request.nodes_per_second is not None:
         raise InvalidInputError("--rate limits reading from a living ZooKeeper; a snapshot is read as it comes")
     skip = tuple(f"{request.ledgers_root}/{digit}" for digit in _DIGITS) if request.without_ledgers else ()
@@ -103,7 +101,7 @@ def _skipped(request: DumpRequest) -> Callable[[str], bool]:
 
 def _cursor_ledgers(url: str, request: DumpRequest, clock: Clock, stack: ExitStack) -> CursorLedgers:
     credential = parse_credential(request.metadata_store_auth)
-    store = stack.enter_context(open_metadata_store(url, clock, credential=credential))
+    store = stack.enter_context(ZooKeeperMetadataStore(url, clock, credential=credential))
     entries = stack.enter_context(closing(BookieEntries(BookieConnections(store, request.ledgers_root))))
     return CursorLedgers(store, entries, request.ledgers_root)
 
@@ -120,7 +118,7 @@ def _ledger_source(request: ListingRequest, clock: Clock, stack: ExitStack) -> L
     credential = parse_credential(request.metadata_store_auth)
     return LedgerNodes(
         LiveZooKeeper(request.metadata_store_url, credential),
-        stack.enter_context(open_metadata_store(request.metadata_store_url, clock, credential=credential)),
+        stack.enter_context(ZooKeeperMetadataStore(request.metadata_store_url, clock, credential=credential)),
         clock,
         request.ledgers_root,
         with_metadata=request.with_metadata,

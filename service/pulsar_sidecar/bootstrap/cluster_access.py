@@ -8,10 +8,9 @@ import structlog
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
+from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, parse_credential, parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
-from pulsar_sidecar.adapters.metadata.session import ZooKeeperCredential, parse_credential
-from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.pulsar.credentials import (
     ClientCertificate,
     ClientCredentials,
@@ -52,7 +51,7 @@ class ClusterAccess:
         self.cluster_name, self.steps = cluster_name, steps
         self.credentials, self.tls = credentials_of(settings), tls_of(settings)
         self.limit = self._adaptive_limit()
-        self.store = open_metadata_store(
+        self.store = ZooKeeperMetadataStore(
             settings.metadata_store_url,
             clock,
             session_timeout_ms=settings.metadata_store_session_timeout_millis,

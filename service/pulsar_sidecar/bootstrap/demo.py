@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.metadata.dumps.live_nodes import LiveTree, LiveZooKeeper
-from pulsar_sidecar.adapters.metadata.zookeeper import open_metadata_store
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import LiveTree, LiveZooKeeper
 from pulsar_sidecar.adapters.pulsar.client.clients import SHARED, open_client
 from pulsar_sidecar.audit.reference_scan import scan_references
 from pulsar_sidecar.bootstrap.cluster_access import close_at_the_end
@@ -38,7 +38,7 @@ def tear_demo_down(directory: Path | None, say: Callable[[str], None]) -> None:
 @contextmanager
 def _inspector(addresses: ClusterAddresses, clock: Clock) -> Iterator[ClusterInspector]:
     with ExitStack() as stack:
-        store = open_metadata_store(addresses.metadata_store_url, clock)
+        store = ZooKeeperMetadataStore(addresses.metadata_store_url, clock)
         close_at_the_end(stack, store)
         entries = BookieEntries(BookieConnections(store))
         close_at_the_end(stack, entries)

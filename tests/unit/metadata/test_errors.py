@@ -3,13 +3,13 @@ import inspect
 import pytest
 from kazoo import exceptions
 from kazoo.handlers.threading import KazooTimeoutError
-from pulsar_sidecar.adapters.metadata.errors import (
+from pulsar_sidecar.adapters.metadata.session import (
     CLIENT_ERRORS,
     DEFINITE_ANSWERS,
-    MEANINGS,
-    Meaning,
+    LOSSES,
+    REFUSALS,
+    is_lost,
     may_be_repeated,
-    meaning,
     reading_failed,
     writing_failed,
 )
@@ -26,15 +26,17 @@ def every_exception_of_kazoo() -> set[type[Exception]]:
 
 
 def test_every_exception_of_kazoo_has_a_meaning() -> None:
-    assert frozenset(MEANINGS) == every_exception_of_kazoo()
+    named = (*DEFINITE_ANSWERS, *REFUSALS, *LOSSES)
+    assert len(named) == len(set(named))
+    assert set(named) == every_exception_of_kazoo()
+    assert {kind for kind in named if is_lost(kind())} == set(LOSSES)
     assert all(issubclass(kind, CLIENT_ERRORS) for kind in every_exception_of_kazoo())
 
 
 @pytest.mark.parametrize("kind", sorted(every_exception_of_kazoo(), key=str))
 def test_a_failure_without_a_definite_answer_leaves_the_outcome_of_a_write_open(kind: type[Exception]) -> None:
     error = writing_failed(kind(), "write /a")
-    lost = meaning(kind()) is Meaning.LOST
-    assert isinstance(error, OutcomeUnknownError if lost else TemporaryError)
+    assert isinstance(error, OutcomeUnknownError if is_lost(kind()) else TemporaryError)
     assert "write /a" in str(error)
     assert isinstance(reading_failed(kind(), "read /a"), TemporaryError)
 
@@ -51,7 +53,7 @@ def test_a_failure_without_a_definite_answer_leaves_the_outcome_of_a_write_open(
     ],
 )
 def test_lost_answers_may_be_asked_for_again(kind: type[Exception]) -> None:
-    assert meaning(kind()) is Meaning.LOST
+    assert is_lost(kind())
     assert may_be_repeated(kind())
 
 
@@ -62,12 +64,12 @@ def test_a_refusal_is_not_asked_for_again() -> None:
 
 def test_a_throttled_call_did_nothing_and_may_be_repeated() -> None:
     assert may_be_repeated(exceptions.ThrottledOpError())
-    assert meaning(exceptions.ThrottledOpError()) is Meaning.REFUSED
+    assert not is_lost(exceptions.ThrottledOpError())
 
 
 def test_what_kazoo_may_invent_later_counts_as_lost() -> None:
     class LaterError(exceptions.KazooException):
         pass
 
-    assert meaning(LaterError()) is Meaning.LOST
+    assert is_lost(LaterError())
     assert not isinstance(LaterError(), DEFINITE_ANSWERS)

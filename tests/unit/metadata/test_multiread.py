@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.metadata.multi_requests import GET_DATA, MultiOperations
-from pulsar_sidecar.adapters.metadata.multiread import PacketSize, decode
+from pulsar_sidecar.adapters.metadata.multiread import GET_DATA, MultiOperations, PacketSize, decode
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import Node
@@ -130,7 +129,7 @@ def grown() -> PacketSize:
 
 
 def teach(size: PacketSize, packet: Sequence[str], data_bytes: int) -> None:
-    size.learn(packet, [Node(path, b"x" * data_bytes, NodeVersion(0), 1, 1, 1) for path in packet])
+    size.learn(packet, [data_bytes] * len(packet))
 
 
 LEDGERS = [f"/ledgers/00/0000/L{number:04d}" for number in range(1_000)]
@@ -160,15 +159,14 @@ def test_nodes_that_are_not_there_teach_that_their_kind_is_small() -> None:
     size = PacketSize()
     for _ in range(8):
         packet = size.take(LEDGERS, 0)
-        size.learn(packet, [None] * len(packet))
+        size.learn(packet, [0] * len(packet))
     assert len(size.take(LEDGERS, 0)) == 200
 
 
 def test_one_large_node_makes_packets_of_its_kind_small_at_once() -> None:
     size = grown()
     packet = size.take(LEDGERS, 0)
-    nodes = [Node(path, b"", NodeVersion(0), 1, 1, 1) for path in packet]
-    size.learn(packet, [Node(packet[0], b"x" * LARGE, NodeVersion(0), 1, 1, 1), *nodes[1:]])
+    size.learn(packet, [LARGE, *[0] * (len(packet) - 1)])
     assert len(size.take(LEDGERS, 0)) == 1
 
 
@@ -197,5 +195,5 @@ def test_packets_cover_all_paths_and_stay_within_a_request(lengths: list[int]) -
         assert packet == paths[start : start + len(packet)]
         assert packet
         assert len(packet) == 1 or request_bytes(packet) < 300_000
-        size.learn(packet, [None] * len(packet))
+        size.learn(packet, [0] * len(packet))
         start += len(packet)

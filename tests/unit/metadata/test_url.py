@@ -1,5 +1,5 @@
 import pytest
-from pulsar_sidecar.adapters.metadata.url import ZooKeeperUrl, parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperUrl, parse_metadata_store_url
 from pulsar_sidecar.model.errors import InvalidInputError
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from pulsar_sidecar.adapters.metadata.dumps.snapshot_compression import DamagedSnapshotError
-from pulsar_sidecar.adapters.metadata.dumps.zookeeper_admin import AdminServer
-from pulsar_sidecar.adapters.metadata.session import ZooKeeperCredential
+from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential
+from pulsar_sidecar.adapters.metadata.snapshot_format import DamagedSnapshotError
+from pulsar_sidecar.adapters.metadata.snapshots import AdminServer
 from pulsar_sidecar.audit.sources.manifests import OrderRange, Source, SourceKind
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 

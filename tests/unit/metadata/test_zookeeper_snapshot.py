@@ -10,10 +10,9 @@ import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.metadata.dumps import zookeeper_snapshot
-from pulsar_sidecar.adapters.metadata.dumps.snapshot_compression import DamagedSnapshotError, decompressed
-from pulsar_sidecar.adapters.metadata.dumps.snapshot_nodes import SnapshotNodes, snapshot_file
-from pulsar_sidecar.adapters.metadata.dumps.zookeeper_snapshot import SnapshotReader
+from pulsar_sidecar.adapters.metadata import snapshot_format
+from pulsar_sidecar.adapters.metadata.snapshot_format import DamagedSnapshotError, SnapshotReader, decompressed
+from pulsar_sidecar.adapters.metadata.snapshots import SnapshotNodes, snapshot_file
 from pulsar_sidecar.audit.sources.manifests import OrderRange, SourceKind
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
@@ -57,7 +56,7 @@ def test_whatever_was_written_is_read(
     nodes: list[SnapshotNode], digest: bool, last_zxid: int | None, sessions: int
 ) -> None:
     data = SnapshotWriter(digest=digest, last_zxid=last_zxid).snapshot(nodes, sessions)
-    reader = SnapshotReader(io.BytesIO(data))
+    reader = SnapshotReader(iter([data]))
     rows = [row for batch in reader.batches() for row in batch.to_pylist()]
     assert rows == [expected(SnapshotNode("", None)), *map(expected, nodes)]
     assert (reader.nodes, reader.last_zxid, reader.read_bytes) == (len(nodes) + 1, last_zxid, len(data))
@@ -65,12 +64,11 @@ def test_whatever_was_written_is_read(
 
 @pytest.mark.parametrize(("chunk", "batch"), [(1, 1), (7, 2), (64, 3), (200, 10_000)])
 def test_nodes_are_cut_right_wherever_the_pieces_end(chunk: int, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper_snapshot, "_CHUNK_BYTES", chunk)
-    monkeypatch.setattr(zookeeper_snapshot, "BATCH_NODES", batch)
+    monkeypatch.setattr(snapshot_format, "BATCH_NODES", batch)
     dice = random.Random(chunk)
     nodes = [SnapshotNode(f"/{n}", dice.randbytes(dice.randrange(90)) or None, version=n) for n in range(120)]
     data = SnapshotWriter().snapshot(nodes)
-    reader = SnapshotReader(_Dribbling(data, chunk))
+    reader = SnapshotReader(data[start : start + chunk] for start in range(0, len(data), chunk))
     assert [row for part in reader.batches() for row in part.to_pylist()][1:] == [expected(node) for node in nodes]
 
 
@@ -248,14 +246,3 @@ def test_snapshots_of_a_real_zookeeper(path: Path) -> None:
 
 def test_there_are_snapshots_of_a_real_zookeeper() -> None:
     assert list(GOLDEN.glob("snapshot.*"))
-
-
-class _Dribbling:
-    """Delivers a few bytes at a time."""
-
-    def __init__(self, data: bytes, most: int) -> None:
-        self._stream = io.BytesIO(data)
-        self._most = most
-
-    def readinto(self, memory: memoryview, /) -> int:
-        return self._stream.readinto(memory[: self._most])

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.metadata.dumps.zookeeper_walk import ZooKeeperWalk
-from pulsar_sidecar.adapters.metadata.multi_requests import GET_CHILDREN, GET_DATA
+from pulsar_sidecar.adapters.metadata.multiread import GET_CHILDREN, GET_DATA
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
 from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.fakes.clock import FakeClock

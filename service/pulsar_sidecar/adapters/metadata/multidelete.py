@@ -12,11 +12,10 @@ what is visible (gone, another version, a broken guard).
 """
 
 import logging
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -28,9 +27,8 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.serialization import CheckVersion, Delete, Transaction
 
-from pulsar_sidecar.adapters.metadata.errors import CLIENT_ERRORS
-from pulsar_sidecar.adapters.metadata.multiread import MultiReader
-from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience, real_path, send
+from pulsar_sidecar.adapters.metadata.multiread import read_nodes
+from pulsar_sidecar.adapters.metadata.session import CLIENT_ERRORS, KazooSession, Patience, real_path, send
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.metadata import DeletionLimit, DeletionResult, Guard, GuardedDeletion, Node
 
@@ -73,57 +71,7 @@ def take_packet(items: deque[int], deletions: Sequence[GuardedDeletion], most: i
     return packet
 
 
-class GuardedDeleter:
-    """Carries out guarded deletions over one session."""
-
-    def __init__(self, session: KazooSession, reader: MultiReader, limit: DeletionLimit) -> None:
-        self._session = session
-        self._reader = reader
-        self._limit = limit
-        self._turn = threading.Lock()
-
-    def delete_many(self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool]) -> list[DeletionResult]:
-        """One result each, in order; after a lost connection UNKNOWN for whatever is not settled.
-
-        Raises:
-            TemporaryError: there was no connection to begin with, or the store refuses every one of them.
-        """
-        # The limit is for all calls together, so they take turns; a single deletion does not wait for thousands.
-        with self._turn if len(deletions) > 1 else nullcontext():
-            return self._delete_many(deletions, may_send)
-
-    def _delete_many(self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool]) -> list[DeletionResult]:
-        run = _Run(deletions, self._limit, may_send)
-        todo = list(range(len(deletions)))
-        while todo and not run.is_lost:
-            patience = self._session.patience()
-            try:
-                client = self._session.connected(patience)
-                suspects = run.wave(client, deque(todo), patience)
-                todo = self._sift(suspects, run)
-            except TemporaryError:
-                if not run.has_begun:
-                    raise
-                run.is_lost = True
-        return run.finished()
-
-    def _sift(self, suspects: list[int], run: "_Run") -> list[int]:
-        """Settle what a look settles; the rest is to be tried again."""
-        if not suspects:
-            return []
-        deletions = [run.deletions[item] for item in suspects]
-        paths = dict.fromkeys(path for deletion in deletions for path in _named_paths(deletion))
-        try:
-            seen = dict(zip(paths, self._reader.read_many(tuple(paths)), strict=True))
-        except TemporaryError:
-            # One node that may not be read hides all others; the next waves find the offenders one by one.
-            return suspects
-        for item, deletion in zip(suspects, deletions, strict=True):
-            run.results[item] = look(deletion, seen)
-        return [item for item in suspects if run.results[item] is None]
-
-
-def look(deletion: GuardedDeletion, seen: dict[str, Node | None]) -> DeletionResult | None:
+def look(deletion: GuardedDeletion, seen: Mapping[str, Node | None]) -> DeletionResult | None:
     """What the nodes just read say about a deletion that was not carried out; None when nothing speaks against it."""
     for guard in deletion.guards:
         node = seen[guard.path]
@@ -135,56 +83,87 @@ def look(deletion: GuardedDeletion, seen: dict[str, Node | None]) -> DeletionRes
     return None if node.version == deletion.version else DeletionResult.CONFLICT
 
 
-class _Run:
-    """One call of `GuardedDeleter.delete_many`."""
+class GuardedDeletions:
+    """The deletions of one call, carried out over one session; ``may_send`` is asked before each packet."""
 
     def __init__(
         self,
+        session: KazooSession,
         deletions: Sequence[GuardedDeletion],
         limit: DeletionLimit,
         may_send: Callable[[], bool],
     ) -> None:
-        self.deletions = deletions
+        self._session = session
+        self._deletions = deletions
         self._limit = limit
         self._may_send = may_send
-        self.results: list[DeletionResult | None] = [None] * len(deletions)
-        self.has_begun = False
-        self.is_lost = False
+        self._results: list[DeletionResult | None] = [None] * len(deletions)
+        self._has_begun = False
+        self._is_lost = False
         self._refusal: Exception | None = None
 
-    def wave(self, client: KazooClient, items: deque[int], patience: Patience) -> list[int]:
-        """Send all of them, one multi after the other; the unsettled deletions of packets that failed."""
-        suspects: list[int] = []
-        self.has_begun = True
-        while items:
-            if not self._may_send():
-                self._set(items, DeletionResult.NOT_SENT)
-                break
-            packet = take_packet(items, self.deletions, self._limit.most_in_flight())
-            try:
-                with self._limit.sending():
-                    answers = patience.answer(send(client, self._multi(client, packet)))
-            except CLIENT_ERRORS as error:
-                _LOG.warning("the answer to %d deletions was lost: %s", len(packet.items), type(error).__name__)
-                self.is_lost = True
-                return []
-            assert isinstance(answers, list)
-            suspects += self._apply(packet, answers)
-            patience.renew()
-        return suspects
+    def carry_out(self) -> list[DeletionResult]:
+        """One result each, in order; after a lost connection UNKNOWN for whatever is not settled.
 
-    def finished(self) -> list[DeletionResult]:
-        results = [result or DeletionResult.UNKNOWN for result in self.results]
-        if self._refusal is not None and not self.is_lost and set(results) == {DeletionResult.UNKNOWN}:
+        Raises:
+            TemporaryError: there was no connection to begin with, or the store refuses every one of them.
+        """
+        todo = list(range(len(self._deletions)))
+        while todo and not self._is_lost:
+            patience = self._session.patience()
+            try:
+                client = self._session.connected(patience)
+                todo = self._sift(self._wave(client, deque(todo), patience))
+            except TemporaryError:
+                if not self._has_begun:
+                    raise
+                self._is_lost = True
+        results = [result or DeletionResult.UNKNOWN for result in self._results]
+        if self._refusal is not None and not self._is_lost and set(results) == {DeletionResult.UNKNOWN}:
             raise TemporaryError(
                 f"ZooKeeper refused every deletion ({type(self._refusal).__name__}) and nothing was changed; "
                 "give the sidecar a credential that may delete"
             ) from self._refusal
         return results
 
+    def _wave(self, client: KazooClient, items: deque[int], patience: Patience) -> list[int]:
+        """Send all of them, one multi after the other; the unsettled deletions of packets that failed."""
+        suspects: list[int] = []
+        self._has_begun = True
+        while items:
+            if not self._may_send():
+                self._set(items, DeletionResult.NOT_SENT)
+                break
+            packet = take_packet(items, self._deletions, self._limit.most_in_flight())
+            try:
+                with self._limit.sending():
+                    answers = patience.answer(send(client, self._multi(client, packet)))
+            except CLIENT_ERRORS as error:
+                _LOG.warning("the answer to %d deletions was lost: %s", len(packet.items), type(error).__name__)
+                self._is_lost = True
+                return []
+            assert isinstance(answers, list)
+            suspects += self._apply(packet, answers)
+            patience.renew()
+        return suspects
+
+    def _sift(self, suspects: list[int]) -> list[int]:
+        """Settle what a look settles; the rest is to be tried again."""
+        deletions = [self._deletions[item] for item in suspects]
+        named = ((deletion.path, *(guard.path for guard in deletion.guards)) for deletion in deletions)
+        paths = list(dict.fromkeys(chain.from_iterable(named)))
+        try:
+            seen = dict(zip(paths, read_nodes(self._session, paths), strict=True))
+        except TemporaryError:
+            # One node that may not be read hides all others; the next waves find the offenders one by one.
+            return suspects
+        for item, deletion in zip(suspects, deletions, strict=True):
+            self._results[item] = look(deletion, seen)
+        return [item for item in suspects if self._results[item] is None]
+
     def _multi(self, client: KazooClient, packet: Packet) -> Transaction:
         checks = [CheckVersion(real_path(client, guard.path), guard.version) for guard in packet.guards]
-        chosen = [self.deletions[item] for item in packet.items]
+        chosen = [self._deletions[item] for item in packet.items]
         deletes = [Delete(real_path(client, deletion.path), deletion.version) for deletion in chosen]
         return Transaction([*checks, *deletes])
 
@@ -192,43 +171,33 @@ class _Run:
         if not any(isinstance(answer, Exception) for answer in answers):
             self._set(packet.items, DeletionResult.DELETED)
             return []
-        guards = tuple(packet.guards)
         for position, answer in enumerate(answers):
             if isinstance(answer, Exception) and not isinstance(answer, _BYSTANDERS):
-                self._blame(packet, guards, position, answer)
+                self._blame(packet, position, answer)
                 break
         else:
             self._set(packet.items, DeletionResult.UNKNOWN)
-        return [item for item in packet.items if self.results[item] is None]
+        return [item for item in packet.items if self._results[item] is None]
 
-    def _blame(self, packet: Packet, guards: tuple[Guard, ...], position: int, answer: Exception) -> None:
-        if position < len(guards):
-            broken = guards[position]
-            naming = [item for item in packet.items if broken in self.deletions[item].guards]
-            known = isinstance(answer, (NoNodeError, BadVersionError))
-            self._set(naming, DeletionResult.CONFLICT if known else self._refused(answer))
-            return
-        self._set([packet.items[position - len(guards)]], self._outcome(answer))
-
-    def _outcome(self, answer: Exception) -> DeletionResult:
+    def _blame(self, packet: Packet, position: int, answer: Exception) -> None:
+        guards = tuple(packet.guards)
+        is_guard = position < len(guards)
+        if is_guard:
+            offenders = [item for item in packet.items if guards[position] in self._deletions[item].guards]
+        else:
+            offenders = [packet.items[position - len(guards)]]
         if isinstance(answer, NoNodeError):
-            return DeletionResult.GONE
-        if isinstance(answer, (BadVersionError, NotEmptyError)):
-            return DeletionResult.CONFLICT
-        return self._refused(answer)
-
-    def _refused(self, answer: Exception) -> DeletionResult:
-        _LOG.warning("ZooKeeper refused a deletion: %s", type(answer).__name__)
-        self._refusal = answer
-        return DeletionResult.UNKNOWN
+            self._set(offenders, DeletionResult.CONFLICT if is_guard else DeletionResult.GONE)
+        elif isinstance(answer, (BadVersionError, NotEmptyError)):
+            self._set(offenders, DeletionResult.CONFLICT)
+        else:
+            _LOG.warning("ZooKeeper refused a deletion: %s", type(answer).__name__)
+            self._refusal = answer
+            self._set(offenders, DeletionResult.UNKNOWN)
 
     def _set(self, items: Iterable[int], result: DeletionResult) -> None:
         for item in items:
-            self.results[item] = result
-
-
-def _named_paths(deletion: GuardedDeletion) -> tuple[str, ...]:
-    return (deletion.path, *(guard.path for guard in deletion.guards))
+            self._results[item] = result
 
 
 def _size_bytes(path: str) -> int:

@@ -1,37 +1,191 @@
-"""Reads hundreds of nodes in one request to ZooKeeper, many requests on their way.
+"""Reads hundreds of nodes in one request to ZooKeeper (its multi-read, which kazoo lacks and carries for us).
 
 Invariants: every path gets ZooKeeper's own answer, or the whole read fails; a packet asks for no more than what was
 seen to fit, so that a run of large nodes never makes the server build an answer of hundreds of megabytes.
 """
 
+import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, TypeVar
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import UnimplementedError
 from kazoo.handlers.threading import AsyncResult
 
-from pulsar_sidecar.adapters.metadata.errors import CLIENT_ERRORS, may_be_repeated, reading_failed
-from pulsar_sidecar.adapters.metadata.multi_requests import (
-    GET_DATA,
-    NO_AUTH,
-    NO_NODE,
-    STAT,
-    MultiOperations,
-    Refused,
-    decode_nodes,
-)
-from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience, real_path, send
+from pulsar_sidecar.adapters.metadata.session import CLIENT_ERRORS, KazooSession, Patience, real_path, send
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import Node
 
+GET_DATA, GET_CHILDREN = 4, 8
+_ERROR = -1
+# ZooKeeper's codes; kazoo's classes carry them too, untyped.
+NO_NODE, NO_AUTH = -101, -102
+
+_STAT = struct.Struct("!qqqqiiiqiiq")
+"""``Stat``: czxid, mzxid, ctime, mtime, version, cversion, aversion, ephemeralOwner, dataLength, numChildren, pzxid."""
+_CHILDREN_COUNT_AT = 56
+_OP_HEADER = struct.Struct("!iBi")
+_RESULT_HEAD = struct.Struct("!iBii")
+_INT = struct.Struct("!i")
+_ZXID_IN_REPLY = struct.Struct("!4xq")
+_END = _OP_HEADER.pack(-1, 1, -1)
+_NO_WATCH = b"\x00"
+
+_UNDECODABLE = "ZooKeeper's answer to a multi-read could not be decoded; read again"
 _MAX_NODES = 200
 _MAX_REQUEST_BYTES = 256 * 1024
-_TARGET_ANSWER_BYTES = 512 * 1024
+TARGET_ANSWER_BYTES = 512 * 1024
 _FIRST_GUESS_BYTES = 128 * 1024
 _ANSWER_OVERHEAD_BYTES = 81
 _MAX_IN_FLIGHT = 8
+
+_Result = TypeVar("_Result")
+
+
+# --- requests ------------------------------------------------------------------------------------------------------
+# Every answer has the server's zxid in its header (``ReplyHeader``: xid, zxid, err); kazoo hands it to nobody.
+
+
+@dataclass(frozen=True, slots=True)
+class MultiOperations:
+    """Reads of several kinds in one request (``ZooDefs.OpCode.multiRead``, ZooKeeper 3.6 and later)."""
+
+    type: ClassVar[int] = 22
+
+    operations: tuple[tuple[int, bytes], ...]
+    """Kind and encoded path, chroot included."""
+
+    def serialize(self) -> bytearray:
+        """What kazoo writes after the request's header."""
+        packet = bytearray()
+        for kind, path in self.operations:
+            packet += _OP_HEADER.pack(kind, 0, -1) + _INT.pack(len(path)) + path + _NO_WATCH
+        packet += _END
+        return packet
+
+    def deserialize(self, packet: bytes, offset: int) -> tuple[int, bytes]:
+        """The server's zxid, and the answers undecoded: the thread that asked decodes them, not the connection's."""
+        return _ZXID_IN_REPLY.unpack_from(packet)[0], packet[offset:]
+
+    def __repr__(self) -> str:
+        return f"MultiOperations({len(self.operations)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Lets the server catch up with the leader (``ZooDefs.OpCode.sync``); the answer is its zxid then."""
+
+    type: ClassVar[int] = 9
+
+    path: bytes
+
+    def serialize(self) -> bytes:
+        """What kazoo writes after the request's header."""
+        return _INT.pack(len(self.path)) + self.path
+
+    def deserialize(self, packet: bytes, offset: int) -> int:
+        """The server's zxid; nothing else of the answer matters."""
+        del offset
+        zxid: int = _ZXID_IN_REPLY.unpack_from(packet)[0]
+        return zxid
+
+
+def ask(client: KazooClient, paths: Sequence[str], *kinds: int) -> "AsyncResult[object]":
+    """Queue reads of these kinds of each path; the answer is that of `MultiOperations`."""
+    encoded = ((kind, real_path(client, path).encode()) for path in paths for kind in kinds)
+    return send(client, MultiOperations(tuple(encoded)))
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """ZooKeeper's error code for one operation."""
+
+    code: int
+
+
+class NodeAt(NamedTuple):
+    """Where in an answer a node is: its data from ``start`` to ``end``, its ``Stat`` from ``end`` on."""
+
+    start: int
+    end: int
+    children_count: int
+
+
+class Listed(NamedTuple):
+    """A node's children's names, and the node itself, as of (nearly) the same moment."""
+
+    names: list[str]
+    node: NodeAt
+
+
+def decode_nodes(answer: bytes, count: int) -> list[NodeAt | Refused]:
+    """The results of as many getData operations.
+
+    Raises:
+        TemporaryError: this is no answer to them.
+    """
+    return _decoded(answer, count, _node)
+
+
+def decode_lists(answer: bytes, count: int) -> list[Listed | Refused]:
+    """The results of as many pairs of getChildren and getData.
+
+    Raises:
+        TemporaryError: this is no answer to them.
+    """
+    return _decoded(answer, count, _listed)
+
+
+def _decoded(answer: bytes, count: int, decode_one: Callable[[bytes, int], tuple[_Result, int]]) -> list[_Result]:
+    results = []
+    at = 0
+    try:
+        for _ in range(count):
+            result, at = decode_one(answer, at)
+            results.append(result)
+        is_end = _OP_HEADER.unpack_from(answer, at)[1]
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise TemporaryError(_UNDECODABLE) from error
+    if not is_end:
+        raise TemporaryError(_UNDECODABLE)
+    return results
+
+
+def _node(answer: bytes, at: int) -> tuple[NodeAt | Refused, int]:
+    kind, done, _, length = _RESULT_HEAD.unpack_from(answer, at)
+    at += _RESULT_HEAD.size
+    if kind == GET_DATA and not done:
+        end = at + length if length > 0 else at
+        (children_count,) = _INT.unpack_from(answer, end + _CHILDREN_COUNT_AT)
+        return NodeAt(at, end, children_count), end + _STAT.size
+    if kind == _ERROR and not done:
+        return Refused(length), at
+    raise struct.error("not a getData result")
+
+
+def _listed(answer: bytes, at: int) -> tuple[Listed | Refused, int]:
+    kind, done, _, count = _RESULT_HEAD.unpack_from(answer, at)
+    at += _RESULT_HEAD.size
+    if kind == _ERROR and not done:
+        return Refused(count), _node(answer, at)[1]
+    if kind != GET_CHILDREN or done:
+        raise struct.error("not a getChildren result")
+    names = []
+    for _ in range(count):
+        (length,) = _INT.unpack_from(answer, at)
+        at += _INT.size
+        name = answer[at : at + length]
+        if length <= 0 or len(name) != length:
+            raise struct.error("a name without its end")
+        names.append(name.decode())
+        at += length
+    node, at = _node(answer, at)
+    return (node if isinstance(node, Refused) else Listed(names, node)), at
 
 
 def decode(answer: bytes, paths: Sequence[str]) -> list[Node | None]:
@@ -43,7 +197,9 @@ def decode(answer: bytes, paths: Sequence[str]) -> list[Node | None]:
     nodes: list[Node | None] = []
     for path, result in zip(paths, decode_nodes(answer, len(paths)), strict=True):
         if not isinstance(result, Refused):
-            nodes.append(_node(path, answer[result.start : result.end], STAT.unpack_from(answer, result.end)))
+            stat = _STAT.unpack_from(answer, result.end)
+            data, version = answer[result.start : result.end], NodeVersion(stat[4])
+            nodes.append(Node(path, data, version, stat[2], stat[3], stat[0], stat[9], stat[7] != 0))
         elif result.code == NO_NODE:
             nodes.append(None)
         else:
@@ -52,8 +208,7 @@ def decode(answer: bytes, paths: Sequence[str]) -> list[Node | None]:
     return nodes
 
 
-def _node(path: str, data: bytes, stat: tuple[int, ...]) -> Node:
-    return Node(path, data, NodeVersion(stat[4]), stat[2], stat[3], stat[0], stat[9], stat[7] != 0)
+# --- reading -------------------------------------------------------------------------------------------------------
 
 
 class PacketSize:
@@ -74,23 +229,19 @@ class PacketSize:
         answer_bytes, request_bytes = 0, 0
         for position in range(start, min(len(paths), start + self._most)):
             path = paths[position]
-            answer_bytes += _ANSWER_OVERHEAD_BYTES + self._bytes_by_kind.get(kind(path), _FIRST_GUESS_BYTES)
+            answer_bytes += _ANSWER_OVERHEAD_BYTES + self._bytes_by_kind.get(_kind(path), _FIRST_GUESS_BYTES)
             request_bytes += 4 * len(path)
-            too_much = answer_bytes > _TARGET_ANSWER_BYTES or request_bytes > _MAX_REQUEST_BYTES
+            too_much = answer_bytes > TARGET_ANSWER_BYTES or request_bytes > _MAX_REQUEST_BYTES
             if too_much and position > start:
                 return paths[start:position]
         return paths[start : start + self._most]
 
-    def learn(self, paths: Sequence[str], nodes: Sequence[Node | None]) -> None:
-        """Take note of an answer."""
-        self.learn_sizes(paths, [0 if node is None else len(node.data) for node in nodes])
-
-    def learn_sizes(self, paths: Sequence[str], sizes_bytes: Sequence[int]) -> None:
+    def learn(self, paths: Sequence[str], sizes_bytes: Sequence[int]) -> None:
         """Take note of how large the nodes of an answer were."""
         largest: dict[str, int] = {}
         for path, size in zip(paths, sizes_bytes, strict=True):
-            if size >= largest.get(kind(path), 0):
-                largest[kind(path)] = size
+            if size >= largest.get(_kind(path), 0):
+                largest[_kind(path)] = size
         for name, size in largest.items():
             self._bytes_by_kind[name] = max(size, self._bytes_by_kind.get(name, _FIRST_GUESS_BYTES) // 4)
         self.in_flight = min(_MAX_IN_FLIGHT, self.in_flight * 2)
@@ -102,39 +253,34 @@ class PacketSize:
         self.in_flight = 1
 
 
-def kind(path: str) -> str:
+def _kind(path: str) -> str:
     """The first part of a path, such as ``ledgers``."""
     end = path.find("/", 1)
     return path if end < 0 else path[:end]
 
 
-class MultiReader:
-    """Reads many nodes over one session, as fresh as the moment of the call."""
+def read_nodes(session: KazooSession, paths: Sequence[str]) -> list[Node | None]:
+    """One result per path, in order, as fresh as the moment of the call.
 
-    def __init__(self, session: KazooSession) -> None:
-        self._session = session
+    Packets lost with a connection are asked for again, in smaller pieces.
 
-    def read_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """One result per path, in order; packets lost with a connection are asked for again, in smaller pieces.
+    Raises:
+        TemporaryError: no progress for as long as the session's patience lasts, or a node was refused.
+    """
+    nodes: list[Node | None] = []
+    size = PacketSize()
 
-        Raises:
-            TemporaryError: no progress for as long as the session's patience lasts, or a node was refused.
-        """
-        nodes: list[Node | None] = []
-        size = PacketSize()
-        patience = self._session.patience()
-        while len(nodes) < len(paths):
-            client = self._session.connected(patience)
-            try:
-                _stream(client, paths, nodes, size, patience)
-            except UnimplementedError as error:
-                raise TemporaryError("this ZooKeeper has no multi-read; it takes version 3.6 or later") from error
-            except CLIENT_ERRORS as error:
-                if not may_be_repeated(error) or patience.is_over():
-                    raise reading_failed(error, f"read {_name(paths)}") from error
-                size.shrink()
-                self._session.pause()
-        return nodes
+    def attempt(client: KazooClient, patience: Patience) -> None:
+        try:
+            _stream(client, paths, nodes, size, patience)
+        except CLIENT_ERRORS:
+            size.shrink()
+            raise
+
+    if paths:
+        what = paths[0] if len(paths) == 1 else f"{len(paths)} nodes"
+        session.reading(f"read {what}", attempt, answers=())
+    return nodes
 
 
 def _stream(
@@ -148,21 +294,13 @@ def _stream(
     while len(nodes) < len(paths):
         while asked < len(paths) and len(in_flight) < size.in_flight:
             packet = size.take(paths, asked)
-            in_flight.append((packet, send(client, _request(client, packet))))
+            in_flight.append((packet, ask(client, packet, GET_DATA)))
             asked += len(packet)
         patience.answer(synced)
         packet, result = in_flight.popleft()
         answered = patience.answer(result)
         assert isinstance(answered, tuple)
         found = decode(answered[1], packet)
-        size.learn(packet, found)
+        size.learn(packet, [0 if node is None else len(node.data) for node in found])
         nodes += found
         patience.renew()
-
-
-def _request(client: KazooClient, packet: Sequence[str]) -> MultiOperations:
-    return MultiOperations(tuple((GET_DATA, real_path(client, path).encode()) for path in packet))
-
-
-def _name(paths: Sequence[str]) -> str:
-    return paths[0] if len(paths) == 1 else f"{len(paths)} nodes"

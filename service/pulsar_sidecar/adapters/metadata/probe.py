@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from kazoo.protocol.serialization import Auth, CloseInstance, Connect, Sync
 
-from pulsar_sidecar.adapters.metadata.session import ZooKeeperCredential
+from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential
 from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.model.clocks import Clock
 

@@ -4,29 +4,25 @@ Nodes are made with ZooKeeper's open ACL, whatever the credential: brokers and b
 none, have to work with a ledger's node that is brought back.
 
 Invariants: a call made without a connection fails within the patience configured, and at once when the connection has
-been away for longer; a read is repeated until then, a write never is; a connection whose thread died is replaced.
+been away for longer; a read is repeated until then, a write never is; a connection whose thread died is replaced. Every
+exception class of kazoo has a place here (a test enumerates them), and none of them ever turns into "there is no such
+node" except ZooKeeper's own answer NoNode.
 """
 
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
+from kazoo import exceptions
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import AsyncResult
+from kazoo.handlers.threading import AsyncResult, KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
-from pulsar_sidecar.adapters.metadata.errors import (
-    CLIENT_ERRORS,
-    DEFINITE_ANSWERS,
-    may_be_repeated,
-    reading_failed,
-    writing_failed,
-)
+from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, parse_metadata_store_url
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError, UnreachableError
+from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError, UnreachableError
 
 T = TypeVar("T")
 
@@ -38,46 +34,99 @@ _REPEAT_PAUSE_SECONDS = 0.1
 _STOP_SECONDS = 5.0
 _STOP_WITHOUT_SERVER_SECONDS = 0.5
 
+CLIENT_ERRORS = (exceptions.KazooException, KazooTimeoutError)
+"""Everything a call through kazoo may raise."""
 
-@dataclass(frozen=True, slots=True)
-class ZooKeeperCredential:
-    """What ``addauth`` takes, for example scheme ``digest`` and ``user:password``."""
+DEFINITE_ANSWERS: tuple[type[Exception], ...] = (
+    exceptions.NoNodeError,
+    exceptions.BadVersionError,
+    exceptions.NodeExistsError,
+    exceptions.NotEmptyError,
+    exceptions.NoChildrenForEphemeralsError,
+)
+"""About the node; the caller interprets them."""
+REFUSALS = (
+    exceptions.APIError,
+    exceptions.AuthFailedError,
+    exceptions.BadArgumentsError,
+    exceptions.ConfigurationError,
+    exceptions.EphemeralOnLocalSessionError,
+    exceptions.InvalidACLError,
+    exceptions.InvalidCallbackError,
+    exceptions.MarshallingError,
+    exceptions.NewConfigNoQuorumError,
+    exceptions.NoAuthError,
+    exceptions.NoWatcherError,
+    exceptions.NotReadOnlyCallError,
+    exceptions.QuotaExceededError,
+    exceptions.ReconfigDisabledError,
+    exceptions.ReconfigInProcessError,
+    exceptions.RolledBackError,
+    exceptions.SASLException,
+    exceptions.SessionClosedRequireSaslError,
+    exceptions.ThrottledOpError,
+    exceptions.UnimplementedError,
+)
+"""The store refused and did nothing."""
+LOSSES = (
+    KazooTimeoutError,
+    exceptions.CancelledError,
+    exceptions.ConnectionClosedError,
+    exceptions.ConnectionDropped,
+    exceptions.ConnectionLoss,
+    exceptions.DataInconsistency,
+    exceptions.LockTimeout,
+    exceptions.OperationTimeoutError,
+    exceptions.RequestTimeoutError,
+    exceptions.RuntimeInconsistency,
+    exceptions.SessionExpiredError,
+    exceptions.SessionMovedError,
+    exceptions.SystemZookeeperError,
+    exceptions.UnknownSessionError,
+    exceptions.WriterNotClosedException,
+    exceptions.ZookeeperStoppedError,
+)
+"""No answer: a write may or may not have taken effect. Whatever kazoo may invent later counts as one."""
+_WORTH_REPEATING = (exceptions.ThrottledOpError, exceptions.NotReadOnlyCallError)
+_CREDENTIAL_WANTED = (
+    exceptions.AuthFailedError,
+    exceptions.NoAuthError,
+    exceptions.SessionClosedRequireSaslError,
+    exceptions.SASLException,
+)
 
-    scheme: str
-    secret: str
 
-    def __repr__(self) -> str:
-        return f"ZooKeeperCredential(scheme={self.scheme!r}, secret=...)"
-
-
-def parse_credential(text: str | None) -> ZooKeeperCredential | None:
-    """The setting ``metadataStoreAuth``: ``scheme:credential``; None is nobody in particular.
-
-    Raises:
-        InvalidInputError: it is not written so; the message does not repeat it.
-    """
-    if text is None:
-        return None
-    scheme, colon, secret = text.partition(":")
-    if not colon or not secret:
-        raise InvalidInputError("metadataStoreAuth must be scheme:credential, such as digest:user:password")
-    return ZooKeeperCredential(scheme, secret)
+def is_lost(error: Exception) -> bool:
+    """Whether nobody knows what became of the call."""
+    return type(error) not in (*DEFINITE_ANSWERS, *REFUSALS)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionSettings:
-    """How to reach ZooKeeper and how long to wait for it.
+def may_be_repeated(error: Exception) -> bool:
+    """Whether asking the same again soon may succeed, for a call that changes nothing."""
+    return is_lost(error) or isinstance(error, _WORTH_REPEATING)
 
-    Attributes:
-        hosts: ZooKeeper's connect string, chroot included.
-        session_timeout_ms: after so long without contact the server drops our ephemeral nodes.
-        patience_seconds: how long a call may wait without any progress.
-    """
 
-    hosts: str
-    session_timeout_ms: int
-    patience_seconds: float
-    credential: ZooKeeperCredential | None = None
+def reading_failed(error: Exception, what: str) -> TemporaryError:
+    """The error to raise when ``what`` (a phrase such as "read /a") could not be read."""
+    return (UnreachableError if is_lost(error) else TemporaryError)(f"could not {what}: {_cause(error)}")
+
+
+def writing_failed(error: Exception, what: str) -> SidecarError:
+    """The error to raise when ``what`` got no usable answer from the store."""
+    if is_lost(error):
+        return OutcomeUnknownError(f"the answer was lost to: {what} ({_cause(error)}); read it again, then decide")
+    return TemporaryError(f"could not {what}: {_cause(error)}; nothing was changed")
+
+
+def _cause(error: Exception) -> str:
+    name = type(error).__name__
+    if isinstance(error, _CREDENTIAL_WANTED):
+        return f"ZooKeeper says {name}; give the sidecar a credential that may do this"
+    if isinstance(error, exceptions.UnimplementedError):
+        return "this ZooKeeper has no multi-read; it takes version 3.6 or later"
+    if is_lost(error):
+        return f"ZooKeeper did not answer ({name}); check that it runs and is reachable"
+    return f"ZooKeeper says {name}"
 
 
 class Patience:
@@ -95,9 +144,6 @@ class Patience:
     def remaining_seconds(self) -> float:
         return max(0.0, self._end - self._clock.monotonic_seconds())
 
-    def is_over(self) -> bool:
-        return self.remaining_seconds() == 0.0
-
     def answer(self, result: "AsyncResult[T]") -> T:
         """The answer of a call in flight, or what kazoo raises for it; `KazooTimeoutError` when the time is over."""
         return result.get(timeout=self.remaining_seconds())
@@ -107,10 +153,38 @@ Attempt = Callable[[KazooClient, Patience], T]
 
 
 class KazooSession:
-    """Owns the kazoo client; every call to ZooKeeper goes through `reading` or `writing`."""
+    """Owns the kazoo client; every call to ZooKeeper goes through `reading` or `writing`.
 
-    def __init__(self, settings: SessionSettings, clock: Clock) -> None:
-        self._settings = settings
+    Attributes:
+        hosts: ZooKeeper's connect string, chroot included.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        *,
+        session_timeout_ms: int = 30_000,
+        patience_seconds: float = 10.0,
+        credential: ZooKeeperCredential | None = None,
+    ) -> None:
+        """Returns at once, the first call waits for a connection.
+
+        Args:
+            url: see `parse_metadata_store_url`.
+            clock: measures waiting times; wall time is only ever the store's own.
+            session_timeout_ms: after so long without contact the server drops our ephemeral nodes; Pulsar's
+                ``metadataStoreSessionTimeoutMillis``.
+            patience_seconds: how long a call waits without progress before it raises `TemporaryError`.
+            credential: for clusters whose nodes have access control lists.
+
+        Raises:
+            InvalidInputError: the URL is malformed or names a store without a driver.
+        """
+        self.hosts = parse_metadata_store_url(url).hosts
+        self._session_timeout_ms = session_timeout_ms
+        self._patience_seconds = patience_seconds
+        self._credential = credential
         self._clock = clock
         self._changed = threading.Condition()
         self._closed = threading.Event()
@@ -129,12 +203,12 @@ class KazooSession:
             return self._epoch
 
     def patience(self) -> Patience:
-        return Patience(self._clock, self._settings.patience_seconds)
+        return Patience(self._clock, self._patience_seconds)
 
-    def reading(self, what: str, attempt: Attempt[T]) -> T:
+    def reading(self, what: str, attempt: Attempt[T], answers: tuple[type[Exception], ...] = DEFINITE_ANSWERS) -> T:
         """Ask until there is an answer or patience ends; for calls that change nothing.
 
-        ZooKeeper's definite answers (`DEFINITE_ANSWERS`) are passed on as kazoo raises them.
+        ``answers`` (ZooKeeper's definite ones) are passed on as kazoo raises them.
 
         Raises:
             TemporaryError: no answer in time, or a refusal.
@@ -144,10 +218,10 @@ class KazooSession:
             client = self.connected(patience)
             try:
                 return attempt(client, patience)
-            except DEFINITE_ANSWERS:
+            except answers:
                 raise
             except CLIENT_ERRORS as error:
-                if not may_be_repeated(error) or patience.is_over():
+                if not may_be_repeated(error) or patience.remaining_seconds() == 0.0:
                     raise reading_failed(error, what) from error
                 _LOG.debug("asking again to %s after %s", what, type(error).__name__)
             self.pause()
@@ -185,7 +259,7 @@ class KazooSession:
         if self._closed.is_set():
             raise TemporaryError("the connection to the metadata store is closed; open it again")
         if not client.connected:
-            raise UnreachableError(f"no connection to ZooKeeper at {self._settings.hosts}; check that it runs")
+            raise UnreachableError(f"no connection to ZooKeeper at {self.hosts}; check that it runs")
         self._demand_chroot(client, patience)
         return client
 
@@ -204,7 +278,7 @@ class KazooSession:
         if away_since is None:
             return patience.remaining_seconds()
         away = self._clock.monotonic_seconds() - away_since
-        return min(patience.remaining_seconds(), max(0.0, self._settings.patience_seconds - away))
+        return min(patience.remaining_seconds(), max(0.0, self._patience_seconds - away))
 
     def _demand_chroot(self, client: KazooClient, patience: Patience) -> None:
         # Below a chroot that does not exist every node looks absent.
@@ -219,11 +293,10 @@ class KazooSession:
         self._chroot_seen = True
 
     def _start(self) -> KazooClient:
-        settings = self._settings
-        credential = settings.credential
+        credential = self._credential
         client = KazooClient(
-            settings.hosts,
-            timeout=settings.session_timeout_ms / 1000,
+            self.hosts,
+            timeout=self._session_timeout_ms / 1000,
             auth_data=[(credential.scheme, credential.secret)] if credential else None,
             connection_retry=KazooRetry(
                 max_tries=-1, delay=_RECONNECT_DELAY_SECONDS, max_delay=_RECONNECT_MAX_DELAY_SECONDS
@@ -238,18 +311,15 @@ class KazooSession:
         with self._changed:
             if state == KazooState.CONNECTED:
                 self._away_since = None
-                self._note_session(client)
+                identity = client.client_id
+                if identity is not None and identity[0] != self._session_id:
+                    self._session_id = identity[0]
+                    self._epoch += 1
             elif self._away_since is None:
                 self._away_since = self._clock.monotonic_seconds()
             self._changed.notify_all()
         if not self._closed.is_set():
             _LOG.info("connection to ZooKeeper: %s", state)
-
-    def _note_session(self, client: KazooClient) -> None:
-        identity = client.client_id
-        if identity is not None and identity[0] != self._session_id:
-            self._session_id = identity[0]
-            self._epoch += 1
 
     def _living_client(self) -> KazooClient:
         if not _is_dead(self._client):
@@ -267,18 +337,18 @@ class KazooSession:
         return self._client
 
     def _stop(self, client: KazooClient) -> None:
+        def stop_in_order() -> None:
+            try:
+                client.stop()
+                client.close()
+            except (*CLIENT_ERRORS, OSError) as error:
+                # The server drops the session when its timeout ends.
+                _LOG.warning("the session with ZooKeeper was not ended in order: %s", type(error).__name__)
+
         # kazoo waits half a minute for a server that does not answer; whoever ends the process does not.
-        stopping = threading.Thread(target=self._stop_in_order, args=(client,), name="zookeeper-stop", daemon=True)
+        stopping = threading.Thread(target=stop_in_order, name="zookeeper-stop", daemon=True)
         stopping.start()
         stopping.join(_STOP_SECONDS if client.connected else _STOP_WITHOUT_SERVER_SECONDS)
-
-    def _stop_in_order(self, client: KazooClient) -> None:
-        try:
-            client.stop()
-            client.close()
-        except (*CLIENT_ERRORS, OSError) as error:
-            # The server drops the session when its timeout ends.
-            _LOG.warning("the session with ZooKeeper was not ended in order: %s", type(error).__name__)
 
 
 class Request(Protocol):
@@ -309,16 +379,11 @@ def _is_dead(client: KazooClient) -> bool:
     return routine is None or not routine.is_alive()
 
 
-class _OnlyErrors(logging.Filter):
+def _quiet_logger() -> logging.Logger:
     # At debug level kazoo writes whole requests into its log, the one with the credential too; `KazooSession` logs
     # the changes of state itself.
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.ERROR
-
-
-def _quiet_logger() -> logging.Logger:
     logger = logging.getLogger(f"{__name__}.kazoo")
     if not logger.filters:
-        logger.addFilter(_OnlyErrors())
+        logger.addFilter(lambda record: record.levelno >= logging.ERROR)
         logger.setLevel(logging.ERROR)
     return logger

@@ -5,7 +5,9 @@ a ``sync`` on the same connection), absent means that ZooKeeper answered NoNode,
 reported as such.
 """
 
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -20,24 +22,18 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import ZnodeStat
 
-from pulsar_sidecar.adapters.metadata.limits import (
+from pulsar_sidecar.adapters.metadata.addressing import (
+    ZooKeeperCredential,
     check_data,
     check_deletions,
     check_path,
     check_removable,
     check_version,
 )
-from pulsar_sidecar.adapters.metadata.multidelete import GuardedDeleter
-from pulsar_sidecar.adapters.metadata.multiread import MultiReader
-from pulsar_sidecar.adapters.metadata.session import (
-    Attempt,
-    KazooSession,
-    Patience,
-    SessionSettings,
-    ZooKeeperCredential,
-)
+from pulsar_sidecar.adapters.metadata.multidelete import GuardedDeletions
+from pulsar_sidecar.adapters.metadata.multiread import read_nodes
+from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience
 from pulsar_sidecar.adapters.metadata.store_clock import StoreClock
-from pulsar_sidecar.adapters.metadata.url import parse_metadata_store_url
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
@@ -53,41 +49,25 @@ _LISTING_TRIES = 5
 _WHATEVER_VERSION = -1
 
 
-def open_metadata_store(
-    url: str,
-    clock: Clock,
-    *,
-    session_timeout_ms: int = 30_000,
-    patience_seconds: float = 10.0,
-    credential: ZooKeeperCredential | None = None,
-    limit: DeletionLimit | None = None,
-) -> "ZooKeeperMetadataStore":
-    """Open the store that Pulsar's ``metadataStoreUrl`` names; returns at once, the first call waits for a connection.
-
-    Args:
-        url: see `parse_metadata_store_url`.
-        clock: measures waiting times; wall time is only ever the store's own.
-        session_timeout_ms: as Pulsar's ``metadataStoreSessionTimeoutMillis``.
-        patience_seconds: how long a call waits without progress before it raises `TemporaryError`.
-        credential: for clusters whose nodes have access control lists.
-        limit: how many deletions may be in flight; none: as many as keep ZooKeeper busy.
-
-    Raises:
-        InvalidInputError: the URL is malformed or names a store without a driver.
-    """
-    hosts = parse_metadata_store_url(url).hosts
-    return ZooKeeperMetadataStore(
-        SessionSettings(hosts, session_timeout_ms, patience_seconds, credential), clock, limit
-    )
-
-
 class ZooKeeperMetadataStore:
     """`model.metadata.MetadataStore` on one ZooKeeper session, for any number of threads."""
 
-    def __init__(self, settings: SessionSettings, clock: Clock, limit: DeletionLimit | None = None) -> None:
-        self._session = KazooSession(settings, clock)
-        self._reader = MultiReader(self._session)
-        self._deleter = GuardedDeleter(self._session, self._reader, limit or FixedLimit())
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        *,
+        session_timeout_ms: int = 30_000,
+        patience_seconds: float = 10.0,
+        credential: ZooKeeperCredential | None = None,
+        limit: DeletionLimit | None = None,
+    ) -> None:
+        """See `KazooSession`; without ``limit`` as many deletions are in flight as keep ZooKeeper busy."""
+        self._session = KazooSession(
+            url, clock, session_timeout_ms=session_timeout_ms, patience_seconds=patience_seconds, credential=credential
+        )
+        self._limit = limit or FixedLimit()
+        self._turn = threading.Lock()
         self._clock = StoreClock(self._session, clock)
 
     @property
@@ -106,7 +86,7 @@ class ZooKeeperMetadataStore:
         """See `MetadataStore.read_many`; nodes are read at different moments, all of them after the call began."""
         for path in paths:
             check_path(path)
-        return self._reader.read_many(paths)
+        return read_nodes(self._session, paths)
 
     def children(self, path: str) -> list[str] | None:
         """See `MetadataStore.children`."""
@@ -129,27 +109,41 @@ class ZooKeeperMetadataStore:
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Node:
         """See `MetadataStore.create`; missing parents stay when the node itself cannot be created."""
-        check_path(path)
         check_data(path, data)
 
-        def attempt(client: KazooClient, patience: Patience) -> ZnodeStat:
-            return patience.answer(
-                client.create_async(path, data, ephemeral=ephemeral, include_data=True),
-            )[1]
+        def create() -> ZnodeStat:
+            return self._session.writing(
+                f"create {path}",
+                lambda client, patience: patience.answer(
+                    client.create_async(path, data, ephemeral=ephemeral, include_data=True)
+                )[1],
+            )
 
         try:
-            stat = self._create_with_parents(path, attempt)
+            try:
+                stat = create()
+            except NoNodeError:
+                self._session.reading(f"create the parents of {path}", partial(_create_parents, path))
+                stat = create()
         except NodeExistsError as error:
             raise AlreadyExistsError(f"{path} is there already") from error
         except NoChildrenForEphemeralsError as error:
             raise ConflictError(f"{path} lies below an ephemeral node, which cannot have children") from error
         except NoNodeError as error:
             raise TemporaryError(f"the parent of {path} was removed at the same moment; try again") from error
-        return _node(path, data, stat)
+        return Node(
+            path,
+            data,
+            version=NodeVersion(stat.version),
+            created_ms=stat.ctime,
+            modified_ms=stat.mtime,
+            created_order=stat.czxid,
+            children_count=stat.numChildren,
+            ephemeral=stat.ephemeralOwner != 0,
+        )
 
     def write(self, path: str, data: bytes, version: NodeVersion) -> NodeVersion:
         """See `MetadataStore.write`."""
-        check_path(path)
         check_data(path, data)
         check_version(version)
         try:
@@ -186,7 +180,9 @@ class ZooKeeperMetadataStore:
     ) -> list[DeletionResult]:
         """See `MetadataStore.delete_many`; parents that become empty stay, as BookKeeper leaves them."""
         check_deletions(deletions)
-        return self._deleter.delete_many(deletions, may_send)
+        # The limit is for all calls together, so they take turns; a single deletion does not wait for thousands.
+        with self._turn if len(deletions) > 1 else nullcontext():
+            return GuardedDeletions(self._session, deletions, self._limit, may_send).carry_out()
 
     def now_ms(self) -> int:
         """See `MetadataStore.now_ms`."""
@@ -204,13 +200,6 @@ class ZooKeeperMetadataStore:
     ) -> None:
         self.close()
 
-    def _create_with_parents(self, path: str, attempt: Attempt[ZnodeStat]) -> ZnodeStat:
-        try:
-            return self._session.writing(f"create {path}", attempt)
-        except NoNodeError:
-            self._session.reading(f"create the parents of {path}", partial(_create_parents, path))
-            return self._session.writing(f"create {path}", attempt)
-
 
 def _create_parents(path: str, client: KazooClient, patience: Patience) -> None:
     # Making a parent twice does no harm, so this may be repeated like a read.
@@ -220,16 +209,3 @@ def _create_parents(path: str, client: KazooClient, patience: Patience) -> None:
             patience.answer(client.create_async("/" + "/".join(parts[:depth])))
         except NodeExistsError:
             continue
-
-
-def _node(path: str, data: bytes, stat: ZnodeStat) -> Node:
-    return Node(
-        path=path,
-        data=data,
-        version=NodeVersion(stat.version),
-        created_ms=stat.ctime,
-        modified_ms=stat.mtime,
-        created_order=stat.czxid,
-        children_count=stat.numChildren,
-        ephemeral=stat.ephemeralOwner != 0,
-    )

@@ -6,7 +6,7 @@ A sidecar beside another cluster's brokers must not delete what these brokers kn
 import socket
 from collections.abc import Callable, Iterable, Mapping
 
-from pulsar_sidecar.adapters.metadata.url import ZooKeeperUrl, parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperUrl, parse_metadata_store_url
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore

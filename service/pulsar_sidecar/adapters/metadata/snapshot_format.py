@@ -5,22 +5,31 @@ zxid in the file's name and the end of the writing. Every node still has one sta
 written after its parent's list was taken, exactly as when a client walks the tree.
 
 Invariant: the nodes are all there or the reading raises. The stream must begin with the magic number, end with its seal
-(checksum and end mark) and hold nothing after it. Batches read before a failure was seen are worthless.
+(checksum and end mark) and hold nothing after it; a compressed stream that ends too early or is damaged raises too.
+Batches read before a failure was seen are worthless.
 """
 
+import gzip
+import io
 import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 
+import cramjam
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.adapters.metadata.dumps.raw_nodes import Places, as_texts, cut, read_nodes, shifted
-from pulsar_sidecar.adapters.metadata.dumps.snapshot_compression import DamagedSnapshotError, Readable
+from pulsar_sidecar.adapters.metadata.raw_nodes import Places, as_texts, cut, read_nodes, shifted
+from pulsar_sidecar.model.errors import TemporaryError
 
 BATCH_NODES = 65_536
-_CHUNK_BYTES = 4 * 1024 * 1024
+_PIECE_BYTES = 4 * 1024 * 1024
+_GZIP_MAGIC = b"\x1f\x8b"
+# org.xerial.snappy.SnappyOutputStream: magic, version, oldest compatible version; then blocks, each after its length.
+_SNAPPY_MAGIC = b"\x82SNAPPY\x00"
+_SNAPPY_HEADER_BYTES = len(_SNAPPY_MAGIC) + 8
+_MAX_BLOCK_BYTES = 512 * 1024 * 1024
 _MAGIC = 0x5A4B534E  # "ZKSN"
 _FORMAT = 2
 _MAX_VALUE_BYTES = 256 * 1024 * 1024
@@ -42,20 +51,54 @@ _SEAL_BYTES = _LONG.size + _INT.size + len(_END_MARK)
 _AFTER_A_NODE_BYTES = _INT.size + len(_END_MARK) + _SEAL_BYTES
 
 
+class DamagedSnapshotError(TemporaryError):
+    """This is not a whole snapshot; nothing of it may be used."""
+
+
+def decompressed(stream: io.BufferedReader) -> Iterator[bytes]:
+    """The snapshot's own bytes (``snapshot.compression.method``); how they are compressed is told by the beginning."""
+    head = stream.peek(len(_SNAPPY_MAGIC))[: len(_SNAPPY_MAGIC)]
+    if head == _SNAPPY_MAGIC:
+        yield from _snappy_blocks(stream)
+        return
+    plain = gzip.GzipFile(fileobj=stream) if head.startswith(_GZIP_MAGIC) else stream
+    try:
+        while piece := plain.read(_PIECE_BYTES):
+            yield piece
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DamagedSnapshotError(f"the snapshot's gzip stream is damaged ({error}); take it again") from error
+
+
+def _snappy_blocks(stream: io.BufferedReader) -> Iterator[bytes]:
+    stream.read(_SNAPPY_HEADER_BYTES)
+    while head := stream.read(_INT.size):
+        length = _INT.unpack(head)[0] if len(head) == _INT.size else -1
+        block = stream.read(length) if 0 < length <= _MAX_BLOCK_BYTES else b""
+        if not block or len(block) != length:
+            raise DamagedSnapshotError("the snapshot's snappy stream is damaged or cut off; take it again")
+        try:
+            plain = bytes(cramjam.snappy.decompress_raw(block))
+        except cramjam.DecompressionError as error:
+            raise DamagedSnapshotError(f"the snapshot's snappy stream is damaged ({error}); take it again") from error
+        if not plain:
+            raise DamagedSnapshotError("the snapshot's snappy stream has an empty block; take it again")
+        yield plain
+
+
 class SnapshotReader:
-    """One snapshot in one stream.
+    """One snapshot, in pieces of any size, none of them empty.
 
     Attributes:
         last_zxid: the store's zxid when the writing ended, None before the end and for ZooKeeper before 3.9.
         nodes: how many nodes there were, those skipped included.
-        read_bytes: how much of the stream (decompressed) was read.
+        read_bytes: how much of it (decompressed) was read.
     """
 
-    def __init__(self, stream: Readable, skip: tuple[bytes, ...] = ()) -> None:
+    def __init__(self, pieces: Iterator[bytes], skip: tuple[bytes, ...] = ()) -> None:
         """``skip`` has beginnings of paths that are read over."""
         self.last_zxid: int | None = None
         self.nodes = 0
-        self._input = _CheckedInput(stream)
+        self._input = _CheckedInput(pieces)
         self._skip = skip
 
     @property
@@ -107,9 +150,8 @@ class SnapshotReader:
         The hot loop: it only jumps from length to length, within what is in memory.
         """
         data, start = self._input.data, self._input.position
-        length_at, last = _INT.unpack_from, self._input.end - _AFTER_A_NODE_BYTES
+        length_at, last = _INT.unpack_from, len(data) - _AFTER_A_NODE_BYTES
         starts, value_lengths_at = [start], list[int]()
-        # Beyond the end there is old memory, so what was read there is looked at by nobody.
         with suppress(struct.error):
             for _ in range(BATCH_NODES if start <= last else 0):
                 (path_bytes,) = length_at(data, start)
@@ -187,14 +229,13 @@ class _CheckedInput:
     """A stream with the running checksum of everything that was taken from it.
 
     Attributes:
-        data: memory that is used again and again; what was read and not yet taken is from ``position`` to ``end``.
+        data: what is in memory; what was not yet taken is from ``position`` on.
     """
 
-    def __init__(self, stream: Readable) -> None:
-        self.data = bytearray(_CHUNK_BYTES)
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self.data = b""
         self.position = 0
-        self.end = 0
-        self._stream = stream
+        self._pieces = pieces
         self._checked = 0
         self._checksum = zlib.adler32(b"")
         self._before_data = 0
@@ -205,26 +246,13 @@ class _CheckedInput:
 
     def need(self, count: int) -> None:
         """Have ``count`` bytes more in ``data``, from ``position`` on."""
-        if self.end - self.position >= count:
-            return
-        self._add_to_checksum()
-        rest = self.data[self.position : self.end]
-        if count > len(self.data):
-            self.data = bytearray(count + _CHUNK_BYTES)
-        self.data[: len(rest)] = rest
-        self._before_data += self.position
-        self.position, self._checked, self.end = 0, 0, len(rest)
-        with memoryview(self.data) as memory:
-            while self.end < count:
-                read = self._stream.readinto(memory[self.end :])
-                if not read:
-                    raise DamagedSnapshotError("the snapshot ends too early; it was cut off, take it again")
-                self.end += read
+        if not self._has(count):
+            raise DamagedSnapshotError("the snapshot ends too early; it was cut off, take it again")
 
     def peek(self, count: int) -> bytes:
         """The next ``count`` bytes, which are not taken."""
         self.need(count)
-        return bytes(self.data[self.position : self.position + count])
+        return self.data[self.position : self.position + count]
 
     def take(self, count: int) -> bytes:
         """The next ``count`` bytes."""
@@ -248,11 +276,22 @@ class _CheckedInput:
 
     def rest(self) -> bytes:
         """Everything that is left, not taken; it must be little."""
-        try:
-            self.need(_MAX_TRAILER_BYTES)
-        except DamagedSnapshotError:
-            return bytes(self.data[self.position : self.end])
-        raise DamagedSnapshotError("the snapshot is damaged: something follows its end; take it again")
+        _demand(not self._has(_MAX_TRAILER_BYTES), "something follows its end")
+        return self.data[self.position :]
+
+    def _has(self, count: int) -> bool:
+        missing = count - (len(self.data) - self.position)
+        if missing <= 0:
+            return True
+        self._add_to_checksum()
+        found = [self.data[self.position :]]
+        while missing > 0 and (piece := next(self._pieces, b"")):
+            found.append(piece)
+            missing -= len(piece)
+        self.data = b"".join(found)
+        self._before_data += self.position
+        self.position, self._checked = 0, 0
+        return missing <= 0
 
     def _add_to_checksum(self) -> None:
         self._checksum = zlib.adler32(memoryview(self.data)[self._checked : self.position], self._checksum)

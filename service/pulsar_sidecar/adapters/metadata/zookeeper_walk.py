@@ -11,43 +11,50 @@ Invariants, each of which another tool broke and deleted live data for it:
 * a node that may not be read is a row that says so.
 """
 
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from enum import Enum
 
 import pyarrow as pa
 from kazoo.client import KazooClient
-from kazoo.exceptions import UnimplementedError
 from kazoo.handlers.threading import AsyncResult
 
-from pulsar_sidecar.adapters.metadata.dumps.raw_nodes import Places, read_nodes, shifted, unread_nodes, unreadable_nodes
-from pulsar_sidecar.adapters.metadata.errors import CLIENT_ERRORS, may_be_repeated, reading_failed
-from pulsar_sidecar.adapters.metadata.multi_requests import (
+from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.multiread import (
     GET_CHILDREN,
     GET_DATA,
     NO_AUTH,
     NO_NODE,
+    TARGET_ANSWER_BYTES,
     Listed,
-    MultiOperations,
     NodeAt,
+    PacketSize,
     Refused,
     Sync,
+    ask,
     decode_lists,
     decode_nodes,
 )
-from pulsar_sidecar.adapters.metadata.multiread import PacketSize
-from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience, real_path, send
+from pulsar_sidecar.adapters.metadata.raw_nodes import Places, read_nodes, shifted, unread_nodes, unreadable_nodes
+from pulsar_sidecar.adapters.metadata.session import CLIENT_ERRORS, KazooSession, Patience, real_path, send
+from pulsar_sidecar.audit.ports import Ending
+from pulsar_sidecar.audit.sources.listing import ledgers_among
+from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, instance_id_of, instance_id_path
 from pulsar_sidecar.model.clocks import Clock, Pace
 from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.metadata import MetadataStore
 
+_PATIENCE_SECONDS = 30.0
 _BATCH_NODES = 32_768
 _BATCH_BYTES = 64 * 1024 * 1024
 _TRIES = 5
 _MAX_PACKET_NODES = 200
 _MAX_PACKET_LISTS = 50
 _CHILD_BYTES = 48
-_TARGET_ANSWER_BYTES = 512 * 1024
 _NOT_PERMITTED = "NoAuth: no credential that may read it"
 
 
@@ -68,20 +75,20 @@ class WalkOrder:
     nodes_per_second: float | None = None
 
 
-class _Task(Enum):
-    READ = "read nodes"
-    LIST = "list children"
-    CONFIRM = "list children again, to see what is really gone"
-
-
 @dataclass(frozen=True, slots=True)
-class _Packet:
-    task: _Task
-    paths: Sequence[str]
+class LiveZooKeeper:
+    """How to reach it; ``url`` as Pulsar's ``metadataStoreUrl``."""
+
+    url: str
+    credential: ZooKeeperCredential | None = None
+
+    def session(self, clock: Clock) -> KazooSession:
+        """A new session."""
+        return KazooSession(self.url, clock, patience_seconds=_PATIENCE_SECONDS, credential=self.credential)
 
 
 class ZooKeeperWalk:
-    """One walk over one session.
+    """`audit.ports.NodeSource` by walking; a session lives as long as the walk.
 
     Attributes:
         first_zxid: what the server had seen when it was synced with the leader, before the first read.
@@ -89,93 +96,86 @@ class ZooKeeperWalk:
         checks: how many comparisons were made, all in agreement.
     """
 
-    def __init__(self, session: KazooSession, clock: Clock, order: WalkOrder) -> None:
+    def __init__(self, zookeeper: LiveZooKeeper, clock: Clock, order: WalkOrder) -> None:
+        self.source = Source(SourceKind.ZOOKEEPER, parse_metadata_store_url(zookeeper.url).hosts)
         self.first_zxid: int | None = None
         self.last_zxid: int | None = None
         self.checks: Counter[str] = Counter()
-        self._session = session
+        self._zookeeper = zookeeper
+        self._clock = clock
         self._order = order
         self._size = PacketSize()
         self._pace = Pace(clock, order.nodes_per_second)
         self._highest_zxid = 0
         self._to_read = [order.root]
         self._to_list: list[tuple[str, int]] = []
+        # By parent, what its list named and ZooKeeper said not to be there; each parent waits to be listed again.
         self._suspects: dict[str, set[str]] = {}
-        self._to_confirm: list[str] = []
-        self._in_flight: deque[tuple[_Packet, AsyncResult[object]]] = deque()
+        self._in_flight: deque[tuple[bool, Sequence[str], AsyncResult[object]]] = deque()
         self._tries: Counter[str] = Counter()
         self._found = _Found()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Every node, as `audit.tables.NODES`, each after its parent; to be called once.
+        """See `NodeSource.batches`."""
+        with closing(self._zookeeper.session(self._clock)) as session:
+            while self.last_zxid is None:
+                session.reading(f"walk {self._order.root}", self._advance, answers=())
+                yield from self._found.batches()
 
-        Raises:
-            TemporaryError: the tree could not be walked whole, or what ZooKeeper says contradicts itself.
-        """
-        patience = self._session.patience()
-        is_over = False
-        while not is_over:
-            client = self._session.connected(patience)
-            try:
-                self._synced(client, patience)
-                while self._has_work():
-                    self._work(client, patience)
-                    if self._found.is_much:
-                        yield from self._found.batches()
-                        patience.renew()
-                self.last_zxid = self._synced(client, patience)
-                is_over = True
-            except UnimplementedError as error:
-                raise TemporaryError("this ZooKeeper has no multi-read; it takes version 3.6 or later") from error
-            except CLIENT_ERRORS as error:
-                if not may_be_repeated(error) or patience.is_over():
-                    raise reading_failed(error, f"walk {self._order.root}") from error
-                self._take_back()
-                self._session.pause()
-        yield from self._found.batches()
+    def ending(self) -> Ending:
+        """What the syncs at both ends said."""
+        if self.first_zxid is None or self.last_zxid is None:
+            raise TemporaryError("the walk is not over; begin again")
+        proof = Proof(f"sync at zxid 0x{self.first_zxid:x}", f"sync at zxid 0x{self.last_zxid:x}", dict(self.checks))
+        return Ending(OrderRange(self.first_zxid, self.last_zxid), proof)
+
+    def _advance(self, client: KazooClient, patience: Patience) -> None:
+        """Walk on until a batch is full, or to the end."""
+        try:
+            if not self._in_flight:
+                zxid = self._synced(client, patience)
+                self.first_zxid = zxid if self.first_zxid is None else self.first_zxid
+            while self._to_read or self._to_list or self._in_flight:
+                self._work(client, patience)
+                if self._found.is_much:
+                    return
+            self.last_zxid = self._synced(client, patience)
+        except CLIENT_ERRORS:
+            # What was asked is to be asked again, in smaller pieces.
+            for lists, paths, _ in self._in_flight:
+                if lists:
+                    self._to_list += [(path, 0) for path in paths]
+                else:
+                    self._to_read += paths
+            self._in_flight.clear()
+            self._size.shrink()
+            raise
 
     def _synced(self, client: KazooClient, patience: Patience) -> int:
         zxid = patience.answer(send(client, Sync(real_path(client, "/").encode())))
         assert isinstance(zxid, int)
         self._observe(zxid)
-        if self.first_zxid is None:
-            self.first_zxid = zxid
         return zxid
 
-    def _has_work(self) -> bool:
-        return bool(self._to_read or self._to_list or self._to_confirm or self._in_flight)
-
     def _work(self, client: KazooClient, patience: Patience) -> None:
-        while len(self._in_flight) < self._size.in_flight and (packet := self._next_packet()):
-            self._in_flight.append((packet, send(client, _request(client, packet))))
-        packet, result = self._in_flight[0]
+        while len(self._in_flight) < self._size.in_flight and (self._to_list or self._to_read):
+            # Leaves first: the more of them are read, the fewer paths wait in memory.
+            if self._to_list and len(self._to_read) < _MAX_PACKET_NODES:
+                paths = self._next_lists()
+                self._in_flight.append((True, paths, ask(client, paths, GET_CHILDREN, GET_DATA)))
+            else:
+                paths = self._next_nodes()
+                self._in_flight.append((False, paths, ask(client, paths, GET_DATA)))
+        lists, paths, result = self._in_flight[0]
         answered = patience.answer(result)
         self._in_flight.popleft()
         assert isinstance(answered, tuple)
         zxid, answer = answered
         self._observe(zxid)
-        match packet.task:
-            case _Task.READ:
-                self._take_nodes(packet.paths, answer)
-            case _Task.LIST:
-                self._take_lists(packet.paths, answer)
-            case _Task.CONFIRM:
-                self._take_confirmations(packet.paths, answer)
+        self._found.begin(answer)
+        (self._take_lists if lists else self._take_nodes)(paths, answer)
         patience.renew()
-        self._pace.after(len(packet.paths))
-
-    def _take_back(self) -> None:
-        """After a lost connection: what was asked is to be asked again, in smaller pieces."""
-        for packet, _ in self._in_flight:
-            match packet.task:
-                case _Task.READ:
-                    self._to_read += packet.paths
-                case _Task.LIST:
-                    self._to_list += [(path, 0) for path in packet.paths]
-                case _Task.CONFIRM:
-                    self._to_confirm += packet.paths
-        self._in_flight.clear()
-        self._size.shrink()
+        self._pace.after(len(paths))
 
     def _observe(self, zxid: int) -> None:
         if zxid < self._highest_zxid:
@@ -186,36 +186,24 @@ class ZooKeeperWalk:
         self._highest_zxid = zxid
         self.checks["zxidsNotGoingBack"] += 1
 
-    # --- asking ----------------------------------------------------------------------------------------------------
-
-    def _next_packet(self) -> _Packet | None:
-        if self._to_confirm:
-            return _Packet(_Task.CONFIRM, [self._to_confirm.pop()])
-        # Leaves first: the more of them are read, the fewer paths wait in memory.
-        if self._to_list and len(self._to_read) < _MAX_PACKET_NODES:
-            return _Packet(_Task.LIST, self._some_to_list())
-        if not self._to_read:
-            return None
+    def _next_nodes(self) -> Sequence[str]:
         most = self._pace.at_once(_MAX_PACKET_NODES)
         paths = self._size.take(self._to_read[: -most - 1 : -1], 0)
         del self._to_read[-len(paths) :]
-        return _Packet(_Task.READ, paths)
+        return paths
 
-    def _some_to_list(self) -> list[str]:
+    def _next_lists(self) -> Sequence[str]:
         most = self._pace.at_once(_MAX_PACKET_LISTS)
         paths: list[str] = []
         answer_bytes = 0
-        while self._to_list and len(paths) < most and (not paths or answer_bytes < _TARGET_ANSWER_BYTES):
+        while self._to_list and len(paths) < most and (not paths or answer_bytes < TARGET_ANSWER_BYTES):
             path, children_count = self._to_list.pop()
             paths.append(path)
             answer_bytes += children_count * _CHILD_BYTES
         return paths
 
-    # --- understanding ---------------------------------------------------------------------------------------------
-
     def _take_nodes(self, paths: Sequence[str], answer: bytes) -> None:
         results = decode_nodes(answer, len(paths))
-        self._found.begin(answer)
         leaves: list[str] = []
         nodes: list[NodeAt] = []
         for path, result in zip(paths, results, strict=True):
@@ -227,24 +215,22 @@ class ZooKeeperWalk:
                 leaves.append(path)
                 nodes.append(result)
         self._found.add(leaves, nodes)
-        self._learn(paths, results)
-
-    def _learn(self, paths: Sequence[str], results: Sequence[NodeAt | Refused]) -> None:
-        """The largest node and both ends stand for a packet: its nodes are neighbours, so they are of one kind."""
+        # The largest node and both ends stand for a packet: its nodes are neighbours, so they are of one kind.
         sizes = [result[1] - result[0] if isinstance(result, NodeAt) else 0 for result in results]
         samples = sorted({0, sizes.index(max(sizes)), len(sizes) - 1})
-        self._size.learn_sizes([paths[place] for place in samples], [sizes[place] for place in samples])
+        self._size.learn([paths[place] for place in samples], [sizes[place] for place in samples])
 
     def _take_lists(self, paths: Sequence[str], answer: bytes) -> None:
-        self._found.begin(answer)
         for path, result in zip(paths, decode_lists(answer, len(paths)), strict=True):
             if isinstance(result, Refused):
                 self._refused(path, result.code)
-            elif self._agrees(path, result):
+            elif not self._agrees(path, result):
+                self._to_list.append((path, result.node.children_count))
+            elif path in self._suspects:
+                self._confirm(path, frozenset(result.names))
+            else:
                 self._found.add([path], [result.node])
                 self._take_children(path, result.names)
-            else:
-                self._to_list.append((path, result.node.children_count))
 
     def _take_children(self, parent: str, names: list[str]) -> None:
         below = "/" if parent == "/" else f"{parent}/"
@@ -258,18 +244,9 @@ class ZooKeeperWalk:
             else:
                 self._to_read.append(path)
 
-    def _take_confirmations(self, parents: Sequence[str], answer: bytes) -> None:
-        for parent, result in zip(parents, decode_lists(answer, len(parents)), strict=True):
-            if isinstance(result, Refused):
-                self._refused(parent, result.code, is_known=True)
-            elif self._agrees(parent, result):
-                self._confirm(parent, frozenset(result.names))
-            else:
-                self._to_confirm.append(parent)
-
     def _confirm(self, parent: str, names: frozenset[str]) -> None:
         self.checks["branchesListedAgain"] += 1
-        for path in self._suspects.pop(parent, set()):
+        for path in self._suspects.pop(parent):
             if path.rpartition("/")[2] not in names:
                 self.checks["goneMeanwhile"] += 1
                 continue
@@ -283,7 +260,9 @@ class ZooKeeperWalk:
         self._try_again(path, f"{len(listed.names)} children were listed and it counts {listed.node.children_count}")
         return False
 
-    def _refused(self, path: str, code: int, *, is_known: bool = False) -> None:
+    def _refused(self, path: str, code: int) -> None:
+        # What was suspected below it is gone with it, if it is gone.
+        is_known = self._suspects.pop(path, None) is not None
         if code == NO_AUTH and not is_known:
             self._found.unreadable.append(path)
         elif code != NO_NODE:
@@ -291,17 +270,72 @@ class ZooKeeperWalk:
         elif path == self._order.root:
             raise TemporaryError(f"there is no {path} in the metadata store; check the address and the path")
         else:
-            # Whether it is gone, its parent decides; what was suspected below it is gone with it.
-            self._suspects.pop(path, None)
+            # Whether it is gone, its parent decides.
             parent = path.rpartition("/")[0] or "/"
-            self._suspects.setdefault(parent, set()).add(path)
-            if parent not in self._to_confirm:
-                self._to_confirm.append(parent)
+            if parent not in self._suspects:
+                self._suspects[parent] = set()
+                self._to_list.append((parent, 0))
+            self._suspects[parent].add(path)
 
     def _try_again(self, path: str, contradiction: str) -> None:
         self._tries[path] += 1
         if self._tries[path] >= _TRIES:
             raise TemporaryError(f"{path} contradicts itself, {_TRIES} times: {contradiction}; begin again")
+
+
+class LedgerNodes(ZooKeeperWalk):
+    """`audit.ports.LedgerSource` from BookKeeper's own nodes."""
+
+    def __init__(
+        self,
+        zookeeper: LiveZooKeeper,
+        store: MetadataStore,
+        clock: Clock,
+        ledgers_root: str,
+        *,
+        with_metadata: bool,
+        nodes_per_second: float | None,
+    ) -> None:
+        root = re.escape(ledgers_root)
+        # Directories of ledgers have numbers for names; everything else there is BookKeeper's own business.
+        is_skipped = re.compile(rf"{root}/[^0-9][^/]*").fullmatch
+        is_unread = re.compile(rf"{root}/.+/L[0-9]{{4}}" if not with_metadata else r"(?!)").fullmatch
+        super().__init__(zookeeper, clock, WalkOrder(ledgers_root, is_skipped, is_unread, nodes_per_second))
+        self._store = store
+
+    def instance_id(self) -> str:
+        """See `LedgerSource.instance_id`; here it is always known."""
+        root = self._order.root
+        return instance_id_of(self._store.read(instance_id_path(root)), root)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """See `LedgerSource.batches`."""
+        return ledgers_among(super().batches(), self._order.root)
+
+
+class LiveTree:
+    """`audit.reference_scan.ScannedTree` by walking."""
+
+    def __init__(self, zookeeper: LiveZooKeeper, store: MetadataStore, clock: Clock, ledgers_root: str) -> None:
+        self._zookeeper = zookeeper
+        self._store = store
+        self._clock = clock
+        self._root = ledgers_root
+
+    def ledger_ids(self) -> frozenset[LedgerId]:
+        nodes = LedgerNodes(
+            self._zookeeper, self._store, self._clock, self._root, with_metadata=False, nodes_per_second=None
+        )
+        return frozenset(LedgerId(id_) for batch in nodes.batches() for id_ in batch.column("ledger_id").to_pylist())
+
+    def referring_nodes(self) -> Iterator[tuple[str, bytes]]:
+        is_other = re.compile(rf"/(?!({MANAGED_LEDGERS[1:]}|{SCHEMAS[1:]})(/|$)).*").fullmatch
+        for batch in ZooKeeperWalk(self._zookeeper, self._clock, WalkOrder(is_skipped=is_other)).batches():
+            paths, values, refusals = (batch.column(name).to_pylist() for name in ("path", "value", "unreadable"))
+            for path, value, refusal in zip(paths, values, refusals, strict=True):
+                if refusal is not None:
+                    raise TemporaryError(f"{path} cannot be read ({refusal}); give a credential that may")
+                yield path, value
 
 
 @dataclass(slots=True)
@@ -348,8 +382,3 @@ class _Found:
         self.unread, self.unreadable = [], []
         self._paths, self._starts, self._ends, self._answers = [], [], [], []
         self._base = self._total = 0
-
-
-def _request(client: KazooClient, packet: _Packet) -> MultiOperations:
-    kinds = (GET_DATA,) if packet.task is _Task.READ else (GET_CHILDREN, GET_DATA)
-    return MultiOperations(tuple((kind, real_path(client, path).encode()) for path in packet.paths for kind in kinds))

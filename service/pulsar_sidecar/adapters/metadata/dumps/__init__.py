@@ -1,1 +1,0 @@
-"""Whole metadata stores as sources of dumps: living ones, snapshots and files."""
