@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import pytest
-from pulsar_sidecar.ack_state.pausing import TopicPolicy
+from pulsar_sidecar.ack_state.limits import TopicPolicy
 from pulsar_sidecar.ack_state.ports import PausePolicies, StoredCursors, Subscriptions
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position

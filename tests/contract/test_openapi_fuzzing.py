@@ -4,9 +4,8 @@ The seed is fixed, so that a change is judged by what it changes; `tests/e2e/tes
 """
 
 from pulsar_sidecar.api.authentication import TokenAuthentication, secret_key
-from pulsar_sidecar.api.rooms.ack_state import routes as ack_state
+from pulsar_sidecar.api.rooms import ack_state
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
-from pulsar_sidecar.api.rooms.delayed_delivery import waiting
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.service import (
     Control,
@@ -54,7 +53,7 @@ def test_every_operation_of_an_open_sidecar() -> None:
     routers = [
         delayed_delivery.router(FakeDelayedDelivery()),
         ack_state.router(FakeAckStates()),
-        waiting.router(FakeWaitingMessages()),
+        delayed_delivery.waiting_router(FakeWaitingMessages()),
     ]
     with served(service, routers=routers) as server:
         fuzz(server.url, seed=4, most_examples=6)

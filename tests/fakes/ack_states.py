@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from pulsar_sidecar.ack_state.judging import AckState, DetailOptions, judge
-from pulsar_sidecar.ack_state.limits import AckStateLimits, kept
-from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
+from pulsar_sidecar.ack_state.limits import AckStateLimits, Policies, TopicPolicy, kept
 from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
-from pulsar_sidecar.ack_state.workflow.service import PauseRemoval
+from pulsar_sidecar.ack_state.workflow import PauseRemoval
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName

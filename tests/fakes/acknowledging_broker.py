@@ -6,8 +6,7 @@ One object is every port of the room of acknowledgement states; it follows ``Man
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.ack_state.limits import AckStateLimits, kept
-from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
+from pulsar_sidecar.ack_state.limits import AckStateLimits, Policies, TopicPolicy, kept
 from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position

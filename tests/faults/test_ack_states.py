@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.ack_state.pausing import PauseState, TopicPolicy
+from pulsar_sidecar.ack_state.limits import PauseState, TopicPolicy
 from pulsar_sidecar.ack_state.stored import StoredPlace
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 

@@ -1,17 +1,32 @@
 """What is to be said of one subscription's acknowledgements, from what its broker, the store and the settings say."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from pulsar_sidecar.ack_state.limits import AckStateLimits, kept, written_bytes
-from pulsar_sidecar.ack_state.pausing import PauseState, Policies, blocked, pause_state
-from pulsar_sidecar.ack_state.plotting import Stretch, stretches
+from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseState, Policies, kept, pause_state, written_bytes
 from pulsar_sidecar.ack_state.stored import StoredCursor
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pulsar_sidecar.model.topic_stats import Cursor, Subscription, TopicInternalStats
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Some entries in a row, one of several stretches of the same length.
+
+    Attributes:
+        first: where it begins, as ``ledgerId:entryId``.
+        entries: how many there are.
+        acknowledged: how many of them are acknowledged.
+        stored: how many of the acknowledged ones are stored as such.
+    """
+
+    first: str
+    entries: int
+    acknowledged: int
+    stored: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +72,7 @@ class AckState:
     @property
     def blocked(self) -> bool | None:
         """PIP-299's ``isBlockedOnAckStatePersistent``; None when it cannot be told."""
-        return blocked(self.pause)
+        return None if self.pause is PauseState.UNKNOWN else self.pause is PauseState.IN_FORCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +121,50 @@ def _redelivery(lost: Iterable[EntryRange], shown: int) -> Redelivery:
 
 def _before_everything(ledgers: Iterable[LedgerId]) -> Position:
     return Position(min(ledgers, default=LedgerId(0)), EntryId(-1))
+
+
+def stretches(
+    acknowledged: PositionRanges, stored: PositionRanges, lengths: Mapping[LedgerId, int], count: int
+) -> tuple[Stretch, ...]:
+    """Everything beyond the mark-delete position in at most ``count`` stretches; () when nothing is beyond it."""
+    beyond = list(_beyond(acknowledged, lengths))
+    total = sum(found.entries for found in beyond)
+    if not total or count < 1:
+        return ()
+    ends = [total * (number + 1) // count for number in range(count)]
+    return tuple(_stretch(parts, acknowledged, stored) for parts in _cut(beyond, ends) if parts)
+
+
+def _beyond(acknowledged: PositionRanges, lengths: Mapping[LedgerId, int]) -> Iterator[EntryRange]:
+    marked = acknowledged.mark_delete
+    for ledger_id in sorted(lengths):
+        first = marked.entry_id + 1 if ledger_id == marked.ledger_id else 0
+        if ledger_id >= marked.ledger_id and first < lengths[ledger_id]:
+            yield EntryRange(ledger_id, EntryId(first), EntryId(lengths[ledger_id] - 1))
+
+
+def _cut(beyond: list[EntryRange], ends: list[int]) -> Iterator[list[EntryRange]]:
+    """The ranges cut so that each part ends after so many entries of all."""
+    waiting, seen = iter(beyond), 0
+    rest = next(waiting, None)
+    for end in ends:
+        part = []
+        while rest is not None and seen < end:
+            last = min(rest.last, rest.first + end - seen - 1)
+            taken = EntryRange(rest.ledger_id, rest.first, EntryId(last))
+            part.append(taken)
+            seen += taken.entries
+            after = EntryRange(rest.ledger_id, EntryId(last + 1), rest.last)
+            rest = after if after.entries else next(waiting, None)
+        yield part
+
+
+def _stretch(parts: list[EntryRange], acknowledged: PositionRanges, stored: PositionRanges) -> Stretch:
+    # Acknowledged in memory is a superset of what is stored, but for what was acknowledged between the two looks.
+    counts = [(acknowledged.acknowledged_between(*part), stored.acknowledged_between(*part)) for part in parts]
+    return Stretch(
+        first=f"{parts[0].ledger_id}:{parts[0].first}",
+        entries=sum(part.entries for part in parts),
+        acknowledged=sum(now for now, _ in counts),
+        stored=sum(min(now, kept) for now, kept in counts),
+    )

@@ -7,8 +7,7 @@ subscription; asking about a topic loads it on its broker.
 from collections.abc import Mapping
 from typing import Protocol
 
-from pulsar_sidecar.ack_state.limits import AckStateLimits
-from pulsar_sidecar.ack_state.pausing import Policies
+from pulsar_sidecar.ack_state.limits import AckStateLimits, Policies
 from pulsar_sidecar.ack_state.stored import StoredCursor
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName

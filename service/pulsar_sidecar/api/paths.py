@@ -43,7 +43,7 @@ def decode_segment(segment: str) -> str:
 
 
 # Coroutines, so that the framework needs no thread for them.
-async def _v2_topic(tenant: Tenant, namespace: Namespace, topic: Topic) -> TopicName:
+async def v2_topic(tenant: Tenant, namespace: Namespace, topic: Topic) -> TopicName:
     local_name = decode_segment(topic)
     if "/" in local_name:
         raise InvalidInputError(
@@ -53,7 +53,7 @@ async def _v2_topic(tenant: Tenant, namespace: Namespace, topic: Topic) -> Topic
     return _checked(decode_segment(tenant), None, decode_segment(namespace), local_name)
 
 
-async def _v1_topic(property: Tenant, cluster: Cluster, namespace: Namespace, topic: Topic) -> TopicName:
+async def v1_topic(property: Tenant, cluster: Cluster, namespace: Namespace, topic: Topic) -> TopicName:
     return _checked(decode_segment(property), decode_segment(cluster), decode_segment(namespace), decode_segment(topic))
 
 
@@ -65,10 +65,12 @@ async def _subscription_name(subscription: Subscription) -> str:
     return decode_segment(subscription)
 
 
-V2Topic = Annotated[TopicName, Depends(_v2_topic)]
+V2Topic = Annotated[TopicName, Depends(v2_topic)]
 """The topic of a route below `V2_PATH`."""
-V1Topic = Annotated[TopicName, Depends(_v1_topic)]
+V1Topic = Annotated[TopicName, Depends(v1_topic)]
 """The topic of a route below `V1_PATH`, whose words are Pulsar's."""
+TOPIC_PATHS = ((V2_PATH, v2_topic), (V1_PATH, v1_topic))
+"""For a route that exists for both: its path, and what reads the topic from it."""
 V2Namespace = Annotated[str, Depends(_v2_namespace)]
 """The namespace of a V2 path, ``tenant/namespace``."""
 SubscriptionName = Annotated[str, Depends(_subscription_name)]

@@ -3,8 +3,13 @@
 Names are Pulsar's camelCase. Requests are strict: no unknown field, no other type, no number out of range.
 """
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic.alias_generators import to_camel
+
+Text = Annotated[str, BeforeValidator(str)]
+"""In an answer: whatever the room has, as text."""
 
 
 class Request(BaseModel):

@@ -12,9 +12,8 @@ from fastapi import APIRouter
 from prometheus_client.registry import Collector
 
 from pulsar_sidecar.ack_state.metrics import AckStateMetrics
-from pulsar_sidecar.ack_state.workflow.loops import AckStateWatch
-from pulsar_sidecar.ack_state.workflow.service import AckStateService
-from pulsar_sidecar.ack_state.workflow.service import Ports as AckStatePorts
+from pulsar_sidecar.ack_state.workflow import AckStateService, AckStateWatch
+from pulsar_sidecar.ack_state.workflow import Ports as AckStatePorts
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.store_clock import StoreTime
@@ -39,9 +38,8 @@ from pulsar_sidecar.adapters.pulsar.wire.acknowledger import ConsumerAcknowledge
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerRepublisher
-from pulsar_sidecar.api.rooms.ack_state import routes as ack_state
+from pulsar_sidecar.api.rooms import ack_state
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
-from pulsar_sidecar.api.rooms.delayed_delivery import waiting
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_end
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
@@ -232,6 +230,6 @@ ROOMS: Sequence[tuple[Callable[[Any], APIRouter], Callable[[ClusterAccess], Room
     (ledger_deletion.router, open_ledger_deletion),
     (delayed_delivery.router, open_cancelling),
     (ack_state.router, open_ack_states),
-    (waiting.router, open_waiting_messages),
+    (delayed_delivery.waiting_router, open_waiting_messages),
 )
 """Each room's routes, which can be described without it, and what opens it; it has not started then."""

@@ -7,10 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.ack_state.judging import DetailOptions
-from pulsar_sidecar.ack_state.limits import AckStateLimits
-from pulsar_sidecar.ack_state.pausing import PauseState
-from pulsar_sidecar.ack_state.workflow.loops import AckStateWatch
-from pulsar_sidecar.ack_state.workflow.service import MOST_SUBSCRIPTIONS, REMEMBERED_SECONDS, AckStateService, Ports
+from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseState
+from pulsar_sidecar.ack_state.workflow import (
+    MOST_SUBSCRIPTIONS,
+    REMEMBERED_SECONDS,
+    AckStateService,
+    AckStateWatch,
+    Ports,
+)
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 

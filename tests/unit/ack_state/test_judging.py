@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.ack_state.judging import AckState, DetailOptions, judge
-from pulsar_sidecar.ack_state.limits import AckStateLimits, kept
-from pulsar_sidecar.ack_state.pausing import PauseState, Policies, TopicPolicy
+from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseState, Policies, TopicPolicy, kept
 from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import parse_topic_name

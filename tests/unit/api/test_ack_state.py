@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 from pulsar_sidecar.ack_state.judging import DetailOptions
-from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
-from pulsar_sidecar.ack_state.workflow.service import PauseRemoval
-from pulsar_sidecar.api.rooms.ack_state import routes as ack_state
+from pulsar_sidecar.ack_state.limits import Policies, TopicPolicy
+from pulsar_sidecar.ack_state.workflow import PauseRemoval
+from pulsar_sidecar.api.rooms import ack_state
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import TopicDomain, TopicName
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.api.rooms.delayed_delivery import waiting
+from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.cli.groups import waiting_messages
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
 
@@ -26,7 +26,7 @@ def _shared() -> Iterator[tuple[FakeCluster, Served]]:
     cluster.publish(2, None)
     cluster.subscribe("billing").acked = set(sorted(cluster.entries)[:10])
     with served(
-        FakeDeletionService(), routers=[waiting.router(WaitingReader(cluster, cluster, cluster.clock))]
+        FakeDeletionService(), routers=[delayed_delivery.waiting_router(WaitingReader(cluster, cluster, cluster.clock))]
     ) as server:
         yield cluster, server
 

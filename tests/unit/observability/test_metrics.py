@@ -1,8 +1,8 @@
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from pulsar_sidecar.ack_state.limits import Policies, TopicPolicy
 from pulsar_sidecar.ack_state.metrics import AckStateMetrics
-from pulsar_sidecar.ack_state.pausing import Policies, TopicPolicy
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics, GaugeReadings
 from pulsar_sidecar.ledger_deletion.second_phase.limits import LimitReadings
 from pulsar_sidecar.ledger_deletion.service import InflightEstimate

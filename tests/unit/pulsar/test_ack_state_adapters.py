@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from pulsar_sidecar.ack_state.pausing import TopicPolicy
+from pulsar_sidecar.ack_state.limits import TopicPolicy
 from pulsar_sidecar.ack_state.stored import StoredPlace
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors

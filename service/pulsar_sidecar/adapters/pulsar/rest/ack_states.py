@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from cachetools import TTLCache, cachedmethod
 
-from pulsar_sidecar.ack_state.limits import AckStateLimits
-from pulsar_sidecar.ack_state.pausing import PauseState, Policies, TopicPolicy, pause_state
+from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseState, Policies, TopicPolicy, pause_state
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.known_brokers import live_brokers
 from pulsar_sidecar.adapters.pulsar.rest.runtime_configuration import RuntimeConfiguration

@@ -9,17 +9,20 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
+import orjson
+from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from pulsar_sidecar.api.rooms.delayed_delivery.converters import bad_line, outcome_line, target_of_line
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, Outcome, Target
+from pulsar_sidecar.api.rooms.delayed_delivery.schemas import CancelLine
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, Outcome, Target, Verdict
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, SidecarError
 
 LINES_AT_ONCE: Final = 5_000
 BATCHES_AT_ONCE: Final = 3
 MAX_LINE_BYTES: Final = 64 * 1024
+_MAX_PROBLEM: Final = 200
 
 MEDIA_TYPE: Final = "application/x-ndjson"
 
@@ -98,7 +101,7 @@ def _batch(lines: Sequence[bytes], first: int, cancel: Cancel) -> bytes:
             targets.append(_target(line))
             indexes.append(index)
         except InvalidInputError as error:
-            verdicts[index] = bad_line(str(error), first + index)
+            verdicts[index] = _bad_line(first + index, CancellationStatus.REFUSED, Cause.INVALID, error)
     for index, verdict in zip(indexes, _verdicts(targets, [first + index for index in indexes], cancel), strict=True):
         verdicts[index] = verdict
     return b"".join(verdicts)
@@ -107,7 +110,12 @@ def _batch(lines: Sequence[bytes], first: int, cancel: Cancel) -> bytes:
 def _target(line: bytes) -> Target:
     if len(line) > MAX_LINE_BYTES:
         raise InvalidInputError(f"the line is longer than {MAX_LINE_BYTES} bytes")
-    return target_of_line(line)
+    try:
+        return CancelLine.model_validate_json(line).checked_target()
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        raise InvalidInputError(f"{place}: {problem['msg']}"[:_MAX_PROBLEM].removeprefix(": ")) from error
 
 
 def _verdicts(targets: Sequence[Target], numbers: Sequence[int], cancel: Cancel) -> list[bytes]:
@@ -116,7 +124,39 @@ def _verdicts(targets: Sequence[Target], numbers: Sequence[int], cancel: Cancel)
     try:
         outcomes = cancel(targets)
     except NotFoundError as error:
-        return [bad_line(str(error), number, CancellationStatus.NOT_FOUND, Cause.NO_TOPIC) for number in numbers]
+        return [_bad_line(number, CancellationStatus.NOT_FOUND, Cause.NO_TOPIC, error) for number in numbers]
     except SidecarError as error:
-        return [bad_line(f"{error}", number, CancellationStatus.REFUSED, Cause.BROKER) for number in numbers]
+        return [_bad_line(number, CancellationStatus.REFUSED, Cause.BROKER, error) for number in numbers]
     return [outcome_line(outcome, number) for outcome, number in zip(outcomes, numbers, strict=True)]
+
+
+def outcome_line(outcome: Outcome, number: int) -> bytes:
+    """`OutcomeAnswer` as one line, made by hand because bulk requests make very many."""
+    position, topic = str(outcome.target.position), str(outcome.topic)
+    return _line(number, position, topic, outcome.cancelled, outcome.verdicts, outcome.warnings)
+
+
+def _bad_line(number: int, status: CancellationStatus, cause: Cause, error: SidecarError) -> bytes:
+    return _line(number, None, None, False, (Verdict(None, status, cause, str(error)),), ())
+
+
+def _line(
+    number: int,
+    position: str | None,
+    topic: str | None,
+    cancelled: bool,
+    verdicts: Sequence[Verdict],
+    warnings: Sequence[str],
+) -> bytes:
+    document = {
+        "line": number,
+        "cancellationId": position,
+        "topic": topic,
+        "cancelled": cancelled,
+        "verdicts": [
+            {"subscription": one.subscription, "proof": one.status, "cause": one.cause, "reason": one.reason}
+            for one in verdicts
+        ],
+        "warnings": warnings,
+    }
+    return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)

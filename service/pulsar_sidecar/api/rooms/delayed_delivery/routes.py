@@ -11,19 +11,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from pulsar_sidecar.api.errors import MismatchError, NotPersistentError
-from pulsar_sidecar.api.paths import V1_PATH, V2_PATH, SubscriptionName, V1Topic, V2Topic, decode_segment
-from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import MEDIA_TYPE, LinesResponse, carried_out
-from pulsar_sidecar.api.rooms.delayed_delivery.converters import (
-    cancellation_answer,
-    outcome_answer,
-    outcome_line,
-    parse_position,
-    preview_answer,
-    reason_of,
-    selection_of,
-    target_of_parameters,
-    target_of_payload,
-)
+from pulsar_sidecar.api.paths import TOPIC_PATHS, V2_PATH, SubscriptionName, V2Topic, decode_segment, v1_topic
+from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import MEDIA_TYPE, LinesResponse, carried_out, outcome_line
 from pulsar_sidecar.api.rooms.delayed_delivery.schemas import (
     BulkParameters,
     CancellationAnswer,
@@ -37,8 +26,13 @@ from pulsar_sidecar.api.rooms.delayed_delivery.schemas import (
     ReissuePayload,
     SelectionPayload,
     SkipRequest,
+    WaitingPageAnswer,
+    WaitingParameters,
+    parse_position,
+    target_of_message_id,
 )
 from pulsar_sidecar.api.schemas import Reason
+from pulsar_sidecar.delayed_delivery.backlog import WaitingReader, parse_backlog_position
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     CancellationStatus,
     CancelOptions,
@@ -54,6 +48,7 @@ from pulsar_sidecar.model.names import TopicName
 
 _PIPS_V1 = "/admin/v1/persistent/{property}/{cluster}/{namespace}/{topic}"
 """As PIP-423 spells it; brokers know only the other one."""
+_PIPS_PATHS = (*TOPIC_PATHS, (_PIPS_V1, v1_topic))
 _NON_PERSISTENT = "/admin/v2/non-persistent/{tenant}/{namespace}/{topic}"
 
 
@@ -71,6 +66,8 @@ WARNING_HEADER = "X-Pulsar-Sidecar-Warning"
 _ACCEPTED: dict[int | str, dict[str, object]] = {
     202: {"model": OutcomeAnswer, "description": "In the log; acknowledged as soon as that is possible."}
 }
+_FEW = 5
+"""So many reasons are told of outcomes that are not all good."""
 _LINES: dict[int | str, dict[str, object]] = {
     200: {"content": {MEDIA_TYPE: {}}, "description": "One verdict for each line, in order."}
 }
@@ -93,55 +90,68 @@ def router(service: DelayedDelivery) -> APIRouter:
     return routes
 
 
+def waiting_router(service: WaitingReader) -> APIRouter:
+    """The routes of reading delayed messages, which need no log."""
+    routes = APIRouter(tags=["delayed messages"], responses={"default": {"model": Reason}})
+    for path, topic_of in TOPIC_PATHS:
+
+        @routes.get(f"{path}/delayedMessages")
+        def delayed_messages(
+            topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[WaitingParameters, Query()]
+        ) -> WaitingPageAnswer:
+            """What waits, counted by due time, in the next so many entries of the backlog; nothing is changed.
+
+            As long as ``after`` is not null, the backlog goes on; add the answers up. 404: no such topic or
+            subscription.
+            """
+            after = None if parameters.after is None else parse_backlog_position(parameters.after)
+            page = service.waiting(topic, parameters.subscription, after, parameters.limit)
+            return WaitingPageAnswer.model_validate(page)
+
+    return routes
+
+
 def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
-    @routes.post(
-        f"{V2_PATH}/cancelDelayedMessage",
-        status_code=204,
-        response_description="Cancelled: acknowledged before the broker could dispatch it.",
-        responses=_ACCEPTED,
-    )
-    def cancel_delayed_message(
-        topic: V2Topic,
-        parameters: Annotated[CancelParameters, Query()],
-        request: Request,
-    ) -> Response:
-        """Cancel a delayed message on specified subscriptions, or all if none are specified (PIP-423).
+    for path, topic_of in _PIPS_PATHS:
 
-        204: it will not be delivered; headers name the proof and the cancellation's id. 202: in the log. 404: no such
-        topic, subscription or entry. 412: wrong parameters, another deliverAt, too late, or it cannot be cancelled.
-        """
-        return _cancel(service, topic, parameters, request)
+        @routes.post(
+            f"{path}/cancelDelayedMessage",
+            status_code=204,
+            response_description="Cancelled: acknowledged before the broker could dispatch it.",
+            responses=_ACCEPTED,
+            include_in_schema=path != _PIPS_V1,
+        )
+        def cancel_delayed_message(
+            topic: Annotated[TopicName, Depends(topic_of)],
+            parameters: Annotated[CancelParameters, Query()],
+            request: Request,
+        ) -> Response:
+            """Cancel a delayed message on specified subscriptions, or all if none are specified (PIP-423).
 
-    @routes.post(f"{_PIPS_V1}/cancelDelayedMessage", status_code=204, include_in_schema=False)
-    @routes.post(
-        f"{V1_PATH}/cancelDelayedMessage", status_code=204, response_description="Cancelled.", responses=_ACCEPTED
-    )
-    def cancel_v1_delayed_message(
-        topic: V1Topic,
-        parameters: Annotated[CancelParameters, Query()],
-        request: Request,
-    ) -> Response:
-        """Cancel a delayed message of a V1 topic (PIP-423); also under ``/admin/v1/persistent``."""
-        return _cancel(service, topic, parameters, request)
+            204: it will not be delivered; headers name the proof and the cancellation's id. 202: in the log. 404: no
+            such topic, subscription or entry. 412: wrong parameters, another deliverAt, too late, or it cannot be
+            cancelled.
+
+            A V1 topic's messages are also cancelled under ``/admin/v1/persistent``, as the PIP spells it.
+            """
+            wait, defer = _waits(parameters.wait), _flag("defer", parameters.defer)
+            return _answer(service.cancel(topic, [parameters.target()], CancelOptions(wait, defer, request.state.role)))
+
+        @routes.get(f"{path}/cancellations/{{cancellation_id}}", include_in_schema=path != _PIPS_V1)
+        def cancellations(
+            topic: Annotated[TopicName, Depends(topic_of)], cancellation_id: _CancellationId
+        ) -> list[CancellationAnswer]:
+            """How far a cancellation has come, by subscription; its id is ``ledgerId:entryId``.
+
+            404: none is known, or it was over long ago.
+            """
+            found = service.cancellations(topic, cancellation_id)
+            return [CancellationAnswer.model_validate(one) for one in found]
 
     @routes.post(f"{_NON_PERSISTENT}/cancelDelayedMessage", include_in_schema=False)
     def cancel_non_persistent() -> Response:
         """Answers 405: a non-persistent topic keeps no message, so none can be cancelled (PIP-423)."""
         raise NotPersistentError("a non-persistent topic delivers delayed messages at once; nothing waits in it")
-
-    @routes.get(f"{V2_PATH}/cancellations/{{cancellation_id}}")
-    def cancellations(topic: V2Topic, cancellation_id: _CancellationId) -> list[CancellationAnswer]:
-        """How far a cancellation has come, by subscription; its id is ``ledgerId:entryId``.
-
-        404: none is known, or it was over long ago.
-        """
-        return _cancellations(service, topic, cancellation_id)
-
-    @routes.get(f"{_PIPS_V1}/cancellations/{{cancellation_id}}", include_in_schema=False)
-    @routes.get(f"{V1_PATH}/cancellations/{{cancellation_id}}")
-    def v1_cancellations(topic: V1Topic, cancellation_id: _CancellationId) -> list[CancellationAnswer]:
-        """How far a cancellation on a V1 topic has come."""
-        return _cancellations(service, topic, cancellation_id)
 
     @routes.get("/admin/v2/delayed-delivery/status")
     def status() -> CancelStatusAnswer:
@@ -199,8 +209,7 @@ def _add_selections(routes: APIRouter, service: DelayedDelivery) -> None:
 
         It reads what waits in the topic; nothing is changed. Messages that are due within 5 seconds are left out.
         """
-        found = service.preview(topic, selection_of(payload))
-        return preview_answer(found)
+        return PreviewAnswer.model_validate(service.preview(topic, payload.selection()))
 
     @routes.post(f"{V2_PATH}/delayedMessages/cancel", responses=_LINES)
     async def cancel_selected(topic: V2Topic, payload: ConfirmedSelection, request: Request) -> StreamingResponse:
@@ -209,7 +218,7 @@ def _add_selections(routes: APIRouter, service: DelayedDelivery) -> None:
         409: the selection finds other messages now; nothing was cancelled.
         """
         options = CancelOptions(defer=payload.defer, requested_by=request.state.role)
-        outcomes = await run_in_threadpool(service.cancel_selected, topic, selection_of(payload), payload.hash, options)
+        outcomes = await run_in_threadpool(service.cancel_selected, topic, payload.selection(), payload.hash, options)
 
         async def lines() -> AsyncIterator[bytes]:
             number = 0
@@ -250,27 +259,22 @@ def _add_reissuing(routes: APIRouter, service: DelayedDelivery) -> None:
 # --- shared --------------------------------------------------------------------------------------------------------
 
 
-def _cancel(service: DelayedDelivery, topic: TopicName, parameters: CancelParameters, request: Request) -> Response:
-    target = target_of_parameters(parameters)
-    options = CancelOptions(_waits(parameters.wait), _flag("defer", parameters.defer), request.state.role)
-    return _answer(service.cancel(topic, [target], options))
-
-
-def _cancellations(service: DelayedDelivery, topic: TopicName, position: Position) -> list[CancellationAnswer]:
-    found = service.cancellations(topic, position)
-    return [cancellation_answer(one) for one in found]
-
-
 def _answer(outcomes: Sequence[Outcome]) -> Response:
     if all(outcome.cancelled for outcome in outcomes):
         return Response(status_code=204, headers=_headers(outcomes))
     if all(outcome.accepted for outcome in outcomes):
-        answers = [outcome_answer(outcome).model_dump(mode="json") for outcome in outcomes]
+        answers = [OutcomeAnswer.model_validate(outcome).model_dump(mode="json") for outcome in outcomes]
         return JSONResponse(answers[0] if len(answers) == 1 else answers, 202)
-    statuses = {verdict.status for outcome in outcomes for verdict in outcome.verdicts if not verdict.status.cancelled}
-    if statuses == {CancellationStatus.NOT_FOUND}:
-        raise NotFoundError(reason_of(outcomes))
-    raise MismatchError(reason_of(outcomes))
+    bad = [(one, verdict) for one in outcomes for verdict in one.verdicts if not verdict.status.cancelled]
+    reasons = [
+        f"{one.target.position}{f' on {verdict.subscription}' if verdict.subscription else ''}: "
+        f"{verdict.status.value}: {verdict.reason}"
+        for one, verdict in bad[:_FEW]
+    ]
+    reason = "; ".join(reasons) + (f"; and {len(bad) - _FEW} more" if len(bad) > _FEW else "")
+    if all(verdict.status is CancellationStatus.NOT_FOUND for _, verdict in bad):
+        raise NotFoundError(reason)
+    raise MismatchError(reason)
 
 
 def _headers(outcomes: Sequence[Outcome]) -> dict[str, str]:
@@ -291,7 +295,7 @@ def _targets(payload: SkipRequest, where: tuple[str, ...]) -> list[Target]:
     targets = []
     for index, one in enumerate(payload.message_ids):
         try:
-            targets.append(target_of_payload(one, where))
+            targets.append(target_of_message_id(one, where) if isinstance(one, str) else one.target(where))
         except InvalidInputError as error:
             raise InvalidInputError(f"messageIds.{index}: {error}; nothing was cancelled") from error
     return targets
@@ -302,11 +306,9 @@ def _reissue(
 ) -> ReissuedAnswer:
     if payload.deliver_at is not None:
         check_deliver_at(payload.deliver_at)
-    target = target_of_payload(payload, deliver_at_ms=payload.deliver_at)
+    target = payload.target(deliver_at_ms=payload.deliver_at)
     done = service.reissue(topic, target, due, CancelOptions(requested_by=request.state.role))
-    return ReissuedAnswer(
-        message_id=done.message_id, deliver_at=done.deliver_at_ms, outcome=outcome_answer(done.outcome)
-    )
+    return ReissuedAnswer.model_validate(done)
 
 
 def _waits(text: str | None) -> bool:

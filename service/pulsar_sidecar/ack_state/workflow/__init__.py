@@ -1,1 +1,0 @@
-"""What waits, asks and remembers: the only part of the room that does."""

@@ -1,0 +1,243 @@
+"""Acknowledgement states (PIP-299), and the policy that pauses dispatch, on Pulsar's own paths and in its words."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import AliasPath, BeforeValidator, Field
+from starlette.responses import Response
+
+from pulsar_sidecar.ack_state.judging import DetailOptions
+from pulsar_sidecar.ack_state.limits import PauseState, TopicPolicy
+from pulsar_sidecar.ack_state.stored import StoredPlace
+from pulsar_sidecar.ack_state.workflow import AckStateService
+from pulsar_sidecar.api.paths import TOPIC_PATHS, V2_PATH, SubscriptionName, V2Namespace, V2Topic
+from pulsar_sidecar.api.schemas import Answer, Reason, Text
+from pulsar_sidecar.api.schemas import Query as Parameters
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import SubscriptionType
+
+_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
+_POLICY = "dispatcherPauseOnAckStatePersistent"
+_Type = Annotated[str | None, BeforeValidator(lambda kind: None if kind is SubscriptionType.NONE else kind.value)]
+
+
+class AckStateParameters(Parameters):
+    """Parameters of ``ackState``."""
+
+    ranges: int = Field(default=20, ge=0, le=100_000)
+    """How many of the ranges that would come again are listed."""
+    stretches: int = Field(default=60, ge=0, le=10_000)
+    """In how many parts the entries are plotted."""
+
+
+class PauseParameters(Parameters):
+    """Parameters of reading the policy."""
+
+    applied: bool = False
+    """What is in effect, of all levels."""
+
+
+class PauseRemovalParameters(Parameters):
+    """Parameters of removing the policy."""
+
+    force: bool = False
+    """Remove it even if the broker then stores a false that overrides the namespace's or the broker's true."""
+
+
+class RedeliveryAnswer(Answer):
+    """Acknowledged entries that would be delivered again."""
+
+    entries: int
+    """Entries; an entry of a batch is several messages."""
+    range_count: int
+    """Ranges that these entries make."""
+    ranges: list[Text]
+    """The first of them, as ``ledgerId:entryId`` or ``ledgerId:first-last``."""
+
+
+class StoredCursorAnswer(Answer):
+    """What a broker would recover if it died now."""
+
+    place: StoredPlace
+    """Where it is stored."""
+    cursor_ledger: int | None = Field(validation_alias="ledger_id")
+    """The cursor's ledger, null if its node holds everything."""
+    entry: int | None = Field(validation_alias="entry_id")
+    """The entry of that ledger."""
+    mark_delete_position: Text = Field(validation_alias=AliasPath("acknowledged", "mark_delete"))
+    """Everything up to here is acknowledged."""
+    ranges: int
+    """Ranges that are stored."""
+    batch_deleted_indexes: int = Field(validation_alias="batch_indexes")
+    """Batches stored as acknowledged in part."""
+    size_bytes: int
+    """What the broker wrote."""
+
+
+class PausePoliciesAnswer(Answer):
+    """``dispatcherPauseOnAckStatePersistentEnabled`` on each level."""
+
+    topic: TopicPolicy
+    """The topic's own policy; brokers answer false if there is none."""
+    namespace: bool | None
+    """The namespace's, null if there is none."""
+    broker: bool
+    """The owning broker's configuration."""
+    applied: bool | None = Field(validation_alias="enabled")
+    """What is in effect; null if unknown."""
+
+
+class StretchAnswer(Answer):
+    """Some entries in a row."""
+
+    first: str
+    """Where it begins."""
+    entries: int
+    """How many there are."""
+    acknowledged: int
+    """How many of them are acknowledged."""
+    stored: int
+    """How many of the acknowledged ones are stored as such."""
+
+
+class AckStateAnswer(Answer):
+    """One subscription of one topic, or of one partition (PIP-299)."""
+
+    topic: Text
+    """The topic, or the partition."""
+    subscription: str = Field(validation_alias=AliasPath("subscription", "name"))
+    """The subscription."""
+    broker: str | None
+    """The owning broker."""
+    type: _Type = Field(validation_alias=AliasPath("subscription", "type"))
+    """The subscription's type, null if no consumer has set it since the topic was loaded."""
+    consumers: Annotated[int, BeforeValidator(len)] = Field(validation_alias=AliasPath("subscription", "consumers"))
+    """Consumers connected."""
+    mark_delete_position: Text = Field(validation_alias=AliasPath("cursor", "acknowledged", "mark_delete"))
+    """Everything up to here is acknowledged."""
+    read_position: Text = Field(validation_alias=AliasPath("cursor", "read_position"))
+    """Where the broker reads next."""
+    non_contiguous_deleted_messages_ranges: int = Field(validation_alias=AliasPath("cursor", "ranges"))
+    """Ranges acknowledged beyond it: what counts for the limit."""
+    max_unacked_ranges_to_persist: int = Field(validation_alias=AliasPath("limits", "max_unacked_ranges"))
+    """The limit (``managedLedgerMaxUnackedRangesToPersist``)."""
+    ranges_left: int
+    """Ranges that can be added before something no longer fits."""
+    individually_acknowledged_entries: int = Field(validation_alias=AliasPath("cursor", "acknowledged", "entries"))
+    """Entries in these ranges."""
+    serialized_size_bytes: int = Field(validation_alias="written_bytes")
+    """What the ranges take when they are written next."""
+    max_batch_deleted_index_to_persist: int = Field(validation_alias=AliasPath("limits", "max_batch_deleted_indexes"))
+    """``managedLedgerMaxBatchDeletedIndexToPersist``; brokers do not tell how many they hold in memory."""
+    unacked_messages: int = Field(validation_alias=AliasPath("subscription", "unacked_messages"))
+    """Delivered and not acknowledged: they come again in any case."""
+    msg_backlog: int = Field(validation_alias=AliasPath("subscription", "backlog"))
+    """Messages that wait, estimated."""
+    msg_delayed: int = Field(validation_alias=AliasPath("subscription", "delayed_messages"))
+    """Messages held back until they are due."""
+    blocked_on_ack_state_persistent: bool | None = Field(validation_alias="blocked")
+    """PIP-299 ``isBlockedOnAckStatePersistent``: no new messages are dispatched; null if unknown."""
+    pause: PauseState
+    """Why it is so."""
+    policies: PausePoliciesAnswer
+    """Who says so."""
+    stored: StoredCursorAnswer | None
+    """What is stored, null if nothing is."""
+    after_crash: RedeliveryAnswer
+    """Acknowledged entries that would come again if the broker died now."""
+    after_unload: RedeliveryAnswer
+    """Acknowledged entries that would come again if the topic were unloaded in order now."""
+    stretches: list[StretchAnswer]
+    """The entries beyond the mark-delete position, in parts of the same length."""
+
+
+class PauseRemovalAnswer(Answer):
+    """What became of removing the policy."""
+
+    removed: bool
+    """Whether nothing is set on this level now."""
+    in_effect: bool | None
+    """Whether dispatch is paused, where this level decides, when state no longer fits; null if unknown."""
+    remark: str | None
+    """What the broker really did, if it is not what was asked for."""
+
+
+_Wished = Annotated[AckStateParameters, Query()]
+
+
+def router(service: AckStateService) -> APIRouter:
+    """The routes of the room."""
+    routes = APIRouter(tags=["acknowledgement states"], responses={"default": {"model": Reason}})
+    _add_states(routes, service)
+    _add_topic_policy(routes, service)
+    _add_namespace_policy(routes, service)
+    return routes
+
+
+def _add_states(routes: APIRouter, service: AckStateService) -> None:
+    def states(topic: TopicName, subscription: str | None, parameters: AckStateParameters) -> list[AckStateAnswer]:
+        options = DetailOptions(ranges=parameters.ranges, stretches=parameters.stretches)
+        return [AckStateAnswer.model_validate(state) for state in service.ack_states(topic, subscription, options)]
+
+    for path, topic_of in TOPIC_PATHS:
+
+        @routes.get(f"{path}/subscription/{{subscription}}/ackState")
+        def ack_state(
+            topic: Annotated[TopicName, Depends(topic_of)], subscription: SubscriptionName, parameters: _Wished
+        ) -> list[AckStateAnswer]:
+            """How full a subscription's acknowledgement state is, what of it is stored, and what would come again.
+
+            One answer for each partition. 404: no such topic, or no such subscription.
+            """
+            return states(topic, subscription, parameters)
+
+    @routes.get(f"{V2_PATH}/ackState")
+    def ack_states(topic: V2Topic, parameters: _Wished) -> list[AckStateAnswer]:
+        """The same for all durable subscriptions of a topic."""
+        return states(topic, None, parameters)
+
+
+def _add_topic_policy(routes: APIRouter, service: AckStateService) -> None:
+    @routes.get(f"{V2_PATH}/{_POLICY}")
+    def topic_pause(topic: V2Topic, parameters: Annotated[PauseParameters, Query()]) -> bool | None:
+        """Whether dispatch pauses when acknowledgements no longer fit; null if unknown."""
+        policies = service.topic_pause(topic)
+        return policies.enabled if parameters.applied else policies.topic is TopicPolicy.TRUE
+
+    @routes.post(f"{V2_PATH}/{_POLICY}", status_code=204, response_description="Set to true.")
+    def enable_topic_pause(topic: V2Topic) -> Response:
+        """Pause dispatch of the topic's subscriptions when their acknowledgements no longer fit."""
+        service.enable_topic_pause(topic)
+        return Response(status_code=204)
+
+    @routes.delete(f"{V2_PATH}/{_POLICY}")
+    def remove_topic_pause(
+        topic: V2Topic, parameters: Annotated[PauseRemovalParameters, Query()]
+    ) -> PauseRemovalAnswer:
+        """Remove the topic's own policy, as far as brokers can, and say what really happened.
+
+        409: the broker would store a false that overrides the namespace's or the broker's true, and ``force`` is not
+        given.
+        """
+        return PauseRemovalAnswer.model_validate(service.remove_topic_pause(topic, force=parameters.force))
+
+
+def _add_namespace_policy(routes: APIRouter, service: AckStateService) -> None:
+    @routes.get(f"{_NAMESPACE}/{_POLICY}")
+    def namespace_pause(namespace: V2Namespace) -> bool | None:
+        """What the namespace's policies say; null if they say nothing."""
+        return service.namespace_pause(namespace)
+
+    @routes.post(f"{_NAMESPACE}/{_POLICY}", status_code=204, response_description="Set to true.")
+    def enable_namespace_pause(namespace: V2Namespace) -> Response:
+        """Pause dispatch in the namespace when acknowledgements no longer fit, where no topic says otherwise."""
+        service.enable_namespace_pause(namespace)
+        return Response(status_code=204)
+
+    @routes.delete(f"{_NAMESPACE}/{_POLICY}")
+    def remove_namespace_pause(namespace: V2Namespace) -> PauseRemovalAnswer:
+        """Remove the namespace's policy, so that its brokers' configuration counts again.
+
+        Brokers up to 4.0.8 store false instead; that is then taken out of the namespace's policies.
+        """
+        return PauseRemovalAnswer.model_validate(service.remove_namespace_pause(namespace))
