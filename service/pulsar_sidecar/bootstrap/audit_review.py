@@ -43,7 +43,7 @@ from pulsar_sidecar.audit.results.formatting import conclude
 from pulsar_sidecar.audit.results.guards import exit_code
 from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
 from pulsar_sidecar.audit.results.report import REPORT_NAME, extract_of, report_html
-from pulsar_sidecar.audit.results.show import TABLES, Known, chosen_rows, explain, overview, rows_text
+from pulsar_sidecar.audit.results.show import TABLES, chosen_rows, explain, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Plan
 from pulsar_sidecar.audit.results.tables import Subtree, Table
 from pulsar_sidecar.audit.sources.manifests import Kind
@@ -96,13 +96,14 @@ def explain_ledger(request: ExplainRequest) -> str:
         tables.table(table, this).to_pylist()
         for table in (Table.ORPHAN_LEDGERS, Table.UNATTRIBUTED_LEDGERS, Table.MISSING_LEDGERS)
     )
-    known = Known(
+    return explain(
+        summary,
+        request.ledger_id,
         orphan=orphans[0] if orphans else None,
         unattributed=unattributed[0] if unattributed else None,
         missing=missing,
         references=None if request.dump is None else _references(request.dump, request.ledger_id),
     )
-    return explain(summary, request.ledger_id, known)
 
 
 def report_audit(request: ReportRequest) -> Path:

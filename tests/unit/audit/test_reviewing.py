@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.archive import archived_below, remove
 from pulsar_sidecar.audit.pruning import Archived, reasons_to_keep
-from pulsar_sidecar.audit.results.show import Known, chosen_rows, explain, overview, rows_text
+from pulsar_sidecar.audit.results.show import chosen_rows, explain, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import Count, Guard, Input, Unseen
 from pulsar_sidecar.audit.results.tables import OrphanCause, OrphanStatus
 
@@ -89,7 +89,7 @@ def test_rows_as_text() -> None:
 @pytest.mark.parametrize("standing", OrphanStatus)
 def test_an_orphan_is_explained_with_claim_evidence_standing_and_what_it_takes(standing: OrphanStatus) -> None:
     row = orphan(4, standing=standing.value, row=0 if standing is OrphanStatus.DELETABLE else None)
-    text = explain(summary([row]), 4, Known(orphan=row))
+    text = explain(summary([row]), 4, orphan=row)
     assert "a data ledger of persistent://public/default/orders-4" in text
     assert "the managed ledger's node does not exist" in text
     assert f"Standing: {standing.value}" in text
@@ -99,27 +99,25 @@ def test_an_orphan_is_explained_with_claim_evidence_standing_and_what_it_takes(s
 
 @pytest.mark.parametrize("cause", OrphanCause)
 def test_every_cause_has_its_words(cause: OrphanCause) -> None:
-    assert f"Likely cause: {cause.value}: " in explain(summary(), 4, Known(orphan=orphan(4, cause=cause.value)))
+    assert f"Likely cause: {cause.value}: " in explain(summary(), 4, orphan=orphan(4, cause=cause.value))
 
 
 def test_an_audit_without_a_plan_says_so_for_each_ledger() -> None:
-    assert "no plan" in explain(replace(summary(), plan=None), 4, Known(orphan=orphan(4)))
+    assert "no plan" in explain(replace(summary(), plan=None), 4, orphan=orphan(4))
 
 
 def test_others_are_explained_too() -> None:
-    assert "never deleted: its metadata names no component" in explain(
-        summary(), 7, Known(unattributed=unattributed(7))
-    )
-    text = explain(summary(), 5, Known(missing=[missing(5), missing(5, entries=None)]))
+    assert "never deleted: its metadata names no component" in explain(summary(), 7, unattributed=unattributed(7))
+    text = explain(summary(), 5, missing=[missing(5), missing(5, entries=None)])
     assert "2 nodes in the dump reference it" in text
     assert "(10 entries, 1.2 KiB)" in text
-    assert "--dump DIR" in explain(summary(), 5, Known())
-    assert "nothing in that dump references it" in explain(summary(), 5, Known(references=[]))
-    assert "  - /managed-ledgers/x" in explain(summary(), 5, Known(references=["/managed-ledgers/x"]))
+    assert "--dump DIR" in explain(summary(), 5)
+    assert "nothing in that dump references it" in explain(summary(), 5, references=[])
+    assert "  - /managed-ledgers/x" in explain(summary(), 5, references=["/managed-ledgers/x"])
 
 
 def test_an_orphan_that_a_dump_references_is_said_to_be_a_contradiction() -> None:
-    assert "report this as a defect" in explain(summary(), 4, Known(orphan=orphan(4), references=["/x"]))
+    assert "report this as a defect" in explain(summary(), 4, orphan=orphan(4), references=["/x"])
 
 
 # --- tidying up ----------------------------------------------------------------------------------------------------

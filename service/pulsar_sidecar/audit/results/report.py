@@ -14,7 +14,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from pulsar_sidecar.audit.results import formatting
@@ -31,6 +31,13 @@ from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Look
 
 REPORT_NAME: Final = "report.html"
 EXTRACT_ROWS: Final = 50
+ORDER: Final = {
+    "orphans": [("ledger_id", "ascending")],
+    "missing": [("ledger_id", "ascending"), ("referenced_by", "ascending")],
+    "unattributed": [("ledger_id", "ascending")],
+    "usage": [("bytes", "descending"), ("topic", "ascending"), ("kind", "ascending")],
+}
+"""In which order rows of each table are shown."""
 _BARS: Final = 15
 
 METRICS_NAME: Final = "metrics.prom"
@@ -66,17 +73,17 @@ def extract_of(orphans: pa.Table, missing: pa.Table, unattributed: pa.Table, usa
     """The rows that `Extract` describes, from whole tables."""
     longest = [("length_bytes", "descending"), ("ledger_id", "ascending")]
     return Extract(
-        orphans=_first(orphans, longest),
-        missing=_first(missing, [("ledger_id", "ascending"), ("referenced_by", "ascending")]),
-        unattributed=_first(unattributed, longest),
-        owners=_first(usage, [("bytes", "descending"), ("topic", "ascending"), ("kind", "ascending")]),
+        orphans=first_rows(orphans, longest),
+        missing=first_rows(missing, ORDER["missing"]),
+        unattributed=first_rows(unattributed, longest),
+        owners=first_rows(usage, ORDER["usage"]),
     )
 
 
-def _first(table: pa.Table, order: list[tuple[str, str]]) -> tuple[Row, ...]:
-    # The metadata's bytes are the only long column, and no report shows them.
+def first_rows(table: pa.Table, order: list[tuple[str, str]], limit: int = EXTRACT_ROWS) -> list[Row]:
+    """The first rows in some order, without the metadata's bytes: the only long column, and nobody looks at it."""
     names = [name for name in table.schema.names if name != "metadata"]
-    return tuple(table.select(names).sort_by(order).slice(0, EXTRACT_ROWS).to_pylist())
+    return list(table.select(names).sort_by(order).slice(0, limit).to_pylist())
 
 
 def report_html(summary: AuditSummary, extract: Extract, place: str = "AUDIT") -> str:
@@ -98,9 +105,9 @@ def report_html(summary: AuditSummary, extract: Extract, place: str = "AUDIT") -
 
 @cache
 def templates() -> Environment:
-    """The report's templates; everything that they are given is escaped."""
+    """The templates; everything that the pages among them are given is escaped."""
     environment = Environment(
-        autoescape=True,
+        autoescape=select_autoescape(("html.j2", "svg.j2")),
         loader=PackageLoader("pulsar_sidecar.audit.results"),
         lstrip_blocks=True,
         trim_blocks=True,
@@ -124,11 +131,6 @@ def _bars(counts: Mapping[str, Count], length: Callable[[Count], int]) -> list[P
     if others:
         shown.append((f"{len(others):,} others", Count.sum(others)))
     return [_bar(name or "(no tenant)", length(count), count) for name, count in shown]
-
-
-def _age_bars(counts: Mapping[str, Count]) -> list[PlotItem]:
-    filled = {label: counts.get(label, Count()) for label in AGE_LABELS}
-    return [_bar(label, count.ledgers, count) for label, count in filled.items()]
 
 
 def _bar(label: str, length: int, count: Count) -> PlotItem:
