@@ -168,22 +168,6 @@ def zookeeper_rate(asked: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ShowRequest:
-    """``audit show``.
-
-    Attributes:
-        tables: of ``orphans``, ``missing``, ``unattributed`` and ``usage`` those whose rows are wanted.
-        equal: column to value: only such rows.
-        limit: most rows of each table.
-    """
-
-    audit: Path
-    tables: tuple[str, ...] = ()
-    equal: Mapping[str, str] = field(default_factory=dict)
-    limit: int = 20
-
-
-@dataclass(frozen=True, slots=True)
 class Shown:
     """What there is to say.
 
@@ -196,15 +180,6 @@ class Shown:
     text: str
     document: dict[str, Any]
     exit_code: int
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainRequest:
-    """``audit explain``; ``dump`` is a directory in which references are looked for."""
-
-    audit: Path
-    ledger_id: int
-    dump: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,30 +222,6 @@ class Applied:
     sent_earlier: int = 0
     warnings: tuple[str, ...] = ()
     unknown_size_ledgers: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ReportRequest:
-    """``audit report``; ``output`` None is the audit's own ``report.html``."""
-
-    audit: Path
-    output: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PruneRequest:
-    """``audit prune``.
-
-    Attributes:
-        directory: below which audits, dumps and listings are.
-        keep: so many of the newest of each kind stay in any case.
-        older_than_days: what is younger stays.
-    """
-
-    directory: Path
-    keep: int = 5
-    older_than_days: float = 30.0
-    execute: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What the command line starts but cannot build: each of these comes from `bootstrap`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +12,9 @@ if TYPE_CHECKING:
         Audited,
         AuditRequest,
         DumpRequest,
-        ExplainRequest,
         ListingRequest,
         Pruned,
-        PruneRequest,
-        ReportRequest,
         Shown,
-        ShowRequest,
     )
     from pulsar_sidecar.audit.sources.manifests import Manifest
     from pulsar_sidecar.demo.run import Report
@@ -40,8 +36,8 @@ class Programs:
     make_dump: "Callable[[DumpRequest, Say], Manifest]"
     make_listing: "Callable[[ListingRequest, Say], Manifest]"
     make_audit: "Callable[[AuditRequest, Say], Audited]"
-    show_audit: "Callable[[ShowRequest], Shown]"
-    explain_ledger: "Callable[[ExplainRequest], str]"
+    show_audit: "Callable[[Path, Sequence[str], Mapping[str, str], int], Shown]"
+    explain_ledger: Callable[[Path, int, Path | None], str]
     apply_audit: "Callable[[ApplyRequest, Callable[[int, int], None]], Applied]"
-    report_audit: "Callable[[ReportRequest], Path]"
-    prune_archive: "Callable[[PruneRequest], Pruned]"
+    report_audit: Callable[[Path, Path | None], Path]
+    prune_archive: "Callable[[Path, int, float, bool], Pruned]"

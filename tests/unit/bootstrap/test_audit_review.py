@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.audit.requests import ApplyRequest, ExplainRequest, PruneRequest, ReportRequest, ShowRequest
+from pulsar_sidecar.audit.requests import ApplyRequest
 from pulsar_sidecar.audit.results.summaries import Guard
 from pulsar_sidecar.bootstrap.audit_review import apply_audit, explain_ledger, prune_archive, report_audit, show_audit
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
@@ -28,44 +28,44 @@ def audit(tmp_path: Path) -> Path:
 
 
 def test_show_reads_rows_from_disk_and_ends_as_the_audit_did(audit: Path, tmp_path: Path) -> None:
-    shown = show_audit(ShowRequest(audit))
+    shown = show_audit(audit)
     assert shown.exit_code == 2
     assert "PLAN: 2 ledgers" in shown.text
     assert shown.document["verdict"] == "plan"
-    rows = show_audit(ShowRequest(audit, ("orphans", "usage"), {"kind": "cursor"}, 5))
+    rows = show_audit(audit, ("orphans", "usage"), {"kind": "cursor"}, 5)
     assert [row["ledger_id"] for row in rows.document["orphans"]["rows"]] == [9]
     assert "Unreferenced ledgers: 1 of 1" in rows.text
     write_audit(tmp_path / "clean")
-    assert show_audit(ShowRequest(tmp_path / "clean")).exit_code == 0
+    assert show_audit(tmp_path / "clean").exit_code == 0
     failed = Guard("share-of-ledgers", False, "40 %", "10 %", "too many")
     write_audit(tmp_path / "stopped", _ORPHANS, plan=None, guards=(failed,))
-    assert show_audit(ShowRequest(tmp_path / "stopped")).exit_code == 1
+    assert show_audit(tmp_path / "stopped").exit_code == 1
 
 
 def test_each_ledger_is_found_in_its_table(audit: Path) -> None:
-    assert "row 1 of the plan" in explain_ledger(ExplainRequest(audit, 9))
-    assert "nobody known claims it" in explain_ledger(ExplainRequest(audit, 7))
-    assert "It does not exist" in explain_ledger(ExplainRequest(audit, 5))
-    assert "--dump DIR" in explain_ledger(ExplainRequest(audit, 1))
+    assert "row 1 of the plan" in explain_ledger(audit, 9)
+    assert "nobody known claims it" in explain_ledger(audit, 7)
+    assert "It does not exist" in explain_ledger(audit, 5)
+    assert "--dump DIR" in explain_ledger(audit, 1)
 
 
 def test_what_references_a_ledger_is_found_in_a_dump(audit: Path, tmp_path: Path) -> None:
     world = World({TOPIC_NODE: managed_ledger_bytes([1, 2]), COMPACTION: cursor_bytes(cursor_ledger=3)})
     dump = world.dump(tmp_path / "dump")
-    assert f"  - {TOPIC_NODE}" in explain_ledger(ExplainRequest(audit, 2, dump))
-    assert f"  - {COMPACTION}" in explain_ledger(ExplainRequest(audit, 3, dump))
-    assert "nothing in that dump references it" in explain_ledger(ExplainRequest(audit, 12345, dump))
+    assert f"  - {TOPIC_NODE}" in explain_ledger(audit, 2, dump)
+    assert f"  - {COMPACTION}" in explain_ledger(audit, 3, dump)
+    assert "nothing in that dump references it" in explain_ledger(audit, 12345, dump)
     with pytest.raises(InvalidInputError):
-        explain_ledger(ExplainRequest(audit, 2, audit))
+        explain_ledger(audit, 2, audit)
 
 
 def test_a_report_is_written_where_it_is_asked_for(audit: Path, tmp_path: Path) -> None:
-    assert report_audit(ReportRequest(audit)) == audit / "report.html"
-    other = report_audit(ReportRequest(audit, tmp_path / "other.html"))
+    assert report_audit(audit) == audit / "report.html"
+    other = report_audit(audit, tmp_path / "other.html")
     assert other.read_text() == (audit / "report.html").read_text()
     assert "persistent://a/b/c" in other.read_text()
     with pytest.raises(TemporaryError, match="cannot be written"):
-        report_audit(ReportRequest(audit, tmp_path / "nowhere" / "report.html"))
+        report_audit(audit, tmp_path / "nowhere" / "report.html")
 
 
 def test_a_look_at_a_plan_needs_no_cluster(audit: Path) -> None:
@@ -108,14 +108,13 @@ def test_a_stopped_audit_is_not_even_shown_as_a_plan(tmp_path: Path) -> None:
 def test_pruning_only_tells_until_it_is_told_to_execute(tmp_path: Path) -> None:
     for days in range(3):
         write_audit(tmp_path / f"a{days}", audit_id=str(days), store_time_ms=STORE_TIME_MS - days * DAY_MS)
-    request = PruneRequest(tmp_path, keep=1, older_than_days=0)
-    told = prune_archive(request)
+    told = prune_archive(tmp_path, keep=1, older_than_days=0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a0", "a1", "a2"]
     assert told.removed == (tmp_path / "a1", tmp_path / "a2")
     assert told.kept == {tmp_path / "a0": "the newest audit"}
-    done = prune_archive(PruneRequest(tmp_path, keep=1, older_than_days=0, execute=True))
+    done = prune_archive(tmp_path, keep=1, older_than_days=0, execute=True)
     assert done.removed == told.removed
     assert [path.name for path in tmp_path.iterdir()] == ["a0"]
-    for wrong in (PruneRequest(tmp_path, keep=0), PruneRequest(tmp_path / "nowhere")):
+    for wrong in ((tmp_path, 0), (tmp_path / "nowhere",)):
         with pytest.raises(InvalidInputError):
-            prune_archive(wrong)
+            prune_archive(*wrong)

@@ -92,9 +92,9 @@ class Terminal:
         audited: Audited = self._noted(self.audited)(request)
         return audited
 
-    def _noted(self, answer: Any) -> Callable[[Any], Any]:
-        def asked(request: Any) -> Any:
-            self.asked.append(request)
+    def _noted(self, answer: Any) -> Callable[..., Any]:
+        def asked(*request: Any) -> Any:
+            self.asked.append(request if len(request) > 1 else request[0])
             if answer is None or isinstance(answer, SidecarError):
                 raise answer or InvalidInputError("nothing is answered in this test")
             return answer

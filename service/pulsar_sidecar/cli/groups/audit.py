@@ -8,10 +8,6 @@ import typer
 from pulsar_sidecar.audit.requests import (
     Applied,
     ApplyRequest,
-    ExplainRequest,
-    PruneRequest,
-    ReportRequest,
-    ShowRequest,
 )
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import CommandGroup, new_group
@@ -116,7 +112,7 @@ def _add_show(app: typer.Typer, programs: Programs) -> None:
         values = {"standing": standing, "kind": kind, "cause": cause, "tenant": tenant, "topic": topic}
         equal = {name: value for name, value in values.items() if value is not None}
         tables = tuple(name for name, is_wanted in wanted.items() if is_wanted) or (("orphans",) if equal else ())
-        shown = programs.show_audit(ShowRequest(audit, tables, equal, limit))
+        shown = programs.show_audit(audit, tables, equal, limit)
         if options.format(form) is output.Format.JSON:
             output.document(shown.document, output.Format.JSON)
         else:
@@ -133,7 +129,7 @@ def _add_explain(app: typer.Typer, programs: Programs) -> None:
             Path | None, typer.Option(metavar="DIR", help="A dump, to find what references the ledger.")
         ] = None,
     ) -> None:
-        output.result(output.printable(programs.explain_ledger(ExplainRequest(audit, ledger_id, dump))))
+        output.result(output.printable(programs.explain_ledger(audit, ledger_id, dump)))
 
 
 def _add_apply(app: typer.Typer, programs: Programs) -> None:
@@ -224,7 +220,7 @@ def _add_report(app: typer.Typer, programs: Programs) -> None:
 
         Example: pulsar-sidecar audit report audits/monday --output monday.html
         """
-        output.result(str(programs.report_audit(ReportRequest(audit, output_file))))
+        output.result(str(programs.report_audit(audit, output_file)))
 
 
 def _add_prune(app: typer.Typer, programs: Programs) -> None:
@@ -238,7 +234,7 @@ def _add_prune(app: typer.Typer, programs: Programs) -> None:
         form: _Form = None,
     ) -> None:
         options: GlobalOptions = ctx.obj
-        pruned = programs.prune_archive(PruneRequest(directory, keep, older_than_days, execute))
+        pruned = programs.prune_archive(directory, keep, older_than_days, execute)
         gone = "removed" if pruned.executed else "would be removed"
         rows = [{"directory": str(path), "what": gone, "why": "old"} for path in pruned.removed]
         rows += [{"directory": str(path), "what": "stays", "why": reason} for path, reason in pruned.kept.items()]
