@@ -1,14 +1,21 @@
 """What is read for a whole column is what is read for each of its values."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.audit.arrays import NO_LEDGER, IdTable, LedgerSets
 from pulsar_sidecar.audit.columnar.nodes import read_plain_cursors, read_plain_schemas
-from pulsar_sidecar.audit.columnar.paths import are_plain_managed_ledgers, owners_of_plain_cursors
+from pulsar_sidecar.audit.columnar.paths import (
+    are_plain_managed_ledgers,
+    owners_of_plain_cursors,
+    plain_owners_at,
+    plain_owners_of,
+)
 from pulsar_sidecar.audit.columnar.protobuf import ValueBytes
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.candidates import owner_node, owner_nodes
@@ -28,48 +35,72 @@ READERS = (ColumnReader(), ColumnReader(exact=True))
 # --- bytes ---------------------------------------------------------------------------------------------------------
 
 
-@given(st.data(), st.lists(st.sampled_from([b"", b"a" * 5, b"a" * 40, b"\x80", b"\x7f"]), max_size=12).map(b"".join))
-def test_pieces_of_values_are_ascii_if_every_byte_of_them_is(data: st.DataObject, value: bytes) -> None:
-    places = st.tuples(*[st.integers(0, len(value))] * 2).map(sorted)
-    pieces = data.draw(st.lists(places, min_size=1, max_size=8))
+@pytest.mark.parametrize("beyond", [None, *range(34)])
+def test_pieces_of_values_are_ascii_if_every_byte_of_them_is(beyond: int | None) -> None:
+    value = bytes(0xC3 if place == beyond else 0x7F for place in range(34))
+    pieces = [(start, end) for start in range(35) for end in range(start, 35)]
     start, end = np.array(pieces, np.int64).T.copy()
-    values = ValueBytes(pa.array([value], pa.binary()))
+    values = ValueBytes(pa.array([b"\xff" * 5, value], pa.binary()).slice(1))
     assert values.are_ascii(start, end).tolist() == [value[first:last].isascii() for first, last in pieces]
+
+
+def test_a_mark_tells_bytes_apart() -> None:
+    pieces = [
+        b"",
+        b"\x01",
+        b"12345678",
+        b"123456789",
+        b"1" * 20,
+        b"1" * 21,
+        b"12345678" + bytes(8),
+        b"x2345678" + bytes(8),
+    ]
+    pieces = [each.ljust(8, b"=") for each in pieces]
+    data = b"".join(piece + b"|" * 3 for piece in pieces)
+    start = np.array([data.index(piece + b"|") for piece in pieces], np.int64)
+    length = np.array([len(piece) for piece in pieces], np.int64)
+    marks = ValueBytes(pa.array([data], pa.binary())).mark(start, length).tolist()
+    assert len(set(marks)) == len(pieces)
+    again = ValueBytes(pa.array([b"before it" + data], pa.binary())).mark(start + len(b"before it"), length).tolist()
+    assert again == marks
 
 
 # --- owners --------------------------------------------------------------------------------------------------------
 
-PARTS = st.sampled_from(["t", "n", "", "persistent", "non-persistent", "a%2Fb", "x+y", "~", "é", "a.b-partition-3"])
-NAMES = st.lists(PARTS, min_size=1, max_size=7).map("/".join)
-SCHEMA_IDS = st.lists(PARTS, min_size=3, max_size=3).map("/".join)
-PATHS = st.one_of(
-    NAMES.map("/managed-ledgers/{}".format),
-    NAMES.map("/schemas/{}".format),
-    SCHEMA_IDS.map("/schemas/{}".format),
-    NAMES.map("/{}".format),
-)
+PARTS = ("t", "", "persistent", "non-persistent", "a%2Fb", "x+y", "\u00e9", "a.b-partition-3")
+NAMES = ["/".join(parts) for count in (1, 2, 3, 4) for parts in product(PARTS, repeat=count)]
+NAMES += [f"t/n/{domain}/{local}/{cursor}" for domain in PARTS[2:4] for local in PARTS for cursor in PARTS]
+PATHS = [f"{root}{name}" for root in ("/managed-ledgers/", "/schemas/", "/") for name in NAMES]
 
 
-@given(st.lists(PATHS, max_size=8))
-def test_owners_of_a_column_are_the_owners_of_its_paths(paths: list[str]) -> None:
-    column = pa.array(paths, pa.string())
-    for columns in READERS:
-        found = zip(*(names.to_pylist() for names in columns.owners_at(column)), strict=True)
-        assert list(found) == [(each.tenant, each.namespace, each.topic) for each in map(owner_at, paths)]
+@pytest.mark.parametrize("columns", READERS)
+def test_owners_of_a_column_are_the_owners_of_its_paths(columns: ColumnReader) -> None:
+    for paths in (PATHS, PATHS[:1], PATHS[-1:], []):
+        found = columns.owners_at(pa.array(paths, pa.string()))
+        assert [names.type for names in found] == [pa.string()] * 3
+        expected = [(each.tenant, each.namespace, each.topic) for each in map(owner_at, paths)]
+        assert list(zip(*(names.to_pylist() for names in found), strict=True)) == expected
 
 
-@given(st.lists(NAMES, max_size=8))
-def test_topics_of_a_column_are_the_topics_of_its_names(names: list[str]) -> None:
-    for columns in READERS:
-        _, _, topics = columns.owners_of(pa.array(names, pa.string()))
-        assert topics.to_pylist() == [owner_of_managed_ledger(name).topic for name in names]
+@pytest.mark.parametrize("columns", READERS)
+def test_owners_of_a_column_are_the_owners_of_its_names(columns: ColumnReader) -> None:
+    found = columns.owners_of(pa.array(NAMES, pa.string()))
+    expected = [(each.tenant, each.namespace, each.topic) for each in map(owner_of_managed_ledger, NAMES)]
+    assert list(zip(*(names.to_pylist() for names in found), strict=True)) == expected
 
 
-@given(st.lists(PATHS, max_size=8))
-def test_what_surely_is_at_a_place_is_there(paths: list[str]) -> None:
-    column = pa.array(paths, pa.string())
+def test_plain_owners_are_not_left_to_the_slow_reader() -> None:
+    column = pa.array(["/managed-ledgers/t/n/persistent/a", "/managed-ledgers/t/n/persistent/a/sub", "/schemas/t/n/a"])
+    topics = ["persistent://t/n/a"] * 3
+    assert [names.to_pylist() for names in plain_owners_at(column)] == [["t"] * 3, ["t/n"] * 3, topics]
+    names = pa.array(["t/n/persistent/a", "t/n/non-persistent/a"])
+    assert plain_owners_of(names)[2].to_pylist() == ["persistent://t/n/a", "non-persistent://t/n/a"]
+
+
+def test_what_surely_is_at_a_place_is_there() -> None:
+    column = pa.array(PATHS, pa.string())
     for path, is_list, owner in zip(
-        paths, are_plain_managed_ledgers(column).to_pylist(), owners_of_plain_cursors(column).to_pylist(), strict=True
+        PATHS, are_plain_managed_ledgers(column).to_pylist(), owners_of_plain_cursors(column).to_pylist(), strict=True
     ):
         located = locate(path)
         assert not is_list or located.place is Place.MANAGED_LEDGER

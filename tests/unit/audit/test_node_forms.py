@@ -9,7 +9,7 @@ import pytest
 from pulsar_sidecar.audit.columnar.nodes import ledger_lengths
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.candidates import owner_nodes
-from pulsar_sidecar.audit.engine.decoding import DecodedNodes, decode_nodes, lists_naming
+from pulsar_sidecar.audit.engine.decoding import decode_nodes, lists_naming
 from pulsar_sidecar.audit.results.tables import NODES
 from pulsar_sidecar.ledger_ownership.ledger_metadata import ledger_length
 from pulsar_sidecar.ledger_ownership.paths import ledger_id_of_path, ledger_path
@@ -146,15 +146,16 @@ def nodes_of(*rows: tuple[str, bytes | None]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([node(path, value) for path, value in rows], schema=NODES)
 
 
-def canonical(found: DecodedNodes) -> tuple[Any, ...]:
-    columns = (found.lists.node, found.lists.ledger_id, found.lists.entries, found.lists.size_bytes, found.lists.closed)
+def canonical(nodes: pa.RecordBatch, columns: ColumnReader) -> tuple[Any, ...]:
+    found = decode_nodes(nodes, columns)
+    lists = (found.lists.node, found.lists.ledger_id, found.lists.entries, found.lists.size_bytes, found.lists.closed)
     return (
-        list(zip(*(column.tolist() for column in columns), strict=True)),
+        list(zip(*(column.tolist() for column in lists), strict=True)),
         sorted(map(str, found.singles.to_pylist())),
         sorted(map(str, found.cursors.to_pylist())),
         sorted(found.unreadable_nodes),
         found.shadows,
-        sorted(map(str, found.usage().to_pylist())),
+        sorted(map(str, found.usage(columns).to_pylist())),
         sorted(map(str, found.unsized().to_pylist())),
     )
 
@@ -164,7 +165,7 @@ def test_a_node_says_the_same_both_ways_wherever_it_is(form: str) -> None:
     for place in PLACES.values():
         nodes = nodes_of((place, FORMS[form]))
         exact = decode_nodes(nodes, EXACT)
-        assert canonical(decode_nodes(nodes, COLUMNS)) == canonical(exact), place
+        assert canonical(nodes, COLUMNS) == canonical(nodes, EXACT), place
         wanted = exact.lists.ledger_id[:1]
         assert lists_naming(COLUMNS, wanted, nodes).to_pylist() == lists_naming(EXACT, wanted, nodes).to_pylist()
         assert owner_nodes(COLUMNS, nodes) == owner_nodes(EXACT, nodes), place
@@ -174,7 +175,7 @@ def test_all_nodes_of_a_batch_say_the_same_both_ways() -> None:
     every = [(path, value) for path in PLACES.values() for value in FORMS.values()]
     nodes = nodes_of(*((f"{path}{number}", value) for number, (path, value) in enumerate(every)))
     for batch in (nodes, nodes.slice(5), nodes.slice(3, 100), nodes.slice(0, 0)):
-        assert canonical(decode_nodes(batch, COLUMNS)) == canonical(decode_nodes(batch, EXACT))
+        assert canonical(batch, COLUMNS) == canonical(batch, EXACT)
 
 
 @pytest.mark.parametrize("form", PLAIN_FORMS)
@@ -202,7 +203,11 @@ def test_paths_say_the_same_both_ways() -> None:
     paths += ["", "/ledgers", "/ledgers/00/0000", "/ledgers/L0001/00/0000", "/ledgers/99/9999/L9999", f"{good}0"]
     exact = [ledger_id_of_path(path) for path in paths]
     for columns in (COLUMNS, EXACT):
-        assert columns.ledger_ids(pa.array(paths, pa.string()), "/ledgers").to_pylist() == exact
+        found = columns.ledger_ids(pa.array(paths, pa.string()), "/ledgers")
+        assert found.type == pa.int64()
+        assert found.to_pylist() == exact
+        elsewhere = [f"/chroot/of/its/own{path}" for path in paths]
+        assert columns.ledger_ids(pa.array(elsewhere, pa.string()), "/chroot/of/its/own/ledgers").to_pylist() == exact
         assert columns.ledger_ids(pa.array(["", *paths], pa.string()).slice(3), "/ledgers").to_pylist() == exact[2:]
 
 
