@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
+from pulsar_sidecar.adapters.parquet.directories import open_audit
+from pulsar_sidecar.adapters.parquet.inputs import AuditTables
 from pulsar_sidecar.audit.engine.running import AUDIT_TABLES
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Engine
 from pulsar_sidecar.audit.results.tables import Table

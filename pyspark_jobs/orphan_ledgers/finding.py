@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 from pulsar_sidecar.audit.arrays import Numbers
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
+from pulsar_sidecar.audit.engine.admin_nodes import dangers
 from pulsar_sidecar.audit.engine.candidates import OWNER_COLUMNS
-from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS
+from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS, unread_compaction_cursors
 from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS, Judge
-from pulsar_sidecar.audit.engine.protections import Protection
+from pulsar_sidecar.audit.engine.protections import Protection, Scope, UnreadableNode
 from pulsar_sidecar.audit.engine.running import Findings, as_of_ms
 from pulsar_sidecar.audit.requests import Policy
 from pulsar_sidecar.audit.results.guards import Found, demand_few_missing
@@ -28,38 +29,26 @@ from pulsar_sidecar.audit.results.tables import (
     LOG_SEGMENTS,
     MISSING_LEDGERS,
     NODES,
-    ORPHAN_LEDGERS,
     LedgerKind,
     Subtree,
     Table,
 )
 from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT, Manifest
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.shadows import Shadow
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import topic_of_managed_ledger
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
-from pyspark_jobs.orphan_ledgers import first_pass, tasks, usage_tasks
-from pyspark_jobs.orphan_ledgers.counting import compared_counts, judged_counts, usage_counts
-from pyspark_jobs.orphan_ledgers.files import Directory
-from pyspark_jobs.orphan_ledgers.id_sets import union
-from pyspark_jobs.orphan_ledgers.reported import (
-    REFERENCES,
-    dangers_of,
-    log_segments_unread_of,
-    protection_of,
-    shadows_of,
-    unsized_references,
-)
-from pyspark_jobs.orphan_ledgers.rows import Rows
-from pyspark_jobs.orphan_ledgers.schemas import spark_schema
-from pyspark_jobs.orphan_ledgers.workers import in_worker
+from pyspark_jobs.orphan_ledgers import first_pass, tasks
+from pyspark_jobs.orphan_ledgers.directories import Directory, Rows
+from pyspark_jobs.orphan_ledgers.forms import NO_IDS, by_part, mapped, spark_schema, union
 
-LISTED, DUMPED = "listed", "dumped"
 _MOST_BROADCAST_IDS, _MOST_BROADCAST_ROWS = 4_000_000, 500_000
 """What the driver and every worker may hold whole: ids of ledgers, 8 bytes each; candidates' owners."""
-_USAGE_KEYS = ("tenant", "namespace", "topic", "kind")
+_OWNED = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 _COUNTED = ("standing", "kind", "cause", "tenant", "age")
 
 
@@ -78,48 +67,37 @@ class Inputs:
         """Whether the dump holds BookKeeper's ledgers itself."""
         return LEDGERS_LEFT_OUT not in self.dump_manifest.left_out
 
-    def nodes(self, subtrees: Sequence[Subtree], columns: Sequence[str]) -> Rows:
+    def nodes(self, columns: Sequence[str], *subtrees: Subtree) -> Rows:
         """Nodes of some subtrees."""
-        beginnings = tuple(f"{Table.NODES.value}/subtree={subtree.value}/" for subtree in subtrees)
-        return self._dumped(beginnings, NODES, columns)
+        return self._dumped(NODES, columns, *(f"{Table.NODES.value}/subtree={each.value}/" for each in subtrees))
 
-    def table(self, table: Table) -> Rows:
+    def table(self, table: Table, schema: pa.Schema) -> Rows:
         """One of the dump's small tables."""
-        schema = CURSOR_LEDGERS if table is Table.CURSOR_LEDGERS else LOG_SEGMENTS
-        return self._dumped((f"{table.value}/",), schema, schema.names)
+        return self._dumped(schema, schema.names, f"{table.value}/")
 
     def ledgers(self, columns: Sequence[str]) -> Rows:
         """The listing."""
         names = [file.path for file in self.listing_manifest.files]
         return Rows(self.spark, self.listing, names, LEDGERS, columns)
 
-    def _dumped(self, beginnings: tuple[str, ...], schema: pa.Schema, columns: Sequence[str]) -> Rows:
+    def _dumped(self, schema: pa.Schema, columns: Sequence[str], *beginnings: str) -> Rows:
         names = [file.path for file in self.dump_manifest.files if file.path.startswith(beginnings)]
         return Rows(self.spark, self.dump, names, schema, columns)
 
 
 @dataclass(frozen=True, slots=True)
 class SparkTables:
-    """Still where Spark keeps them."""
+    """Still where Spark keeps them; orphans are not yet numbered."""
 
-    judged: DataFrame
+    orphans: DataFrame
     missing: DataFrame
+    unattributed: DataFrame
     usage_shares: DataFrame
-
-    @property
-    def orphans(self) -> DataFrame:
-        """Not yet numbered."""
-        return self.judged.where("is_orphan").drop("is_orphan", "age")
 
     @property
     def usage(self) -> DataFrame:
         """Ordered within each share."""
-        return self.usage_shares.mapInArrow(in_worker(usage_tasks.unpack_task), spark_schema(LEDGER_USAGE))
-
-    @property
-    def unattributed(self) -> DataFrame:
-        """With the orphans' columns."""
-        return self.judged.where("not is_orphan").drop("is_orphan", "age")
+        return mapped(self.usage_shares, LEDGER_USAGE, tasks.unpacked)
 
 
 class Finding:
@@ -139,26 +117,27 @@ class Finding:
         self._kept: list[DataFrame] = []
 
     def find(self) -> Findings[SparkTables]:
-        facts = self._keep(self._facts())
-        sets = self._keep(compared(facts, self._inputs.own_ledgers))
-        counts = compared_counts(sets)
-        reported = self._reported(facts)
+        facts = self.keep(self._facts())
+        sets = self.keep(compared(facts, self._inputs.own_ledgers))
+        counts = _compared_counts(sets)
+        reported = _Reported(facts)
         gone = self._missing_ids(sets, counts["missing_ledgers"], reported)
-        named_in_vain = self._keep(self._missing(facts, gone))
+        named_in_vain = self.keep(self._missing(facts, gone))
         # As `audit.usage.made_before`: what is younger was made while the inputs were taken.
         missing = named_in_vain.where(F.col("ledger_id") <= counts["newest"])
         candidates = counts["candidate_ledgers"]
-        few = candidates + unsized_references(reported) <= _MOST_BROADCAST_IDS
-        ledgers = self._keep(self._wanted_ledgers(sets, facts, few))
-        protection = protection_of(reported)
+        few = candidates + reported.references() <= _MOST_BROADCAST_IDS
+        ledgers = self.keep(self._wanted_ledgers(sets, facts, few))
+        protection = reported.protection()
         few_candidates = candidates <= _MOST_BROADCAST_ROWS
-        judged = self._keep(self._judged(_newest(ledgers.where("content is null")), protection, few_candidates))
-        sizes = ledgers.where("content is not null").select(F.lit(usage_tasks.SIZE).alias("tag"), "part", "content")
+        judged = self.keep(self._judged(_newest(ledgers.where("content is null")), protection, few_candidates))
+        sizes = ledgers.where("content is not null").select(F.lit(tasks.SIZE).alias("tag"), "part", "content")
         shares = self._usage(facts, sizes, gone, named_in_vain)
-        task = usage_tasks.usage_task({str(shadow.topic) for shadow in shadows_of(reported)})
-        usage = self._keep(shares.groupBy("part").applyInArrow(in_worker(task), usage_tasks.USAGE_SHARES))
-        by_usage = usage_counts(usage)
-        by_column = judged_counts(judged, ("is_orphan", *_COUNTED))
+        shadows = reported.shadows()
+        names = {str(shadow.topic) for shadow in shadows}
+        usage = self.keep(by_part(shares, tasks.USAGE_SHARES, tasks.sum_usage, names))
+        by_usage = _usage_counts(usage)
+        by_column = _judged_counts(judged, ("is_orphan", *_COUNTED))
         found = Found(
             listed=counts["listed"],
             in_dump=counts["in_dump"],
@@ -169,133 +148,100 @@ class Finding:
             unattributed=by_column["is_orphan"].get("false", Count()),
             missing=0 if not len(gone) else missing.count(),
         )
-        tables = SparkTables(judged, missing, usage)
-        return Findings(tables, found, protection, log_segments_unread_of(reported), dangers_of(reported))
+        orphans, others = (judged.where(one).drop("is_orphan", "age") for one in ("is_orphan", "not is_orphan"))
+        tables = SparkTables(orphans, missing, others, usage)
+        unread = reported.log_segments_unread()
+        return Findings(tables, found, protection, unread, dangers(shadows, reported.retentions()))
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Keep a frame until `release`, on disk: it is needed more than once."""
+        self._kept.append(frame.persist(StorageLevel.DISK_ONLY))
+        return frame
 
     def release(self) -> None:
         """Give back what was kept between steps."""
         while self._kept:
             self._kept.pop().unpersist()
 
-    def keep(self, frame: DataFrame) -> DataFrame:
-        """Keep a frame until `release`, on disk: it is needed more than once."""
-        return self._keep(frame)
-
-    def _keep(self, frame: DataFrame) -> DataFrame:
-        self._kept.append(frame.persist(StorageLevel.DISK_ONLY))
-        return frame
-
     # --- what there is -----------------------------------------------------------------------------------------
 
     def _facts(self) -> DataFrame:
-        nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), NODE_COLUMNS)
-        looked_at: list[tuple[Rows, first_pass.Task]] = [
-            (nodes, first_pass.decode_nodes_task(self._columns, self._shares)),
-            (
-                self._inputs.nodes((Subtree.OTHER,), NODE_COLUMNS),
-                first_pass.unknown_nodes_task(self._policy.foreign_subtrees),
-            ),
-            (self._inputs.nodes((Subtree.ADMIN,), NODE_COLUMNS), first_pass.admin_nodes_task()),
-            (
-                self._inputs.table(Table.CURSOR_LEDGERS),
-                first_pass.decode_cursor_ledgers_task(self._columns, self._shares),
-            ),
-            (self._inputs.table(Table.LOG_SEGMENTS), first_pass.decode_log_segments_task(self._columns, self._shares)),
-            (self._inputs.ledgers(["ledger_id"]), first_pass.listed_ids_task(LISTED)),
+        inputs, schema, reading = self._inputs, first_pass.FACTS, (self._columns, self._shares)
+        readings = inputs.table(Table.CURSOR_LEDGERS, CURSOR_LEDGERS)
+        segments = inputs.table(Table.LOG_SEGMENTS, LOG_SEGMENTS)
+        unknown = inputs.nodes(NODE_COLUMNS, Subtree.OTHER)
+        facts = [
+            inputs.nodes(NODE_COLUMNS, *_OWNED).mapped(schema, first_pass.decode_nodes, *reading),
+            unknown.mapped(schema, first_pass.report_unknown_nodes, self._policy.foreign_subtrees),
+            inputs.nodes(NODE_COLUMNS, Subtree.ADMIN).mapped(schema, first_pass.decode_admin_nodes),
+            readings.mapped(schema, first_pass.decode_readings, *reading),
+            segments.mapped(schema, first_pass.decode_segments, *reading),
+            inputs.ledgers(["ledger_id"]).mapped(schema, first_pass.collect_listed, first_pass.LISTED),
         ]
-        if self._inputs.own_ledgers:
-            ledgers = self._inputs.nodes((Subtree.LEDGERS,), ["path", "unreadable"])
-            looked_at.append((ledgers, first_pass.dumped_ids_task(self._columns, DUMPED, self._root)))
-        return reduce(DataFrame.union, (rows.mapped(task, first_pass.FACTS) for rows, task in looked_at))
+        if inputs.own_ledgers:
+            ledgers = inputs.nodes(["path", "unreadable"], Subtree.LEDGERS)
+            facts.append(ledgers.mapped(schema, first_pass.collect_dumped, self._columns, self._root))
+        return reduce(DataFrame.union, facts)
 
     def _missing(self, facts: DataFrame, gone: Numbers) -> DataFrame:
         """Rows of the table of missing ledgers."""
-        schema = spark_schema(MISSING_LEDGERS)
         if not len(gone):
-            return self._spark.createDataFrame([], schema)
-        nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), NODE_COLUMNS)
-        about = _packed(facts, first_pass.OTHER).mapInArrow(
-            in_worker(usage_tasks.singles_about_task(gone)), spark_schema(first_pass.OTHERS)
-        )
-        single = _not_replaced(about.distinct()).join(F.broadcast(self._ids(gone)), "ledger_id", "left_semi")
-        rows = single.select("ledger_id", "kind", "path").mapInArrow(in_worker(usage_tasks.missing_rows_task), schema)
-        return nodes.mapped(usage_tasks.lists_naming_task(self._columns, gone), schema).union(rows)
+            return self._spark.createDataFrame([], spark_schema(MISSING_LEDGERS))
+        about = mapped(_packed(facts, first_pass.OTHER), first_pass.OTHERS, tasks.singles_about, gone)
+        ids = self._spark.createDataFrame([(ledger_id,) for ledger_id in gone.tolist()], "ledger_id bigint")
+        single = _not_replaced(about.distinct()).join(F.broadcast(ids), "ledger_id", "left_semi")
+        rows = mapped(single.select("ledger_id", "kind", "path"), MISSING_LEDGERS, tasks.missing_of_singles)
+        nodes = self._inputs.nodes(NODE_COLUMNS, *_OWNED)
+        return nodes.mapped(MISSING_LEDGERS, tasks.missing_of_lists, self._columns, gone).union(rows)
 
-    def _missing_ids(self, compared: DataFrame, count: int, reported: Sequence[Row]) -> Numbers:
+    def _missing_ids(self, compared: DataFrame, count: int, reported: "_Reported") -> Numbers:
         demand_few_missing(count)
         if not count:
-            return np.zeros(0, np.int64)
+            return NO_IDS
         found = _ids_of(compared.where("missing_ledgers > 0"), "missing")
-        below = tuple(
-            f"{row['path']}/" for row in reported if row["tag"] == first_pass.UNREAD and row["path"] is not None
-        )
+        below = reported.unread_directories()
         seen = [not ledger_path(LedgerId(ledger_id), self._root).startswith(below) for ledger_id in found.tolist()]
         return found[np.array(seen, np.bool_)]
-
-    def _ids(self, ids: Numbers) -> DataFrame:
-        return self._spark.createDataFrame([(ledger_id,) for ledger_id in ids.tolist()], "ledger_id bigint")
 
     def _wanted_ledgers(self, compared: DataFrame, facts: DataFrame, few: bool) -> DataFrame:
         """`tasks.READ_LEDGERS` of the candidates and of what single references name."""
         candidates = compared.where(F.length("candidates") > 1)
         named = _packed(facts, first_pass.SINGLE_IDS)
         if self._inputs.own_ledgers:
-            ledgers = self._inputs.nodes((Subtree.LEDGERS,), LEDGER_NODE_COLUMNS)
+            ledgers = self._inputs.nodes(LEDGER_NODE_COLUMNS, Subtree.LEDGERS)
         else:
             ledgers = self._inputs.ledgers(LISTED_LEDGER_COLUMNS)
+        reading = (self._columns, self._root)
         if few:
-            chosen = (_ids_of(candidates, "candidates"), np.unique(_ids_of(named, "content")))
-            chooses = tasks.choose_ledgers_task(self._columns, self._root, *chosen, self._shares)
-            return ledgers.mapped(chooses, tasks.READ_LEDGERS)
-        task = tasks.read_ledgers_task(self._columns, self._root, self._shares)
-        return self._joined(ledgers, candidates, named).mapInArrow(in_worker(task), tasks.READ_LEDGERS)
+            ids = _ids_of(candidates, "candidates"), np.unique(_ids_of(named, "content"))
+            return ledgers.mapped(tasks.READ_LEDGERS, tasks.choose_ledgers, *reading, *ids, self._shares)
+        joined = self._joined(ledgers, candidates, named)
+        return mapped(joined, tasks.READ_LEDGERS, tasks.read_ledgers, *reading, self._shares)
 
     def _joined(self, ledgers: Rows, candidates: DataFrame, named: DataFrame) -> DataFrame:
         """The rows of ledgers that an executor cannot hold whole."""
-        sets = ((candidates, "candidates", True), (named, "content", False))
-        wanted = reduce(
-            DataFrame.union,
-            (
-                frame.mapInArrow(in_worker(tasks.ids_task(column, self._root)), tasks.WANTED)
-                .distinct()
-                .withColumn("is_candidate", F.lit(is_candidate))
-                for frame, column, is_candidate in sets
-            ),
-        )
-        beside, key = (
-            (wanted.drop("ledger_id"), "path") if self._inputs.own_ledgers else (wanted.drop("path"), "ledger_id")
-        )
+        key, other = ("path", "ledger_id") if self._inputs.own_ledgers else ("ledger_id", "path")
+        wanted = [
+            mapped(sets, tasks.WANTED, tasks.paths_of_ids, column, self._root)
+            .distinct()
+            .withColumn("is_candidate", F.lit(is_candidate))
+            for sets, column, is_candidate in ((candidates, "candidates", True), (named, "content", False))
+        ]
+        beside = reduce(DataFrame.union, wanted).drop(other)
         return ledgers.frame().join(beside, key).select(*ledgers.columns, "is_candidate")
 
     # --- judging -----------------------------------------------------------------------------------------------
 
-    def _reported(self, facts: DataFrame) -> list[Row]:
-        """Tenants, shadows, and what was not read: nodes, directories, log segments, cursors without a reading.
-
-        Beside them one row each counts `first_pass.OTHER` and `first_pass.UNSIZED`.
-        """
-        rows = facts.where(F.col("tag").isin(*first_pass.REPORTED))
-        # A cursor and the reading of its ledger fall into one group, and so do references, which are many.
-        is_cursor = F.col("tag").isin(first_pass.COMPACTION, first_pass.READ)
-        group = F.when(is_cursor, first_pass.COMPACTION).otherwise(F.col("tag")).alias("tag")
-        no_reference = ~F.col("tag").isin(*REFERENCES)
-        about = (F.when(no_reference, F.col(name)).alias(name) for name in ("path", "kind", "reason"))
-        summed = rows.groupBy(group, *about).agg(
-            F.max(F.col("tag") == first_pass.READ).alias("was_read"),
-            F.sum("ledgers").alias("ledgers"),
-        )
-        return summed.where(f"tag != '{first_pass.COMPACTION}' or not was_read").collect()
-
     def _judged(self, candidates: DataFrame, protection: Protection, few: bool) -> DataFrame:
         paths = candidates.select(F.explode(F.array("owner_path", "topic_path")).alias("path")).dropna().distinct()
-        nodes = self._inputs.nodes((Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS), OWNER_COLUMNS)
+        nodes = self._inputs.nodes(OWNER_COLUMNS, *_OWNED)
         if few:
             named = paths.toArrow().column("path").combine_chunks()
-            owners = nodes.mapped(tasks.choose_owners_task(self._columns, named), tasks.OWNERS)
+            owners = nodes.mapped(tasks.OWNERS, tasks.read_owners_at, self._columns, named)
         else:
             joined = nodes.frame().join(paths, "path", "left_semi").select(*nodes.columns)
-            owners = joined.mapInArrow(in_worker(tasks.owner_nodes_task(self._columns)), tasks.OWNERS)
-        owners = self._keep(owners)
+            owners = mapped(joined, tasks.OWNERS, tasks.read_owners, self._columns)
+        owners = self.keep(owners)
         rows = candidates
         for prefix in ("owner", "topic"):
             renamed = owners.select(*(F.col(name).alias(f"{prefix}_node_{name}") for name in owners.columns))
@@ -303,39 +249,86 @@ class Finding:
             rows = rows.join(beside, F.col(f"{prefix}_path") == F.col(f"{prefix}_node_path"), "left")
         rows = rows.join(self._earlier_looks(), F.col("ledger_id") == F.col("earlier_ledger_id"), "left")
         judge = Judge(as_of_ms(self._inputs.dump_manifest), self._policy, protection)
-        schema = spark_schema(ORPHAN_LEDGERS).add("age", "string").add("is_orphan", "boolean")
-        return rows.mapInArrow(in_worker(tasks.judge_task(judge)), schema)
+        return mapped(rows, tasks.JUDGED, tasks.judge_candidates, judge)
 
     def _earlier_looks(self) -> DataFrame:
-        names = [f"earlier_{name}" for name in EARLIER_COLUMNS]
         if self._earlier is None:
-            return self._spark.createDataFrame([], ", ".join(f"{name} bigint" for name in names))
+            return self._spark.createDataFrame([], ", ".join(f"earlier_{name} bigint" for name in EARLIER_COLUMNS))
         return self._earlier.select(*(F.col(name).alias(f"earlier_{name}") for name in EARLIER_COLUMNS))
 
-    # --- the other tables --------------------------------------------------------------------------------------
-
     def _usage(self, facts: DataFrame, sizes: DataFrame, gone: Numbers, named_in_vain: DataFrame) -> DataFrame:
-        """`usage_tasks.SHARES` of lists that tell sizes, and of other references; without what is missing."""
-        singles = _packed(facts, *REFERENCES).union(sizes).groupBy("part")
-        single = singles.applyInArrow(in_worker(usage_tasks.singles_usage_task(gone, self._shares)), usage_tasks.SHARES)
+        """`tasks.SHARES` of lists that tell sizes, and of other references; without what is missing."""
+        singles = _packed(facts, *first_pass.REFERENCES).union(sizes)
+        single = by_part(singles, tasks.SHARES, tasks.usage_of_singles, gone, self._shares)
         # As `audit.usage.usage_taken_off`.
         of_lists = named_in_vain.where((F.col("kind") == LedgerKind.DATA.value) & F.col("size_bytes").isNotNull())
-        taken_off = of_lists.select(*_USAGE_KEYS, F.col("size_bytes").alias("size"))
-        off = taken_off.mapInArrow(in_worker(usage_tasks.usage_taken_off_task(self._shares)), usage_tasks.SHARES)
+        taken_off = of_lists.select("tenant", "namespace", "topic", "kind", F.col("size_bytes").alias("size"))
+        off = mapped(taken_off, tasks.SHARES, tasks.usage_taken_off, self._shares)
         return _packed(facts, first_pass.USAGE, first_pass.LOADED).union(single).union(off)
+
+
+class _Reported:
+    """What the first pass reports beside ids: few rows, once they are summed, that the driver reads whole.
+
+    Tenants, shadows, and what was not read: nodes, directories, log segments, cursors without a reading. Beside them
+    one row each counts `first_pass.OTHER` and `first_pass.UNSIZED`.
+    """
+
+    def __init__(self, facts: DataFrame) -> None:
+        rows = facts.where(F.col("tag").isin(*first_pass.REPORTED))
+        # A cursor and the reading of its ledger fall into one group, and so do references, which are many.
+        is_cursor = F.col("tag").isin(first_pass.COMPACTION, first_pass.READ)
+        group = F.when(is_cursor, first_pass.COMPACTION).otherwise(F.col("tag")).alias("tag")
+        no_reference = ~F.col("tag").isin(*first_pass.REFERENCES)
+        about = (F.when(no_reference, F.col(name)).alias(name) for name in ("path", "kind", "reason"))
+        was_read = F.max(F.col("tag") == first_pass.READ).alias("was_read")
+        summed = rows.groupBy(group, *about).agg(was_read, F.sum("ledgers").alias("ledgers"))
+        self._rows = summed.where(f"tag != '{first_pass.COMPACTION}' or not was_read").collect()
+
+    def _of(self, *tags: str) -> list[Row]:
+        return [row for row in self._rows if row["tag"] in tags]
+
+    def protection(self) -> Protection:
+        """What was not read."""
+        unreadable = (
+            UnreadableNode(row["path"], Scope(row["kind"]), row["reason"]) for row in self._of(first_pass.UNREADABLE)
+        )
+        unread = unread_compaction_cursors([row["path"] for row in self._of(first_pass.COMPACTION)], ())
+        return Protection([*unreadable, *unread], [row["path"] for row in self._of(first_pass.TENANT)])
+
+    def shadows(self) -> list[Shadow]:
+        """Shadow topics, partitioned ones by their own names."""
+        # By the managed ledger's name: a full name with a slash in its last part reads like a V1 topic's.
+        named = ((topic_of_managed_ledger(row["path"]), row["reason"]) for row in self._of(first_pass.SHADOW))
+        return [Shadow(topic, source) for topic, source in named if topic is not None]
+
+    def retentions(self) -> dict[str, str]:
+        """What is told of how long topics are kept."""
+        return {row["path"]: row["reason"] for row in self._of(first_pass.RETENTION)}
+
+    def references(self) -> int:
+        """How many there are whose ledgers' sizes are BookKeeper's to tell, with repetitions."""
+        return sum(row["ledgers"] for row in self._of(*first_pass.REFERENCES))
+
+    def log_segments_unread(self) -> int:
+        """DistributedLog's records that name no ledger."""
+        return sum(row["ledgers"] or 0 for row in self._of(first_pass.UNREAD) if row["path"] is None)
+
+    def unread_directories(self) -> tuple[str, ...]:
+        """Beginnings of the paths below directories that could not be read: a ledger may be there."""
+        return tuple(f"{row['path']}/" for row in self._of(first_pass.UNREAD) if row["path"] is not None)
 
 
 def compared(facts: DataFrame, own_ledgers: bool) -> DataFrame:
     """`tasks.COMPARED` of the sets of ids among `first_pass.FACTS`; without own ledgers the dump has what is listed."""
-    sets = _packed(facts, LISTED, DUMPED, first_pass.IDS)
-    task = tasks.compare_task(LISTED, DUMPED, own_ledgers)
-    return sets.groupBy("part").applyInArrow(in_worker(task), tasks.COMPARED)
+    sets = _packed(facts, first_pass.LISTED, first_pass.DUMPED, first_pass.IDS)
+    return by_part(sets, tasks.COMPARED, tasks.compare, own_ledgers)
 
 
 def _ids_of(sets: DataFrame, column: str) -> Numbers:
     """The ids of all ranges; the caller knows that they are few."""
     rows = sets.select("part", column).collect()
-    return np.concatenate([np.zeros(0, np.int64), *(union(row[0], [bytes(row[1])]) for row in rows)])
+    return np.concatenate([NO_IDS, *(union(row[0], [bytes(row[1])]) for row in rows)])
 
 
 def _packed(facts: DataFrame, *tags: str) -> DataFrame:
@@ -355,6 +348,46 @@ def _newest(ledgers: DataFrame) -> DataFrame:
     order = (F.coalesce(name, F.lit(0)).desc() for name in ("czxid", "mzxid"))
     newest = F.row_number().over(Window.partitionBy("ledger_id").orderBy(*order))
     return ledgers.withColumn("newest", newest).where("newest = 1").drop("newest", "part", "content")
+
+
+def _compared_counts(compared: DataFrame) -> dict[str, int]:
+    """What all ranges of `tasks.COMPARED` come to."""
+    names = ("listed", "in_dump", "referenced", "candidate_ledgers", "missing_ledgers")
+    row = compared.agg(*(F.sum(name).alias(name) for name in names), F.max("newest").alias("newest")).first()
+    assert row is not None
+    return {"newest": -1 if row["newest"] is None else row["newest"], **{name: row[name] or 0 for name in names}}
+
+
+def _usage_counts(usage: DataFrame) -> dict[str, dict[str, Count]]:
+    """What `tasks.USAGE_SHARES` come to by kind and by tenant; the empty text stands for none."""
+    counted = mapped(usage, tasks.USAGE_COUNTS, tasks.count_usage).groupBy("column", "value")
+    found: dict[str, dict[str, Count]] = {name: {} for name in tasks.COUNTED_USAGE}
+    for row in counted.agg(*(F.sum(name).alias(name) for name in tasks.SUMS)).collect():
+        found[row["column"]][row["value"]] = Count.of(*(row[name] for name in tasks.SUMS))
+    return found
+
+
+def _judged_counts(judged: DataFrame, columns: Sequence[str]) -> dict[str, dict[str, Count]]:
+    """Ledgers and bytes by the values of each column, all in one pass; the empty text stands for none.
+
+    All columns but ``is_orphan`` count orphans only.
+    """
+    labels = [
+        F.when(
+            F.lit(name == "is_orphan") | F.col("is_orphan"),
+            F.struct(F.lit(name).alias("name"), F.col(name).cast("string").alias("value")),
+        )
+        for name in columns
+    ]
+    labelled = judged.withColumn("label", F.explode(F.array_compact(F.array(*labels))))
+    unknown = F.count_if(F.col("length_bytes").isNull())
+    sums = (
+        each.alias(name) for name, each in zip(tasks.SUMS, (F.count("*"), F.sum("length_bytes"), unknown), strict=True)
+    )
+    found: dict[str, dict[str, Count]] = {name: {} for name in columns}
+    for row in labelled.groupBy("label").agg(*sums).collect():
+        found[row["label"]["name"]][row["label"]["value"] or ""] = Count.of(*(row[name] for name in tasks.SUMS))
+    return found
 
 
 def names_of(files: Iterable[str], table: Table) -> list[str]:

@@ -3,13 +3,12 @@
 Invariant: every value comes from `audit`, which the embedded engine calls too; here rows only change form.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate
 
 import numpy as np
 import pyarrow as pa
-from pulsar_sidecar.audit.arrays import Ids
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.admin_nodes import admin_facts
 from pulsar_sidecar.audit.engine.decoding import (
@@ -22,20 +21,23 @@ from pulsar_sidecar.audit.engine.decoding import (
 from pulsar_sidecar.audit.engine.protections import UnreadableNode, unknown_subtrees
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
 
-from pyspark_jobs.orphan_ledgers.id_sets import IdRanges
-from pyspark_jobs.orphan_ledgers.packing import pack_shares, shares_of_ledgers, shares_of_topics
+from pyspark_jobs.orphan_ledgers.forms import (
+    BYTES,
+    NUMBER,
+    TEXT,
+    About,
+    Batches,
+    IdSets,
+    Task,
+    pack_shares,
+    shares_of_ledgers,
+    shares_of_topics,
+)
 
-Batches = Iterable[pa.RecordBatch]
-Task = Callable[[Batches], Iterator[pa.RecordBatch]]
-
-IDS, SINGLE_IDS, USAGE, OTHER, UNSIZED, UNREADABLE, LOADED, COMPACTION, READ, UNREAD, TENANT, SHADOW, RETENTION = (
-    "ids",
-    "single ids",
-    "usage",
-    "other",
-    "unsized",
+IDS, SINGLE_IDS, LISTED, DUMPED = "ids", "single ids", "listed", "dumped"
+USAGE, LOADED, OTHER, UNSIZED = "usage", "loaded", "other", "unsized"
+UNREADABLE, COMPACTION, READ, UNREAD, TENANT, SHADOW, RETENTION = (
     "unreadable",
-    "loaded",
     "compaction",
     "read",
     "unread",
@@ -43,159 +45,121 @@ IDS, SINGLE_IDS, USAGE, OTHER, UNSIZED, UNREADABLE, LOADED, COMPACTION, READ, UN
     "shadow",
     "retention",
 )
-REPORTED = (UNREADABLE, UNREAD, COMPACTION, READ, OTHER, UNSIZED, TENANT, SHADOW, RETENTION)
+REFERENCES = (OTHER, UNSIZED)
+"""The tags of `OTHERS`."""
+REPORTED = (*REFERENCES, UNREADABLE, UNREAD, COMPACTION, READ, TENANT, SHADOW, RETENTION)
 """What comes to the driver: few rows, once they are summed."""
-_FACTS = pa.schema(
-    [
-        pa.field("tag", pa.string()),
-        pa.field("part", pa.int64()),
-        pa.field("content", pa.binary()),
-        pa.field("path", pa.string()),
-        pa.field("kind", pa.string()),
-        pa.field("ledgers", pa.int64()),
-        pa.field("reason", pa.string()),
-    ]
+
+FACTS = pa.schema(
+    {"tag": TEXT, "part": NUMBER, "content": BYTES, "path": TEXT, "kind": TEXT, "ledgers": NUMBER, "reason": TEXT}
 )
-FACTS = "tag string, part bigint, content binary, path string, kind string, ledgers bigint, reason string"
 """What one pass over nodes tells; columns that a tag does not need are null.
 
-``content`` is a set of ids of the range ``part``, or rows of the share ``part`` (`packing`): of
+``content`` is a set of ids of the range ``part``, or rows of the share ``part`` (`forms`): of
 `audit.usage.NAMED_USAGE`, its `LOADED`, or `OTHERS`. ``ledgers`` counts what a row stands for.
 """
 
-OTHERS = pa.schema(
-    [
-        pa.field("ledger_id", pa.int64()),
-        *(pa.field(name, pa.string()) for name in ("kind", "path", "tenant", "namespace", "topic")),
-    ]
-)
+OTHERS = pa.schema({"ledger_id": NUMBER, **dict.fromkeys(("kind", "path", "tenant", "namespace", "topic"), TEXT)})
 """References whose ledgers' sizes are BookKeeper's to tell, and whom they belong to.
 
 Those of lists that tell no size (`UNSIZED`) are kept apart from single ones (`OTHER`).
 """
 
 
-class _IdSets:
-    """The ids that one task has seen, by the tags of the sets that they belong to."""
+def _telling(
+    look: Callable[Concatenate[pa.RecordBatch, IdSets, About], Iterable[pa.RecordBatch]],
+) -> Task[About]:
+    """The task that tells, as `FACTS`, what ``look`` tells of each batch and the sets of ids that it has filled."""
 
-    def __init__(self) -> None:
-        self._ranges: defaultdict[str, IdRanges] = defaultdict(IdRanges)
-
-    def add(self, ids: Ids, *tags: str) -> None:
-        for tag in tags:
-            self._ranges[tag].add(ids)
-
-    def taken(self, *, only_full: bool) -> Iterator[pa.RecordBatch]:
-        """The sets as `FACTS`; nothing is held of them any more."""
-        for tag, ranges in self._ranges.items():
-            if ranges.full() or not only_full:
-                yield _facts({"tag": tag, "part": number, "content": ids} for number, ids in ranges.sets())
-
-
-def _task(look: Callable[[pa.RecordBatch, _IdSets], Iterator[pa.RecordBatch]]) -> Task:
-    """What ``look`` tells of each batch, and the sets of ids that it has filled."""
-
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        sets = _IdSets()
+    @wraps(look)
+    def task(batches: Batches, /, *args: About.args, **kwargs: About.kwargs) -> Iterator[pa.RecordBatch]:
+        sets = IdSets()
         for batch in batches:
             if batch.num_rows:
-                yield from look(batch, sets)
+                yield from look(batch, sets, *args, **kwargs)
                 # So that memory does not grow with a task's rows.
-                yield from sets.taken(only_full=True)
-        yield from sets.taken(only_full=False)
+                yield _id_facts(sets, only_full=True)
+        yield _id_facts(sets, only_full=False)
 
     return task
 
 
-def decode_nodes_task(columns: ColumnReader, shares: int) -> Task:
-    """Nodes to `FACTS`."""
-
-    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
-        part = decode_part(columns, batch)
-        sets.add(part.ids, IDS)
-        yield _topic_facts(USAGE, part.usage, shares)
-        yield _topic_facts(LOADED, part.loaded, shares)
-        yield _single_facts(OTHER, columns, part.singles, sets, shares)
-        yield _single_facts(UNSIZED, columns, part.unsized, sets, shares)
-        yield _facts(_unreadable_facts(part.unreadable_nodes))
-        yield _facts({"tag": COMPACTION, "path": path} for path in part.compaction_cursors)
-        yield _facts(_shadow_facts(part.shadows))
-
-    return _task(look)
+@_telling
+def decode_nodes(batch: pa.RecordBatch, sets: IdSets, columns: ColumnReader, shares: int) -> Iterator[pa.RecordBatch]:
+    """Nodes of managed ledgers and schemas."""
+    part = decode_part(columns, batch)
+    sets.add(part.ids, IDS)
+    yield _topic_facts(USAGE, part.usage, shares)
+    yield _topic_facts(LOADED, part.loaded, shares)
+    yield _single_facts(OTHER, columns, part.singles, sets, shares)
+    yield _single_facts(UNSIZED, columns, part.unsized, sets, shares)
+    yield _facts(_unreadable_facts(part.unreadable_nodes))
+    yield _facts({"tag": COMPACTION, "path": path} for path in part.compaction_cursors)
+    yield _facts(_shadow_facts(part.shadows))
 
 
-def admin_nodes_task() -> Task:
-    """Nodes below ``/admin`` to `FACTS`."""
-
-    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
-        found = admin_facts(batch)
-        yield _facts({"tag": TENANT, "path": tenant} for tenant in found.tenants)
-        yield _facts(_shadow_facts(found.shadows))
-        yield _facts(_unreadable_facts(found.unreadable_nodes))
-        yield _facts({"tag": RETENTION, "path": path, "reason": text} for path, text in found.retentions.items())
-
-    return _task(look)
+@_telling
+def decode_admin_nodes(batch: pa.RecordBatch, _: IdSets) -> Iterator[pa.RecordBatch]:
+    """Nodes below ``/admin``."""
+    found = admin_facts(batch)
+    yield _facts({"tag": TENANT, "path": tenant} for tenant in found.tenants)
+    yield _facts(_shadow_facts(found.shadows))
+    yield _facts(_unreadable_facts(found.unreadable_nodes))
+    yield _facts({"tag": RETENTION, "path": path, "reason": text} for path, text in found.retentions.items())
 
 
-def unknown_nodes_task(foreign: Collection[str]) -> Task:
-    """Nodes of no known subtree to `FACTS`."""
-
-    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
-        yield _facts(_unreadable_facts(unknown_subtrees(batch, foreign)))
-
-    return _task(look)
+@_telling
+def report_unknown_nodes(batch: pa.RecordBatch, _: IdSets, foreign: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """Nodes of no known subtree."""
+    yield _facts(_unreadable_facts(unknown_subtrees(batch, foreign)))
 
 
-def decode_cursor_ledgers_task(columns: ColumnReader, shares: int) -> Task:
-    """Readings of compaction cursors' ledgers to `FACTS`."""
-
-    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
-        rows = batch.to_pylist()
-        references, unreadable_nodes = decode_cursor_ledgers(rows)
-        yield _single_facts(OTHER, columns, singles_batch(references), sets, shares)
-        yield _facts(_unreadable_facts(unreadable_nodes))
-        yield _facts({"tag": READ, "path": row["cursor_path"]} for row in rows)
-
-    return _task(look)
-
-
-def decode_log_segments_task(columns: ColumnReader, shares: int) -> Task:
-    """DistributedLog's records to `FACTS`."""
-
-    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
-        references, unread = decode_log_segments(batch.to_pylist())
-        yield _single_facts(OTHER, columns, singles_batch(references), sets, shares)
-        yield _facts([{"tag": UNREAD, "ledgers": unread}] if unread else [])
-
-    return _task(look)
+@_telling
+def decode_readings(
+    batch: pa.RecordBatch, sets: IdSets, columns: ColumnReader, shares: int
+) -> Iterator[pa.RecordBatch]:
+    """Readings of compaction cursors' ledgers."""
+    rows = batch.to_pylist()
+    references, unreadable_nodes = decode_cursor_ledgers(rows)
+    yield _single_facts(OTHER, columns, singles_batch(references), sets, shares)
+    yield _facts(_unreadable_facts(unreadable_nodes))
+    yield _facts({"tag": READ, "path": row["cursor_path"]} for row in rows)
 
 
-def listed_ids_task(tag: str) -> Task:
-    """The listing's ids to `FACTS`."""
+@_telling
+def decode_segments(
+    batch: pa.RecordBatch, sets: IdSets, columns: ColumnReader, shares: int
+) -> Iterator[pa.RecordBatch]:
+    """DistributedLog's records."""
+    references, unread = decode_log_segments(batch.to_pylist())
+    yield _single_facts(OTHER, columns, singles_batch(references), sets, shares)
+    yield _facts([{"tag": UNREAD, "ledgers": unread}] if unread else [])
 
-    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
-        sets.add(batch.column(0).to_numpy(), tag)
-        yield from ()
 
-    return _task(look)
+@_telling
+def collect_listed(batch: pa.RecordBatch, sets: IdSets, tag: str) -> Iterable[pa.RecordBatch]:
+    """The listing's ids."""
+    sets.add(batch.column(0).to_numpy(), tag)
+    return ()
 
 
-def dumped_ids_task(columns: ColumnReader, tag: str, root: str) -> Task:
-    """The ids of the dump's own ledgers, and directories that could not be read, to `FACTS`."""
-
-    def look(batch: pa.RecordBatch, sets: _IdSets) -> Iterator[pa.RecordBatch]:
-        ids, unread = dumped_ids(columns, root, batch)
-        sets.add(ids[ids >= 0], tag)
-        yield _facts({"tag": UNREAD, "path": path} for path in unread)
-
-    return _task(look)
+@_telling
+def collect_dumped(batch: pa.RecordBatch, sets: IdSets, columns: ColumnReader, root: str) -> Iterator[pa.RecordBatch]:
+    """The ids of the dump's own ledgers, and directories that could not be read."""
+    ids, unread = dumped_ids(columns, root, batch)
+    sets.add(ids[ids >= 0], DUMPED)
+    yield _facts({"tag": UNREAD, "path": path} for path in unread)
 
 
 # --- forms ---------------------------------------------------------------------------------------------------------
 
 
 def _facts(rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(list(rows), schema=_FACTS)
+    return pa.RecordBatch.from_pylist(list(rows), schema=FACTS)
+
+
+def _id_facts(sets: IdSets, *, only_full: bool) -> pa.RecordBatch:
+    return _facts({"tag": tag, "part": number, "content": ids} for tag, number, ids in sets.taken(only_full=only_full))
 
 
 def _topic_facts(tag: str, rows: pa.RecordBatch, shares: int) -> pa.RecordBatch:
@@ -204,7 +168,7 @@ def _topic_facts(tag: str, rows: pa.RecordBatch, shares: int) -> pa.RecordBatch:
 
 
 def _single_facts(
-    tag: str, columns: ColumnReader, singles: pa.RecordBatch, sets: _IdSets, shares: int
+    tag: str, columns: ColumnReader, singles: pa.RecordBatch, sets: IdSets, shares: int
 ) -> pa.RecordBatch:
     ids = singles.column("ledger_id").to_numpy()
     sets.add(ids, IDS, SINGLE_IDS)

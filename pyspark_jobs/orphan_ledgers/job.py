@@ -7,12 +7,14 @@ Exit codes: 0 clean, 2 findings, 1 an error, wrong usage, or a guard that did no
 import argparse
 import importlib.metadata
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
 
+import pulsar_sidecar
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.running import Opened, Order, input_of, input_of_audit, run_audit
 from pulsar_sidecar.audit.requests import HOUR_MS, Policy
@@ -22,12 +24,12 @@ from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary
 from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, ORPHAN_LEDGERS, Table
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_jobs.orphan_ledgers.files import Directory, open_audit, open_tables
+from pyspark_jobs.orphan_ledgers.directories import Directory, open_audit, open_tables
 from pyspark_jobs.orphan_ledgers.finding import Finding, Inputs, names_of
-from pyspark_jobs.orphan_ledgers.schemas import spark_schema
-from pyspark_jobs.orphan_ledgers.shipping import ship_wheel
+from pyspark_jobs.orphan_ledgers.forms import spark_schema
 from pyspark_jobs.orphan_ledgers.writing import SparkEngine
 
 _SETTINGS = {
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with TemporaryDirectory() as scratch:
         spark = session(SparkSession.builder.appName("orphan-ledgers"))
         try:
-            ship_wheel(spark.sparkContext, Path(scratch))
+            _ship_wheel(spark.sparkContext, Path(scratch))
             summary = run(
                 spark, options.dump, options.listing, options.output, options.previous, _policy(options), options.exact
             )
@@ -68,6 +70,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     conclusion = conclude(summary, options.output)
     print(f"{conclusion.verdict.value}: {conclusion.sentence}\nnext: {conclusion.next_step}")  # noqa: T201
     return exit_code(summary)
+
+
+def _ship_wheel(context: SparkContext, directory: Path) -> None:
+    """If this project runs from a wheel (``--py-files``), let executors import it from there too.
+
+    Spark sends each of them the wheel, but lets them import from ``.zip``, ``.egg`` and ``.jar`` alone
+    (``SparkContext.PACKAGE_EXTENSIONS`` of 4.1), so the same archive goes to them under another name, from a directory
+    in which it stays while the context lives.
+    """
+    archive = Path(pulsar_sidecar.__file__).parents[1]
+    if archive.suffix == ".whl" and archive.is_file():
+        context.addPyFile(str(shutil.copy(archive, directory / f"{archive.stem}.zip")))
 
 
 def session(builder: SparkSession.Builder) -> SparkSession:
@@ -116,7 +130,6 @@ def run(
     try:
         unfinished.make()
         summary = run_audit(SparkEngine(unfinished, finding), opened, Order(policy, _version(), output, exact))
-        unfinished.close_to_others()
         unfinished.become(target)
     finally:
         finding.release()

@@ -3,243 +3,140 @@
 Invariant: every value comes from `audit`, which the embedded engine calls too; here rows only change form.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pulsar_sidecar.audit.arrays import NO_LEDGER, IdTable, LedgerSets, Mask, Numbers
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.candidates import Claimed, OwnerNode, owner_nodes, owner_nodes_at, read_candidate
+from pulsar_sidecar.audit.engine.decoding import lists_naming
 from pulsar_sidecar.audit.engine.judging import (
     LISTED,
     NODE_METADATA_COLUMNS,
+    SIZES,
     Judge,
     as_listed,
     earlier_looks,
     judge_cases,
+    newest_sizes,
     number_deletable,
     read_cases,
     sizes_of,
     withheld,
 )
+from pulsar_sidecar.audit.engine.usage import NAMED_USAGE, counts_of_usage, missing_row, usage_table
 from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.plans import block_digest
-from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS
+from pulsar_sidecar.audit.results.tables import MISSING_LEDGERS, ORPHAN_LEDGERS, LedgerKind
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId
 from pyspark import TaskContext
 
-from pyspark_jobs.orphan_ledgers.first_pass import IDS, Batches, Task
-from pyspark_jobs.orphan_ledgers.id_sets import union, write_ids
-from pyspark_jobs.orphan_ledgers.packing import pack_shares, shares_of_ledgers
-from pyspark_jobs.orphan_ledgers.schemas import spark_schema
-
-COMPARED = (
-    "candidates binary, missing binary, candidate_ledgers bigint, missing_ledgers bigint, part bigint, "
-    "listed bigint, in_dump bigint, referenced bigint, newest bigint"
+from pyspark_jobs.orphan_ledgers import first_pass
+from pyspark_jobs.orphan_ledgers.forms import (
+    BYTES,
+    NUMBER,
+    TEXT,
+    Batches,
+    by_tag,
+    each_batch,
+    pack,
+    pack_shares,
+    shares_of_ledgers,
+    shares_of_topics,
+    union,
+    unpack,
+    write_ids,
 )
-READ_LEDGERS = (
-    "ledger_id bigint, metadata binary, version bigint, ctime_ms bigint, czxid bigint, mzxid bigint, "
-    "unreadable string, owner_path string, topic_path string, part bigint, content binary"
+
+_COUNTS = ("candidate_ledgers", "missing_ledgers", "part", "listed", "in_dump", "referenced", "newest")
+COMPARED = pa.schema({"candidates": BYTES, "missing": BYTES, **dict.fromkeys(_COUNTS, NUMBER)})
+WANTED = pa.schema({"ledger_id": NUMBER, "path": TEXT})
+READ_LEDGERS = pa.schema(
+    {
+        "ledger_id": NUMBER,
+        "metadata": BYTES,
+        **dict.fromkeys(("version", "ctime_ms", "czxid", "mzxid"), NUMBER),
+        **dict.fromkeys(("unreadable", "owner_path", "topic_path"), TEXT),
+        "part": NUMBER,
+        "content": BYTES,
+    }
 )
 """Candidates, a row each; and of the share ``part`` the `SIZES` of other ledgers, packed as ``content``."""
-_OWNERS = pa.schema(
-    [
-        pa.field("path", pa.string()),
-        *(pa.field(name, pa.int64()) for name in ("version", "mzxid", "ledgers", "first_ledger", "last_ledger")),
-        pa.field("offloaded", pa.list_(pa.int64())),
-    ]
+OWNERS = pa.schema(
+    {
+        "path": TEXT,
+        **dict.fromkeys(("version", "mzxid", "ledgers", "first_ledger", "last_ledger"), NUMBER),
+        "offloaded": pa.list_(NUMBER),
+    }
 )
-OWNERS = spark_schema(_OWNERS)
-_READ_LEDGERS = pa.schema(
-    [
-        *(pa.field(name, pa.int64() if name != "metadata" else pa.binary()) for name in ("ledger_id", "metadata")),
-        *(pa.field(name, pa.int64()) for name in ("version", "ctime_ms", "czxid", "mzxid")),
-        pa.field("unreadable", pa.string()),
-        pa.field("owner_path", pa.string()),
-        pa.field("topic_path", pa.string()),
-        pa.field("part", pa.int64()),
-        pa.field("content", pa.binary()),
-    ]
-)
-_WANTED = pa.schema([pa.field("ledger_id", pa.int64()), pa.field("path", pa.string())])
-WANTED = "ledger_id bigint, path string"
+JUDGED = pa.schema([*ORPHAN_LEDGERS, pa.field("age", TEXT), pa.field("is_orphan", pa.bool_())])
+_EARLIER = pa.schema(dict.fromkeys(("ledger_id", "version", "czxid", "mzxid", "first_seen_ms"), NUMBER))
+SHARES = pa.schema({"tag": TEXT, "part": NUMBER, "content": BYTES})
+SIZE = "size"
+USAGE_SHARES = pa.schema({"content": BYTES})
+COUNTED_USAGE = ("kind", "tenant")
+SUMS = ("ledgers", "bytes", "unknown_size_ledgers")
+USAGE_COUNTS = pa.schema({"column": TEXT, "value": TEXT, **dict.fromkeys(SUMS, NUMBER)})
+DIGESTS = pa.schema({"block": NUMBER, "digest": BYTES})
 
 
-def compare_task(listed_tag: str, dumped_tag: str, own_ledgers: bool) -> Callable[[pa.Table], pa.Table]:
-    """One range of ids: which are candidates, which are missing, and how many there are."""
-
-    def task(facts: pa.Table) -> pa.Table:
-        number = facts.column("part")[0].as_py()
-        written = by_tag(facts, listed_tag, dumped_tag, IDS)
-        listed, referenced = union(number, written[listed_tag]), union(number, written[IDS])
-        sets = LedgerSets([listed], union(number, written[dumped_tag]) if own_ledgers else listed)
-        sets.refer(referenced)
-        candidates, missing = sets.candidates(), sets.gone()
-        row = {
-            "candidates": write_ids(candidates),
-            "missing": write_ids(missing),
-            "candidate_ledgers": len(candidates),
-            "missing_ledgers": len(missing),
-            "part": number,
-            "listed": sets.listed,
-            "in_dump": sets.in_dump(),
-            "referenced": sets.referenced_and_listed(),
-            "newest": sets.newest(),
-        }
-        return pa.Table.from_pylist([row])
-
-    return task
+# --- ids -----------------------------------------------------------------------------------------------------------
 
 
-def ids_task(column: str, root: str) -> Task:
+def compare(facts: pa.Table, own_ledgers: bool) -> pa.Table:
+    """One range of ids: which are candidates, which are missing, and how many there are (`COMPARED`)."""
+    number = facts.column("part")[0].as_py()
+    written = by_tag(facts, first_pass.LISTED, first_pass.DUMPED, first_pass.IDS)
+    listed = union(number, written[first_pass.LISTED])
+    sets = LedgerSets([listed], union(number, written[first_pass.DUMPED]) if own_ledgers else listed)
+    sets.refer(union(number, written[first_pass.IDS]))
+    candidates, missing = sets.candidates(), sets.gone()
+    row = {
+        "candidates": write_ids(candidates),
+        "missing": write_ids(missing),
+        "candidate_ledgers": len(candidates),
+        "missing_ledgers": len(missing),
+        "part": number,
+        "listed": sets.listed,
+        "in_dump": sets.in_dump(),
+        "referenced": sets.referenced_and_listed(),
+        "newest": sets.newest(),
+    }
+    return pa.Table.from_pylist([row], schema=COMPARED)
+
+
+@each_batch
+def paths_of_ids(batch: pa.RecordBatch, column: str, root: str) -> Iterator[pa.RecordBatch]:
     """A column of sets of ids to ledgers and the paths of their nodes (`WANTED`)."""
-
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                yield _wanted(union(row["part"], [row[column]]).tolist(), root)
-
-    return task
+    for row in batch.to_pylist():
+        ids = union(row["part"], [row[column]]).tolist()
+        paths = [ledger_path(LedgerId(ledger_id), root) for ledger_id in ids]
+        yield pa.RecordBatch.from_pydict({"ledger_id": ids, "path": paths}, schema=WANTED)
 
 
 # --- ledgers that were looked up -----------------------------------------------------------------------------------
 
 
-def read_ledgers_task(columns: ColumnReader, root: str, shares: int) -> Task:
+@each_batch
+def read_ledgers(batch: pa.RecordBatch, columns: ColumnReader, root: str, shares: int) -> Iterator[pa.RecordBatch]:
     """Rows of ledgers with ``is_candidate`` to `READ_LEDGERS`."""
-
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            chosen = batch.column("is_candidate").to_numpy(zero_copy_only=False)
-            listed = _listed(columns, batch, root)
-            yield from _read(columns, listed, chosen, ~chosen, shares)
-
-    return task
+    chosen = batch.column("is_candidate").to_numpy(zero_copy_only=False)
+    yield _read(columns, _listed(columns, batch, root), chosen, ~chosen, shares)
 
 
-def choose_ledgers_task(columns: ColumnReader, root: str, candidates: Numbers, named: Numbers, shares: int) -> Task:
+def choose_ledgers(
+    batches: Batches, columns: ColumnReader, root: str, candidates: Numbers, named: Numbers, shares: int
+) -> Iterator[pa.RecordBatch]:
     """Rows of all ledgers to `READ_LEDGERS` of these."""
-
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        are_candidates, are_named = IdTable(candidates), IdTable(named)
-        for batch in batches:
-            listed = _listed(columns, batch, root)
-            ids = listed.column("ledger_id").fill_null(NO_LEDGER).to_numpy()
-            yield from _read(columns, listed, are_candidates.holds(ids), are_named.holds(ids), shares)
-
-    return task
-
-
-def choose_owners_task(columns: ColumnReader, paths: pa.Array) -> Task:
-    """All nodes to `OWNERS` of those at these paths."""
-
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield _owners(owner_nodes_at(columns, paths, batch))
-
-    return task
-
-
-def owner_nodes_task(columns: ColumnReader) -> Task:
-    """Nodes to `OWNERS`."""
-
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield _owners(owner_nodes(columns, batch))
-
-    return task
-
-
-def judge_task(judge: Judge) -> Task:
-    """Candidates, with their owners' nodes and the earlier look, to rows of orphans and unattributed ledgers."""
-
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = batch.to_pylist()
-            nodes = {node.path: node for row in rows for node in _owners_beside(row)}
-            earlier = earlier_looks(pa.Table.from_pylist(_looks_beside(rows), _EARLIER))
-            for number, judged in enumerate(judge_cases(judge, read_cases(batch), nodes, earlier)):
-                yield _judged(judged, is_orphan=number == 0)
-
-    return task
-
-
-_EARLIER = pa.schema(
-    [pa.field(name, pa.int64()) for name in ("ledger_id", "version", "czxid", "mzxid", "first_seen_ms")]
-)
-
-
-def _looks_beside(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    names = ("version", "czxid", "mzxid", "first_seen_ms")
-    return [
-        {"ledger_id": row["ledger_id"], **{name: row[f"earlier_{name}"] for name in names}}
-        for row in rows
-        if row["earlier_ledger_id"] is not None
-    ]
-
-
-def _owners_beside(row: Mapping[str, Any]) -> Iterator[OwnerNode]:
-    for prefix in ("owner", "topic"):
-        if row[f"{prefix}_node_path"] is not None:
-            node = {name: row[f"{prefix}_node_{name}"] for name in _OWNERS.names}
-            yield OwnerNode(**{**node, "offloaded": tuple(node["offloaded"])})
-
-
-def _judged(rows: pa.RecordBatch, *, is_orphan: bool) -> pa.RecordBatch:
-    names = [*ORPHAN_LEDGERS.names, "age", "is_orphan"]
-    count = rows.num_rows
-    there = set(rows.schema.names)
-    columns = [
-        rows.column(name) if name in there else pa.nulls(count, ORPHAN_LEDGERS.field(name).type)
-        for name in ORPHAN_LEDGERS.names
-    ]
-    ages = pa.array([age_label(age_ms) for age_ms in rows.column("age_ms").to_pylist()], pa.string())
-    return pa.RecordBatch.from_arrays([*columns, ages, pa.repeat(is_orphan, count)], names=names)
-
-
-def withhold_task(guards: str) -> Task:
-    """Orphans to the same with no condemned ones."""
-
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield from withheld(_orphans(batch), guards).to_batches()
-
-    return task
-
-
-def number_task(first_rows: Mapping[int, int]) -> Task:
-    """Ordered orphans to the same, numbered; ``first_rows`` tells where each of Spark's partitions begins."""
-
-    def task(batches: Batches) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        first = first_rows.get(context.partitionId(), 0)
-        for batch in batches:
-            for part in _orphans(batch).to_batches():
-                numbered = number_deletable(part, first)
-                first += numbered.num_rows - numbered.column("row").null_count
-                yield numbered
-
-    return task
-
-
-def _orphans(batch: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([batch.select(ORPHAN_LEDGERS.names)]).cast(ORPHAN_LEDGERS)
-
-
-def block_task(block: pa.Table) -> pa.Table:
-    """The condemned rows of one block of a plan to its digest."""
-    rows = block.select(ORPHAN_LEDGERS.names).cast(ORPHAN_LEDGERS).sort_by("row").combine_chunks().to_batches()[0]
-    return pa.Table.from_pylist([{"block": block.column("block")[0].as_py(), "digest": block_digest(rows)}])
-
-
-# --- forms ---------------------------------------------------------------------------------------------------------
-
-
-def _wanted(ledger_ids: list[int], root: str) -> pa.RecordBatch:
-    paths = [ledger_path(LedgerId(ledger_id), root) for ledger_id in ledger_ids]
-    return pa.RecordBatch.from_arrays([pa.array(ledger_ids, pa.int64()), pa.array(paths, pa.string())], schema=_WANTED)
+    are_candidates, are_named = IdTable(candidates), IdTable(named)
+    for batch in batches:
+        listed = _listed(columns, batch, root)
+        ids = listed.column("ledger_id").fill_null(NO_LEDGER).to_numpy()
+        yield _read(columns, listed, are_candidates.holds(ids), are_named.holds(ids), shares)
 
 
 def _listed(columns: ColumnReader, batch: pa.RecordBatch, root: str) -> pa.RecordBatch:
@@ -251,17 +148,13 @@ def _listed(columns: ColumnReader, batch: pa.RecordBatch, root: str) -> pa.Recor
 
 def _read(
     columns: ColumnReader, listed: pa.RecordBatch, are_candidates: Mask, are_named: Mask, shares: int
-) -> Iterator[pa.RecordBatch]:
+) -> pa.RecordBatch:
     """`READ_LEDGERS` of some rows of a listing."""
     sizes = sizes_of(columns, listed.filter(pa.array(are_named)))
     packed = pack_shares(sizes, shares_of_ledgers(sizes.column("ledger_id").to_numpy(), shares))
     candidates = listed.filter(pa.array(are_candidates)).select(LISTED.names).to_pylist()
     rows = [*({"part": part, "content": each} for part, each in packed), *map(_candidate, candidates)]
-    yield pa.RecordBatch.from_pylist(rows, schema=_READ_LEDGERS)
-
-
-def _owners(nodes: Iterable[OwnerNode]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([node.row() for node in nodes], schema=_OWNERS)
+    return pa.RecordBatch.from_pylist(rows, schema=READ_LEDGERS)
 
 
 def _candidate(row: dict[str, Any]) -> dict[str, Any]:
@@ -271,9 +164,171 @@ def _candidate(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "owner_path": reading.owner_path, "topic_path": reading.topic_path}
 
 
-def by_tag(share: pa.Table, *tags: str) -> dict[str, list[bytes]]:
-    """What was packed under each of these tags."""
-    packed: dict[str, list[bytes]] = {tag: [] for tag in tags}
-    for row in share.select(["tag", "content"]).to_pylist():
-        packed[row["tag"]].append(row["content"])
-    return packed
+# --- judging -------------------------------------------------------------------------------------------------------
+
+
+@each_batch
+def read_owners_at(batch: pa.RecordBatch, columns: ColumnReader, paths: pa.Array) -> Iterator[pa.RecordBatch]:
+    """All nodes to `OWNERS` of those at these paths."""
+    yield _owners(owner_nodes_at(columns, paths, batch))
+
+
+@each_batch
+def read_owners(batch: pa.RecordBatch, columns: ColumnReader) -> Iterator[pa.RecordBatch]:
+    """Nodes to `OWNERS`."""
+    yield _owners(owner_nodes(columns, batch))
+
+
+def _owners(nodes: Iterable[OwnerNode]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([node.row() for node in nodes], schema=OWNERS)
+
+
+@each_batch
+def judge_candidates(batch: pa.RecordBatch, judge: Judge) -> Iterator[pa.RecordBatch]:
+    """Candidates, with their owners' nodes and the earlier look, to rows of orphans and unattributed ledgers."""
+    rows = batch.to_pylist()
+    nodes = {node.path: node for row in rows for node in _owners_beside(row)}
+    looks = [
+        {name: row[f"earlier_{name}"] for name in _EARLIER.names}
+        for row in rows
+        if row["earlier_ledger_id"] is not None
+    ]
+    earlier = earlier_looks(pa.Table.from_pylist(looks, _EARLIER))
+    for number, judged in enumerate(judge_cases(judge, read_cases(batch), nodes, earlier)):
+        yield _judged(judged, is_orphan=number == 0)
+
+
+def _owners_beside(row: Mapping[str, Any]) -> Iterator[OwnerNode]:
+    for prefix in ("owner", "topic"):
+        if row[f"{prefix}_node_path"] is not None:
+            node = {name: row[f"{prefix}_node_{name}"] for name in OWNERS.names}
+            yield OwnerNode(**{**node, "offloaded": tuple(node["offloaded"])})
+
+
+def _judged(rows: pa.RecordBatch, *, is_orphan: bool) -> pa.RecordBatch:
+    there, count = set(rows.schema.names), rows.num_rows
+    columns = [
+        rows.column(field.name) if field.name in there else pa.nulls(count, field.type) for field in ORPHAN_LEDGERS
+    ]
+    ages = pa.array([age_label(age_ms) for age_ms in rows.column("age_ms").to_pylist()], TEXT)
+    return pa.RecordBatch.from_arrays([*columns, ages, pa.repeat(is_orphan, count)], names=JUDGED.names)
+
+
+@each_batch
+def withhold(batch: pa.RecordBatch, guards: str) -> Iterator[pa.RecordBatch]:
+    """Orphans to the same with no deletable ones."""
+    yield from withheld(_orphans(batch), guards).to_batches()
+
+
+def number_rows(batches: Batches, first_rows: Mapping[int, int]) -> Iterator[pa.RecordBatch]:
+    """Ordered orphans to the same, numbered; ``first_rows`` tells where each of Spark's partitions begins."""
+    context = TaskContext.get()
+    assert context is not None
+    first = first_rows.get(context.partitionId(), 0)
+    for batch in batches:
+        for part in _orphans(batch).to_batches():
+            numbered = number_deletable(part, first)
+            first += numbered.num_rows - numbered.column("row").null_count
+            yield numbered
+
+
+def digest_block(block: pa.Table) -> pa.Table:
+    """The deletable rows of one block of a plan, its number their ``part``, to its digest."""
+    rows = _orphans(block).sort_by("row").combine_chunks().to_batches()[0]
+    return pa.Table.from_pylist([{"block": block.column("part")[0].as_py(), "digest": block_digest(rows)}])
+
+
+def _orphans(rows: pa.RecordBatch | pa.Table) -> pa.Table:
+    chosen = rows.select(ORPHAN_LEDGERS.names)
+    table = chosen if isinstance(chosen, pa.Table) else pa.Table.from_batches([chosen])
+    return table.cast(ORPHAN_LEDGERS)
+
+
+# --- missing ledgers and usage -------------------------------------------------------------------------------------
+
+
+@each_batch
+def missing_of_lists(batch: pa.RecordBatch, columns: ColumnReader, wanted: Numbers) -> Iterator[pa.RecordBatch]:
+    """Nodes to rows of missing ledgers, of which their lists name some."""
+    if batch.num_rows:
+        yield _missing(lists_naming(columns, wanted, batch).to_pylist())
+
+
+@each_batch
+def missing_of_singles(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Single references to missing ledgers to rows of their table."""
+    yield _missing({**row, "entries": None, "size_bytes": None} for row in batch.to_pylist())
+
+
+def _missing(references: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([missing_row(row) for row in references], schema=MISSING_LEDGERS)
+
+
+@each_batch
+def unpacked(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """What was packed as ``content``."""
+    return unpack(batch.column("content").to_pylist())
+
+
+def singles_about(batches: Batches, wanted: Numbers) -> Iterator[pa.RecordBatch]:
+    """Packed `first_pass.OTHERS` to those that name one of these ledgers or a compacted one."""
+    table = IdTable(wanted)
+    for singles in unpacked(batches):
+        is_wanted = pa.array(table.holds(singles.column("ledger_id").to_numpy()))
+        yield singles.filter(pc.or_(is_wanted, pc.equal(singles.column("kind"), LedgerKind.COMPACTED.value)))
+
+
+def usage_of_singles(share: pa.Table, gone: Numbers, shares: int) -> pa.Table:
+    """One share of references and of their ledgers' sizes (`SHARES`) to `SHARES` of usage, without what is gone."""
+    packed = by_tag(share, *first_pass.REFERENCES, SIZE)
+    references = unpack(content for tag in first_pass.REFERENCES for content in packed[tag])
+    named = pa.Table.from_batches(references, first_pass.OTHERS)
+    every = named.group_by(first_pass.OTHERS.names).aggregate([])
+    singles = every.filter(pa.array(~IdTable(gone).holds(every.column("ledger_id").to_numpy())))
+    sizes = newest_sizes(pa.Table.from_batches(unpack(packed[SIZE]), SIZES))
+    places = pc.index_in(singles.column("ledger_id"), value_set=sizes.column("ledger_id").combine_chunks())
+    sized = singles.append_column("size", sizes.column("length").take(places))
+    return pa.Table.from_batches([_usage_of_each(batch, 1, shares) for batch in sized.to_batches()], SHARES)
+
+
+@each_batch
+def usage_taken_off(batch: pa.RecordBatch, shares: int) -> Iterator[pa.RecordBatch]:
+    """Rows of missing ledgers to `SHARES` of usage below zero."""
+    yield _usage_of_each(batch, -1, shares)
+
+
+def _usage_of_each(rows: pa.RecordBatch, sign: int, shares: int) -> pa.RecordBatch:
+    """`SHARES` of usage: a ledger for each row, which has an owner and a ``size`` (null: unknown)."""
+    size = rows.column("size")
+    sums = (pa.repeat(1, rows.num_rows), size.fill_null(0), size.is_null().cast(pa.int64()))
+    keys = (rows.column(name) for name in NAMED_USAGE.names[: -len(sums)])
+    usage = pa.RecordBatch.from_arrays([*keys, *(pc.multiply(each, sign) for each in sums)], schema=NAMED_USAGE)
+    packed = pack_shares(usage, shares_of_topics(usage.column("topic"), shares))
+    return pa.RecordBatch.from_pylist(
+        [{"tag": first_pass.USAGE, "part": part, "content": content} for part, content in packed], schema=SHARES
+    )
+
+
+def sum_usage(share: pa.Table, shadows: Collection[str]) -> pa.Table:
+    """One share of usage and of loaded topics (`SHARES`) to one of the table of usage (`USAGE_SHARES`)."""
+    packed = by_tag(share, first_pass.USAGE, first_pass.LOADED)
+    usage = usage_table(unpack(packed[first_pass.USAGE]), unpack(packed[first_pass.LOADED]), shadows)
+    return pa.table({"content": pa.array([pack(batch) for batch in usage.to_batches()], BYTES)})
+
+
+def count_usage(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """`USAGE_SHARES` to `USAGE_COUNTS`."""
+    for usage in unpacked(batches):
+        rows = [
+            {"column": name, "value": value, **msgspec.structs.asdict(count)}
+            for name in COUNTED_USAGE
+            for value, count in counts_of_usage(pa.Table.from_batches([usage]), name).items()
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=USAGE_COUNTS)
+
+
+def largest_usage(batches: Batches, rows: int) -> Iterator[pa.RecordBatch]:
+    """`USAGE_SHARES` to the largest rows of each."""
+    order = [("bytes", "descending"), ("topic", "ascending"), ("kind", "ascending")]
+    for usage in unpacked(batches):
+        yield from pa.Table.from_batches([usage]).sort_by(order).slice(0, rows).to_batches()

@@ -19,11 +19,10 @@ from pulsar_sidecar.audit.results.tables import (
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
-from pyspark_jobs.orphan_ledgers import tasks, usage_tasks
-from pyspark_jobs.orphan_ledgers.files import Directory
+from pyspark_jobs.orphan_ledgers import tasks
+from pyspark_jobs.orphan_ledgers.directories import Directory
 from pyspark_jobs.orphan_ledgers.finding import Finding, SparkTables
-from pyspark_jobs.orphan_ledgers.schemas import spark_schema
-from pyspark_jobs.orphan_ledgers.workers import in_worker
+from pyspark_jobs.orphan_ledgers.forms import by_part, mapped
 
 _ROWS_PER_FILE = 1_000_000
 
@@ -51,22 +50,21 @@ class SparkEngine:
         self._write_others(findings, audit_id)
         plan = None if failed_guards else _plan(orphans, deletable, audit_id, instance_id)
         self._directory.clean()
-        files = self._directory.sha256_of_all(sorted(self._directory.tables()))
+        files = self._directory.digests(sorted(self._directory.tables()))
         yield Written(self._directory, files, plan, _extract(findings, orphans))
 
     def _write_orphans(
         self, findings: Findings[SparkTables], audit_id: str, deletable: Count, failed_guards: str
     ) -> DataFrame:
         """The orphans as they were written."""
-        schema = spark_schema(ORPHAN_LEDGERS)
         rows = findings.tables.orphans
         if failed_guards:
-            rows = rows.mapInArrow(in_worker(tasks.withhold_task(failed_guards)), schema)
+            rows = mapped(rows, ORPHAN_LEDGERS, tasks.withhold, failed_guards)
         ordered = self._ordered(rows, ("ledger_id",), findings.found.orphans.ledgers)
         if deletable.ledgers:
             ordered = self._finding.keep(ordered)
         first_rows = _first_rows(ordered) if deletable.ledgers else {}
-        numbered = self._finding.keep(ordered.mapInArrow(in_worker(tasks.number_task(first_rows)), schema))
+        numbered = self._finding.keep(mapped(ordered, ORPHAN_LEDGERS, tasks.number_rows, first_rows))
         self._write(numbered, Table.ORPHAN_LEDGERS, audit_id)
         return numbered
 
@@ -95,8 +93,8 @@ def _plan(orphans: DataFrame, deletable: Count, audit_id: str, instance_id: str)
     """The plan of orphans that were numbered; its blocks are hashed where they are."""
     digests: list[bytes] = []
     if deletable.ledgers:
-        blocks = orphans.where("row is not null").withColumn("block", F.floor(F.col("row") / PLAN_BLOCK_ROWS))
-        hashed = blocks.groupBy("block").applyInArrow(in_worker(tasks.block_task), "block bigint, digest binary")
+        blocks = orphans.where("row is not null").withColumn("part", F.floor(F.col("row") / PLAN_BLOCK_ROWS))
+        hashed = by_part(blocks, tasks.DIGESTS, tasks.digest_block)
         digests = [bytes(row["digest"]) for row in hashed.orderBy("block").toLocalIterator()]
     return Plan.of(deletable, plan_digest(audit_id, instance_id, deletable.ledgers, digests))
 
@@ -107,9 +105,7 @@ def _extract(findings: Findings[SparkTables], orphans: DataFrame) -> Extract:
     longest = (F.desc_nulls_last("length_bytes"), F.asc("ledger_id"))
     unattributed = tables.unattributed.select(*(name for name in UNATTRIBUTED_LEDGERS.names if name != "metadata"))
     by_id = (F.asc("ledger_id"), F.asc("referenced_by"))
-    largest = tables.usage_shares.mapInArrow(
-        in_worker(usage_tasks.largest_usage_task(EXTRACT_ROWS)), spark_schema(LEDGER_USAGE)
-    )
+    largest = mapped(tables.usage_shares, LEDGER_USAGE, tasks.largest_usage, EXTRACT_ROWS)
     return Extract(
         orphans=_first(orphans.drop("metadata"), longest) if found.orphans.ledgers else (),
         missing=_first(tables.missing, by_id) if found.missing else (),
@@ -131,8 +127,4 @@ def _first_rows(ordered: DataFrame) -> dict[int, int]:
     for part, count in sorted((row["part"], row["count"]) for row in counted):
         starts[part] = first
         first += count
-    return {part: _start(starts, part, first) for part in range(max(starts, default=-1) + 1)}
-
-
-def _start(starts: dict[int, int], part: int, end: int) -> int:
-    return min((first for other, first in starts.items() if other >= part), default=end)
+    return starts

@@ -96,7 +96,7 @@ def _in_a_process(name: str, place: Path) -> list[dict[str, float]]:
 
 
 def _embedded(place: Path, *more: str) -> int:
-    from pulsar_sidecar.adapters.parquet.audits import read_summary
+    from pulsar_sidecar.adapters.parquet.directories import read_summary
 
     places = [f"--{name}={place / name}" for name in ("dump", "listing")]
     output = place / f"embedded-{os.getpid()}"
@@ -134,16 +134,15 @@ def _sets(place: Path) -> int:
 def _spark_sets(place: Path) -> int:
     from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
-    from pyspark_jobs.orphan_ledgers.files import Directory
-    from pyspark_jobs.orphan_ledgers.finding import LISTED, compared
-    from pyspark_jobs.orphan_ledgers.first_pass import FACTS, IDS, listed_ids_task
+    from pyspark_jobs.orphan_ledgers.directories import Directory, Rows
+    from pyspark_jobs.orphan_ledgers.finding import compared
+    from pyspark_jobs.orphan_ledgers.first_pass import FACTS, IDS, LISTED, collect_listed
     from pyspark_jobs.orphan_ledgers.job import session
-    from pyspark_jobs.orphan_ledgers.rows import Rows
 
     spark = session(_spark_builder(_AS_SUBMITTED))
     directory = Directory(spark, str(place))
     ids, references = (
-        Rows(spark, directory, [f"{name}.parquet"], _ID, _ID.names).mapped(listed_ids_task(tag), FACTS)
+        Rows(spark, directory, [f"{name}.parquet"], _ID, _ID.names).mapped(FACTS, collect_listed, tag)
         for name, tag in zip(_IDS, (LISTED, IDS), strict=True)
     )
     counted = compared(ids.union(references), own_ledgers=False).agg(F.sum("candidate_ledgers")).first()

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.parquet.manifest_files import open_tables
-from pulsar_sidecar.adapters.parquet.reading import read_table
+from pulsar_sidecar.adapters.parquet.directories import open_tables
+from pulsar_sidecar.adapters.parquet.inputs import read_table
 from pulsar_sidecar.audit.requests import DumpRequest, ListingRequest
 from pulsar_sidecar.audit.results.summaries import Count
 from pulsar_sidecar.audit.results.tables import CursorLedgerState, Subtree, Table

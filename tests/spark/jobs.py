@@ -17,7 +17,7 @@ from pulsar_sidecar.model.errors import InvalidInputError
 from pyspark.sql import SparkSession
 
 from pyspark_jobs.orphan_ledgers import finding
-from pyspark_jobs.orphan_ledgers.files import Directory
+from pyspark_jobs.orphan_ledgers.directories import Directory
 from pyspark_jobs.orphan_ledgers.job import run, session
 from tests.unit.audit.audit_worlds import NO_WAITING
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from pulsar_sidecar.adapters.parquet.audits import open_audit
+from pulsar_sidecar.adapters.parquet.directories import open_audit
 from pulsar_sidecar.audit.requests import AuditRequest
 from pulsar_sidecar.model.errors import InvalidInputError
 

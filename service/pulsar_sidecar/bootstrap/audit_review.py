@@ -11,10 +11,8 @@ from pathlib import Path
 from pulsar_sidecar.adapters.metadata.addressing import parse_credential
 from pulsar_sidecar.adapters.metadata.store_clock import StoreTime
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.parquet.archive import archived_below, remove
-from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
-from pulsar_sidecar.adapters.parquet.manifest_files import open_tables
-from pulsar_sidecar.adapters.parquet.reading import node_batches, read_table
+from pulsar_sidecar.adapters.parquet.directories import archived_below, open_audit, open_tables, remove
+from pulsar_sidecar.adapters.parquet.inputs import AuditTables, node_batches, read_table
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.credentials import TlsOptions, parse_credentials
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, open_plan_publisher

@@ -4,20 +4,30 @@ It is apart from the other commands and imports what works on rows last, Arrow a
 large audit start as early as they can.
 """
 
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from importlib import import_module
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, TypeVar
 
-from pulsar_sidecar.adapters.parquet.manifest_files import read_manifest
-from pulsar_sidecar.adapters.parquet.workers import opened_workers
+from pulsar_sidecar.adapters.parquet.directories import read_manifest
 from pulsar_sidecar.audit.requests import Audited, AuditRequest
 from pulsar_sidecar.audit.sources.manifests import Kind
 from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
-from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 if TYPE_CHECKING:
+    from pulsar_sidecar.adapters.parquet.inputs import Workers
     from pulsar_sidecar.audit.ports import Say
 
+Worked = TypeVar("Worked")
+
 _WORTH_WORKERS_ROWS = 400_000
+_MAX_PROCESSES = 8
 
 
 def make_audit(request: AuditRequest, say: "Say") -> Audited:
@@ -31,8 +41,8 @@ def make_audit(request: AuditRequest, say: "Say") -> Audited:
         raise InvalidInputError(f"{request.output} exists already; nothing is overwritten, name another directory")
     manifests = read_manifest(request.dump, Kind.DUMP), read_manifest(request.listing, Kind.LISTING)
     rows = sum(file.rows for manifest in manifests for file in manifest.files)
-    with ended_in_order(), opened_workers(worth_it=rows >= _WORTH_WORKERS_ROWS) as workers:
-        from pulsar_sidecar.adapters.parquet.inputs import open_earlier, open_inputs
+    with ended_in_order(), _workers(worth_it=rows >= _WORTH_WORKERS_ROWS) as workers:
+        from pulsar_sidecar.adapters.parquet.inputs import ParquetInputs, open_earlier
         from pulsar_sidecar.adapters.parquet.output import parquet_output
         from pulsar_sidecar.audit.engine.comparing import EmbeddedEngine
         from pulsar_sidecar.audit.engine.running import Opened, Order, run_audit
@@ -40,7 +50,7 @@ def make_audit(request: AuditRequest, say: "Say") -> Audited:
         from pulsar_sidecar.audit.results.guards import exit_code
 
         earlier = None if request.previous is None else open_earlier(request.previous)
-        inputs = open_inputs(request.dump, request.listing, *manifests, workers)
+        inputs = ParquetInputs(request.dump, request.listing, *manifests, *workers)
         order = Order(request.policy, tool_version(), str(request.output), request.exact)
         engine = EmbeddedEngine(inputs, order, earlier, partial(parquet_output, request.output), say)
         named = inputs.inputs if earlier is None else {**inputs.inputs, "previous": earlier.named}
@@ -48,3 +58,29 @@ def make_audit(request: AuditRequest, say: "Say") -> Audited:
         summary = run_audit(engine, opened, order)
     conclusion = conclude(summary, str(request.output))
     return Audited(exit_code(summary), f"{conclusion.verdict.value}: {conclusion.sentence}", conclusion.next_step)
+
+
+@contextmanager
+def _workers(*, worth_it: bool) -> "Iterator[tuple[Workers, Workers]]":
+    """Processes, and threads, as many as there are processors; the processes are starting when this returns."""
+    count = min(len(os.sched_getaffinity(0)), _MAX_PROCESSES)
+    if count == 1 or not worth_it:
+        yield map, map
+        return
+    with ExitStack() as stack:
+        # Never forked: this process has threads of Arrow's.
+        decoding, judging = (f"pulsar_sidecar.audit.engine.{name}" for name in ("decoding", "judging"))
+        processes = ProcessPoolExecutor(count, get_context("spawn"), import_module, (decoding,))
+        stack.callback(processes.shutdown, cancel_futures=True)
+        for _ in range(count):
+            # Take the time for imports before there is work.
+            processes.submit(import_module, judging)
+        threads = stack.enter_context(ThreadPoolExecutor(count))
+        yield lambda work, pieces: _unbroken(processes.map(work, pieces)), threads.map
+
+
+def _unbroken(answers: Iterator[Worked]) -> Iterator[Worked]:
+    try:
+        yield from answers
+    except BrokenProcessPool as error:
+        raise TemporaryError("a process of this audit was killed; was there too little memory?") from error

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
+from pulsar_sidecar.adapters.parquet.directories import open_audit
+from pulsar_sidecar.adapters.parquet.inputs import AuditTables
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, producer_name
 from pulsar_sidecar.audit.applying import (
     Application,

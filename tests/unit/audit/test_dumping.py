@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.adapters.parquet.manifest_files import open_tables
+from pulsar_sidecar.adapters.parquet.directories import open_tables
+from pulsar_sidecar.adapters.parquet.inputs import read_table
 from pulsar_sidecar.adapters.parquet.output import parquet_output
-from pulsar_sidecar.adapters.parquet.reading import read_table
 from pulsar_sidecar.audit.results.tables import Subtree, Table
 from pulsar_sidecar.audit.sources.cursor_ledgers import NOT_READ
 from pulsar_sidecar.audit.sources.dumping import DumpPlan, dump

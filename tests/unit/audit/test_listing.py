@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pulsar_sidecar.adapters.parquet.manifest_files import open_tables
+from pulsar_sidecar.adapters.parquet.directories import open_tables
+from pulsar_sidecar.adapters.parquet.inputs import read_table
 from pulsar_sidecar.adapters.parquet.output import parquet_output
-from pulsar_sidecar.adapters.parquet.reading import read_table
 from pulsar_sidecar.audit.results.tables import NODES, Table
 from pulsar_sidecar.audit.sources.listing import ledgers_among, list_ledgers
 from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, Moment, Rows

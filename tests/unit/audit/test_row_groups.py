@@ -6,16 +6,17 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.parquet import row_groups
-from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
-from pulsar_sidecar.adapters.parquet.output import parquet_output
-from pulsar_sidecar.adapters.parquet.row_groups import (
+from pulsar_sidecar.adapters.parquet import inputs
+from pulsar_sidecar.adapters.parquet.directories import open_audit
+from pulsar_sidecar.adapters.parquet.inputs import (
+    AuditTables,
     RowGroup,
     marked_groups,
     work_on_group,
     work_on_ledgers,
     work_on_rows,
 )
+from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.audit.engine.running import AUDIT_TABLES
 from pulsar_sidecar.audit.requests import AuditRequest
 from pulsar_sidecar.audit.results.tables import LEDGERS, Table
@@ -37,7 +38,7 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> list[RowGroup]:
 @pytest.fixture(autouse=True, scope="module")
 def small_batches() -> object:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_groups, "_ROWS_AT_ONCE", 7)
+        patch.setattr(inputs, "_ROWS_AT_ONCE", 7)
         yield
 
 

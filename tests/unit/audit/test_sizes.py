@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from pulsar_sidecar.adapters.parquet.audits import AuditTables
+from pulsar_sidecar.adapters.parquet.inputs import AuditTables
 from pulsar_sidecar.audit.results.formatting import format_size
 from pulsar_sidecar.audit.results.report import Extract, metrics_text, report_html
 from pulsar_sidecar.audit.results.show import chosen_rows, overview, rows_text

@@ -1,30 +1,22 @@
-"""A dump, a listing and an earlier audit as the embedded engine reads them, on all processors when it is worth it.
+"""The rows of dumps, listings and audits, those of an audit's inputs on all processors when it is worth it.
 
-Invariant: every file was compared with its manifest before the first row is read.
+What is read and worked on at once is a row group, here or in a process of our own.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
-from pulsar_sidecar.adapters.parquet.audits import AuditTables, open_audit
-from pulsar_sidecar.adapters.parquet.manifest_files import demand_sha256
-from pulsar_sidecar.adapters.parquet.reading import read_table
-from pulsar_sidecar.adapters.parquet.row_groups import (
-    RowGroup,
-    marked_groups,
-    row_groups,
-    work_on_group,
-    work_on_ledgers,
-    work_on_rows,
-)
-from pulsar_sidecar.adapters.parquet.workers import Workers
+from pulsar_sidecar.adapters.parquet.directories import demand_sha256, open_audit, sha256_of
 from pulsar_sidecar.audit.arrays import Ids, Numbers
 from pulsar_sidecar.audit.engine.comparing import EarlierAudit
 from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS
@@ -32,63 +24,205 @@ from pulsar_sidecar.audit.engine.running import input_of, input_of_audit
 from pulsar_sidecar.audit.engine.usage import counts_of_usage
 from pulsar_sidecar.audit.ports import Part
 from pulsar_sidecar.audit.results.guards import Earlier
-from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, Input
-from pulsar_sidecar.audit.results.tables import Table
+from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary, Input
+from pulsar_sidecar.audit.results.tables import SCHEMAS, OrphanStatus, Subtree, Table
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Manifest
 
+Piece = TypeVar("Piece")
 Worked = TypeVar("Worked")
 
+_ROWS_AT_ONCE = 16_384
+_NONE: Numbers = np.zeros(0, np.int64)
 
-def open_inputs(dump: Path, listing: Path, dumped: Manifest, listed: Manifest, workers: Workers) -> "ParquetInputs":
-    """Both with their manifests, every file compared with them.
 
-    Raises:
-        InvalidInputError: one of them is not what it says.
-    """
-    files = [
-        (directory / file.path, file.sha256)
-        for directory, manifest in ((dump, dumped), (listing, listed))
-        for file in manifest.files
+class Workers(Protocol):
+    """Do some work on many pieces; answers come in the pieces' order."""
+
+    def __call__(self, work: Callable[[Piece], Worked], pieces: Sequence[Piece], /) -> Iterator[Worked]:
+        """As `map` does; other workers begin at once."""
+        ...
+
+
+def read_table(directory: Path, table: Table, subtree: Subtree | None = None) -> pa.Table:
+    """A whole table, or one part of it, in memory; empty if there is no such part."""
+    folder = directory / table.value if subtree is None else directory / table.value / f"subtree={subtree.value}"
+    if not folder.exists():
+        return SCHEMAS[table].empty_table()
+    return ds.dataset(folder, schema=SCHEMAS[table], format="parquet").to_table()
+
+
+def node_batches(directory: Path, subtree: Subtree) -> Iterator[pa.RecordBatch]:
+    """The nodes of one part of a dump, batch by batch; memory does not grow with it."""
+    folder = directory / Table.NODES.value / f"subtree={subtree.value}"
+    if folder.exists():
+        yield from ds.dataset(folder, schema=SCHEMAS[Table.NODES], format="parquet").to_batches()
+
+
+class AuditTables:
+    """The tables of one audit that was opened with `directories.open_audit`."""
+
+    def __init__(self, directory: Path, summary: AuditSummary) -> None:
+        self._directory = directory
+        self._summary = summary
+
+    def table(self, table: Table, equal: Mapping[str, Any] | None = None) -> pa.Table:
+        """A table in memory, or those of its rows in which these columns have these values."""
+        files = self._files(table)
+        if not files:
+            return SCHEMAS[table].empty_table()
+        chosen = None
+        for column, value in (equal or {}).items():
+            this = ds.field(column) == value
+            chosen = this if chosen is None else chosen & this
+        return ds.dataset(files, schema=SCHEMAS[table], format="parquet").to_table(filter=chosen)
+
+    def deletable(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The plan's rows in order; ``columns`` must name ``standing``.
+
+        Memory does not grow with the plan. That the order is right is for `audit.plans.PlanDigest` to see.
+        """
+        for path in self._files(Table.ORPHAN_LEDGERS):
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(columns)):
+                    yield batch.filter(pc.equal(batch.column("standing"), OrphanStatus.DELETABLE.value))
+
+    def _files(self, table: Table) -> list[str]:
+        # Engines number the parts of a table in the order of its rows.
+        names = sorted(name for name in self._summary.files if name.partition("/")[0] == table.value)
+        return [str(self._directory / name) for name in names]
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """One of a file's row groups."""
+
+    path: Path
+    number: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedGroup:
+    """Some rows of a row group, by their places in it; ``ids`` has the ledger of each, if told."""
+
+    group: RowGroup
+    places: Numbers
+    ids: Ids
+
+
+def row_groups(directory: Path, manifest: Manifest, beginning: str) -> list[RowGroup]:
+    """The row groups of the files whose names have this beginning, in order."""
+    groups = []
+    for name in sorted(file.path for file in manifest.files if file.path.startswith(beginning)):
+        metadata = pq.read_metadata(directory / name)
+        groups += [
+            RowGroup(directory / name, number, metadata.row_group(number).num_rows)
+            for number in range(metadata.num_row_groups)
+        ]
+    return groups
+
+
+def marked_groups(groups: Sequence[RowGroup], positions: Numbers, ids: Ids = _NONE) -> list[MarkedGroup]:
+    """The groups with rows at these positions, which count through all groups, ascending."""
+    starts = np.cumsum([0, *(group.rows for group in groups)])
+    cuts = np.searchsorted(positions, starts)
+    return [
+        MarkedGroup(group, positions[first:last] - start, ids[first:last])
+        for group, start, first, last in zip(groups, starts, cuts, cuts[1:], strict=False)
+        if last > first
     ]
-    for _ in workers.by_threads(lambda file: demand_sha256(*file), files):
-        pass
-    return ParquetInputs(dump, listing, dumped, listed, workers)
+
+
+def work_on_group(columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked], group: RowGroup) -> list[Worked]:
+    """The work's answers for a row group, batch by batch."""
+    return [work(batch) for batch in _batches(columns, group)]
+
+
+def work_on_rows(columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked], marked: MarkedGroup) -> Worked:
+    """The work's answer for the marked rows alone."""
+    return work(_marked_rows(columns, marked))
+
+
+def work_on_ledgers(
+    columns: Sequence[str], work: Callable[[pa.RecordBatch, Ids], Worked], marked: MarkedGroup
+) -> Worked:
+    """The same, the work being told their ids."""
+    return work(_marked_rows(columns, marked), marked.ids)
+
+
+def _marked_rows(columns: Sequence[str], marked: MarkedGroup) -> pa.RecordBatch:
+    first, chosen = 0, []
+    for batch in _batches(columns, marked.group):
+        cuts = np.searchsorted(marked.places, [first, first + batch.num_rows])
+        chosen.append(batch.take(pa.array(marked.places[slice(*cuts)] - first)))
+        first += batch.num_rows
+    return pa.concat_batches(chosen)
+
+
+def _batches(columns: Sequence[str], group: RowGroup) -> Iterator[pa.RecordBatch]:
+    """Not the whole group at once: memory that nobody has touched yet is dear."""
+    with pq.ParquetFile(group.path) as file:
+        for batch in file.iter_batches(
+            _ROWS_AT_ONCE, row_groups=[group.number], columns=list(columns), use_threads=False
+        ):
+            yield batch.select(list(columns))
 
 
 class ParquetInputs:
-    """`audit.ports.AuditInputs` over files."""
+    """`audit.ports.AuditInputs` over files, every one of which was compared with its manifest."""
 
-    def __init__(self, dump: Path, listing: Path, dumped: Manifest, listed: Manifest, workers: Workers) -> None:
+    def __init__(
+        self, dump: Path, listing: Path, dumped: Manifest, listed: Manifest, processes: Workers, threads: Workers
+    ) -> None:
+        """Compare the files.
+
+        Args:
+            dump: the directory of the manifest ``dumped``.
+            listing: the one of ``listed``.
+            dumped: what `read_manifest` read.
+            listed: likewise.
+            processes: for work of many small steps; it, pieces and answers are pickled.
+            threads: for work of few long steps, each of which leaves the interpreter to others meanwhile.
+
+        Raises:
+            InvalidInputError: one of them is not what it says.
+        """
         self._directories = (dump, listing)
         self.dump = dumped
         self.listing = listed
-        self._workers = workers
+        self._processes = processes
+        self._threads = threads
+        files = [
+            (directory / file.path, file.sha256)
+            for directory, manifest in ((dump, dumped), (listing, listed))
+            for file in manifest.files
+        ]
+        for _ in threads(lambda file: demand_sha256(*file), files):
+            pass
 
     @property
     def inputs(self) -> Mapping[str, Input]:
         """See `AuditInputs.inputs`."""
         dump, listing = self._directories
         return {
-            "dump": input_of(self.dump, _sha256(dump / MANIFEST_NAME)),
-            "listing": input_of(self.listing, _sha256(listing / MANIFEST_NAME)),
+            "dump": input_of(self.dump, sha256_of(dump / MANIFEST_NAME)),
+            "listing": input_of(self.listing, sha256_of(listing / MANIFEST_NAME)),
         }
 
     def rows(self, part: Part, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
         """See `AuditInputs.rows`."""
-        return chain.from_iterable(
-            self._workers.by_processes(partial(work_on_group, columns, work), self._groups(part))
-        )
+        return chain.from_iterable(self._processes(partial(work_on_group, columns, work), self._groups(part)))
 
     def columns(self, part: Part, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
         """See `AuditInputs.columns`."""
-        return chain.from_iterable(self._workers.by_threads(partial(work_on_group, columns, work), self._groups(part)))
+        return chain.from_iterable(self._threads(partial(work_on_group, columns, work), self._groups(part)))
 
     def rows_at(
         self, part: Part, columns: Sequence[str], positions: Numbers, work: Callable[[pa.RecordBatch], Worked]
     ) -> Iterator[Worked]:
         """See `AuditInputs.rows_at`."""
         groups = marked_groups(self._groups(part), positions)
-        return self._workers.by_processes(partial(work_on_rows, columns, work), groups)
+        return self._processes(partial(work_on_rows, columns, work), groups)
 
     def ledgers_at(
         self,
@@ -100,7 +234,7 @@ class ParquetInputs:
     ) -> Iterator[Worked]:
         """See `AuditInputs.ledgers_at`."""
         marked = marked_groups(self._groups(part), positions, ids)
-        return self._workers.by_processes(partial(work_on_ledgers, columns, work), marked)
+        return self._processes(partial(work_on_ledgers, columns, work), marked)
 
     def table(self, table: Table) -> pa.Table:
         """See `AuditInputs.table`."""
@@ -125,10 +259,6 @@ def open_earlier(directory: Path) -> EarlierAudit:
     orphans = tables.table(Table.ORPHAN_LEDGERS).select(EARLIER_COLUMNS)
     return EarlierAudit(
         Earlier(summary, {kind: count.ledgers for kind, count in usage.items()}),
-        input_of_audit(summary, _sha256(directory / SUMMARY_NAME)),
+        input_of_audit(summary, sha256_of(directory / SUMMARY_NAME)),
         lambda ids: orphans.filter(pc.is_in(orphans.column("ledger_id"), value_set=ids)),
     )
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,164 @@
+"""Dumps, listings and audits on a disk: whether their files are what they say, which there are, and the removal of one.
+
+Invariant: only a directory with a readable summary or manifest of ours, and with exactly the Parquet files it names,
+counts as one; everything else is left alone, whatever it is. Does without Arrow.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from pulsar_sidecar.audit.pruning import Archived
+from pulsar_sidecar.audit.results.summaries import KIND, SUMMARY_NAME, AuditSummary, parse_summary
+from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest, parse_manifest
+from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
+
+_DEPTH: Final = 3
+_UNKNOWN_CLUSTER: Final = ""
+
+
+def open_tables(directory: Path, kind: Kind) -> Manifest:
+    """The manifest of a directory, after every file was compared with it.
+
+    Raises:
+        InvalidInputError: no such thing, of another kind, or a file is missing, damaged or too many.
+    """
+    manifest = read_manifest(directory, kind)
+    for file in manifest.files:
+        demand_sha256(directory / file.path, file.sha256)
+    return manifest
+
+
+def read_manifest(directory: Path, kind: Kind) -> Manifest:
+    """The manifest of a directory that has the files which it names, not yet compared with it.
+
+    Raises:
+        InvalidInputError: no such thing, of another kind, or a file is missing or too many.
+    """
+    manifest = parse_manifest(_document(directory, MANIFEST_NAME, f"; make the {kind.value} again"))
+    if manifest.kind is not kind:
+        raise InvalidInputError(f"{directory} is a {manifest.kind.value} and no {kind.value}")
+    _demand_files(directory, {file.path for file in manifest.files}, MANIFEST_NAME)
+    return manifest
+
+
+def open_audit(directory: Path) -> AuditSummary:
+    """The summary of an audit, after every file of its tables was compared with it.
+
+    Raises:
+        InvalidInputError: no audit, or a file is missing, damaged or too many.
+    """
+    summary = read_summary(directory)
+    _demand_files(directory, set(summary.files), SUMMARY_NAME)
+    for name, sha256 in summary.files.items():
+        demand_sha256(directory / name, sha256)
+    return summary
+
+
+def read_summary(directory: Path) -> AuditSummary:
+    """The summary alone, without a look at the tables.
+
+    Raises:
+        InvalidInputError: there is none that can be read.
+    """
+    document = _document(directory, SUMMARY_NAME, ": it is no audit, or one that was not finished")
+    try:
+        return parse_summary(document)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{directory / SUMMARY_NAME}: {error}") from error
+
+
+def demand_sha256(path: Path, sha256: str) -> None:
+    """Refuse a file that is not what was written.
+
+    Raises:
+        InvalidInputError: it is missing, or another.
+    """
+    try:
+        found = sha256_of(path)
+    except OSError as error:
+        raise InvalidInputError(f"{path} cannot be read ({error.strerror}); make it again") from error
+    if found != sha256:
+        raise InvalidInputError(f"{path} is not what was written; make it again")
+
+
+def sha256_of(path: Path) -> str:
+    """The digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def archived_below(directory: Path) -> list[Archived]:
+    """Every complete one at most three directories deep; links are not followed.
+
+    Raises:
+        InvalidInputError: there is no such directory.
+    """
+    if not directory.is_dir():
+        raise InvalidInputError(f"there is no directory {directory}")
+    return [found for path in sorted(_directories(directory, _DEPTH)) if (found := _archived(path)) is not None]
+
+
+def remove(archived: Archived) -> None:
+    """Remove one; it vanishes at once, even if the rest takes long.
+
+    Raises:
+        TemporaryError: it cannot be removed.
+    """
+    try:
+        going = Path(tempfile.mkdtemp(prefix=f".{archived.path.name}.removing-", dir=archived.path.parent))
+        archived.path.rename(going / archived.path.name)
+        shutil.rmtree(going)
+    except OSError as error:
+        raise TemporaryError(f"{archived.path} cannot be removed ({error.strerror})") from error
+
+
+def _document(directory: Path, name: str, advice: str) -> Any:
+    try:
+        return json.loads((directory / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"{directory} holds no readable {name}{advice}") from error
+
+
+def _demand_files(directory: Path, wanted: Collection[str], name: str) -> None:
+    if {path.relative_to(directory).as_posix() for path in directory.rglob("*.parquet")} != set(wanted):
+        raise InvalidInputError(f"{directory} does not hold exactly the files of its {name}; make it again")
+
+
+def _directories(directory: Path, depth: int) -> Iterator[Path]:
+    for entry in os.scandir(directory):
+        if not entry.is_dir(follow_symlinks=False) or entry.name.startswith("."):
+            continue
+        path = Path(entry.path)
+        if (path / SUMMARY_NAME).is_file() or (path / MANIFEST_NAME).is_file():
+            yield path
+        elif depth > 1:
+            yield from _directories(path, depth - 1)
+
+
+def _archived(path: Path) -> Archived | None:
+    try:
+        return _archived_audit(path) if (path / SUMMARY_NAME).is_file() else _archived_tables(path)
+    except InvalidInputError:
+        return None
+
+
+def _archived_audit(path: Path) -> Archived:
+    summary = read_summary(path)
+    _demand_files(path, summary.files, SUMMARY_NAME)
+    made_from = frozenset(read.sha256 for read in summary.inputs.values())
+    digest = sha256_of(path / SUMMARY_NAME)
+    return Archived(path, KIND, summary.instance_id, digest, summary.store_time_ms, made_from)
+
+
+def _archived_tables(path: Path) -> Archived:
+    manifest = parse_manifest(_document(path, MANIFEST_NAME, "; make it again"))
+    _demand_files(path, {file.path for file in manifest.files}, MANIFEST_NAME)
+    time_ms = manifest.machine_times[1] if manifest.as_of is None else manifest.as_of.store_time_ms
+    cluster = manifest.instance_id or _UNKNOWN_CLUSTER
+    return Archived(path, manifest.kind.value, cluster, sha256_of(path / MANIFEST_NAME), time_ms)
