@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
     length = max(1, count // _RANGES)
     firsts = range(length, 2 * count, 2 * length)
     ranges = [EntryRange(_LEDGER, EntryId(first), EntryId(first + length - 1)) for first in firsts]
-    before = PositionRanges.of(Position(_LEDGER, EntryId(-1)), ranges)
+    before = PositionRanges(Position(_LEDGER, EntryId(-1)), ranges)
     now = before.with_positions([Position(_LEDGER, EntryId(0))])
     positions = [Position(_LEDGER, EntryId(entry)) for found in ranges for entry in range(found.first, found.last + 1)]
     step_ms = _HORIZON_MS / len(positions)

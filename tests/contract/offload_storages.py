@@ -16,7 +16,7 @@ import boto3  # type: ignore[import-untyped]
 import requests
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
-from pulsar_sidecar.adapters.offload.credentials import AccessKey, OffloadCredentials
+from pulsar_sidecar.adapters.offload.object_stores import AccessKey, OffloadCredentials
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from pulsar_sidecar.ledger_deletion.ports import OffloadedLedgers
 from pulsar_sidecar.model.errors import TemporaryError

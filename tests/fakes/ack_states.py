@@ -25,7 +25,7 @@ LEDGER, CURSOR_LEDGER = LedgerId(6), LedgerId(7)
 def holes(count: int) -> PositionRanges:
     """Every other entry of a ledger, from entry 1 on."""
     ranges = (EntryRange(LEDGER, EntryId(2 * n + 1), EntryId(2 * n + 1)) for n in range(count))
-    return PositionRanges.of(Position(LEDGER, EntryId(-1)), ranges)
+    return PositionRanges(Position(LEDGER, EntryId(-1)), ranges)
 
 
 def state_of(

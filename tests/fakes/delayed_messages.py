@@ -433,7 +433,7 @@ def _cursor(found: FakeSubscription) -> Cursor:
 
 
 def _ranges(acked: Collection[Position]) -> PositionRanges:
-    return PositionRanges(BEFORE_ALL, [(at(found.entry_id - 1, found.ledger_id), found) for found in sorted(acked)])
+    return PositionRanges(BEFORE_ALL).with_positions(acked)
 
 
 def _with(facts: EntryFacts, changes: Mapping[str, object]) -> EntryFacts:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 import requests
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.offload.credentials import credentials_from_environment
+from pulsar_sidecar.adapters.offload.object_stores import credentials_from_environment
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from pulsar_sidecar.audit.results.tables import Table
 from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion

@@ -43,7 +43,7 @@ def kept(acknowledged: PositionRanges, limits: AckStateLimits) -> PositionRanges
         ranges = _whole_ledgers(acknowledged, limits.max_unacked_ranges)
     else:
         ranges = islice(acknowledged, limits.max_unacked_ranges + 1)
-    return PositionRanges.of(acknowledged.mark_delete, ranges)
+    return PositionRanges(acknowledged.mark_delete, ranges)
 
 
 def fully_persistable(ranges: int, limits: AckStateLimits) -> bool:

@@ -63,7 +63,7 @@ def stored_in_entry(
     mark_delete = Position(LedgerId(info.ledgerId), EntryId(info.entryId))
     # A broker that finds both forms reads only the first (`recoverIndividualDeletedMessages`).
     ranges = _ranges(info.individualDeletedMessages, lengths) if info.individualDeletedMessages else dense
-    acknowledged = PositionRanges.of(mark_delete, ranges)
+    acknowledged = PositionRanges(mark_delete, ranges)
     return StoredCursor(
         place=StoredPlace.CURSOR_LEDGER,
         acknowledged=acknowledged,
@@ -81,7 +81,7 @@ def stored_in_node(data: bytes, lengths: Mapping[LedgerId, int]) -> StoredCursor
     mark_delete = Position(LedgerId(info.markDeleteLedgerId), EntryId(info.markDeleteEntryId))
     return StoredCursor(
         place=StoredPlace.METADATA_STORE,
-        acknowledged=PositionRanges.of(mark_delete, _ranges(info.individualDeletedMessages, lengths)),
+        acknowledged=PositionRanges(mark_delete, _ranges(info.individualDeletedMessages, lengths)),
         ranges=len(info.individualDeletedMessages),
         batch_indexes=len(info.batchedEntryDeletionIndexInfo),
         size_bytes=len(data),
@@ -90,11 +90,7 @@ def stored_in_node(data: bytes, lengths: Mapping[LedgerId, int]) -> StoredCursor
 
 def _ranges(written: Iterable[ml.MessageRange], lengths: Mapping[LedgerId, int]) -> Iterator[EntryRange]:
     for each in written:
-        lower, upper = _position(each.lowerEndpoint), _position(each.upperEndpoint)
-        if lower.ledger_id == upper.ledger_id:
-            yield EntryRange(upper.ledger_id, EntryId(lower.entry_id + 1), upper.entry_id)
-        else:
-            yield from within_ledgers(lower, upper, lengths)
+        yield from within_ledgers(_position(each.lowerEndpoint), _position(each.upperEndpoint), lengths)
 
 
 def _position(written: ml.NestedPositionInfo) -> Position:

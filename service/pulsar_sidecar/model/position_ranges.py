@@ -40,38 +40,28 @@ class PositionRanges:
 
     __slots__ = ("_by_ledger", "mark_delete", "range_count")
 
-    def __init__(self, mark_delete: Position, ranges: Iterable[tuple[Position, Position]] = ()) -> None:
-        """``ranges`` are ``(lower, upper]``, as brokers write them; one over several ledgers is cut to the last one."""
-        self._become(mark_delete, (_in_upper_ledger(lower, upper) for lower, upper in ranges))
-
-    @classmethod
-    def of(cls, mark_delete: Position, ranges: Iterable[EntryRange]) -> "PositionRanges":
+    def __init__(self, mark_delete: Position, ranges: Iterable[EntryRange] = ()) -> None:
         """The set of these ranges, in any order, overlapping or not."""
-        made = cls.__new__(cls)
-        made._become(mark_delete, ranges)
-        return made
+        self.mark_delete = mark_delete
+        self._by_ledger = _merged(mark_delete, ranges)
+        self.range_count = sum(len(firsts) for firsts, _ in self._by_ledger.values())
+        """Ranges beyond the mark-delete position."""
 
     @classmethod
     def of_one_ledger(
         cls, mark_delete: Position, ledger_id: LedgerId, firsts: Sequence[int], lasts: Sequence[int]
     ) -> "PositionRanges":
-        """`of` for ranges of one ledger, one after the other; quicker for very many that ascend and do not touch."""
+        """Ranges of one ledger, one after the other; quicker for very many that ascend and do not touch."""
         apart = all(map(le, firsts, lasts)) and all(map(lt, map((1).__add__, lasts), firsts[1:]))
         beyond = not firsts or (mark_delete.ledger_id, mark_delete.entry_id + 1) < (ledger_id, firsts[0])
         if not apart or not beyond:
             ranges = zip(firsts, lasts, strict=True)
-            return cls.of(mark_delete, (EntryRange(ledger_id, EntryId(a), EntryId(b)) for a, b in ranges))
+            return cls(mark_delete, (EntryRange(ledger_id, EntryId(a), EntryId(b)) for a, b in ranges))
         made = cls.__new__(cls)
         made.mark_delete = mark_delete
         made._by_ledger = {ledger_id: (tuple(firsts), tuple(lasts))} if firsts else {}
         made.range_count = len(firsts)
         return made
-
-    def _become(self, mark_delete: Position, ranges: Iterable[EntryRange]) -> None:
-        self.mark_delete = mark_delete
-        self._by_ledger = _merged(mark_delete, ranges)
-        self.range_count = sum(len(firsts) for firsts, _ in self._by_ledger.values())
-        """Ranges beyond the mark-delete position."""
 
     def __contains__(self, position: Position) -> bool:
         return position <= self.mark_delete or self._in_range(position.ledger_id, position.entry_id)
@@ -101,7 +91,7 @@ class PositionRanges:
     def with_positions(self, positions: Iterable[Position]) -> "PositionRanges":
         """This set and these positions; the mark-delete position stays where it is."""
         added = (EntryRange(position.ledger_id, position.entry_id, position.entry_id) for position in positions)
-        return PositionRanges.of(self.mark_delete, (*self, *added))
+        return PositionRanges(self.mark_delete, (*self, *added))
 
     def holds_all_of(self, other: "PositionRanges") -> bool:
         """Whether everything of the other set certainly is in this one: its mark-delete position lies no further on."""
@@ -183,7 +173,8 @@ def within_ledgers(lower: Position, upper: Position, lengths: Mapping[LedgerId, 
         upper: included.
         lengths: the entries of each ledger of the topic.
     """
-    for ledger_id in sorted({*lengths, upper.ledger_id}):
+    # Most ranges are in one ledger, and a topic may have thousands.
+    for ledger_id in [upper.ledger_id] if lower.ledger_id == upper.ledger_id else sorted({*lengths, upper.ledger_id}):
         first = lower.entry_id + 1 if ledger_id == lower.ledger_id else 0
         last = upper.entry_id if ledger_id == upper.ledger_id else lengths[ledger_id] - 1
         if lower.ledger_id <= ledger_id <= upper.ledger_id and first <= last:
@@ -191,11 +182,6 @@ def within_ledgers(lower: Position, upper: Position, lengths: Mapping[LedgerId, 
 
 
 _Bounds = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-def _in_upper_ledger(lower: Position, upper: Position) -> EntryRange:
-    first = lower.entry_id + 1 if lower.ledger_id == upper.ledger_id else 0
-    return EntryRange(upper.ledger_id, EntryId(first), upper.entry_id)
 
 
 def _merged(mark_delete: Position, ranges: Iterable[EntryRange]) -> dict[LedgerId, _Bounds]:

@@ -59,7 +59,7 @@ def test_ranges_of_one_ledger_are_the_same_made_quickly(
     firsts, lasts = [first for first, _ in chosen], [first + more for first, more in chosen]
     ranges = [EntryRange(LedgerId(5), EntryId(a), EntryId(b)) for a, b in zip(firsts, lasts, strict=True)]
     quick = PositionRanges.of_one_ledger(mark_delete, LedgerId(5), firsts, lasts)
-    assert quick == PositionRanges.of(mark_delete, ranges)
+    assert quick == PositionRanges(mark_delete, ranges)
     assert quick.range_count == len(list(quick))
 
 
@@ -98,7 +98,7 @@ def test_counting_between_is_counting_members(
 @given(mark_deletes, contents)
 def test_equal_sets_are_equal_however_they_were_made(mark_delete: Position, members: set[Position]) -> None:
     ranges = ranges_of(mark_delete, members)
-    again = PositionRanges.of(mark_delete, reversed(list(ranges)))
+    again = PositionRanges(mark_delete, reversed(list(ranges)))
     assert ranges == again
     assert hash(ranges) == hash(again)
     assert ranges != ranges.with_positions([at(99, 1)])
@@ -109,14 +109,14 @@ def test_a_range_over_several_ledgers_is_cut_at_their_ends() -> None:
     assert [str(found) for found in cut] == ["3:10-11", "5:0-6", "9:0-2"]
 
 
-def test_a_range_over_ledgers_whose_ends_are_unknown_is_cut_to_its_upper_one() -> None:
-    assert list(PositionRanges(at(1, -1), [(at(3, 9), at(9, 2))])) == [EntryRange(LedgerId(9), EntryId(0), EntryId(2))]
+def test_a_range_of_one_ledger_is_not_cut_whatever_is_known_of_its_end() -> None:
+    assert list(within_ledgers(at(7, 1), at(7, 9), {})) == [EntryRange(LedgerId(7), EntryId(2), EntryId(9))]
 
 
 @given(mark_deletes, positions, positions)
 def test_a_cut_range_holds_what_lies_between(mark_delete: Position, one: Position, other: Position) -> None:
     lower, upper = sorted((one, other))
-    ranges = PositionRanges.of(mark_delete, within_ledgers(lower, upper, LENGTHS))
+    ranges = PositionRanges(mark_delete, within_ledgers(lower, upper, LENGTHS))
     between = {position for position in EVERYTHING if lower < position <= upper}
     assert members_of(ranges) == between | {position for position in EVERYTHING if position <= mark_delete}
 

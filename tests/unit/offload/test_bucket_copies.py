@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterator
 
 import obstore.exceptions
 import pytest
-from pulsar_sidecar.adapters.offload.credentials import AccessKey, OffloadCredentials
-from pulsar_sidecar.adapters.offload.object_copies import CLIENT_ERRORS
-from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
+from pulsar_sidecar.adapters.offload.object_stores import AccessKey, OffloadCredentials
+from pulsar_sidecar.adapters.offload.offloaded_ledgers import CLIENT_ERRORS, ObjectStoreOffloadedLedgers
 from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
 from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId

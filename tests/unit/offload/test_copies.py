@@ -7,7 +7,8 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.offload.copies import ObjectRole, OffloadedCopy, check_identity, copy_of, java_uuid
+from pulsar_sidecar.adapters.offload.locations import ObjectRole, OffloadedCopy, copy_of, java_uuid
+from pulsar_sidecar.adapters.offload.offloaded_ledgers import check_identity
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext, OffloadSegment

@@ -4,8 +4,8 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from pulsar_sidecar.adapters.offload.copies import OffloadedCopy
 from pulsar_sidecar.adapters.offload.file_copies import delete_map_file
+from pulsar_sidecar.adapters.offload.locations import OffloadedCopy
 from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId

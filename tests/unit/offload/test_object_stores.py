@@ -3,9 +3,16 @@
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.adapters.offload.credentials import AccessKey, OffloadCredentials, credentials_from_environment
 from pulsar_sidecar.adapters.offload.locations import offload_target
-from pulsar_sidecar.adapters.offload.object_stores import azure_config, gcs_config, open_store, s3_config
+from pulsar_sidecar.adapters.offload.object_stores import (
+    AccessKey,
+    OffloadCredentials,
+    azure_config,
+    credentials_from_environment,
+    gcs_config,
+    open_store,
+    s3_config,
+)
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 AWS, GENERIC, ALIYUN = AccessKey("aws", "1"), AccessKey("generic", "2"), AccessKey("aliyun", "3")

@@ -10,7 +10,7 @@ import stat
 from contextlib import ExitStack
 from pathlib import Path
 
-from pulsar_sidecar.adapters.offload.copies import OffloadedCopy
+from pulsar_sidecar.adapters.offload.locations import OffloadedCopy
 from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError, TemporaryError
 

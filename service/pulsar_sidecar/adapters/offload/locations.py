@@ -1,4 +1,4 @@
-"""Where an offload context places a copy, and which of those places the operator allows the sidecar to touch.
+"""Where an offload context places a copy and what it is named, and which places the sidecar may touch.
 
 A record on the pending topic may be forged. Invariant: nothing below this module is given an address, a bucket or a
 directory that is not in the operator's own list, letter for letter after normalisation.
@@ -8,10 +8,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import assert_never
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from pulsar_sidecar.model.errors import DisabledError, InvalidInputError, PermanentError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext
+from pulsar_sidecar.model.names import ManagedLedgerName
 
 ALLOWED_LOCATIONS_SETTING = "offloadAllowedLocations"
 _BUCKET = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{1,253}[A-Za-z0-9])?")
@@ -19,6 +22,8 @@ _REGION = re.compile(r"[a-z0-9-]{0,40}")
 _AWS_HOST = re.compile(r"s3[.-](?:dualstack\.)?(?P<region>[a-z]{2}(?:-[a-z]+)+-\d)\.amazonaws\.com(?:\.cn)?")
 _DEFAULT_REGION = "us-east-1"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_HALF_RANGE = range(-(2**63), 2**63)
+_HALF_MASK = 2**64 - 1
 
 
 class OffloadDriver(Enum):
@@ -40,6 +45,16 @@ class Storage(Enum):
     GCS = "gs"
     AZURE = "azure"
     FILES = "file"
+
+
+_STORAGE = {
+    OffloadDriver.AWS_S3: Storage.S3,
+    OffloadDriver.S3: Storage.S3,
+    OffloadDriver.GOOGLE_CLOUD_STORAGE: Storage.GCS,
+    OffloadDriver.AZURE_BLOB: Storage.AZURE,
+    OffloadDriver.ALIYUN_OSS: Storage.OSS,
+    OffloadDriver.FILESYSTEM: Storage.FILES,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +83,58 @@ class OffloadTarget:
     driver: OffloadDriver
     location: OffloadLocation
     region: str = ""
+
+
+class ObjectRole(Enum):
+    """What one object of a copy holds; the value is the ``role`` in its user metadata."""
+
+    DATA = "data"
+    INDEX = "index"
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadedCopy:
+    """One offload attempt of one ledger."""
+
+    ledger_id: LedgerId
+    attempt: UUID
+    managed_ledger: ManagedLedgerName
+
+    def key(self, role: ObjectRole) -> str:
+        """The object's name (``DataBlockUtils.dataBlockOffloadKey``, ``indexBlockOffloadKey``)."""
+        data_key = f"{self.attempt}-ledger-{self.ledger_id}"
+        return data_key if role is ObjectRole.DATA else f"{data_key}-index"
+
+    @property
+    def directory_name(self) -> str:
+        """The MapFile's own directory (``FileSystemManagedLedgerOffloader.getDataFilePath``)."""
+        return f"{self.ledger_id}-{self.attempt}"
+
+
+def copy_of(ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> OffloadedCopy:
+    """The copy that a context names.
+
+    Raises:
+        InvalidInputError: an id is out of range.
+        PermanentError: streaming offload wrote the context, whose objects may hold entries of other ledgers too; or
+            the context names no attempt.
+    """
+    if context.segments:
+        raise PermanentError(
+            f"ledger {ledger_id} was offloaded in streaming segments, which may hold other ledgers as well; "
+            "delete them by hand when no ledger in them is wanted any more"
+        )
+    halves = (context.uid_msb, context.uid_lsb)
+    if not 0 <= ledger_id <= MAX_LEDGER_ID or any(half not in _HALF_RANGE for half in halves):
+        raise InvalidInputError(f"ledger {ledger_id} or a half of its offload UUID is out of range")
+    if halves == (0, 0):
+        raise PermanentError(f"the offload context of ledger {ledger_id} names no attempt, so nothing can be located")
+    return OffloadedCopy(ledger_id, java_uuid(*halves), managed_ledger)
+
+
+def java_uuid(most_significant: int, least_significant: int) -> UUID:
+    """``new java.util.UUID(long, long)`` of two signed 64-bit halves."""
+    return UUID(int=(most_significant & _HALF_MASK) << 64 | (least_significant & _HALF_MASK))
 
 
 class AllowedLocations:
@@ -155,7 +222,7 @@ def offload_target(driver_name: str, driver_metadata: Mapping[str, str]) -> Offl
         return OffloadTarget(driver, OffloadLocation(Storage.FILES, _directory(path)))
     container = _bucket(driver_metadata.get("bucket", ""))
     endpoint = _endpoint(driver_metadata.get("serviceEndpoint", ""))
-    location = OffloadLocation(_storage_of(driver), container, endpoint)
+    location = OffloadLocation(_STORAGE[driver], container, endpoint)
     return OffloadTarget(driver, location, _region(driver, driver_metadata.get("region", ""), endpoint))
 
 
@@ -169,22 +236,6 @@ def _driver(name: str) -> OffloadDriver:
         if driver.value.casefold() == name.casefold():
             return driver
     raise PermanentError(f"offload driver {name[:80]!r} is unknown")
-
-
-def _storage_of(driver: OffloadDriver) -> Storage:
-    match driver:
-        case OffloadDriver.AWS_S3 | OffloadDriver.S3:
-            return Storage.S3
-        case OffloadDriver.ALIYUN_OSS:
-            return Storage.OSS
-        case OffloadDriver.GOOGLE_CLOUD_STORAGE:
-            return Storage.GCS
-        case OffloadDriver.AZURE_BLOB:
-            return Storage.AZURE
-        case OffloadDriver.FILESYSTEM:
-            return Storage.FILES
-        case _:
-            assert_never(driver)
 
 
 def _region(driver: OffloadDriver, region: str, endpoint: str | None) -> str:

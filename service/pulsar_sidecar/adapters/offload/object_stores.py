@@ -1,25 +1,78 @@
-"""Opening a bucket with the object-store client, from the captured location only.
+"""Opening a bucket with the object-store client, from the captured location only, with keys named as Pulsar names them.
 
 The client also reads its configuration from the environment. Invariant: the address it talks to is the location's,
-whatever the environment says; only credentials may come from there.
+whatever the environment says; only credentials may come from there. A secret appears in no ``repr`` and in no error.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 from urllib.parse import urlsplit
 
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from pulsar_sidecar.adapters.offload.credentials import AccessKey, OffloadCredentials
 from pulsar_sidecar.adapters.offload.locations import OffloadDriver, OffloadTarget, Storage
-from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 if TYPE_CHECKING:
     from obstore.store import AzureConfig, ClientConfig, GCSConfig, ObjectStore, RetryConfig, S3Config
 
 _GCS_ENDPOINT = "https://storage.googleapis.com"
 _RETRY: "RetryConfig" = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
+
+
+@dataclass(frozen=True, slots=True)
+class AccessKey:
+    """An id and its secret: an S3 access key, or an Azure account and its key."""
+
+    key_id: str
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadCredentials:
+    """Credentials by driver. What is None is left to the provider's own chain (environment, workload identity, ...).
+
+    Attributes:
+        aws_s3: ``s3ManagedLedgerOffloadCredentialId`` and ``...Secret``; also for driver ``S3`` if ``s3`` is None.
+        s3: for driver ``S3``; the broker's environment has it as ``ACCESS_KEY_ID`` and ``ACCESS_KEY_SECRET``.
+        aliyun_oss: ``ALIYUN_OSS_ACCESS_KEY_ID`` and ``ALIYUN_OSS_ACCESS_KEY_SECRET`` (or those of ``s3``).
+        azureblob: ``AZURE_STORAGE_ACCOUNT`` and ``AZURE_STORAGE_ACCESS_KEY``.
+        gcs_service_account_key_file: ``gcsManagedLedgerOffloadServiceAccountKeyFile``.
+    """
+
+    aws_s3: AccessKey | None = None
+    s3: AccessKey | None = None
+    aliyun_oss: AccessKey | None = None
+    azureblob: AccessKey | None = None
+    gcs_service_account_key_file: Path | None = None
+
+
+def credentials_from_environment(environment: Mapping[str, str]) -> OffloadCredentials:
+    """What the broker's offloader would find in the same environment (``JCloudBlobStoreProvider``).
+
+    Amazon's and Google's own variables are left to their chains.
+
+    Raises:
+        InvalidInputError: half of a pair is set.
+    """
+    generic = _pair(environment, "ACCESS_KEY_ID", "ACCESS_KEY_SECRET")
+    aliyun = _pair(environment, "ALIYUN_OSS_ACCESS_KEY_ID", "ALIYUN_OSS_ACCESS_KEY_SECRET")
+    return OffloadCredentials(
+        s3=generic or aliyun,
+        aliyun_oss=generic or aliyun,
+        azureblob=_pair(environment, "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCESS_KEY"),
+    )
+
+
+def _pair(environment: Mapping[str, str], id_name: str, secret_name: str) -> AccessKey | None:
+    key_id, secret = environment.get(id_name, "").strip(), environment.get(secret_name, "").strip()
+    if bool(key_id) != bool(secret):
+        raise InvalidInputError(f"set both {id_name} and {secret_name}, or neither")
+    return AccessKey(key_id, secret) if key_id else None
 
 
 def open_store(target: OffloadTarget, credentials: OffloadCredentials) -> "ObjectStore":

@@ -3,26 +3,53 @@
 Pulsar's own offloader takes the bucket from the context and the address from its present configuration, and so misses
 copies made before a change. Invariant: here both come from the context, policies are never asked, and a place outside
 the operator's list is never contacted.
+
+A copy in a bucket is two objects: look, compare, delete, look again. Their names alone prove little: buckets are shared
+between clusters, records may be forged, and a shadow topic's list holds the offload contexts of its source. A missing
+bucket answers a HEAD as a missing object does, and at least one driver of the field reported deletions that never
+happened. Invariant: an object passes only if its own metadata says that Pulsar's offloader wrote it for the record's
+managed ledger in this cluster; *gone* is reported only of a bucket that listed itself, *deleted* only after a second
+look.
+
+Limits: parts of a multipart upload that never finished are no objects and stay (a bucket's lifecycle rule removes
+those); in a versioned bucket *deleted* means hidden; a server that is not an object store but answers 404 to every HEAD
+and well-formed XML to a listing is taken for an empty bucket.
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pulsar_sidecar.adapters.offload.copies import copy_of
-from pulsar_sidecar.adapters.offload.credentials import OffloadCredentials
+import obstore
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
 from pulsar_sidecar.adapters.offload.file_copies import delete_map_file
-from pulsar_sidecar.adapters.offload.locations import AllowedLocations, OffloadDriver, OffloadTarget, offload_target
-from pulsar_sidecar.adapters.offload.object_copies import BucketCopies
-from pulsar_sidecar.adapters.offload.object_stores import open_store
+from pulsar_sidecar.adapters.offload.locations import (
+    AllowedLocations,
+    ObjectRole,
+    OffloadDriver,
+    OffloadedCopy,
+    OffloadLocation,
+    OffloadTarget,
+    copy_of,
+    offload_target,
+)
+from pulsar_sidecar.adapters.offload.object_stores import OffloadCredentials, open_store
 from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
+from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext
 from pulsar_sidecar.model.names import ManagedLedgerName
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
+
+FORMAT_VERSION_KEY = "s3managedledgeroffloaderformatversion"
+FORMAT_VERSION = "1"
+_ROLE_KEY = "role"
+CLIENT_ERRORS = (BaseError, OSError, ValueError, NotImplementedError)
+"""Everything the client raises; `FileNotFoundError`, its "no such object", is among the `OSError`."""
 
 
 class ObjectStoreOffloadedLedgers:
@@ -66,7 +93,7 @@ class ObjectStoreOffloadedLedgers:
         if wanted.driver is OffloadDriver.FILESYSTEM:
             return delete_map_file(Path(location.container), copy)
         store = self._store(OffloadTarget(wanted.driver, location, wanted.region))
-        return BucketCopies(store, location, self._cluster_name).delete(copy)
+        return _Bucket(store, location, self._cluster_name).delete(copy)
 
     def _store(self, target: OffloadTarget) -> "ObjectStore":
         """One client per target, so that credentials from a chain are fetched once."""
@@ -74,3 +101,113 @@ class ObjectStoreOffloadedLedgers:
             if target not in self._stores:
                 self._stores[target] = open_store(target, self._credentials)
             return self._stores[target]
+
+
+class _Bucket:
+    """Copies in one bucket, written by one cluster's brokers."""
+
+    def __init__(self, store: "ObjectStore", location: OffloadLocation, cluster_name: str) -> None:
+        self._store = store
+        self._location = location
+        self._cluster_name = cluster_name
+
+    def delete(self, copy: OffloadedCopy) -> OffloadDeletion:
+        """Delete what is there of a copy, if all of it is what it claims.
+
+        Raises:
+            PermanentError: an object belongs to another owner; nothing was deleted.
+            TemporaryError: the store could not be asked, refused, or kept an object that it reported as deleted.
+            OutcomeUnknownError: the answer to a deletion, or the look after it, was lost.
+        """
+        found = {
+            role: attributes for role in ObjectRole if (attributes := self._attributes(copy.key(role))) is not None
+        }
+        if not found:
+            self._confirm_bucket(copy)
+            return OffloadDeletion.GONE
+        for role, attributes in found.items():
+            check_identity(copy, role, attributes, self._cluster_name)
+        for role in found:
+            self._delete(copy.key(role))
+        for role in found:
+            self._verify_gone(copy.key(role))
+        return OffloadDeletion.DELETED
+
+    def _attributes(self, key: str) -> Mapping[str, str] | None:
+        try:
+            return obstore.get(self._store, key, options={"head": True}).attributes
+        except FileNotFoundError:
+            return None
+        except CLIENT_ERRORS as error:
+            raise self._unasked(key, error) from error
+
+    def _confirm_bucket(self, copy: OffloadedCopy) -> None:
+        """A listing, unlike a HEAD, fails when the bucket itself is missing."""
+        prefix = copy.key(ObjectRole.DATA)
+        try:
+            next(iter(obstore.list(self._store, prefix=prefix)), None)
+        except CLIENT_ERRORS as error:
+            raise self._unasked(prefix, error) from error
+
+    def _delete(self, key: str) -> None:
+        try:
+            obstore.delete(self._store, key)
+        except FileNotFoundError:
+            return
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            raise self._unasked(key, error) from error
+        except CLIENT_ERRORS as error:
+            raise OutcomeUnknownError(
+                f"whether {key} was deleted from {self._location} is not known ({type(error).__name__}); look again"
+            ) from error
+
+    def _verify_gone(self, key: str) -> None:
+        try:
+            remains = self._attributes(key)
+        except TemporaryError as error:
+            raise OutcomeUnknownError(
+                f"{key} was deleted from {self._location} but could not be looked for afterwards; look again"
+            ) from error
+        if remains is not None:
+            raise TemporaryError(
+                f"{self._location} reported {key} as deleted, but it is still there; check the bucket's retention or "
+                "object locks"
+            )
+
+    def _unasked(self, key: str, error: Exception) -> TemporaryError:
+        what = "refuses" if isinstance(error, PermissionDeniedError | UnauthenticatedError) else "cannot be asked for"
+        return TemporaryError(
+            f"{self._location} {what} {key} ({type(error).__name__}); check that it is reachable and that the offload "
+            "credentials may list the bucket and read and delete its objects"
+        )
+
+
+def check_identity(copy: OffloadedCopy, role: ObjectRole, attributes: Mapping[str, str], cluster_name: str) -> None:
+    """Compare an object's user metadata with the record.
+
+    4.0.8 writes all of it. The role came late, so it may be missing but not differ. An object of an older offloader
+    that names no managed ledger or no cluster cannot be attributed, so it stays.
+
+    Raises:
+        PermanentError: the object belongs to another owner or names none; the message names what differs.
+    """
+    found = {name.lower(): value for name, value in attributes.items()}
+    expected = {
+        FORMAT_VERSION_KEY: FORMAT_VERSION,
+        _ROLE_KEY: role.value,
+        "managedledgername": copy.managed_ledger,
+        "pulsarclustername": cluster_name,
+    }
+    for name, value in expected.items():
+        present = found.get(name)
+        if present == value or (present is None and name == _ROLE_KEY):
+            continue
+        if present is None:
+            raise PermanentError(
+                f"{copy.key(role)} does not name its owner: its {name} is missing, expected {value!r}; delete it "
+                "by hand if it is not needed any more"
+            )
+        raise PermanentError(
+            f"{copy.key(role)} is not the copy that the record names: its {name} is {present[:200]!r}, expected "
+            f"{value!r}"
+        )

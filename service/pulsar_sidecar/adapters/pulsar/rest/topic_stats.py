@@ -269,7 +269,7 @@ def _acknowledged(found: _Cursor, lengths: Mapping[LedgerId, int]) -> PositionRa
         return usual
     if not _ALL.fullmatch(text):
         raise ValueError("this is not a list of ranges")
-    return PositionRanges.of(mark_delete, _ranges(text, lengths))
+    return PositionRanges(mark_delete, _ranges(text, lengths))
 
 
 def _usual(mark_delete: Position, text: bytes) -> PositionRanges | None:
