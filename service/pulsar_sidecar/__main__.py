@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_sidecar.cli.app import command_line
-from pulsar_sidecar.cli.programs import Programs
+from pulsar_sidecar.cli.connecting import Programs
 
 
 def main() -> None:

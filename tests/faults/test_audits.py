@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import requests
 from pulsar_sidecar.audit.results.tables import LedgerKind, OrphanCause
-from pulsar_sidecar.demo.workload import delete_again, delete_topics, make_topics
+from pulsar_sidecar.demo.deleting import delete_again, delete_topics, make_topics
 from pulsar_sidecar.local_cluster.software import find_software
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.names import parse_topic_name
@@ -312,7 +312,7 @@ def delete_and_kill(
             stage.cluster.kill(broker)
         pause(dice.uniform(0, 2))
         list(pool.map(stage.cluster.restart, brokers))
-        failed = run.result().failed
+        failed = run.result()
     assert delete_again(stage.url, namespace, failed, pause, rounds=90) == []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from pulsar_sidecar.demo.workload import delete_again, delete_topics, make_topics
+from pulsar_sidecar.demo.deleting import delete_again, delete_topics, make_topics
 from pulsar_sidecar.ledger_deletion.steps import Step
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS
 from pulsar_sidecar.model.ids import LedgerId
@@ -41,7 +41,7 @@ def delete_while_brokers_die(scene: Scene, url: str, namespace: str, names: Sequ
         for broker in BROKERS:
             scene.cluster.kill(broker)
         list(pool.map(scene.cluster.restart, BROKERS))
-        failed = run.result().failed
+        failed = run.result()
     assert delete_again(url, namespace, failed, wait, rounds=60) == []
 
 

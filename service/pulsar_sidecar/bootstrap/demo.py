@@ -12,7 +12,7 @@ from pulsar_sidecar.adapters.metadata.zookeeper_walk import LiveTree, LiveZooKee
 from pulsar_sidecar.adapters.pulsar.client.clients import SHARED, open_client
 from pulsar_sidecar.audit.reference_scan import scan_references
 from pulsar_sidecar.bootstrap.cluster_access import close_at_the_end
-from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment, demo_directory
+from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
 from pulsar_sidecar.demo.run import Report, run
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
@@ -25,14 +25,12 @@ def run_demo(directory: Path | None, topics: int, say: Callable[[str], None]) ->
     """Run the demo on a cluster of this machine; leaves it running."""
     configure_logging("ERROR", "text")
     clock = SystemClock()
-    return run(
-        DemoEnvironment(directory or demo_directory(), clock, say), lambda at: _inspector(at, clock), clock, say, topics
-    )
+    return run(DemoEnvironment(directory, clock, say), lambda at: _inspector(at, clock), topics)
 
 
 def tear_demo_down(directory: Path | None, say: Callable[[str], None]) -> None:
     """End the demo's processes and remove its files."""
-    DemoEnvironment(directory or demo_directory(), SystemClock(), say).tear_down()
+    DemoEnvironment(directory, SystemClock(), say).tear_down()
 
 
 @contextmanager

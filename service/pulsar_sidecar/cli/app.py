@@ -3,29 +3,24 @@
 Invariant: ``--help`` imports no client, no server and no settings; a command does that when it runs.
 """
 
-import os
 from typing import Annotated
 
 import typer
-from typer.main import get_command, get_group
+from typer.main import get_group
 
 from pulsar_sidecar.cli import output as say
 from pulsar_sidecar.cli.command_groups import LazyCommand, RootGroup, new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions
+from pulsar_sidecar.cli.connecting import GlobalOptions, Programs
 from pulsar_sidecar.cli.groups import (
-    broker_stats,
+    audit,
+    audit_sources,
+    delayed_messages,
     ledger_deletion,
-    pausing,
-    shadow_topics,  # noqa: F401  it adds its command to those of topics
     subscriptions,
     topics,
-    waiting_messages,  # noqa: F401  it adds its commands to those of topics
+    waiting_messages,  # noqa: F401  it adds its command to those of topics
 )
-from pulsar_sidecar.cli.groups.audit import audit_app
-from pulsar_sidecar.cli.groups.audit_sources import ledgers_app, metadata_app
-from pulsar_sidecar.cli.groups.demo import demo_app
 from pulsar_sidecar.cli.output import Format
-from pulsar_sidecar.cli.programs import Programs
 
 _HELP = """Operator's tools that run beside unmodified Apache Pulsar brokers.
 
@@ -38,18 +33,27 @@ Example: pulsar-sidecar --admin-url http://127.0.0.1:8750 ledger-deletion status
 
 def command_line(programs: Programs) -> RootGroup:
     """The whole command line."""
-    app = new_group("pulsar-sidecar", _HELP, cls=RootGroup)
+    app = new_group("pulsar-sidecar", _HELP, cls=RootGroup, context_settings={"obj": programs})
     app.callback()(_global_options)
-    groups = (ledger_deletion.app, topics.app, pausing.namespaces_app, subscriptions.app, broker_stats.app)
-    audits = (metadata_app(programs), ledgers_app(programs), audit_app(programs))
-    for group in (*groups, demo_app(programs), *audits):
+    for group in (
+        ledger_deletion.app,
+        delayed_messages.app,
+        topics.namespaces_app,
+        subscriptions.app,
+        ledger_deletion.broker_stats_app,
+        audit_sources.metadata_app,
+        audit_sources.ledgers_app,
+        audit.app,
+    ):
         app.add_typer(group)
     root = get_group(app)
     assert isinstance(root, RootGroup)
-    root.add_command(LazyCommand("serve", "Run the sidecar until a signal stops it.", lambda: _serve(programs)))
-    root.add_command(
-        LazyCommand("local-cluster", "Start, inspect, break and take down a real Pulsar cluster here.", _local_cluster)
-    )
+    for name, short_help, place in (
+        ("serve", "Run the sidecar until a signal stops it.", "serving:app"),
+        ("local-cluster", "Start, inspect, break and take down a real Pulsar cluster here.", "local_cluster:app"),
+        ("demo", "Show what the sidecar is for, on a real cluster started on this machine.", "local_cluster:demo_app"),
+    ):
+        root.add_command(LazyCommand(name, short_help, place))
     return root
 
 
@@ -98,26 +102,15 @@ def _global_options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
+    given = {
+        "admin_url": admin_url,
+        "auth_plugin": auth_plugin,
+        "auth_params": auth_params,
+        "request_timeout": request_timeout,
+        "tls_allow_insecure_connection": tls_allow_insecure,
+        "tls_enable_hostname_verification": tls_enable_hostname_verification,
+        "tls_trust_certs_file_path": tls_trust_cert_path,
+    }
     ctx.obj = GlobalOptions(
-        os.environ,
-        output,
-        admin_url,
-        auth_plugin,
-        auth_params,
-        request_timeout,
-        tls_allow_insecure,
-        tls_enable_hostname_verification,
-        tls_trust_cert_path,
+        ctx.obj, output, {name: str(value) for name, value in given.items() if value not in (None, "")}
     )
-
-
-def _serve(programs: Programs) -> object:
-    from pulsar_sidecar.cli.groups.serving import serve_app
-
-    return get_command(serve_app(programs.serve))
-
-
-def _local_cluster() -> object:
-    from pulsar_sidecar.cli.groups.local_cluster import app
-
-    return get_group(app)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 
-from pulsar_sidecar.cli.exits import ServiceRefusedError
+from pulsar_sidecar.cli.command_groups import ServiceRefusedError
 from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
 from pulsar_sidecar.model.tls import trusting
 

@@ -1,21 +1,47 @@
 """How groups of commands are made, and how their commands end.
 
-Invariant: a command ends with one of its group's exit codes: an error of ours is written to standard error and becomes
-a code here, wrong usage ends with 1 (typer's own code for it is 2), and a traceback is a defect.
+Invariants: a command ends with one of its group's exit codes: an error of ours is written to standard error and becomes
+a code here, wrong usage ends with 1 (typer's own code for it is 2), and a traceback is a defect. 2 means that an audit
+has findings, and nothing else.
 """
 
-from collections.abc import Callable
+from enum import IntEnum
+from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
+from typer.main import get_command
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode, exit_code_of
-from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, UnreachableError
 
 _ORDER = ("serve", "local-cluster", "demo", "ledger-deletion", "topics", "broker-stats", "metadata", "ledgers", "audit")
+
+
+class ExitCode(IntEnum):
+    """Documented in every ``--help``."""
+
+    DONE = 0
+    FAILED = 1
+    UNREACHABLE = 3
+    NOT_ALL = 4
+
+
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 the service answered with an error, or wrong usage or configuration, the reason is on "
+    "standard error; 3 no answer came from the service, ZooKeeper, a bookie or a broker, so look at the state before "
+    "you repeat it; 4 not everything was done."
+)
+
+
+class ServiceRefusedError(SidecarError):
+    """The service answered with an error; ``status`` is the HTTP status code."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"{reason} (HTTP {status})")
+        self.status = status
 
 
 class CommandGroup(TyperGroup):
@@ -23,7 +49,8 @@ class CommandGroup(TyperGroup):
 
     @staticmethod
     def exit_code(error: SidecarError) -> int:
-        return exit_code_of(error)
+        is_silent = isinstance(error, UnreachableError | OutcomeUnknownError)
+        return ExitCode.UNREACHABLE if is_silent else ExitCode.FAILED
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         try:
@@ -52,18 +79,26 @@ class RootGroup(CommandGroup):
 
 
 class LazyCommand(TyperCommand):
-    """A command's name and short help; the command itself is imported when it is called, so ``--help`` stays quick."""
+    """A command's name and short help; its module is imported when it is called, so that ``--help`` stays quick.
 
-    def __init__(self, name: str, short_help: str, load: Callable[[], Any]) -> None:
+    ``place`` is a module of `groups` and the name of a Typer in it.
+    """
+
+    def __init__(self, name: str, short_help: str, place: str) -> None:
         super().__init__(name, short_help=short_help, help=short_help)
-        self.loaded = load
+        self._place = place
+
+    def loaded(self) -> Any:
+        """The command itself, or the group of commands."""
+        module, _, name = self._place.partition(":")
+        return get_command(getattr(import_module(f"pulsar_sidecar.cli.groups.{module}"), name))
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         return self.loaded().make_context(info_name, args, parent, **extra)
 
 
 def new_group(
-    name: str, help_text: str, *, cls: type[CommandGroup] = CommandGroup, epilog: str = EXIT_CODES
+    name: str, help_text: str, *, cls: type[CommandGroup] = CommandGroup, epilog: str = EXIT_CODES, **more: Any
 ) -> typer.Typer:
     """A group that shows its help when it is called without a command."""
     return typer.Typer(
@@ -75,4 +110,5 @@ def new_group(
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
+        **more,
     )

@@ -5,7 +5,8 @@ Precedence: flag, then ``PULSAR_SIDECAR_*``, then ``client.conf``. The address i
 """
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,59 +17,98 @@ import typer
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.output import Format
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID
+from pulsar_sidecar.model.names import TopicDomain, java_url_encode, parse_topic_name
 from pulsar_sidecar.model.tls import is_loopback
 from pulsar_sidecar.settings.sources import client_conf_settings, environment_settings
 
 if TYPE_CHECKING:
+    from pulsar_sidecar.audit.requests import (
+        Applied,
+        ApplyRequest,
+        Audited,
+        AuditRequest,
+        DumpRequest,
+        ListingRequest,
+        Pruned,
+        Shown,
+    )
+    from pulsar_sidecar.audit.sources.manifests import Manifest
     from pulsar_sidecar.cli.client import SidecarClient
-
-DEFAULT_ADMIN_URL = "http://127.0.0.1:8750"
-DEFAULT_REQUEST_TIMEOUT_SECONDS = 60.0
+    from pulsar_sidecar.demo.run import Report
 
 _TOKEN_PLUGINS = frozenset({"token", "org.apache.pulsar.client.impl.auth.AuthenticationToken"})
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")]
+Subscription = Annotated[
+    str | None, typer.Option("--subscription", "-s", help="Only this one; all durable ones without it.")
+]
+LedgerIdArgument = Annotated[int, typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID)]
 Output = Annotated[Format | None, typer.Option("--output", help="json or table; overrides the global option.")]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """What the command line starts but cannot build; each comes from `bootstrap` and tells its progress to a callable.
+
+    Attributes:
+        serve: runs the service with flags and a configuration file until a signal stops it; the exit code.
+    """
+
+    serve: Callable[[Mapping[str, str | None], Path | None], int]
+    run_demo: "Callable[[Path | None, int, Say], Report]"
+    tear_demo_down: Callable[[Path | None, Say], None]
+    make_dump: "Callable[[DumpRequest, Say], Manifest]"
+    make_listing: "Callable[[ListingRequest, Say], Manifest]"
+    make_audit: "Callable[[AuditRequest, Say], Audited]"
+    show_audit: "Callable[[Path, Sequence[str], Mapping[str, str], int], Shown]"
+    explain_ledger: Callable[[Path, int, Path | None], str]
+    apply_audit: "Callable[[ApplyRequest, Callable[[int, int], None]], Applied]"
+    report_audit: Callable[[Path, Path | None], Path]
+    prune_archive: "Callable[[Path, int, float, bool], Pruned]"
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalOptions:
-    """The global options as given; None means "look elsewhere"."""
+    """The global options as given.
 
-    environment: Mapping[str, str] = field(repr=False)
-    output: Format = Format.TABLE
-    admin_url: str | None = None
-    auth_plugin: str | None = None
-    auth_params: str | None = field(default=None, repr=False)
-    request_timeout_seconds: float | None = None
-    tls_allow_insecure: bool | None = None
-    tls_enable_hostname_verification: bool | None = None
-    tls_trust_cert_path: str | None = None
+    Attributes:
+        flags: those of the connection, by the names of the settings that they stand for.
+    """
+
+    programs: Programs
+    output: Format
+    flags: Mapping[str, str] = field(repr=False)
 
     def format(self, chosen: Format | None) -> Format:
         """The command's own choice, or the global one."""
         return chosen or self.output
 
-    def written(self) -> Mapping[str, str]:
-        """The settings in ``client.conf`` and the environment; read only now, so ``--help`` never fails over them."""
-        return {**client_conf_settings(self.environment), **environment_settings(self.environment)}
+    def settings(self, **flags: str | None) -> Mapping[str, str]:
+        """The settings that are written down anywhere, under the command's own flags.
+
+        Read only now, so that ``--help`` never fails over them.
+        """
+        written = {**client_conf_settings(os.environ), **environment_settings(os.environ), **self.flags}
+        return written | {name: text for name, text in flags.items() if text}
 
     def client(self) -> "SidecarClient":
         """A client with these options."""
         from pulsar_sidecar.cli.client import SidecarClient, Tls
 
-        written = self.written()
-        trusted = self.tls_trust_cert_path or written.get("tls_trust_certs_file_path")
-        admin_url = self.admin_url or written.get("admin_url") or DEFAULT_ADMIN_URL
-        token = token_of(self.auth_plugin or written.get("auth_plugin"), self.auth_params or written.get("auth_params"))
+        settings = self.settings()
+        admin_url = settings.get("admin_url", "http://127.0.0.1:8750")
+        token = token_of(settings.get("auth_plugin"), settings.get("auth_params"))
+        trusted = settings.get("tls_trust_certs_file_path")
         client = SidecarClient(
             admin_url,
             token,
-            self.request_timeout_seconds or _seconds(written.get("request_timeout")),
+            _seconds(settings.get("request_timeout", "60")),
             Tls(
                 Path(trusted) if trusted else None,
-                chosen(self.tls_allow_insecure, written.get("tls_allow_insecure_connection"), False),
-                chosen(self.tls_enable_hostname_verification, written.get("tls_enable_hostname_verification"), True),
+                is_true(settings, "tls_allow_insecure_connection", "false"),
+                is_true(settings, "tls_enable_hostname_verification", "true"),
             ),
         )
         parts = urlsplit(admin_url)
@@ -93,16 +133,25 @@ def show_answer(
     output.document(options.client().call(method, path, body, parameters), options.format(form))
 
 
-def chosen(flag: bool | None, text: str | None, default: bool) -> bool:
-    """A flag, else what is written, else the default."""
-    if flag is not None:
-        return flag
-    return default if text is None else text.strip().lower() == "true"
+def topic_path(topic: str, *, of_any_domain: bool = False) -> str:
+    """The REST path of a topic.
+
+    Raises:
+        InvalidInputError: it is not the name of a topic, or of one that has ledgers unless it may be of any domain.
+    """
+    name = parse_topic_name(topic)
+    if name.domain is not TopicDomain.PERSISTENT and not of_any_domain:
+        raise InvalidInputError(f"{name} has no ledgers; write persistent://tenant/namespace/topic")
+    version = "/admin" if name.cluster else "/admin/v2"
+    return f"{version}/{name.domain.value}/{name.namespace}/{java_url_encode(name.local_name)}"
 
 
-def _seconds(text: str | None) -> float:
-    if text is None:
-        return DEFAULT_REQUEST_TIMEOUT_SECONDS
+def is_true(settings: Mapping[str, str], name: str, default: str) -> bool:
+    """Whether a setting says true, by itself or by default."""
+    return settings.get(name, default).strip().lower() == "true"
+
+
+def _seconds(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
@@ -134,24 +183,17 @@ def _token(auth_params: str) -> str:
     if auth_params.startswith("token:"):
         return auth_params.removeprefix("token:")
     if auth_params.startswith("file:"):
-        return _token_in_file(Path(unquote(urlsplit(auth_params).path)))
-    if auth_params.lstrip().startswith("{"):
-        return _token_in_json(auth_params)
-    return auth_params
-
-
-def _token_in_file(path: Path) -> str:
+        path = Path(unquote(urlsplit(auth_params).path))
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInputError(f"the token's file {path} cannot be read ({type(error).__name__})") from error
+    if not auth_params.lstrip().startswith("{"):
+        return auth_params
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"the token's file {path} cannot be read ({type(error).__name__})") from error
-
-
-def _token_in_json(text: str) -> str:
-    try:
-        document = json.loads(text)
+        document = json.loads(auth_params)
     except ValueError:
         raise InvalidInputError(
             'authParams start like JSON and cannot be parsed; write {"token": "..."}, token:... or file:///path/to/token'
         ) from None
-    return str(document.get("token", "")) if isinstance(document, dict) else ""
+    return str(document.get("token", ""))

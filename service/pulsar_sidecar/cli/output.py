@@ -8,8 +8,11 @@ cursor.
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from typing import Final, Self
+
+_PROGRESS_LINES: Final = 20
 
 
 class Format(Enum):
@@ -24,7 +27,10 @@ def result(text: str) -> None:
     try:
         print(text, file=sys.stdout, flush=True)
     except BrokenPipeError:
-        _let_nobody_read()
+        # What is still to be written goes nowhere, what the interpreter writes while it ends included.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def info(text: str) -> None:
@@ -44,11 +50,34 @@ def printable(text: str, kept: str = "\n") -> str:
     )
 
 
-def _let_nobody_read() -> None:
-    """What is still to be written goes nowhere, what the interpreter writes while it ends included."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+class ProgressBar:
+    """Shows how much of long work is done, from the first report on: a bar on a terminal, else a line now and then."""
+
+    def __init__(self, what: str, say: Callable[[str], None]) -> None:
+        from rich.console import Console  # it takes longer to load than --help to answer
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._what = what
+        self._say = say
+        self._said = -1
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=Console(file=sys.stderr))
+        self._task = self._bar.add_task(what, visible=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def report(self, done: int, total: int) -> None:
+        """So many of so many are done; never fewer than before."""
+        if sys.stderr.isatty():
+            self._bar.start()
+            self._bar.update(self._task, completed=done, total=total, visible=True)
+        elif total and done * _PROGRESS_LINES // total > self._said:
+            self._said = done * _PROGRESS_LINES // total
+            self._say(f"{self._what}: {done:,} of {total:,}")
 
 
 def _as_table(value: object) -> str:

@@ -4,16 +4,24 @@ Everything is done with the commands that a user would type; the figures are rea
 """
 
 import json
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from pulsar_sidecar.demo.commands import Commands
+from pulsar_sidecar.local_cluster.software import find_java
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 
+_JOB: Final = "pyspark_jobs.orphan_ledgers.job"
+_FINDINGS: Final = 2
+_COMMAND_SECONDS: Final = 900
 _GONE_SECONDS: Final = 90.0
 _CALM_SECONDS: Final = 120.0
 _NEXT_LOOK_SECONDS: Final = 20.0
@@ -75,22 +83,66 @@ class AuditResult:
         return found and self.spark_agrees is True and not self.left and self.at_end.clean
 
 
-class AuditScenario:
-    """Audits the cluster, applies the plan, and audits again."""
+class Commands:
+    """Runs the commands that a user would type, in processes of their own, and says which."""
 
-    def __init__(
-        self,
-        commands: Commands,
-        addresses: ClusterAddresses,
-        clock: Clock,
-        say: Callable[[str], None],
-        existing: Callable[[frozenset[LedgerId]], frozenset[LedgerId]],
-    ) -> None:
-        self._commands = commands
-        self._addresses = addresses
-        self._clock = clock
+    def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
         self._say = say
-        self._existing = existing
+        self._directory = directory
+
+    def run(self, *arguments: str) -> str:
+        """A command of the sidecar's; what it wrote to standard output.
+
+        Raises:
+            TemporaryError: it failed; findings are no failure.
+        """
+        self._say(f"   $ pulsar-sidecar {' '.join(arguments)}")
+        return self._sidecar(*arguments)
+
+    def shown(self, audit: str, *more: str) -> dict[str, Any]:
+        """What ``audit show`` tells of an audit, as JSON."""
+        return dict(json.loads(self._sidecar("audit", "show", audit, "--format", "json", *more)))
+
+    def on_spark(self, *options: str) -> bool:
+        """The Spark job with these options; false if there is no PySpark."""
+        if find_spec("pyspark") is None or find_spec("pyspark_jobs.orphan_ledgers") is None or find_spec(_JOB) is None:
+            return False
+        java_home = str(Path(find_java().executable).resolve().parents[1])
+        self._start([sys.executable, "-m", _JOB, *options], os.environ | {"JAVA_HOME": java_home})
+        return True
+
+    def path(self, name: str) -> Path:
+        """Where something lies that a command made."""
+        return self._directory / name
+
+    def _sidecar(self, *arguments: str) -> str:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}
+        return self._start([sys.executable, "-m", "pulsar_sidecar", *arguments], inherited)
+
+    def _start(self, command: list[str], environment: Mapping[str, str]) -> str:
+        self._directory.mkdir(exist_ok=True)
+        what = " ".join(command[2:5])
+        try:
+            ended = subprocess.run(  # noqa: S603 - our own command line, without a shell
+                command, cwd=self._directory, env=environment,
+                capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise TemporaryError(f"{what} took longer than {_COMMAND_SECONDS} s; look at the machine's load") from error
+        if ended.returncode not in (0, _FINDINGS):
+            raise TemporaryError(f"{what} ended with {ended.returncode}: {ended.stderr[-2000:]}")
+        return ended.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class AuditScenario:
+    """Audits the cluster, applies the plan, and audits again; ``existing`` tells which of some ledgers still exist."""
+
+    commands: Commands
+    addresses: ClusterAddresses
+    clock: Clock
+    say: Callable[[str], None]
+    existing: Callable[[frozenset[LedgerId]], frozenset[LedgerId]]
 
     def run(self, leaked: frozenset[LedgerId], dangling: frozenset[LedgerId]) -> AuditResult:
         """Two looks, a plan, its approval, and a last look.
@@ -99,10 +151,10 @@ class AuditScenario:
             leaked: ledgers to be found.
             dangling: ledgers that were missing before the sidecar came; nothing brings them back.
         """
-        self._say("   an audit condemns what two looks, half a day apart, found unreferenced and three days old;")
-        self._say(f"   this audience gets both at once: {' '.join(IMPATIENT)}")
+        self.say("   an audit condemns what two looks, half a day apart, found unreferenced and three days old;")
+        self.say(f"   this audience gets both at once: {' '.join(IMPATIENT)}")
         first = self._audit("first", None)
-        self._say("   a first look condemns nothing; the second one makes the plan")
+        self.say("   a first look condemns nothing; the second one makes the plan")
         second = self._audit("second", "first")
         spark_agrees = self._on_spark(second)
         condemned = {row["ledger_id"] for row in second["orphans"]["rows"] if row["standing"] == "condemned"}
@@ -117,71 +169,71 @@ class AuditScenario:
             left=len(left),
             at_end=self._at_end(dangling),
             spark_agrees=spark_agrees,
-            report=self._commands.path("second") / "report.html",
+            report=self.commands.path("second") / "report.html",
         )
 
     def _audit(self, name: str, previous: str | None) -> dict[str, Any]:
         listing, dump = f"{name}-listing", f"{name}-dump"
-        store = self._addresses.metadata_store_url
-        self._commands.run(
+        store = self.addresses.metadata_store_url
+        self.commands.run(
             "ledgers", "list", "--source", "metadata", "--metadata-store-url", store, "--with-metadata",
             "--output", listing,
         )  # fmt: skip
-        self._commands.run("metadata", "dump", "--source", f"zk://{store.removeprefix('zk:')}", "--output", dump)
-        self._commands.run("audit", "run", *_inputs(name, previous), "--output", name, *IMPATIENT)
-        shown = self._commands.shown(name, *_EVERY_TABLE)
+        self.commands.run("metadata", "dump", "--source", f"zk://{store.removeprefix('zk:')}", "--output", dump)
+        self.commands.run("audit", "run", *_inputs(name, previous), "--output", name, *IMPATIENT)
+        shown = self.commands.shown(name, *_EVERY_TABLE)
         summary = shown["summary"]
         for standing, count in summary["orphans"].items():
-            self._say(f"   audit {name}: {count['ledgers']} unreferenced ledgers are {standing}")
+            self.say(f"   audit {name}: {count['ledgers']} unreferenced ledgers are {standing}")
         if not summary["orphans"]:
-            self._say(f"   audit {name}: no unreferenced ledger among {summary['existing']['ledgers']}")
+            self.say(f"   audit {name}: no unreferenced ledger among {summary['existing']['ledgers']}")
         return shown
 
     def _on_spark(self, embedded: dict[str, Any]) -> bool | None:
-        self._say("   the same dump and listing again, with the Spark job")
-        if not self._commands.on_spark(*_inputs("second", "first"), "--output", "second-on-spark", *IMPATIENT):
-            self._say("   PySpark IS NOT INSTALLED, so nothing is compared with the Spark job")
+        self.say("   the same dump and listing again, with the Spark job")
+        if not self.commands.on_spark(*_inputs("second", "first"), "--output", "second-on-spark", *IMPATIENT):
+            self.say("   PySpark IS NOT INSTALLED, so nothing is compared with the Spark job")
             return None
-        differing = differences(embedded, self._commands.shown("second-on-spark", *_EVERY_TABLE))
+        differing = differences(embedded, self.commands.shown("second-on-spark", *_EVERY_TABLE))
         same = "the same: the plan, and every row of the four tables"
-        self._say(f"   its answer is {'ANOTHER one: ' + ', '.join(differing) if differing else same}")
+        self.say(f"   its answer is {'ANOTHER one: ' + ', '.join(differing) if differing else same}")
         return not differing
 
     def _explain(self, ledger_id: int | None) -> None:
         if ledger_id is not None:
-            text = self._commands.run("audit", "explain", "second", str(ledger_id))
+            text = self.commands.run("audit", "explain", "second", str(ledger_id))
             for line in text.splitlines():
-                self._say(f"     | {line}")
+                self.say(f"     | {line}")
 
     def _apply(self, summary: dict[str, Any]) -> None:
         if not _planned(summary):
-            self._say("   nothing is condemned, so there is nothing to apply")
+            self.say("   nothing is condemned, so there is nothing to apply")
             return
         plan = summary["plan"]["sha256"]
-        self._say(f"   the plan's hash is approved ({plan[:12]}...), and the plan goes to the sidecar")
-        self._commands.run(
+        self.say(f"   the plan's hash is approved ({plan[:12]}...), and the plan goes to the sidecar")
+        self.commands.run(
             "audit", "apply", "second", "--execute", "--plan", plan,
-            "--metadata-store-url", self._addresses.metadata_store_url,
-            "--broker-service-url", self._addresses.broker_service_url,
+            "--metadata-store-url", self.addresses.metadata_store_url,
+            "--broker-service-url", self.addresses.broker_service_url,
         )  # fmt: skip
 
     def _wait_until_gone(self, ledger_ids: frozenset[LedgerId]) -> frozenset[LedgerId]:
-        give_up = self._clock.monotonic_seconds() + _GONE_SECONDS
-        while (left := self._existing(ledger_ids)) and self._clock.monotonic_seconds() < give_up:
-            self._clock.wait_seconds(1.0)
-        self._say(f"   {len(left)} of the {len(ledger_ids)} ledgers are left")
+        give_up = self.clock.monotonic_seconds() + _GONE_SECONDS
+        while (left := self.existing(ledger_ids)) and self.clock.monotonic_seconds() < give_up:
+            self.clock.wait_seconds(1.0)
+        self.say(f"   {len(left)} of the {len(ledger_ids)} ledgers are left")
         return left
 
     def _at_end(self, dangling: frozenset[LedgerId]) -> Findings:
         """What the last look finds, and still finds later: brokers write some things down a minute after the fact."""
-        give_up = self._clock.monotonic_seconds() + _CALM_SECONDS
+        give_up = self.clock.monotonic_seconds() + _CALM_SECONDS
         look = 1
         while True:
             findings = findings_of(self._audit(f"last-{look}", "second"), dangling)
-            if findings.clean or self._clock.monotonic_seconds() >= give_up:
+            if findings.clean or self.clock.monotonic_seconds() >= give_up:
                 return findings
-            self._say(f"   {findings}; what brokers have yet to write down looks like that for a minute, so once more")
-            self._clock.wait_seconds(_NEXT_LOOK_SECONDS)
+            self.say(f"   {findings}; what brokers have yet to write down looks like that for a minute, so once more")
+            self.clock.wait_seconds(_NEXT_LOOK_SECONDS)
             look += 1
 
 

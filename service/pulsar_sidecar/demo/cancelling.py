@@ -6,7 +6,7 @@ Every number is counted on the cluster in this run, by a client that is no part 
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -14,7 +14,6 @@ from typing import Any, Final
 import requests
 
 from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
-from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 
 _TOPIC: Final = "reminders"
@@ -49,36 +48,28 @@ class CancellationResult:
         return not (self.delivered or self.lost) and self.proofs == {"PERSISTED": self.cancelled}
 
 
+@dataclass(frozen=True, slots=True)
 class CancellationScenario:
     """Cancels half of the messages while brokers are killed."""
 
-    def __init__(
-        self,
-        environment: DemoEnvironment,
-        inspector: ClusterInspector,
-        sidecar_url: str,
-        clock: Clock,
-        say: Callable[[str], None],
-    ) -> None:
-        self._environment = environment
-        self._shared = inspector.shared
-        self._client = inspector.client
-        self._url = f"{sidecar_url}/admin/v2/persistent/public/default/{_TOPIC}"
-        self._clock = clock
-        self._say = say
+    environment: DemoEnvironment
+    inspector: ClusterInspector
+    sidecar_url: str
 
     def run(self) -> CancellationResult:
         """Send, cancel a random half, kill the brokers, and see what is delivered."""
         topic = f"persistent://public/default/{_TOPIC}"
-        self._client.subscribe(topic, _SUBSCRIPTION, consumer_type=self._shared).close()
-        self._say(f"   {_MESSAGES} messages for {_DELAY_SECONDS:.0f} seconds from now, and a random half is cancelled")
+        self.inspector.client.subscribe(topic, _SUBSCRIPTION, consumer_type=self.inspector.shared).close()
+        self.environment.say(
+            f"   {_MESSAGES} messages for {_DELAY_SECONDS:.0f} seconds from now, and a random half is cancelled"
+        )
         ids = self._send(topic)
         chosen = set(random.sample(range(_MESSAGES), _MESSAGES // 2))
         proofs = self._cancel([ids[number] for number in sorted(chosen)])
-        self._say(
+        self.environment.say(
             f"   {', '.join(f'{count} {proof}' for proof, count in proofs.items())}; killing both brokers (kill -9)"
         )
-        self._environment.kill_brokers()
+        self.environment.kill_brokers()
         counts = self._receive(topic, set(range(_MESSAGES)) - chosen)
         return CancellationResult(
             sent=_MESSAGES,
@@ -90,7 +81,7 @@ class CancellationScenario:
         )
 
     def _send(self, topic: str) -> list[Any]:
-        producer = self._client.create_producer(topic, batching_enabled=False)
+        producer = self.inspector.client.create_producer(topic, batching_enabled=False)
         after = timedelta(seconds=_DELAY_SECONDS)
         ids = [producer.send(str(number).encode(), deliver_after=after) for number in range(_MESSAGES)]
         producer.close()
@@ -99,7 +90,10 @@ class CancellationScenario:
     def _cancel(self, ids: Sequence[Any]) -> Counter[str]:
         lines = "\n".join(json.dumps({"ledgerId": one.ledger_id(), "entryId": one.entry_id()}) for one in ids)
         answer = requests.post(
-            f"{self._url}/cancelDelayedMessages", data=lines, params={"wait": "persisted"}, timeout=_REQUEST_SECONDS
+            f"{self.sidecar_url}/admin/v2/persistent/public/default/{_TOPIC}/cancelDelayedMessages",
+            data=lines,
+            params={"wait": "persisted"},
+            timeout=_REQUEST_SECONDS,
         )
         if not answer.ok:
             raise TemporaryError(f"the sidecar did not cancel: {answer.text[:300]}")
@@ -107,29 +101,29 @@ class CancellationScenario:
 
     def _receive(self, topic: str, expected: set[int]) -> Counter[int]:
         """What is delivered, until everything expected has been, and two seconds more."""
-        give_up = self._clock.monotonic_seconds() + _PATIENCE_SECONDS
+        give_up = self.environment.clock.monotonic_seconds() + _PATIENCE_SECONDS
         consumer = self._subscribed(topic, give_up)
         counts: Counter[int] = Counter()
         missing_since: float | None = None
-        while self._clock.monotonic_seconds() < give_up:
+        while self.environment.clock.monotonic_seconds() < give_up:
             number = _next(consumer)
             if number is not None:
                 counts[number] += 1
             if expected <= counts.keys():
-                missing_since = missing_since or self._clock.monotonic_seconds()
-                if self._clock.monotonic_seconds() - missing_since > 2:
+                missing_since = missing_since or self.environment.clock.monotonic_seconds()
+                if self.environment.clock.monotonic_seconds() - missing_since > 2:
                     break
         consumer.close()
-        self._say(f"   {len(counts)} messages were delivered when they were due")
+        self.environment.say(f"   {len(counts)} messages were delivered when they were due")
         return counts
 
     def _subscribed(self, topic: str, give_up: float) -> Any:
         """A consumer, as soon as brokers that just started serve the topic."""
         while True:
             try:
-                return self._client.subscribe(topic, _SUBSCRIPTION, consumer_type=self._shared)
+                return self.inspector.client.subscribe(topic, _SUBSCRIPTION, consumer_type=self.inspector.shared)
             except Exception as error:
-                if not _of_the_client(error) or self._clock.monotonic_seconds() >= give_up:
+                if not _of_the_client(error) or self.environment.clock.monotonic_seconds() >= give_up:
                     raise
 
 

@@ -6,20 +6,33 @@ Every number it ends with is counted on the cluster in this run.
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, Final
 
 import requests
 
 from pulsar_sidecar.audit.reference_scan import ReferenceScan, demand_complete
 from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
-from pulsar_sidecar.demo.workload import LEDGERS_PER_TOPIC, DeletionRun, delete_again, delete_topics, make_topics
 from pulsar_sidecar.ledger_ownership.claims import CursorClaim, DataClaim, read_claim
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, ledger_path
-from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import Node
+
+LEDGERS_PER_TOPIC: Final = 5
+_MESSAGES: Final = 2 * LEDGERS_PER_TOPIC - 1
+"""Two messages fill a ledger, so the last one is left half full and open."""
+
+SUBSCRIPTIONS: Final = ("billing", "search", "mail")
+"""Each with a cursor ledger of its own: three more ledgers to a topic that must not be forgotten."""
+
+_CREATORS = 8
+_DELETERS = 32
+_REQUEST_SECONDS = 60
+_RECEIVE_SECONDS = 60
+"""A client that was connected to a broker that died has to find the next one first."""
 
 KILL_AFTER_ANSWERS = 20
 """Deletions that are answered before the brokers are killed, so that many others are then under way."""
@@ -63,25 +76,14 @@ class Drain:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
 class DeletionScenario:
-    """Deletes topics without the sidecar and with it."""
+    """Deletes topics without the sidecar, over the brokers' REST API at ``web_service_url``, and with it."""
 
-    def __init__(
-        self,
-        environment: DemoEnvironment,
-        inspector: ClusterInspector,
-        web_service_url: str,
-        clock: Clock,
-        say: Callable[[str], None],
-        topics: int,
-    ) -> None:
-        self._environment = environment
-        self._inspector = inspector
-        self._store = inspector.store
-        self._url = web_service_url
-        self._clock = clock
-        self._say = say
-        self._topics = topics
+    environment: DemoEnvironment
+    inspector: ClusterInspector
+    web_service_url: str
+    topics: int
 
     def without_sidecar(self) -> DeletionResult:
         """Delete over the brokers' own REST API and kill both brokers in the middle.
@@ -90,7 +92,7 @@ class DeletionScenario:
         """
         acts = [self._plain_act("public/plain-1")]
         while not (acts[-1].orphans or acts[-1].dangling) and len(acts) < _MOST_PLAIN_ACTS:
-            self._say("   nothing leaked this time, the brokers died at a lucky moment; once more")
+            self.environment.say("   nothing leaked this time, the brokers died at a lucky moment; once more")
             acts.append(self._plain_act(f"public/plain-{len(acts) + 1}"))
         return _sum_of(acts)
 
@@ -98,61 +100,73 @@ class DeletionScenario:
         """The same through the sidecar, then wait until nothing is pending."""
         namespace = "public/two-phase"
         names, ledgers = self._prepare(namespace)
-        with _Sampler(sidecar_url, self._wait) as sampler:
-            run = self._delete_and_kill(sidecar_url, namespace, names)
-            self._say("   the user repeats only what was not accepted; the sidecar finishes the rest")
-            left = delete_again(sidecar_url, namespace, run.failed, self._wait)
-            if left:
-                raise TemporaryError(f"{len(left)} deletions were still not accepted, {left[0]} among them")
-            drain = self._drain(sidecar_url, sampler)
-        return self._count(namespace, ledgers, len(run.accepted)), drain
+        stop = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            highest = pool.submit(self._highest_pending, sidecar_url, stop)
+            try:
+                failed = self._delete_and_kill(sidecar_url, namespace, names)
+                self.environment.say("   the user repeats only what was not accepted; the sidecar finishes the rest")
+                left = delete_again(sidecar_url, namespace, failed, self._wait)
+                if left:
+                    raise TemporaryError(f"{len(left)} deletions were still not accepted, {left[0]} among them")
+                pending, seconds = self._drain(sidecar_url)
+            finally:
+                stop.set()
+        recorded, finished = _total(sidecar_url, "sent"), _total(sidecar_url, "acknowledged")
+        drain = Drain(recorded, finished, max(highest.result(), pending), pending, seconds)
+        return self._count(namespace, ledgers, self.topics - len(failed)), drain
 
     def existing(self, ledger_ids: frozenset[LedgerId]) -> frozenset[LedgerId]:
         """Those of the ledgers that still have metadata."""
         ordered = sorted(ledger_ids)
-        nodes = self._store.read_many([ledger_path(ledger_id) for ledger_id in ordered])
+        nodes = self.inspector.store.read_many([ledger_path(ledger_id) for ledger_id in ordered])
         return frozenset(ledger_id for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None)
 
     def _plain_act(self, namespace: str) -> DeletionResult:
         names, ledgers = self._prepare(namespace)
-        run = self._delete_and_kill(self._url, namespace, names)
-        self._say("   the user repeats what failed until each topic is reported gone")
-        delete_again(self._url, namespace, run.failed, self._wait)
-        return self._count(namespace, ledgers, len(run.accepted))
+        failed = self._delete_and_kill(self.web_service_url, namespace, names)
+        self.environment.say("   the user repeats what failed until each topic is reported gone")
+        delete_again(self.web_service_url, namespace, failed, self._wait)
+        return self._count(namespace, ledgers, self.topics - len(failed))
 
     def _prepare(self, namespace: str) -> tuple[list[str], int]:
-        self._say(f"   making {self._topics} topics of {LEDGERS_PER_TOPIC} ledgers in {namespace}")
-        names = make_topics(self._inspector.client, self._url, namespace, self._topics)
+        self.environment.say(f"   making {self.topics} topics of {LEDGERS_PER_TOPIC} ledgers in {namespace}")
+        names = make_topics(self.inspector.client, self.web_service_url, namespace, self.topics)
         return names, len(self._of_namespace(namespace, self._scan().ledgers))
 
-    def _delete_and_kill(self, url: str, namespace: str, names: Sequence[str]) -> DeletionRun:
-        self._say(f"   deleting all of them, and killing both brokers (kill -9) after {KILL_AFTER_ANSWERS} answers")
+    def _delete_and_kill(self, url: str, namespace: str, names: Sequence[str]) -> list[str]:
+        self.environment.say(
+            f"   deleting all of them, and killing both brokers (kill -9) after {KILL_AFTER_ANSWERS} answers"
+        )
         answers = threading.Semaphore(0)
         with ThreadPoolExecutor(1) as pool:
             run = pool.submit(delete_topics, url, namespace, names, answers.release)
             for _ in range(min(KILL_AFTER_ANSWERS, len(names))):
                 answers.acquire()
-            self._environment.kill_brokers()
-            result = run.result()
-        self._say(f"   {len(result.accepted)} deletions were accepted at the first try, {len(result.failed)} were not")
-        return result
+            self.environment.kill_brokers()
+            failed = run.result()
+        accepted = len(names) - len(failed)
+        self.environment.say(f"   {accepted} deletions were accepted at the first try, {len(failed)} were not")
+        return failed
 
     def _count(self, namespace: str, ledgers: int, accepted: int) -> DeletionResult:
         scan = self._scan()
         prefix = f"{MANAGED_LEDGERS}/{namespace}/persistent/"
         dangling = (id_ for id_ in scan.dangling if any(path.startswith(prefix) for path in scan.references[id_]))
         return DeletionResult(
-            topics=self._topics,
+            topics=self.topics,
             ledgers=ledgers,
             accepted_at_first=accepted,
             orphans=self._of_namespace(namespace, scan.orphans),
             dangling=frozenset(dangling),
-            topics_left=sum(not name.startswith("__") for name in self._store.children(prefix.rstrip("/")) or []),
+            topics_left=sum(
+                not name.startswith("__") for name in self.inspector.store.children(prefix.rstrip("/")) or []
+            ),
         )
 
     def _of_namespace(self, namespace: str, ledger_ids: Collection[LedgerId]) -> frozenset[LedgerId]:
         """Those that say of themselves that they belong to a topic of the namespace."""
-        nodes = self._store.read_many([ledger_path(ledger_id) for ledger_id in ledger_ids])
+        nodes = self.inspector.store.read_many([ledger_path(ledger_id) for ledger_id in ledger_ids])
         return frozenset(
             ledger_id
             for ledger_id, node in zip(ledger_ids, nodes, strict=True)
@@ -160,23 +174,32 @@ class DeletionScenario:
         )
 
     def _scan(self) -> ReferenceScan:
-        scan = self._inspector.count()
+        scan = self.inspector.count()
         demand_complete(scan)
         return scan
 
-    def _drain(self, sidecar_url: str, sampler: "_Sampler") -> Drain:
-        started = self._clock.monotonic_seconds()
+    def _drain(self, sidecar_url: str) -> tuple[int, float]:
+        """Wait until nothing is pending; what is pending all the same, and how long it took."""
+        started = self.environment.clock.monotonic_seconds()
         while True:
             pending, running = _pending(sidecar_url)
-            seconds = self._clock.monotonic_seconds() - started
+            seconds = self.environment.clock.monotonic_seconds() - started
             if (pending == 0 and running == 0) or seconds > _DRAIN_SECONDS:
-                recorded, finished = _total(sidecar_url, "sent"), _total(sidecar_url, "acknowledged")
-                return Drain(recorded, finished, max(sampler.highest, pending), pending, seconds)
-            self._say(f"   {pending} pending, {running} topic deletions running")
+                return pending, seconds
+            self.environment.say(f"   {pending} pending, {running} topic deletions running")
             self._wait(2.0)
 
+    def _highest_pending(self, sidecar_url: str, stop: threading.Event) -> int:
+        """The most that was ever pending until the end; while brokers are dead it cannot be read, which is no zero."""
+        highest = 0
+        while not stop.is_set():
+            with suppress(requests.RequestException):
+                highest = max(highest, _pending(sidecar_url)[0])
+            self.environment.clock.wait_seconds(0.5, stop)
+        return highest
+
     def _wait(self, seconds: float) -> None:
-        self._clock.wait_seconds(seconds)
+        self.environment.clock.wait_seconds(seconds)
 
 
 def _belongs(node: Node, prefix: str) -> bool:
@@ -211,29 +234,64 @@ def _sum_of(acts: Sequence[DeletionResult]) -> DeletionResult:
     )
 
 
-class _Sampler:
-    """Looks at the pending count while an act goes on; while brokers are dead it cannot be read, which is no zero."""
+def make_topics(client: Any, web_service_url: str, namespace: str, count: int) -> list[str]:
+    """Create topics of `LEDGERS_PER_TOPIC` ledgers and a subscription with acknowledgements; their names."""
+    requests.put(
+        f"{web_service_url}/admin/v2/namespaces/{namespace}", json={}, timeout=_REQUEST_SECONDS
+    ).raise_for_status()
+    names = [f"topic-{index:03d}" for index in range(count)]
+    with ThreadPoolExecutor(_CREATORS) as pool:
+        list(pool.map(lambda name: _make_topic(client, f"persistent://{namespace}/{name}"), names))
+    return names
 
-    def __init__(self, sidecar_url: str, wait: Callable[[float], None]) -> None:
-        self.highest = 0
-        self._url = sidecar_url
-        self._wait = wait
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
 
-    def __enter__(self) -> "_Sampler":
-        self._thread.start()
-        return self
+def _make_topic(client: Any, topic: str) -> None:
+    consumers = [client.subscribe(topic, subscription) for subscription in SUBSCRIPTIONS]
+    producer = client.create_producer(topic, batching_enabled=False)
+    for index in range(_MESSAGES):
+        producer.send(f"message {index}".encode())
+    for consumer in consumers:
+        consumer.acknowledge(consumer.receive(timeout_millis=_RECEIVE_SECONDS * 1000))
+        consumer.close()
+    producer.close()
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
-    def _look(self) -> None:
-        while not self._stop.is_set():
-            try:
-                status = requests.get(f"{self._url}/admin/v2/ledger-deletion/status", timeout=30).json()
-                self.highest = max(self.highest, (status.get("inflight") or {"count": 0})["count"])
-            except requests.RequestException:
-                pass
-            self._wait(0.5)
+def delete_topics(url: str, namespace: str, names: Sequence[str], answered: Callable[[], None]) -> list[str]:
+    """``DELETE`` each topic once, many at a time, calling ``answered`` after each; those that were not accepted.
+
+    Nothing is repeated, and a broken connection is a failure like an error's answer.
+    """
+
+    def delete(name: str) -> bool:
+        accepted = _delete(url, namespace, name)
+        answered()
+        return accepted
+
+    with ThreadPoolExecutor(_DELETERS) as pool:
+        verdicts = list(pool.map(delete, names))
+    return [name for name, accepted in zip(names, verdicts, strict=True) if not accepted]
+
+
+def delete_again(
+    url: str, namespace: str, names: Sequence[str], wait: Callable[[float], None], rounds: int = 40
+) -> list[str]:
+    """What a user does next: delete again what was refused or broke, until all is accepted; what is left."""
+    left = list(names)
+    for _ in range(rounds):
+        with ThreadPoolExecutor(_DELETERS) as pool:
+            done = list(pool.map(lambda name: _delete(url, namespace, name, gone_is_done=True), left))
+        left = [name for name, accepted in zip(left, done, strict=True) if not accepted]
+        if not left:
+            return []
+        wait(0.5)
+    return left
+
+
+def _delete(url: str, namespace: str, name: str, *, gone_is_done: bool = False) -> bool:
+    try:
+        answer = requests.delete(
+            f"{url}/admin/v2/persistent/{namespace}/{name}", params={"force": "true"}, timeout=_REQUEST_SECONDS
+        )
+    except requests.RequestException:
+        return False
+    return answer.ok or (gone_is_done and answer.status_code == 404)

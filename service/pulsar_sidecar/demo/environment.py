@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pulsar_sidecar.audit.reference_scan import ReferenceScan
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.processes import ProcessIdentity, end, free_ports, is_free, is_running, spawn
 from pulsar_sidecar.local_cluster.spec import ClusterSpec, cache_directory
+from pulsar_sidecar.local_cluster.starting import last_lines
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError
@@ -50,19 +50,6 @@ SIDECAR_ENVIRONMENT = {
 }
 
 
-def demo_directory() -> Path:
-    """Where the demo keeps its cluster and its state."""
-    return cache_directory() / "demo"
-
-
-@dataclass(frozen=True, slots=True)
-class Sidecar:
-    """A sidecar process and where it answers."""
-
-    url: str
-    process: ProcessIdentity
-
-
 @dataclass(frozen=True, slots=True)
 class ClusterInspector:
     """The demo's own look at the cluster, independent of the sidecar.
@@ -78,22 +65,20 @@ class ClusterInspector:
 
 
 class DemoEnvironment:
-    """The demo's cluster and sidecar."""
+    """The demo's cluster and sidecar, and what every act needs: a clock and somebody to tell.
 
-    def __init__(self, directory: Path, clock: Clock, progress: Callable[[str], None]) -> None:
-        self._directory = directory
-        self._clock = clock
-        self._progress = progress
+    Attributes:
+        cluster: two bookies and two brokers.
+        audits: the directory of the demo's listings, dumps and audits.
+    """
 
-    @property
-    def cluster(self) -> LocalCluster:
-        """The demo's cluster."""
-        return LocalCluster(self._directory / "cluster", self._clock, self._progress)
-
-    @property
-    def audits(self) -> Path:
-        """Where the demo's listings, dumps and audits are."""
-        return self._directory / "audits"
+    def __init__(self, directory: Path | None, clock: Clock, say: Callable[[str], None]) -> None:
+        self.clock = clock
+        self.say = say
+        self._directory = directory or cache_directory() / "demo"
+        self._state_file = self._directory / "demo.json"
+        self.audits = self._directory / "audits"
+        self.cluster = LocalCluster(self._directory / "cluster", clock, say)
 
     def start(self) -> ClusterAddresses:
         """Clear away an earlier demo and start the cluster.
@@ -107,28 +92,30 @@ class DemoEnvironment:
         self._directory.mkdir(parents=True)
         self._write({})
         spec = ClusterSpec(directory=self._directory / "cluster", broker_conf=BROKER_CONF)
-        return LocalCluster.up(spec, self._progress, self._clock).addresses()
+        return LocalCluster.up(spec, self.say, self.clock).addresses()
 
     def kill_brokers(self) -> None:
         """Kill both brokers at once, and start them again."""
         for broker in _BROKERS:
             self.cluster.kill(broker)
-        self._progress("   both brokers are dead; starting them again")
+        self.say("   both brokers are dead; starting them again")
         with ThreadPoolExecutor(len(_BROKERS)) as restarts:
             list(restarts.map(self.cluster.restart, _BROKERS))
 
-    def start_sidecar(self, addresses: ClusterAddresses) -> Sidecar:
-        """Start ``pulsar-sidecar serve`` beside the cluster and wait until it is ready."""
+    def start_sidecar(self, addresses: ClusterAddresses) -> str:
+        """Start ``pulsar-sidecar serve`` beside the cluster and wait until it is ready; its URL."""
         port = PREFERRED_PORT if is_free(PREFERRED_PORT) else free_ports(1)[0]
         url = f"http://127.0.0.1:{port}"
         log = self._directory / "sidecar.log"
-        process = spawn(
-            [sys.executable, "-m", "pulsar_sidecar", "serve"], _environment(addresses, port), self._directory, log
-        )
+        command = [sys.executable, "-m", "pulsar_sidecar", "serve"]
+        process = spawn(command, _environment(addresses, port), self._directory, log)
         self._write({"pid": process.pid, "started": process.started, "url": url})
-        sidecar = Sidecar(url, process)
-        self._wait_until_ready(sidecar, log)
-        return sidecar
+        give_up = self.clock.monotonic_seconds() + _READY_SECONDS
+        while not _answers_ready(url):
+            if not is_running(process) or self.clock.monotonic_seconds() > give_up:
+                raise TemporaryError(f"the sidecar did not become ready; the end of its log:\n{last_lines(log, 20)}")
+            self.clock.wait_seconds(0.2)
+        return url
 
     def tear_down(self) -> None:
         """End every process of the demo and remove its files; doing it twice is no error."""
@@ -136,25 +123,12 @@ class DemoEnvironment:
             return
         state = json.loads(self._state_file.read_text())
         if state:
-            end([ProcessIdentity(state["pid"], state["started"])], self._clock)
+            end([ProcessIdentity(state["pid"], state["started"])], self.clock)
         self.cluster.down()
         shutil.rmtree(self._directory)
 
-    @property
-    def _state_file(self) -> Path:
-        return self._directory / "demo.json"
-
     def _write(self, state: Mapping[str, object]) -> None:
         self._state_file.write_text(json.dumps(dict(state)))
-
-    def _wait_until_ready(self, sidecar: Sidecar, log: Path) -> None:
-        give_up = self._clock.monotonic_seconds() + _READY_SECONDS
-        never = threading.Event()
-        while not _answers_ready(sidecar.url):
-            if not is_running(sidecar.process) or self._clock.monotonic_seconds() > give_up:
-                tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-                raise TemporaryError(f"the sidecar did not become ready; the end of its log:\n{tail}")
-            self._clock.wait_seconds(0.2, never)
 
 
 def _answers_ready(url: str) -> bool:
@@ -166,13 +140,10 @@ def _answers_ready(url: str) -> bool:
 
 def _environment(addresses: ClusterAddresses, port: int) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}
-    return (
-        inherited
-        | SIDECAR_ENVIRONMENT
-        | {
-            "PULSAR_SIDECAR_LISTEN": f"127.0.0.1:{port}",
-            "PULSAR_SIDECAR_WEB_SERVICE_URL": ",".join(addresses.web_service_urls),
-            "PULSAR_SIDECAR_BROKER_SERVICE_URL": addresses.broker_service_url,
-            "PULSAR_SIDECAR_METADATA_STORE_URL": addresses.metadata_store_url,
-        }
-    )
+    return inherited | {
+        **SIDECAR_ENVIRONMENT,
+        "PULSAR_SIDECAR_LISTEN": f"127.0.0.1:{port}",
+        "PULSAR_SIDECAR_WEB_SERVICE_URL": ",".join(addresses.web_service_urls),
+        "PULSAR_SIDECAR_BROKER_SERVICE_URL": addresses.broker_service_url,
+        "PULSAR_SIDECAR_METADATA_STORE_URL": addresses.metadata_store_url,
+    }

@@ -4,13 +4,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from pulsar_sidecar.demo.auditing import AuditResult, AuditScenario
+from pulsar_sidecar.demo.auditing import AuditResult, AuditScenario, Commands
 from pulsar_sidecar.demo.cancelling import CancellationResult, CancellationScenario
-from pulsar_sidecar.demo.commands import Commands
 from pulsar_sidecar.demo.deleting import DeletionResult, DeletionScenario, Drain
 from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
-from pulsar_sidecar.model.clocks import Clock
 
 OpenInspector = Callable[[ClusterAddresses], AbstractContextManager[ClusterInspector]]
 
@@ -38,65 +36,63 @@ class Report:
             and not (act.orphans or act.dangling or act.topics_left or self.drain.pending)
         )
 
+    def lines(self) -> list[str]:
+        """The last lines, each with figures measured in this run."""
+        plain, two_phase, drain = self.plain, self.two_phase, self.drain
+        rows = [
+            ("", "without", "with the sidecar"),
+            ("topics deleted while both brokers were killed", str(plain.topics), str(two_phase.topics)),
+            ("their ledgers, cursors' included", str(plain.ledgers), str(two_phase.ledgers)),
+            ("deletions accepted at the first try", str(plain.accepted_at_first), str(two_phase.accepted_at_first)),
+            ("ledgers leaked (exist, referenced by nothing)", str(len(plain.orphans)), str(len(two_phase.orphans))),
+            ("references to ledgers that do not exist", str(len(plain.dangling)), str(len(two_phase.dangling))),
+            ("topics left over", str(plain.topics_left), str(two_phase.topics_left)),
+        ]
+        table = [f"  {name:<48}{without:>10}{with_it:>20}" for name, without, with_it in rows]
+        return [
+            "",
+            *table,
+            "",
+            f"  the sidecar recorded {drain.recorded} ledgers before the brokers were asked and finished "
+            f"{drain.finished}: {drain.highest_pending} were pending at most,",
+            f"  and {drain.pending} pending were left {drain.seconds:.1f} s after the last deletion was accepted",
+            *_audit_lines(self.audit),
+            *_cancelling_lines(self.cancelling),
+            f"  the whole story took {self.seconds:.0f} s",
+            "",
+            "  Look around (everything is still running):",
+            f"    status    curl {self.sidecar_url}/admin/v2/ledger-deletion/status",
+            f"    metrics   curl {self.sidecar_url}/metrics",
+            f"    a broker  curl {self.web_service_url}/admin/v2/brokers/health",
+            f"    the CLI   pulsar-sidecar --admin-url {self.sidecar_url} ledger-deletion status",
+            f"    the audit {self.audit.report}",
+            "  and end it with: make demo-down",
+        ]
 
-def run(
-    environment: DemoEnvironment, open_inspector: OpenInspector, clock: Clock, say: Callable[[str], None], topics: int
-) -> Report:
+
+def run(environment: DemoEnvironment, open_inspector: OpenInspector, topics: int) -> Report:
     """Start everything, run all parts, and leave everything running."""
+    clock, say = environment.clock, environment.say
     started = clock.monotonic_seconds()
     say("1. A real cluster: ZooKeeper, two bookies, two brokers")
     addresses = environment.start()
     with open_inspector(addresses) as inspector:
-        deleting = DeletionScenario(environment, inspector, addresses.web_service_urls[0], clock, say, topics)
+        deleting = DeletionScenario(environment, inspector, addresses.web_service_urls[0], topics)
         say("2. Without the sidecar")
         plain = deleting.without_sidecar()
         say(
             f"   {len(plain.orphans)} ledgers leaked, {len(plain.dangling)} references dangle, and no broker repairs it"
         )
         say("3. With the sidecar")
-        sidecar = environment.start_sidecar(addresses)
-        two_phase, drain = deleting.with_sidecar(sidecar.url)
+        url = environment.start_sidecar(addresses)
+        two_phase, drain = deleting.with_sidecar(url)
         say("4. The audit: what leaked in act 2 is found, and deleted by the sidecar")
         commands = Commands(environment.audits, say)
         audit = AuditScenario(commands, addresses, clock, say, deleting.existing).run(plain.orphans, plain.dangling)
         say("5. Delayed messages: half of them are cancelled, and the brokers are killed")
-        cancelling = CancellationScenario(environment, inspector, sidecar.url, clock, say).run()
+        cancelling = CancellationScenario(environment, inspector, url).run()
     seconds = clock.monotonic_seconds() - started
-    return Report(plain, two_phase, drain, audit, cancelling, seconds, sidecar.url, addresses.web_service_urls[0])
-
-
-def lines(report: Report) -> list[str]:
-    """The last lines, each with figures measured in this run."""
-    plain, two_phase, drain = report.plain, report.two_phase, report.drain
-    rows = [
-        ("", "without", "with the sidecar"),
-        ("topics deleted while both brokers were killed", str(plain.topics), str(two_phase.topics)),
-        ("their ledgers, cursors' included", str(plain.ledgers), str(two_phase.ledgers)),
-        ("deletions accepted at the first try", str(plain.accepted_at_first), str(two_phase.accepted_at_first)),
-        ("ledgers leaked (exist, referenced by nothing)", str(len(plain.orphans)), str(len(two_phase.orphans))),
-        ("references to ledgers that do not exist", str(len(plain.dangling)), str(len(two_phase.dangling))),
-        ("topics left over", str(plain.topics_left), str(two_phase.topics_left)),
-    ]
-    table = [f"  {name:<48}{without:>10}{with_it:>20}" for name, without, with_it in rows]
-    return [
-        "",
-        *table,
-        "",
-        f"  the sidecar recorded {drain.recorded} ledgers before the brokers were asked and finished {drain.finished}: "
-        f"{drain.highest_pending} were pending at most,",
-        f"  and {drain.pending} pending were left {drain.seconds:.1f} s after the last deletion was accepted",
-        *_audit_lines(report.audit),
-        *_cancelling_lines(report.cancelling),
-        f"  the whole story took {report.seconds:.0f} s",
-        "",
-        "  Look around (everything is still running):",
-        f"    status    curl {report.sidecar_url}/admin/v2/ledger-deletion/status",
-        f"    metrics   curl {report.sidecar_url}/metrics",
-        f"    a broker  curl {report.web_service_url}/admin/v2/brokers/health",
-        f"    the CLI   pulsar-sidecar --admin-url {report.sidecar_url} ledger-deletion status",
-        f"    the audit {report.audit.report}",
-        "  and end it with: make demo-down",
-    ]
+    return Report(plain, two_phase, drain, audit, cancelling, seconds, url, addresses.web_service_urls[0])
 
 
 def _cancelling_lines(act: CancellationResult) -> list[str]:

@@ -37,14 +37,7 @@ from pulsar_sidecar.local_cluster.spec import (
     MemberFailedError,
     Role,
 )
-from pulsar_sidecar.local_cluster.starting import (
-    Launcher,
-    environment,
-    is_ready,
-    last_lines,
-    log_path,
-    start_members,
-)
+from pulsar_sidecar.local_cluster.starting import Launcher, environment, is_ready, last_lines, log_path, start_members
 from pulsar_sidecar.local_cluster.state import (
     ClusterAddresses,
     ClusterState,
@@ -137,10 +130,7 @@ class LocalCluster:
         return process is not None and is_running(process)
 
     def kill(
-        self,
-        name: str,
-        number: signal.Signals = signal.SIGKILL,
-        timeout_seconds: float = _GRACEFUL_STOP_SECONDS,
+        self, name: str, number: signal.Signals = signal.SIGKILL, timeout_seconds: float = _GRACEFUL_STOP_SECONDS
     ) -> None:
         """Send a signal to a member; after SIGKILL and SIGTERM wait until it is gone.
 
@@ -199,10 +189,7 @@ class LocalCluster:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.down()
 

@@ -18,7 +18,7 @@ from pulsar_sidecar.audit.requests import (
 )
 from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.cli.app import command_line
-from pulsar_sidecar.cli.programs import Programs
+from pulsar_sidecar.cli.connecting import Programs
 from pulsar_sidecar.demo.run import Report
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pulsar_sidecar.ack_state.limits import Policies, TopicPolicy
 from pulsar_sidecar.ack_state.workflow import PauseRemoval
 from pulsar_sidecar.api.rooms import ack_state
-from pulsar_sidecar.cli.plots import bar, level
+from pulsar_sidecar.cli.groups.subscriptions import level
+from pulsar_sidecar.cli.groups.waiting_messages import bar
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError
 
 from tests.fakes.ack_states import FakeAckStates
@@ -116,4 +117,4 @@ def test_a_plot_never_shows_something_as_nothing_or_a_part_as_all(part: float, w
     shown = level(part, whole)
     assert (shown == " ") == (part == 0)
     assert (shown == "#") == (part >= whole)
-    assert (bar(part, whole, 40) == "") == (part == 0)
+    assert (bar(part, whole) == "") == (part == 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pulsar_sidecar.__main__ import programs
 from pulsar_sidecar.audit.requests import HOUR_MS, Audited, AuditRequest, Policy
-from pulsar_sidecar.cli.programs import Programs
+from pulsar_sidecar.cli.connecting import Programs
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 
 from tests.unit.cli.running import Ran, Terminal

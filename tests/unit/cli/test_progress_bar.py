@@ -4,7 +4,7 @@ import io
 import sys
 
 import pytest
-from pulsar_sidecar.cli.progress_bar import ProgressBar
+from pulsar_sidecar.cli.output import ProgressBar
 
 
 class _Terminal(io.StringIO):

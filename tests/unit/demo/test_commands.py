@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.demo.commands import Commands
+from pulsar_sidecar.demo.auditing import Commands
 from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.unit.audit.findings import orphan

@@ -8,7 +8,7 @@ import pytest
 from pulsar_sidecar.demo.auditing import AuditResult, Findings
 from pulsar_sidecar.demo.cancelling import CancellationResult
 from pulsar_sidecar.demo.deleting import DeletionResult, Drain
-from pulsar_sidecar.demo.run import Report, lines
+from pulsar_sidecar.demo.run import Report
 from pulsar_sidecar.model.ids import LedgerId
 
 _ACT = DeletionResult(100, 801, 21, frozenset({LedgerId(5)}), frozenset(), 0)
@@ -45,14 +45,14 @@ def test_whatever_is_left_or_differs_breaks_it(changed: dict[str, Any]) -> None:
 
 
 def test_the_last_lines_have_the_audits_figures() -> None:
-    text = "\n".join(lines(_REPORT))
+    text = "\n".join(_REPORT.lines())
     assert "the audit's plan had 9 ledgers, 1 of the 1 that leaked; applied, 0 of them are left" in text
     assert "the Spark job found the same plan and the same rows of all four tables" in text
     assert "a last audit is clean: 0 unreferenced, 0 missing and 0 unattributed ledgers" in text
     assert "report.html" in text
-    other = "\n".join(lines(replace(_REPORT, audit=replace(_AUDIT, spark_agrees=False))))
+    other = "\n".join(replace(_REPORT, audit=replace(_AUDIT, spark_agrees=False)).lines())
     assert "OTHER rows" in other
-    alone = "\n".join(lines(replace(_REPORT, audit=replace(_AUDIT, spark_agrees=None))))
+    alone = "\n".join(replace(_REPORT, audit=replace(_AUDIT, spark_agrees=None)).lines())
     assert "NOT COMPARED WITH THE SPARK JOB" in alone
-    dirty = "\n".join(lines(replace(_REPORT, audit=replace(_AUDIT, at_end=Findings(0, 2, 0)))))
+    dirty = "\n".join(replace(_REPORT, audit=replace(_AUDIT, at_end=Findings(0, 2, 0))).lines())
     assert "NOT CLEAN: 0 unreferenced, 2 missing" in dirty

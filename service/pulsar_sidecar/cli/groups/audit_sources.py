@@ -1,50 +1,20 @@
 """``pulsar-sidecar metadata`` and ``pulsar-sidecar ledgers``: what an audit works on, taken from a cluster."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pulsar_sidecar.audit.requests import DEFAULT_NODES_PER_SECOND, DumpRequest, ListingRequest
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.command_groups import new_group
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
 from pulsar_sidecar.cli.connecting import GlobalOptions
-from pulsar_sidecar.cli.exits import EXIT_CODES
-from pulsar_sidecar.cli.programs import Programs
-from pulsar_sidecar.settings.sources import environment_settings
 
 if TYPE_CHECKING:
     from pulsar_sidecar.audit.sources.manifests import Manifest
 
-_DUMP_HELP = """Copy the metadata store's nodes, as they are, into Parquet tables for an audit.
-
-Sources: zk://HOST:PORT[,HOST:PORT][/CHROOT] walks a living ZooKeeper with its own protocol. zk-admin:http://HOST:PORT
-has the AdminServer of ZooKeeper 3.9 or later take a snapshot and stream it: fastest, and easiest on the cluster.
-zk-snapshot:FILE reads a file of ZooKeeper's data directory; it lacks what happened since, so nothing is deleted on its
-word.
-
-Take the listing (ledgers list) first and the dump second: a ledger that is linked in between is then seen as linked.
-
-While a topic is loaded, its compacted ledger is named only by an entry on the bookies. With zk:// those entries are
-read too, without fencing; with the other sources name the living metadata store with --cursors-from, or they are marked
-unreadable and nothing that they may name is condemned.
-
-The directory appears when the dump is complete; a failure leaves nothing. Progress goes to standard error, a summary to
-standard output.
-
-Example: pulsar-sidecar metadata dump --source zk://zookeeper:2181 --output dumps/monday"""
-
-_LIST_HELP = """List every ledger that BookKeeper has into a Parquet table for an audit.
-
-Sources: metadata reads the ledgers' nodes in the metadata store; bookie-http://HOST:PORT[,HOST:PORT] asks the bookies'
-HTTP admin API, twice, and compares. The two are independent ways: take both when in doubt.
-
-An audit needs the ledgers' metadata (--with-metadata) from one of its inputs: a dump has it too, unless it was made
---without-ledgers. Over HTTP that is one request for each ledger.
-
-Take the listing first and the dump (metadata dump) second.
-
-Example: pulsar-sidecar ledgers list --source bookie-http://bookie-1:8000,bookie-2:8000 --output listings/monday"""
+metadata_app = new_group("metadata", "Dump the metadata store's nodes, for an audit.")
+ledgers_app = new_group("ledgers", "List BookKeeper's ledgers, for an audit.")
 
 _Directory = Annotated[
     Path, typer.Option("--output", metavar="DIR", help="The directory to create; it must not exist.")
@@ -74,94 +44,108 @@ _Auth = Annotated[
 _Form = Annotated[output.Format | None, typer.Option("--format", help="json or table, for the summary.")]
 
 
-def metadata_app(programs: Programs) -> typer.Typer:
-    """The group ``metadata``."""
-    app = new_group("metadata", "Dump the metadata store's nodes, for an audit.")
+@metadata_app.command(epilog=EXIT_CODES)
+def dump(
+    ctx: typer.Context,
+    source: Annotated[str, typer.Option(metavar="SOURCE", help="zk://..., zk-admin:http://... or zk-snapshot:...")],
+    directory: _Directory,
+    chroot: Annotated[
+        str, typer.Option(metavar="PATH", help="Where in a snapshot the cluster is. With zk:// it is in the source.")
+    ] = "",
+    ledgers_root: _LedgersRoot = "/ledgers",
+    without_ledgers: Annotated[
+        bool, typer.Option("--without-ledgers", help="Leave out BookKeeper's ledgers, usually most of all nodes.")
+    ] = False,
+    cursors_from: Annotated[
+        str | None,
+        typer.Option(metavar="zk:HOST:PORT", help="The living metadata store, to read compaction cursors' ledgers."),
+    ] = None,
+    rate: _Rate = None,
+    auth: _Auth = None,
+    form: _Form = None,
+) -> None:
+    """Copy the metadata store's nodes, as they are, into Parquet tables for an audit.
 
-    @app.command("dump", help=_DUMP_HELP, epilog=EXIT_CODES)
-    def _dump(
-        ctx: typer.Context,
-        source: Annotated[str, typer.Option(metavar="SOURCE", help="zk://..., zk-admin:http://... or zk-snapshot:...")],
-        directory: _Directory,
-        chroot: Annotated[
-            str,
-            typer.Option(metavar="PATH", help="Where in a snapshot the cluster is. With zk:// it is in the source."),
-        ] = "",
-        ledgers_root: _LedgersRoot = "/ledgers",
-        without_ledgers: Annotated[
-            bool, typer.Option("--without-ledgers", help="Leave out BookKeeper's ledgers, usually most of all nodes.")
-        ] = False,
-        cursors_from: Annotated[
-            str | None,
-            typer.Option(
-                metavar="zk:HOST:PORT", help="The living metadata store, to read compaction cursors' ledgers."
-            ),
-        ] = None,
-        rate: _Rate = None,
-        auth: _Auth = None,
-        form: _Form = None,
-    ) -> None:
-        options: GlobalOptions = ctx.obj
-        request = DumpRequest(
-            source=source,
-            output=directory,
-            chroot=chroot.rstrip("/"),
-            ledgers_root=ledgers_root,
-            without_ledgers=without_ledgers,
-            cursors_from=cursors_from,
-            nodes_per_second=rate,
-            metadata_store_auth=auth or _written(options, "metadata_store_auth"),
-            trusted_certificates=Path(options.tls_trust_cert_path) if options.tls_trust_cert_path else None,
-        )
-        output.document(_summary(programs.make_dump(request, output.info), directory), options.format(form))
+    Sources: zk://HOST:PORT[,HOST:PORT][/CHROOT] walks a living ZooKeeper with its own protocol.
+    zk-admin:http://HOST:PORT has the AdminServer of ZooKeeper 3.9 or later take a snapshot and stream it: fastest, and
+    easiest on the cluster. zk-snapshot:FILE reads a file of ZooKeeper's data directory; it lacks what happened since,
+    so nothing is deleted on its word.
 
-    return app
+    Take the listing (ledgers list) first and the dump second: a ledger that is linked in between is then seen as
+    linked.
 
+    While a topic is loaded, its compacted ledger is named only by an entry on the bookies. With zk:// those entries are
+    read too, without fencing; with the other sources name the living metadata store with --cursors-from, or they are
+    marked unreadable and nothing that they may name is condemned.
 
-def ledgers_app(programs: Programs) -> typer.Typer:
-    """The group ``ledgers``."""
-    app = new_group("ledgers", "List BookKeeper's ledgers, for an audit.")
+    The directory appears when the dump is complete; a failure leaves nothing. Progress goes to standard error, a
+    summary to standard output.
 
-    @app.command("list", help=_LIST_HELP, epilog=EXIT_CODES)
-    def _list(
-        ctx: typer.Context,
-        source: Annotated[str, typer.Option(metavar="SOURCE", help="metadata, or bookie-http://HOST:PORT[,...].")],
-        directory: _Directory,
-        metadata_store_url: Annotated[
-            str | None,
-            typer.Option(
-                metavar="zk:HOST:PORT",
-                help="As in broker.conf, for --source metadata. Also PULSAR_SIDECAR_METADATA_STORE_URL.",
-            ),
-        ] = None,
-        ledgers_root: _LedgersRoot = "/ledgers",
-        with_metadata: Annotated[
-            bool, typer.Option("--with-metadata", help="Each ledger's metadata too, not only its id.")
-        ] = False,
-        rate: _Rate = None,
-        auth: _Auth = None,
-        form: _Form = None,
-    ) -> None:
-        options: GlobalOptions = ctx.obj
-        request = ListingRequest(
-            source=source,
-            output=directory,
-            metadata_store_url=metadata_store_url or _written(options, "metadata_store_url"),
-            ledgers_root=ledgers_root,
-            with_metadata=with_metadata,
-            ledgers_per_second=rate,
-            metadata_store_auth=auth or _written(options, "metadata_store_auth"),
-        )
-        output.document(_summary(programs.make_listing(request, output.info), directory), options.format(form))
-
-    return app
+    Example: pulsar-sidecar metadata dump --source zk://zookeeper:2181 --output dumps/monday
+    """
+    options: GlobalOptions = ctx.obj
+    trusted = options.flags.get("tls_trust_certs_file_path")
+    request = DumpRequest(
+        source=source,
+        output=directory,
+        chroot=chroot.rstrip("/"),
+        ledgers_root=ledgers_root,
+        without_ledgers=without_ledgers,
+        cursors_from=cursors_from,
+        nodes_per_second=rate,
+        metadata_store_auth=options.settings(metadata_store_auth=auth).get("metadata_store_auth"),
+        trusted_certificates=Path(trusted) if trusted else None,
+    )
+    output.document(_summary(options.programs.make_dump(request, output.info), directory), options.format(form))
 
 
-def _written(options: GlobalOptions, field: str) -> str | None:
-    return environment_settings(options.environment).get(field)
+@ledgers_app.command("list", epilog=EXIT_CODES)
+def list_ledgers(
+    ctx: typer.Context,
+    source: Annotated[str, typer.Option(metavar="SOURCE", help="metadata, or bookie-http://HOST:PORT[,...].")],
+    directory: _Directory,
+    metadata_store_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="zk:HOST:PORT",
+            help="As in broker.conf, for --source metadata. Also PULSAR_SIDECAR_METADATA_STORE_URL.",
+        ),
+    ] = None,
+    ledgers_root: _LedgersRoot = "/ledgers",
+    with_metadata: Annotated[
+        bool, typer.Option("--with-metadata", help="Each ledger's metadata too, not only its id.")
+    ] = False,
+    rate: _Rate = None,
+    auth: _Auth = None,
+    form: _Form = None,
+) -> None:
+    """List every ledger that BookKeeper has into a Parquet table for an audit.
+
+    Sources: metadata reads the ledgers' nodes in the metadata store; bookie-http://HOST:PORT[,HOST:PORT] asks the
+    bookies' HTTP admin API, twice, and compares. The two are independent ways: take both when in doubt.
+
+    An audit needs the ledgers' metadata (--with-metadata) from one of its inputs: a dump has it too, unless it was made
+    --without-ledgers. Over HTTP that is one request for each ledger.
+
+    Take the listing first and the dump (metadata dump) second.
+
+    Example: pulsar-sidecar ledgers list --source bookie-http://bookie-1:8000,bookie-2:8000 --output listings/monday
+    """
+    options: GlobalOptions = ctx.obj
+    settings = options.settings(metadata_store_url=metadata_store_url, metadata_store_auth=auth)
+    request = ListingRequest(
+        source=source,
+        output=directory,
+        metadata_store_url=settings.get("metadata_store_url"),
+        ledgers_root=ledgers_root,
+        with_metadata=with_metadata,
+        ledgers_per_second=rate,
+        metadata_store_auth=settings.get("metadata_store_auth"),
+    )
+    output.document(_summary(options.programs.make_listing(request, output.info), directory), options.format(form))
 
 
-def _summary(manifest: "Manifest", directory: Path) -> dict[str, Any]:
+def _summary(manifest: "Manifest", directory: Path) -> dict[str, object]:
     document = manifest.document()
     shared = ("kind", "source", "instanceId", "clusterName", "zxid", "mayCondemn", "reservations", "counts")
     return {"directory": str(directory), **{name: document[name] for name in shared}}

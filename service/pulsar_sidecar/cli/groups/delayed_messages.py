@@ -12,11 +12,11 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Topic, show_answer
-from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
+from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Topic, show_answer, topic_path
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
-from pulsar_sidecar.model.names import TopicName, java_url_encode, parse_topic_name
+from pulsar_sidecar.model.names import java_url_encode
 
 if TYPE_CHECKING:
     from pulsar_sidecar.cli.client import SidecarClient
@@ -44,20 +44,10 @@ _Names = Annotated[
     ),
 ]
 
-
-def add_to(app: typer.Typer) -> None:
-    """Register the commands on ``topics``."""
-    for name, command in (
-        ("cancel-delayed-message", cancel_delayed_message),
-        ("skip-messages", skip_messages),
-        ("cancel-delayed-messages", cancel_delayed_messages),
-        ("cancellations", cancellations),
-        ("expedite-delayed-message", expedite_delayed_message),
-        ("reschedule-delayed-message", reschedule_delayed_message),
-    ):
-        app.command(name, epilog=EXIT_CODES)(command)
+app = new_group("topics", "Delete topics and ledgers in two phases; cancel delayed messages.")
 
 
+@app.command(epilog=EXIT_CODES)
 def cancel_delayed_message(
     ctx: typer.Context,
     topic: Topic,
@@ -83,7 +73,7 @@ def cancel_delayed_message(
         parameters["subscriptionNames"] = subscription_names
     parameters |= _how(wait=wait, defer=defer)
     client = options.client()
-    path = _path(parse_topic_name(topic))
+    path = topic_path(topic, of_any_domain=True)
     accepted = client.call("POST", f"{path}/cancelDelayedMessage", parameters=parameters)
     if accepted is not None:
         output.info("the cancellation is logged; the sidecars acknowledge the message as soon as they can")
@@ -93,6 +83,7 @@ def cancel_delayed_message(
     output.document(client.call("GET", f"{path}/cancellations/{ledger_id}:{entry_id}"), options.format(form))
 
 
+@app.command(epilog=EXIT_CODES)
 def skip_messages(
     ctx: typer.Context,
     topic: Topic,
@@ -108,7 +99,7 @@ def skip_messages(
     Example: pulsar-sidecar topics skip-messages persistent://public/default/orders -s workers 12:3 12:4
     """
     options: GlobalOptions = ctx.obj
-    place = f"{_path(parse_topic_name(topic))}/subscription/{java_url_encode(subscription)}/skipByMessageIds"
+    place = f"{topic_path(topic, of_any_domain=True)}/subscription/{java_url_encode(subscription)}/skipByMessageIds"
     body = {"messageIds": [_message_id(text) for text in message_ids]}
     accepted = options.client().call("POST", place, body, _how(wait=wait, defer=defer))
     output.info(
@@ -118,6 +109,7 @@ def skip_messages(
     )
 
 
+@app.command(epilog=EXIT_CODES)
 def cancel_delayed_messages(
     ctx: typer.Context,
     topic: Topic,
@@ -150,7 +142,7 @@ def cancel_delayed_messages(
     selection = _selection(due_from, due_to, key, properties or [], subscription_names)
     if (file is None) == (not selection.keys() - {"subscriptionNames"}):
         raise InvalidInputError("give --file, or a selection (--due-from, --due-to, --key, --property), not both")
-    path, client = _path(parse_topic_name(topic)), options.client()
+    path, client = topic_path(topic, of_any_domain=True), options.client()
     if file is not None:
         verdicts = _of_lines(client, path, file, _how(wait=wait, defer=defer))
     else:
@@ -158,6 +150,7 @@ def cancel_delayed_messages(
     _report(verdicts)
 
 
+@app.command(epilog=EXIT_CODES)
 def cancellations(
     ctx: typer.Context, topic: Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None
 ) -> None:
@@ -168,10 +161,11 @@ def cancellations(
 
     Example: pulsar-sidecar topics cancellations persistent://public/default/orders -l 12 -e 3
     """
-    path = f"{_path(parse_topic_name(topic))}/cancellations/{ledger_id}:{entry_id}"
+    path = f"{topic_path(topic, of_any_domain=True)}/cancellations/{ledger_id}:{entry_id}"
     show_answer(ctx, form, "GET", path)
 
 
+@app.command(epilog=EXIT_CODES)
 def expedite_delayed_message(
     ctx: typer.Context, topic: Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None
 ) -> None:
@@ -182,6 +176,7 @@ def expedite_delayed_message(
     _reissue(ctx, topic, "expediteDelayedMessage", {"ledgerId": ledger_id, "entryId": entry_id}, form)
 
 
+@app.command(epilog=EXIT_CODES)
 def reschedule_delayed_message(
     ctx: typer.Context,
     topic: Topic,
@@ -261,7 +256,7 @@ def _report(verdicts: Iterable[dict[str, Any]]) -> None:
 
 def _reissue(ctx: typer.Context, topic: str, verb: str, body: Mapping[str, object], form: Output) -> None:
     options: GlobalOptions = ctx.obj
-    done = options.client().call("POST", f"{_path(parse_topic_name(topic))}/{verb}", body)
+    done = options.client().call("POST", f"{topic_path(topic, of_any_domain=True)}/{verb}", body)
     output.document(done, options.format(form))
     if isinstance(done, dict) and done.get("messageId") is None:
         raise typer.Exit(ExitCode.FAILED)
@@ -294,9 +289,3 @@ def _message_id(text: str) -> object:
 
 def _how(*, wait: bool, defer: bool) -> dict[str, str | int]:
     return {**({"wait": "persisted"} if wait else {}), **({"defer": "true"} if defer else {})}
-
-
-def _path(topic: TopicName) -> str:
-    # A non-persistent topic has a path too: the service says why nothing can be cancelled there.
-    version = "/admin" if topic.cluster else "/admin/v2"
-    return f"{version}/{topic.domain.value}/{topic.namespace}/{java_url_encode(topic.local_name)}"

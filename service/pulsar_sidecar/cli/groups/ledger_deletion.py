@@ -1,32 +1,44 @@
-"""``pulsar-sidecar ledger-deletion``: the operator's verbs."""
+"""``pulsar-sidecar ledger-deletion``: the operator's verbs; and PIP-186's addition to pulsar-admin's ``broker-stats``.
 
-from typing import Annotated
+The service owns the grammar of records; here only the file's form is checked, so that an error can name its line.
+Invariant: a record is reported as sent only if the service said so; when a later call fails, everything that was not
+confirmed is reported as not sent, with the failure as its reason.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.command_groups import new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions, Output, show_answer
-from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode
-from pulsar_sidecar.cli.records import (
-    Component,
-    CursorName,
-    Kind,
-    OffloadContext,
-    SchemaId,
-    append_all,
-    read_records,
-    record_document,
-)
-from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, ServiceRefusedError, new_group
+from pulsar_sidecar.cli.connecting import GlobalOptions, LedgerIdArgument, Output, show_answer
+from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import parse_topic_name
 
+if TYPE_CHECKING:  # requests takes longer to load than --help to answer
+    from pulsar_sidecar.cli.client import SidecarClient
+
+Component = Annotated[LedgerComponent, typer.Option(help="What the ledgers are used for.")]
+Kind = Annotated[LedgerType, typer.Option("--type", help="Where their data lives.")]
+CursorName = Annotated[str | None, typer.Option(help="Subscription, for a cursor's or a bucket's ledger.")]
+SchemaId = Annotated[str | None, typer.Option(help="tenant/namespace/topic, for a schema's ledger.")]
+OffloadContext = Annotated[
+    str | None, typer.Option(metavar="JSON", help='{"msb":..,"lsb":..,"driverName":..,"metadata":{..}}')
+]
+
+MAX_BATCH_RECORDS = 10_000
+_MAX_BATCH_BYTES = 4 * 1024 * 1024
 _BASE = "/admin/v2/ledger-deletion"
 app = new_group("ledger-deletion", "Two-phase ledger deletion (PIP-186).")
 dead_letters = new_group("dlq", "The records that the sidecars gave up.")
 app.add_typer(dead_letters)
+broker_stats_app = new_group("broker-stats", "Figures about deletion (PIP-186 BrokerStats).")
 
 
 @app.command(epilog=EXIT_CODES)
@@ -62,7 +74,7 @@ def append(
     if (producer_name is None) != (first_sequence_id is None):
         raise InvalidInputError("--producer-name and --first-sequence-id belong together")
     if file is not None and not ledger_ids and topic is None:
-        records = read_records(file)
+        records = _read_records(file)
     elif file is None and ledger_ids and topic is not None:
         name = str(parse_topic_name(topic))
         records = [
@@ -71,9 +83,9 @@ def append(
         ]
     else:
         raise InvalidInputError("give ledger ids and --topic, or --file alone")
-    answer = append_all(options.client(), records, producer_name, first_sequence_id)
-    output.document({"sent": answer.sent, "notSent": answer.not_sent}, options.format(form))
-    if answer.not_sent:
+    appended = _append_all(options.client(), records, producer_name, first_sequence_id)
+    output.document(appended, options.format(form))
+    if appended["notSent"]:
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
@@ -88,9 +100,7 @@ def status(ctx: typer.Context, form: Output = None) -> None:
 
 @app.command(epilog=EXIT_CODES)
 def pause(
-    ctx: typer.Context,
-    reason: Annotated[str | None, typer.Option(help="Shown by status.")] = None,
-    form: Output = None,
+    ctx: typer.Context, reason: Annotated[str | None, typer.Option(help="Shown by status.")] = None, form: Output = None
 ) -> None:
     """Stop deleting on all sidecars; recording continues.
 
@@ -134,7 +144,7 @@ def topic_deletions(ctx: typer.Context, form: Output = None) -> None:
 @app.command(epilog=EXIT_CODES)
 def undelete(
     ctx: typer.Context,
-    ledger_id: Annotated[int, typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID)],
+    ledger_id: LedgerIdArgument,
     force: Annotated[bool, typer.Option("--force", help="Even if bookies no longer hold the entries.")] = False,
     form: Output = None,
 ) -> None:
@@ -149,11 +159,7 @@ def undelete(
 
 
 @app.command("end-protection", epilog=EXIT_CODES)
-def end_protection(
-    ctx: typer.Context,
-    ledger_id: Annotated[int, typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID)],
-    form: Output = None,
-) -> None:
+def end_protection(ctx: typer.Context, ledger_id: LedgerIdArgument, form: Output = None) -> None:
     """End the protection of a ledger that undelete restored, so that it can be deleted.
 
     A record that waits for the protection's end keeps waiting; to delete the ledger at once, append it again.
@@ -199,6 +205,21 @@ def redrive(
     show_answer(ctx, form, "POST", f"{_BASE}/dead-letters/redrive", body)
 
 
+@broker_stats_app.command("estimated-inflight-deletion-ledger-count", epilog=EXIT_CODES)
+def estimated_inflight_deletion_ledger_count(ctx: typer.Context, form: Output = None) -> None:
+    """Print how many ledgers wait to be deleted; 0 means that all are done.
+
+    Example: pulsar-sidecar broker-stats estimated-inflight-deletion-ledger-count
+    """
+    options: GlobalOptions = ctx.obj
+    estimate = options.client().call("GET", "/admin/v2/ledger-deletion/inflight")
+    if options.format(form) is output.Format.TABLE and isinstance(estimate, dict):
+        output.result(str(estimate["count"]))
+        output.info(f"measured {estimate['ageMs']} ms ago")
+    else:
+        output.document(estimate, output.Format.JSON)
+
+
 def _rate(text: str) -> float | None:
     if text == "none":
         return None
@@ -225,3 +246,97 @@ def _rows(letters: object) -> list[dict[str, object]]:
             }
         )
     return rows
+
+
+def record_document(
+    ledger_id: int,
+    topic: str,
+    component: LedgerComponent,
+    ledger_type: LedgerType,
+    cursor_name: str | None,
+    schema_id: str | None,
+    offload_context: str | None,
+) -> dict[str, object]:
+    """A record with PIP-186's field names."""
+    context = None if offload_context is None else _json_object("--offload-context", offload_context)
+    document: dict[str, object | None] = {
+        "ledgerId": ledger_id,
+        "topicName": topic,
+        "ledgerComponent": component.value,
+        "ledgerType": ledger_type.value,
+        "cursorName": cursor_name,
+        "schemaId": schema_id,
+        "offloadContext": context,
+    }
+    return {name: value for name, value in document.items() if value is not None}
+
+
+def _read_records(file: str) -> list[dict[str, object]]:
+    """JSON lines from a file, or from standard input for ``-``; empty lines are skipped.
+
+    Raises:
+        InvalidInputError: it cannot be read, or a line is not a JSON object; the error names the line.
+    """
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"cannot read {file}: {error}") from error
+    return [_json_object(f"line {number}", line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
+def _append_all(
+    client: "SidecarClient",
+    records: Sequence[dict[str, object]],
+    producer_name: str | None,
+    first_sequence_id: int | None,
+) -> dict[str, list[object]]:
+    """Send the records in order; which arrived, and which did not.
+
+    Raises:
+        ServiceRefusedError, UnreachableError: the first call failed, so there is nothing to tell apart.
+    """
+    appended: dict[str, list[object]] = {"sent": [], "notSent": []}
+    confirmed = 0
+    for batch in _batches(records):
+        body: dict[str, object] = {"ledgers": batch}
+        if producer_name is not None and first_sequence_id is not None:
+            body |= {"producerName": producer_name, "firstSequenceId": first_sequence_id + confirmed}
+        try:
+            answer = client.call("POST", "/admin/v2/ledger-deletion/pending", body)
+        except (ServiceRefusedError, UnreachableError) as error:
+            if confirmed == 0:
+                raise
+            appended["notSent"] += [
+                {"ledgerId": record.get("ledgerId"), "reason": str(error)} for record in records[confirmed:]
+            ]
+            break
+        if isinstance(answer, dict):
+            for what, ledgers in appended.items():
+                ledgers.extend(answer.get(what, []))
+        confirmed += len(batch)
+    return appended
+
+
+def _batches(records: Iterable[dict[str, object]]) -> Iterator[list[dict[str, object]]]:
+    """The records in order, in parts that the service takes in one call."""
+    batch: list[dict[str, object]] = []
+    size_bytes = 0
+    for record in records:
+        record_bytes = len(json.dumps(record).encode()) + 2
+        if batch and (len(batch) == MAX_BATCH_RECORDS or size_bytes + record_bytes > _MAX_BATCH_BYTES):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(record)
+        size_bytes += record_bytes
+    if batch:
+        yield batch
+
+
+def _json_object(where: str, text: str) -> dict[str, object]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidInputError(f"{where} is not JSON") from None
+    if not isinstance(document, dict):
+        raise InvalidInputError(f"{where} is not a JSON object")
+    return document

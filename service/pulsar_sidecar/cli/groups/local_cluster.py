@@ -1,4 +1,4 @@
-"""``pulsar-sidecar local-cluster``: a real Pulsar cluster on this machine, for trying things and for tests.
+"""``pulsar-sidecar local-cluster``: a real Pulsar cluster on this machine; ``demo``: the main job on one.
 
 Invariant: standard output carries only what was asked for (addresses, states); progress goes to standard error.
 """
@@ -6,14 +6,14 @@ Invariant: standard output carries only what was asked for (addresses, states); 
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from enum import IntEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.command_groups import CommandGroup, new_group
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, CommandGroup, new_group
+from pulsar_sidecar.cli.connecting import GlobalOptions
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import (
     DEFAULT_VERSION,
@@ -27,16 +27,15 @@ from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 
+_DEMO_HELP = """Show what the sidecar is for, on a real cluster started on this machine.
 
-class ExitCode(IntEnum):
-    """What a command's exit code means; also part of ``--help``."""
+Topics are deleted while both brokers are killed: over the brokers' own REST API, and through the sidecar. What is
+left behind is counted, found by an audit with both engines, and deleted, until a last audit is clean. Cluster and
+sidecar go on running afterwards; `demo down` ends them and removes their files.
 
-    DONE = 0
-    FAILED = 1
-    MISSING_PREREQUISITE = 3
-    NOT_UP = 4
+It ends with 0 only if all of that came true. Needs PySpark for the Spark job: without it there is nothing to compare.
 
-
+Example: pulsar-sidecar demo --topics 100"""
 _EXIT_CODES = """Exit codes: 0 done; 1 failed or wrong usage, with the reason on standard error; 3 a JDK 17+ or
 Maven is missing; 4 no such cluster or member, or (status) a member that is not up."""
 
@@ -44,13 +43,8 @@ Maven is missing; 4 no such cluster or member, or (status) a member that is not 
 class _LocalClusterGroup(CommandGroup):
     @staticmethod
     def exit_code(error: SidecarError) -> int:
-        match error:
-            case MissingPrerequisiteError():
-                return ExitCode.MISSING_PREREQUISITE
-            case ClusterNotFoundError():
-                return ExitCode.NOT_UP
-            case _:
-                return ExitCode.FAILED
+        codes: dict[type[SidecarError], int] = {MissingPrerequisiteError: 3, ClusterNotFoundError: 4}
+        return codes.get(type(error), 1)
 
 
 app = new_group(
@@ -60,6 +54,11 @@ app = new_group(
     epilog=_EXIT_CODES,
 )
 
+demo_app = typer.Typer(
+    name="demo", cls=CommandGroup, add_completion=False, rich_markup_mode=None, epilog=EXIT_CODES, help=_DEMO_HELP
+)
+
+_DemoDirectory = Annotated[Path | None, typer.Option("--dir", help="Where to keep it. Default: demo, in the cache.")]
 _Directory = Annotated[
     Path | None,
     typer.Option(
@@ -94,8 +93,7 @@ def up(
     bookie_conf: _BookieConf = None,
     zookeeper_conf: _ZookeeperConf = None,
     member_conf: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME:KEY=VALUE", help="A setting of one member. May be repeated."),
+        list[str] | None, typer.Option(metavar="NAME:KEY=VALUE", help="A setting of one member. May be repeated.")
     ] = None,
     offloaders: Annotated[
         bool, typer.Option("--offloaders", help="Fetch the tiered-storage offloaders and load them.")
@@ -154,6 +152,25 @@ def kill(name: _Name, directory: _Directory = None) -> None:
 def restart(name: _Name, directory: _Directory = None) -> None:
     """Start one member again with its ports and data, stopping it first if it runs."""
     LocalCluster(_directory(directory), progress=_stopwatch()).restart(name)
+
+
+@demo_app.callback(invoke_without_command=True)
+def _demo(
+    ctx: typer.Context,
+    directory: _DemoDirectory = None,
+    topics: Annotated[int, typer.Option(min=1, max=1000, help="How many topics each act deletes.")] = 100,
+) -> None:
+    if ctx.invoked_subcommand is None:
+        options: GlobalOptions = ctx.obj
+        report = options.programs.run_demo(directory, topics, output.info)
+        output.result("\n".join(report.lines()))
+        raise typer.Exit(0 if report.kept_its_promise else 1)
+
+
+@demo_app.command("down", help="End the demo's processes and remove its files.", epilog=EXIT_CODES)
+def _demo_down(ctx: typer.Context, directory: _DemoDirectory = None) -> None:
+    ctx.obj.programs.tear_demo_down(directory, output.info)
+    output.info("the demo is gone: no process and no file is left")
 
 
 def _directory(chosen: Path | None) -> Path:

@@ -4,14 +4,15 @@ Invariant: a setting that exists has a flag with its own help; nothing is listed
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
 from pydantic.fields import FieldInfo
 
-from pulsar_sidecar.cli.exits import EXIT_CODES
+from pulsar_sidecar.cli.command_groups import EXIT_CODES
+from pulsar_sidecar.cli.connecting import GlobalOptions
 from pulsar_sidecar.settings.fields import GROUPS
 from pulsar_sidecar.settings.sources import flag
 
@@ -24,19 +25,15 @@ Example: pulsar-sidecar serve --web-service-url http://broker:8080 --broker-serv
 --metadata-store-url zk:zookeeper:2181 --topic-two-phase-deletion-enabled"""
 
 
-def serve_app(serve: Callable[[Mapping[str, str | None], Path | None], int]) -> typer.Typer:
-    """An app with the one command."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command("serve", help=_HELP, epilog=EXIT_CODES)(_with_flags(serve))
-    return app
-
-
-def _with_flags(serve: Callable[[Mapping[str, str | None], Path | None], int]) -> Callable[..., None]:
-    def command(config: Path | None = None, **flags: str | bool | None) -> None:
-        raise typer.Exit(serve({name: _text(value) for name, value in flags.items()}, config))
+def _with_flags() -> Callable[..., None]:
+    def command(ctx: typer.Context, config: Path | None = None, **flags: str | bool | None) -> None:
+        options: GlobalOptions = ctx.obj
+        given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in flags.items()}
+        raise typer.Exit(options.programs.serve(given, config))
 
     config_option = typer.Option("--config", metavar="FILE", help="Properties file, camelCase keys as in broker.conf.")
-    parameters = [_parameter("config", Annotated[Path | None, config_option])]
+    parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
+    parameters += [_parameter("config", Annotated[Path | None, config_option])]
     parameters += [
         _parameter(name, _annotation(name, field)) for group in GROUPS for name, field in group.model_fields.items()
     ]
@@ -64,5 +61,5 @@ def _metavar(field: FieldInfo) -> str:
     return "NUMBER" if kinds & {int, float} else "TEXT"
 
 
-def _text(value: str | bool | None) -> str | None:
-    return str(value).lower() if isinstance(value, bool) else value
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app.command("serve", help=_HELP, epilog=EXIT_CODES)(_with_flags())

@@ -6,12 +6,9 @@ from typing import Annotated, Any, cast
 import typer
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.command_groups import new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Topic
-from pulsar_sidecar.cli.exits import EXIT_CODES
-from pulsar_sidecar.cli.groups.topics import topic_path
-from pulsar_sidecar.cli.plots import strip
-from pulsar_sidecar.model.names import java_url_encode, parse_topic_name
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
+from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Subscription, Topic, topic_path
+from pulsar_sidecar.model.names import java_url_encode
 
 _PAUSES = {
     "off": "goes on whatever is forgotten (no policy asks for a pause)",
@@ -21,6 +18,7 @@ _PAUSES = {
     "unknown": "may be paused: brokers do not tell whether the topic's own policy is false or unset",
 }
 _NAME_WIDTH = 24
+_LEVELS = " .:=#"
 
 app = new_group("subscriptions", "Show how full acknowledgement states are (PIP-299).")
 
@@ -29,9 +27,7 @@ app = new_group("subscriptions", "Show how full acknowledgement states are (PIP-
 def ack_state(
     ctx: typer.Context,
     topic: Topic,
-    subscription: Annotated[
-        str | None, typer.Option("--subscription", "-s", help="Only this one; all durable ones without it.")
-    ] = None,
+    subscription: Subscription = None,
     ranges: Annotated[int, typer.Option(min=0, max=100_000, help="How many lost ranges --output json lists.")] = 20,
     width: Annotated[int, typer.Option(min=10, max=500, help="How wide the plot is, in characters.")] = 60,
     form: Output = None,
@@ -46,7 +42,7 @@ def ack_state(
     Example: pulsar-sidecar subscriptions ack-state persistent://public/default/orders -s billing
     """
     options: GlobalOptions = ctx.obj
-    path = topic_path(parse_topic_name(topic))
+    path = topic_path(topic)
     if subscription is not None:
         path += f"/subscription/{java_url_encode(subscription)}"
     answer = options.client().call("GET", f"{path}/ackState", parameters={"ranges": ranges, "stretches": width})
@@ -115,7 +111,18 @@ def _plot(state: Mapping[str, Any]) -> Iterator[str]:
     whole = sum(stretch["entries"] for stretch in stretches)
     yield _line("entries", f"{whole:,} from {stretches[0]['first']}, a character is about {whole // len(stretches):,}")
     for name in ("acknowledged", "stored"):
-        yield _line(f"  {name}", f"|{strip([(stretch[name], stretch['entries']) for stretch in stretches])}|")
+        plot = "".join(level(stretch[name], stretch["entries"]) for stretch in stretches)
+        yield _line(f"  {name}", f"|{plot}|")
+
+
+def level(part: float, whole: float) -> str:
+    """One character for a share: a blank for nothing, the darkest for everything, never either of them in between."""
+    if part <= 0 or whole <= 0:
+        return _LEVELS[0]
+    if part >= whole:
+        return _LEVELS[-1]
+    middle = len(_LEVELS) - 2
+    return _LEVELS[1 + min(middle - 1, int(part / whole * middle))]
 
 
 def _again(lost: Mapping[str, Any]) -> str:

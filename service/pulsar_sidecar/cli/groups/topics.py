@@ -1,23 +1,56 @@
-"""``pulsar-sidecar topics``: the calls that stand beside Pulsar's own ``topics`` commands."""
+"""``pulsar-sidecar topics``: the calls that stand beside Pulsar's own ``topics`` commands.
 
-from typing import Annotated
+Two-phase deletion, shadow topics, and ``...-dispatcher-pause-on-ack-state-persistent`` of topics and namespaces, by
+pulsar-admin's names (PIP-299).
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.command_groups import new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Topic
-from pulsar_sidecar.cli.exits import EXIT_CODES
-from pulsar_sidecar.cli.groups import delayed_messages
-from pulsar_sidecar.cli.records import Component, CursorName, Kind, OffloadContext, SchemaId, record_document
-from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, ServiceRefusedError, new_group
+from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Topic, show_answer, topic_path
+from pulsar_sidecar.cli.groups.delayed_messages import app
+from pulsar_sidecar.cli.groups.ledger_deletion import (
+    Component,
+    CursorName,
+    Kind,
+    OffloadContext,
+    SchemaId,
+    record_document,
+)
+from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
-from pulsar_sidecar.model.names import TopicDomain, TopicName, java_url_encode, parse_topic_name
+from pulsar_sidecar.model.names import java_url_encode, parse_topic_name
 
-app = new_group("topics", "Delete topics and ledgers in two phases; cancel delayed messages.")
+if TYPE_CHECKING:  # requests takes longer to load than --help to answer
+    from pulsar_sidecar.cli.client import SidecarClient
 
-delayed_messages.add_to(app)
+_BETWEEN_CALLS_SECONDS = 0.3
+_TEMPORARY = 503
+_NEXT = {
+    ShadowDeletionStage.PROTECTING: "next: infinite retention, so that brokers trim none of the source's ledgers",
+    ShadowDeletionStage.DISCONNECTING: "next: out of the source's shadow topics, and unload the source",
+    ShadowDeletionStage.DETACHING: "next: take the source's ledgers off the shadow's list",
+    ShadowDeletionStage.REMOVING: "next: the broker deletes the shadow",
+    ShadowDeletionStage.VERIFYING: "next: look for every ledger of the source",
+}
+_NAME = "dispatcher-pause-on-ack-state-persistent"
+_ROUTE = "dispatcherPauseOnAckStatePersistent"
+_VALUES = {True: "true", False: "false", None: "null"}
+_NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="tenant/namespace")]
+_Applied = Annotated[
+    bool, typer.Option("--applied", "-ap", help="What is in effect: topic, else namespace, else broker.")
+]
+_Force = Annotated[
+    bool, typer.Option("--force", "-f", help="Even if the broker then stores a false that overrides a true.")
+]
+
+namespaces_app = new_group("namespaces", "Pause dispatch before acknowledgements are forgotten (PIP-299).")
 
 
 @app.command(epilog=EXIT_CODES)
@@ -43,7 +76,7 @@ def delete(
     Example: pulsar-sidecar topics delete persistent://public/default/orders
     """
     options: GlobalOptions = ctx.obj
-    path = topic_path(parse_topic_name(topic)) + ("/partitions" if partitioned else "")
+    path = topic_path(topic) + ("/partitions" if partitioned else "")
     parameters = {"force": "true"} if force else {}
     if confirm_source_data_loss is not None:
         parameters["confirmSourceDataLoss"] = confirm_source_data_loss
@@ -73,16 +106,145 @@ def delete_ledger(
     Example: pulsar-sidecar topics delete-ledger persistent://public/default/orders -l 4711
     """
     options: GlobalOptions = ctx.obj
-    name = parse_topic_name(topic)
-    record = record_document(ledger_id, str(name), component, kind, cursor_name, schema_id, offload_context)
+    path = f"{topic_path(topic)}/deleteLedger"
+    record = record_document(
+        ledger_id, str(parse_topic_name(topic)), component, kind, cursor_name, schema_id, offload_context
+    )
     parameters = {"authoritative": "true"} if authoritative else None
-    options.client().call("POST", f"{topic_path(name)}/deleteLedger", record, parameters)
+    options.client().call("POST", path, record, parameters)
     output.info(f"ledger {ledger_id} is deleted")
 
 
-def topic_path(topic: TopicName) -> str:
-    """The REST path of a persistent topic."""
-    if topic.domain is not TopicDomain.PERSISTENT:
-        raise InvalidInputError(f"{topic} has no ledgers; write persistent://tenant/namespace/topic")
-    version = "/admin" if topic.cluster else "/admin/v2"
-    return f"{version}/persistent/{topic.namespace}/{java_url_encode(topic.local_name)}"
+@app.command(f"get-{_NAME}", epilog=EXIT_CODES)
+def get_of_topic(ctx: typer.Context, topic: Topic, applied: _Applied = False) -> None:
+    """Print whether the topic's own policy is true; with --applied what is in effect, null if it cannot be told.
+
+    Example: pulsar-sidecar topics get-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders -ap
+    """
+    _get(ctx, _of_topic(topic), {"applied": "true"} if applied else None)
+
+
+@app.command(f"set-{_NAME}", epilog=EXIT_CODES)
+def set_of_topic(ctx: typer.Context, topic: Topic) -> None:
+    """Pause dispatch of the topic's subscriptions while their acknowledgements do not fit.
+
+    Example: pulsar-sidecar topics set-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders
+    """
+    _set(ctx, _of_topic(topic))
+
+
+@app.command(f"remove-{_NAME}", epilog=EXIT_CODES)
+def remove_of_topic(ctx: typer.Context, topic: Topic, force: _Force = False) -> None:
+    """Remove the topic's own policy, as far as brokers can; prints what really happened.
+
+    Example: pulsar-sidecar topics remove-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders
+    """
+    show_answer(ctx, None, "DELETE", _of_topic(topic), parameters={"force": "true"} if force else None)
+
+
+@namespaces_app.command(f"get-{_NAME}", epilog=EXIT_CODES)
+def get_of_namespace(ctx: typer.Context, namespace: _NamespaceArgument) -> None:
+    """Print what the namespace's policies say; null if they say nothing.
+
+    Example: pulsar-sidecar namespaces get-dispatcher-pause-on-ack-state-persistent public/default
+    """
+    _get(ctx, _of_namespace(namespace), None)
+
+
+@namespaces_app.command(f"set-{_NAME}", epilog=EXIT_CODES)
+def set_of_namespace(ctx: typer.Context, namespace: _NamespaceArgument) -> None:
+    """Pause dispatch in the namespace while acknowledgements do not fit, where no topic says otherwise.
+
+    Example: pulsar-sidecar namespaces set-dispatcher-pause-on-ack-state-persistent public/default
+    """
+    _set(ctx, _of_namespace(namespace))
+
+
+@namespaces_app.command(f"remove-{_NAME}", epilog=EXIT_CODES)
+def remove_of_namespace(ctx: typer.Context, namespace: _NamespaceArgument) -> None:
+    """Remove the namespace's policy, so that its brokers' configuration counts again; prints what really happened.
+
+    Example: pulsar-sidecar namespaces remove-dispatcher-pause-on-ack-state-persistent public/default
+    """
+    show_answer(ctx, None, "DELETE", _of_namespace(namespace), parameters=None)
+
+
+def _get(ctx: typer.Context, path: str, parameters: dict[str, str] | None) -> None:
+    policy = ctx.obj.client().call("GET", path, parameters=parameters)
+    output.result(_VALUES.get(policy, str(policy)))
+
+
+def _set(ctx: typer.Context, path: str) -> None:
+    ctx.obj.client().call("POST", path)
+    output.info("set to true")
+
+
+def _of_topic(topic: str) -> str:
+    return f"{topic_path(topic)}/{_ROUTE}"
+
+
+def _of_namespace(namespace: str) -> str:
+    tenant, slash, name = namespace.partition("/")
+    if not slash or not tenant or not name or "/" in name:
+        raise InvalidInputError("write a namespace as tenant/namespace")
+    return f"/admin/v2/namespaces/{java_url_encode(tenant)}/{java_url_encode(name)}/{_ROUTE}"
+
+
+@app.command("delete-shadow", epilog=EXIT_CODES)
+def delete_shadow(
+    ctx: typer.Context,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The shadow topic; a partitioned one by its own name.")],
+    wait_seconds: Annotated[
+        float, typer.Option("--wait-seconds", min=0, help="Maximum time to wait; the same command continues later.")
+    ] = 120.0,
+    form: Output = None,
+) -> None:
+    """Delete a shadow topic, partitioned or not, without touching its source's ledgers.
+
+    Stock brokers delete the source's ledgers together with a shadow topic. Close the shadow's clients first. The
+    command can be stopped at any time: the same command goes on where it stopped. At the end every ledger of the source
+    is looked for; exit code 1 if one is missing that was there before, or if a source does not exist.
+
+    Example: pulsar-sidecar topics delete-shadow persistent://public/default/orders-shadow
+    """
+    options: GlobalOptions = ctx.obj
+    answer = _until_deleted(options.client(), f"{topic_path(topic)}/deleteShadow", wait_seconds)
+    if answer is None:
+        output.info(f"{output.printable(topic)} is not deleted yet; run the same command again to go on")
+        raise typer.Exit(ExitCode.NOT_ALL)
+    output.document(answer, options.format(form))
+    if answer["missingLedgers"]:
+        output.info(
+            f"{len(answer['missingLedgers'])} ledgers of the source are missing that were there before; "
+            "stop the source's clients and look for them on the bookies before these collect garbage"
+        )
+    for source in answer["missingSources"]:
+        output.info(output.printable(f"{source} does not exist, so no ledger of it could be looked for"))
+    if answer["missingLedgers"] or answer["missingSources"]:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _until_deleted(client: "SidecarClient", path: str, wait_seconds: float) -> dict[str, Any] | None:
+    """Ask for one stage after the other and show each; the last answer, None if the time is over before."""
+    clock = SystemClock()
+    give_up = clock.monotonic_seconds() + wait_seconds
+    reported = ""
+    while True:
+        try:
+            answer: Any = client.call("POST", path)
+            stage = ShadowDeletionStage(answer["stage"])
+            if stage is ShadowDeletionStage.DONE:
+                return dict(answer)
+            text = _NEXT[stage] if answer["waitsFor"] is None else f"waiting: {answer['waitsFor']}"
+        except (ServiceRefusedError, UnreachableError) as error:
+            # What may work later is waited for, once the deletion has begun.
+            is_temporary = isinstance(error, UnreachableError) or error.status == _TEMPORARY
+            if not reported or not is_temporary:
+                raise
+            text = f"waiting: {error}"
+        if text != reported:
+            reported = text
+            output.info(output.printable(text))
+        if clock.monotonic_seconds() >= give_up:
+            return None
+        clock.wait_seconds(_BETWEEN_CALLS_SECONDS)

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Topic
-from pulsar_sidecar.cli.exits import EXIT_CODES, ExitCode
-from pulsar_sidecar.cli.groups.topics import app, topic_path
-from pulsar_sidecar.cli.plots import bar
-from pulsar_sidecar.cli.progress_bar import ProgressBar
-from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
+from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Subscription, Topic, topic_path
+from pulsar_sidecar.cli.groups.delayed_messages import app
 
 if TYPE_CHECKING:  # requests takes longer to load than --help to answer
     from pulsar_sidecar.cli.client import SidecarClient
@@ -47,9 +44,7 @@ class Total:
 def delayed_messages(
     ctx: typer.Context,
     topic: Topic,
-    subscription: Annotated[
-        str | None, typer.Option("--subscription", "-s", help="Only this one; all durable ones without it.")
-    ] = None,
+    subscription: Subscription = None,
     limit: Annotated[
         int, typer.Option(min=1, help="How many entries of the backlog to read at most, from the oldest on.")
     ] = 10_000_000,
@@ -64,7 +59,7 @@ def delayed_messages(
     Example: pulsar-sidecar topics delayed-messages persistent://public/default/orders -s billing
     """
     options: GlobalOptions = ctx.obj
-    path = f"{topic_path(parse_topic_name(topic))}/delayedMessages"
+    path = f"{topic_path(topic)}/delayedMessages"
     totals, now_ms, complete = _read(options.client(), path, subscription, limit)
     if options.format(form) is output.Format.TABLE:
         output.result("\n\n".join("\n".join(_lines(name, total, now_ms, rows)) for name, total in totals.items()))
@@ -81,7 +76,7 @@ def _read(
     totals: dict[str, Total] = {}
     parameters: dict[str, str | int] = {} if subscription is None else {"subscription": subscription}
     done = 0
-    with ProgressBar("entries", output.info) as progress:
+    with output.ProgressBar("entries", output.info) as progress:
         while True:
             parameters["limit"] = min(_PAGE_ENTRIES, limit - done)
             page = cast("dict[str, Any]", client.call("GET", path, parameters=parameters))
@@ -139,7 +134,12 @@ def _table(by_due_second: Mapping[int, int], rows: int) -> Iterator[str]:
     largest = max(counted.values())
     yield f"  due from (UTC)        messages in {_span(step)}"
     for start in range(min(counted), max(counted) + 1, step):
-        yield f"  {_time(start)}  {counted[start]:>10,}  {bar(counted[start], largest, _BAR_WIDTH)}".rstrip()
+        yield f"  {_time(start)}  {counted[start]:>10,}  {bar(counted[start], largest)}".rstrip()
+
+
+def bar(value: float, largest: float) -> str:
+    """A bar that is as long as the value is large; something is never nothing."""
+    return "#" * max(1, round(value / largest * _BAR_WIDTH)) if value else ""
 
 
 def _step(seconds: int, rows: int) -> int:
