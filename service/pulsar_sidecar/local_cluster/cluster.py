@@ -106,19 +106,10 @@ class LocalCluster:
         return cluster
 
     def addresses(self) -> ClusterAddresses:
-        """Where the cluster listens.
-
-        Raises:
-            ClusterNotFoundError: it was taken down.
-        """
         return addresses_of(self._directory, read_state(self._directory))
 
     def status(self) -> Mapping[str, bool]:
-        """Whether each member runs and is ready, by name, in starting order.
-
-        Raises:
-            ClusterNotFoundError: it was taken down.
-        """
+        """Whether each member runs and is ready, by name, in starting order."""
         return {
             member.name: member.process is not None and is_running(member.process) and is_ready(member)
             for member in read_state(self._directory).members
@@ -169,7 +160,6 @@ class LocalCluster:
         start_members(self._launcher(_RESTART_TIMEOUT_SECONDS), [member])
 
     def log(self, name: str, lines: int = 40) -> str:
-        """The last lines of a member's log."""
         return last_lines(log_path(self._directory, name), lines)
 
     def down(self) -> None:

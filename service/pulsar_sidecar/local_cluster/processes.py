@@ -30,12 +30,7 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process, never another that got its id later.
-
-    Attributes:
-        pid: the process id.
-        started: when it started, in the system's own form; compared, never interpreted.
-    """
+    """One process, never another that got its id later; ``started`` is compared, never interpreted."""
 
     pid: int
     started: str
@@ -164,9 +159,6 @@ def free_ports(count: int) -> tuple[int, ...]:
 
     So two clusters that start at the same time get different ports, and the port of a member that is down is handed to
     nobody before the round is over.
-
-    Raises:
-        TemporaryError: there are not so many.
     """
     counter = cache_directory() / "next-port"
     counter.parent.mkdir(parents=True, exist_ok=True)

@@ -43,13 +43,7 @@ def no_progress(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JavaRuntime:
-    """A Java runtime that is new enough for Pulsar.
-
-    Attributes:
-        executable: the ``java`` program.
-        major_version: 17 for Java 17.
-        build: everything it says about its version, which tells two builds apart.
-    """
+    """A Java runtime that is new enough for Pulsar; ``build`` is all that it says of its version."""
 
     executable: Path
     major_version: int
@@ -58,14 +52,7 @@ class JavaRuntime:
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """What members are made of.
-
-    Attributes:
-        java: the runtime.
-        distribution: the unpacked server distribution.
-        offloaders: directory of the offloader archives (``*.nar``), None without them.
-        class_archives: directory of the class archives, None without them.
-    """
+    """What members are made of: a runtime and directories (offloaders: ``*.nar``), None without them."""
 
     java: JavaRuntime
     distribution: Path
@@ -79,7 +66,7 @@ def find_software(spec: ClusterSpec, progress: Progress = no_progress) -> Softwa
     Raises:
         InvalidInputError: the version cannot be part of a file name.
         MissingPrerequisiteError: no Java, or no Maven where something has to be fetched.
-        DistributionError: Maven cannot fetch it, or the archive is not what was expected.
+        DistributionError: it could not be fetched or unpacked.
     """
     if not spec.version.replace(".", "").replace("-", "").isalnum():
         raise InvalidInputError(f"{spec.version!r} is not a version of Pulsar; write it like 4.0.8")
@@ -90,11 +77,7 @@ def find_software(spec: ClusterSpec, progress: Progress = no_progress) -> Softwa
 
 
 def find_java() -> JavaRuntime:
-    """The runtime of ``JAVA_HOME``, else the first ``java`` on the path.
-
-    Raises:
-        MissingPrerequisiteError: there is none, it does not run, or it is older than Java 17.
-    """
+    """The runtime of ``JAVA_HOME``, else the first ``java`` on the path."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None or not Path(found).exists():
@@ -125,13 +108,8 @@ def class_path(distribution: Path) -> str:
 def class_archives(software: Software, record: Callable[[Path], None], progress: Progress) -> Path | None:
     """The directory of the class archives for this Java and this distribution, recorded first if the cache has none.
 
-    Args:
-        software: the runtime and the distribution.
-        record: writes ``<kind>.jsa`` files into the directory it is given.
-        progress: told when something has to be recorded.
-
-    Returns:
-        None if recording failed: a start without archives is slower and otherwise the same.
+    ``record`` writes ``<kind>.jsa`` files into the directory it is given. None if that failed: a start without archives
+    is slower and otherwise the same.
     """
     inputs = f"{software.java.build}\n{class_path(software.distribution)}"
     identity = hashlib.sha256(inputs.encode()).hexdigest()[:16]
@@ -191,16 +169,9 @@ def _made_once(shelf: str, name: str, make: Callable[[Path], Path]) -> Path:
 
 
 def fetched(coordinates: str, kind: str, directory: Path) -> Path:
-    """The file of an artifact, fetched with Maven (which compares checksums) into a directory that is empty.
+    """The file of an artifact (``group:artifact:version:type:classifier``) whose name ends with ``kind``.
 
-    Args:
-        coordinates: ``group:artifact:version``, with type and classifier where it has them.
-        kind: how the file's name ends, without the leading dot.
-        directory: where it is put.
-
-    Raises:
-        MissingPrerequisiteError: there is no ``mvn``.
-        DistributionError: Maven cannot fetch it.
+    Fetched with Maven, which compares checksums, into a directory that is empty.
     """
     maven = shutil.which("mvn")
     if maven is None:

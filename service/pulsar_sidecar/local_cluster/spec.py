@@ -55,7 +55,6 @@ def cache_directory() -> Path:
 
 
 def default_cluster_directory() -> Path:
-    """The directory of the cluster that commands mean when they are given none."""
     return cache_directory() / "clusters" / "default"
 
 
@@ -65,16 +64,12 @@ class ClusterSpec:
 
     Attributes:
         directory: where the members keep configuration, data and logs; removed by ``down``.
-        brokers: number of brokers, 0 or more.
-        bookies: number of bookies, 0 only without brokers; quorums are ``min(2, bookies)``.
+        bookies: 0 only without brokers; quorums are ``min(2, bookies)``.
         version: Pulsar's version; 3.3.6, 4.0.6 and 4.0.8 are known to work.
-        cluster_name: Pulsar's name for the cluster.
-        broker_conf: settings of ``broker.conf`` for every broker, over ours.
-        bookie_conf: settings of ``bookkeeper.conf`` for every bookie, over ours.
-        zookeeper_conf: settings of ``zookeeper.conf``, over ours.
+        broker_conf: settings of ``broker.conf`` for every broker, over ours; the next two likewise.
         member_conf: settings of one member by its name (``broker-2``), over all of the above.
         java_options: added at the end of every member's JVM options, so they win.
-        offloaders: whether to fetch Pulsar's tiered-storage offloaders and point the brokers at them.
+        offloaders: fetch Pulsar's tiered-storage offloaders and point the brokers at them.
         ends_with_starter: end the members when the process that starts them ends, however it ends; otherwise they
             live until ``down``, whatever becomes of that process and its terminal.
         start_timeout_seconds: how long the members of one step may take to become ready.
@@ -115,11 +110,7 @@ def role_of(member_name: str) -> Role:
 
 
 def parse_settings(texts: list[str]) -> dict[str, str]:
-    """Read ``key=value`` texts; the value may be empty or contain ``=``; a later text wins.
-
-    Raises:
-        InvalidInputError: a text has no ``=`` or no key.
-    """
+    """Read ``key=value`` texts; the value may be empty or contain ``=``; a later text wins."""
     settings: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -50,10 +50,8 @@ class Launcher:
     """What starting needs from its surroundings.
 
     Attributes:
-        clock: tells when to give up.
         directory: the cluster's directory; a member's log is ``<name>/<name>.log`` in it.
-        started: told of every member as soon as its process exists; called from several threads.
-        progress: told what became ready; called from several threads.
+        started: told of every member as soon as its process exists; called from several threads, as is ``progress``.
         timeout_seconds: how long one member may take.
         give_up: set when one member failed, so that nobody waits for the others.
     """
@@ -127,7 +125,6 @@ def _failure(member: Member, log: Path, what: str) -> MemberFailedError:
 
 
 def log_path(cluster_directory: Path, name: str) -> Path:
-    """Where a member's output goes."""
     return cluster_directory / name / f"{name}.log"
 
 

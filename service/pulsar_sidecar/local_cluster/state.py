@@ -23,15 +23,7 @@ _FILE_NAME = "cluster.json"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process of the cluster.
-
-    Attributes:
-        name: ``zookeeper``, ``bookie-1``, ``broker-2``.
-        role: what it runs.
-        ports: by purpose: ``client``, ``bookie``, ``http``, ``broker``.
-        argv: the command that starts it, the same every time.
-        process: the process that was started last; it may have ended.
-    """
+    """One process of the cluster: its ports by purpose, and the process that was started last; it may have ended."""
 
     name: str
     role: Role
@@ -41,14 +33,7 @@ class Member:
 
 
 class ClusterState(msgspec.Struct, frozen=True, rename="camel"):
-    """What was started in a directory.
-
-    Attributes:
-        version: Pulsar's version.
-        cluster_name: Pulsar's name for the cluster.
-        members: ZooKeeper, then bookies, then brokers, by number.
-        metadata_setup: the process that sets up the cluster's metadata; it ends by itself.
-    """
+    """What was started in a directory: members by role and number, and the setting-up, which ends by itself."""
 
     version: str
     cluster_name: str
@@ -62,11 +47,6 @@ class ClusterState(msgspec.Struct, frozen=True, rename="camel"):
         return [process for process in (*started, self.metadata_setup) if process is not None]
 
     def member(self, name: str) -> Member:
-        """The member of that name.
-
-        Raises:
-            ClusterNotFoundError: there is none.
-        """
         for member in self.members:
             if member.name == name:
                 return member
@@ -80,19 +60,12 @@ class ClusterState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ClusterAddresses(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Where a cluster listens and what it consists of.
+    """Where a cluster listens and what it consists of; URLs in Pulsar's forms, lists in the members' order.
 
     Attributes:
-        web_service_urls: one per broker, in the brokers' order.
-        broker_service_url: all brokers in Pulsar's one-URL form.
-        metadata_store_url: Pulsar's form, ``zk:host:port``.
-        bookie_http_urls: one per bookie, in the bookies' order.
-        directory: the cluster's directory; None for a cluster that is not on this machine.
-        version: Pulsar's version.
-        cluster_name: Pulsar's name for the cluster.
+        directory: None for a cluster that is not on this machine.
         members: process ids by member name; empty for a cluster that is not on this machine.
-        member_urls: the address of each member by its name.
-        zookeeper_admin_url: ZooKeeper's AdminServer, None unless ``admin.enableServer=true`` was asked for.
+        zookeeper_admin_url: None unless ``admin.enableServer=true`` was asked for.
     """
 
     web_service_urls: tuple[str, ...]
@@ -117,17 +90,10 @@ def _place(member: Member) -> tuple[int, int]:
 
 
 def has_state(directory: Path) -> bool:
-    """Whether a cluster was started in the directory and not taken down since."""
     return (directory / _FILE_NAME).exists()
 
 
 def read_state(directory: Path) -> ClusterState:
-    """Read what runs in a directory.
-
-    Raises:
-        ClusterNotFoundError: no cluster was started there.
-        UndecodableError: the file is not one of ours.
-    """
     path = directory / _FILE_NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=ClusterState)
@@ -138,7 +104,6 @@ def read_state(directory: Path) -> ClusterState:
 
 
 def write_state(directory: Path, state: ClusterState) -> None:
-    """Replace the file in one step."""
     unfinished = directory / f"{_FILE_NAME}.new"
     unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=1))
     unfinished.rename(directory / _FILE_NAME)
@@ -199,11 +164,7 @@ def _url(member: Member) -> str:
 
 
 def parse_addresses(text: str) -> ClusterAddresses:
-    """Read a line written by ``json_line``; keys that do not say how to reach the cluster may be absent.
-
-    Raises:
-        InvalidInputError: it is not JSON, or an address is missing.
-    """
+    """Read a line written by ``json_line``; keys that do not say how to reach the cluster may be absent."""
     try:
         return msgspec.json.decode(text, type=ClusterAddresses, dec_hook=lambda kind, value: kind(value))
     except msgspec.DecodeError as error:
