@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from pulsar_sidecar.adapters.bookkeeper.digests import digest
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import digest
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import DigestType
 

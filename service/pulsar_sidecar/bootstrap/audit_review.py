@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pulsar_sidecar.adapters.metadata.addressing import parse_credential
-from pulsar_sidecar.adapters.metadata.store_clock import StoreTime
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime, ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.parquet.directories import archived_below, open_audit, open_tables, remove
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables, node_batches, read_table
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client

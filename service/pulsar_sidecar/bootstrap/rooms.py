@@ -16,7 +16,7 @@ from pulsar_sidecar.ack_state.workflow import AckStateService, AckStateWatch
 from pulsar_sidecar.ack_state.workflow import Ports as AckStatePorts
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
-from pulsar_sidecar.adapters.metadata.store_clock import StoreTime
+from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime
 from pulsar_sidecar.adapters.offload.object_stores import AccessKey, OffloadCredentials, credentials_from_environment
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client

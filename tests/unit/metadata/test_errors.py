@@ -6,7 +6,6 @@ from kazoo.handlers.threading import KazooTimeoutError
 from pulsar_sidecar.adapters.metadata.session import (
     CLIENT_ERRORS,
     DEFINITE_ANSWERS,
-    LOSSES,
     REFUSALS,
     is_lost,
     may_be_repeated,
@@ -15,6 +14,24 @@ from pulsar_sidecar.adapters.metadata.session import (
 )
 from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
 
+LOSSES = (
+    KazooTimeoutError,
+    exceptions.CancelledError,
+    exceptions.ConnectionClosedError,
+    exceptions.ConnectionDropped,
+    exceptions.ConnectionLoss,
+    exceptions.DataInconsistency,
+    exceptions.LockTimeout,
+    exceptions.OperationTimeoutError,
+    exceptions.RequestTimeoutError,
+    exceptions.RuntimeInconsistency,
+    exceptions.SessionExpiredError,
+    exceptions.SessionMovedError,
+    exceptions.SystemZookeeperError,
+    exceptions.UnknownSessionError,
+    exceptions.WriterNotClosedException,
+    exceptions.ZookeeperStoppedError,
+)
 BASES = {exceptions.KazooException, exceptions.ZookeeperError}
 
 

@@ -1,7 +1,7 @@
 """The time that all machines of a cluster share, told by one whose own clock is wrong."""
 
 import pytest
-from pulsar_sidecar.adapters.metadata.store_clock import StoreClock, StoreTime
+from pulsar_sidecar.adapters.metadata.zookeeper import StoreClock, StoreTime
 from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.fakes.clock import START_MS, FakeClock

@@ -9,24 +9,30 @@ tail is in the answer, or the call raises. An acknowledged entry is on ``ack_quo
 so it is seen as long as fewer than that many members of every write set fail to answer.
 """
 
+import hashlib
+import hmac
+import struct
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar, assert_never
+
+import google_crc32c
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections
-from pulsar_sidecar.adapters.bookkeeper.digests import StoredEntry, checked_entry
-from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
-from pulsar_sidecar.model.ledgers import LedgerEntry, LedgerMetadata, LedgerState
+from pulsar_sidecar.model.ledgers import DigestType, LedgerEntry, LedgerMetadata, LedgerState
 
 _READ_AT_A_TIME_BYTES = 8 * 1024 * 1024
 _MOST_AT_A_TIME = 2048
 _FEW_AT_A_TIME = 256
 _THREADS = 2
 _FIRST = EntryId(0)
+_ENTRY_HEADER = struct.Struct(">qqqq")
 
 Kept = TypeVar("Kept")
 
@@ -140,9 +146,9 @@ class BookieEntries:
         ids = (EntryId(entry_id) for entry_id in wanted if entry_id in payloads)
         return tuple(LedgerEntry(ledger_id, entry_id, payloads[entry_id]) for entry_id in ids)
 
-    def _last_stored(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> list[StoredEntry]:
+    def _last_stored(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> "list[StoredEntry]":
         """The last entry of each bookie of the last ensemble; enough of them to see all that was acknowledged."""
-        found: list[StoredEntry] = []
+        found = []
         failures: dict[int, str] = {}
         for index, bookie in enumerate(metadata.segments[-1].ensemble):
             try:
@@ -232,7 +238,7 @@ class _Reading(Generic[Kept]):
         return left
 
 
-def _checked(data: bytes, ledger_id: LedgerId, entry_id: EntryId | None, metadata: LedgerMetadata) -> StoredEntry:
+def _checked(data: bytes, ledger_id: LedgerId, entry_id: EntryId | None, metadata: LedgerMetadata) -> "StoredEntry":
     """The entry in a bookie's answer, which must be ``entry_id``; any of the ledger for None."""
     stored = checked_entry(data, metadata.digest_type, metadata.password)
     if stored.ledger_id != ledger_id or entry_id not in (None, stored.entry_id):
@@ -259,3 +265,56 @@ def _by_write_set(
 
 def _not_delivered(ledger_id: LedgerId, entry_id: EntryId, reason: str) -> TemporaryError:
     return TemporaryError(f"no bookie delivers entry {ledger_id}:{entry_id} ({reason}); try again")
+
+
+class StoredEntry(NamedTuple):
+    """An entry whose digest was right, and what its header says (BookKeeper ``DigestManager``).
+
+    As stored: ledger id, entry id, last confirmed id, cumulative length (four big-endian int64), digest, payload; the
+    digest covers the 32 bytes before it and the payload.
+
+    ``last_confirmed`` is the last entry that the writer knew to be acknowledged when it wrote this one.
+    """
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    last_confirmed: EntryId
+    payload: bytes
+
+
+def checked_entry(data: bytes, digest_type: DigestType | None, password: bytes) -> StoredEntry:
+    """The entry in a bookie's answer.
+
+    Raises:
+        UndecodableError: too short, damaged, or of a digest that the ledger's metadata does not name.
+    """
+    if digest_type is None:
+        raise UndecodableError("the ledger's metadata names no digest, so its entries cannot be checked")
+    digest_end = _ENTRY_HEADER.size + _DIGEST_BYTES[digest_type]
+    if len(data) < digest_end:
+        raise UndecodableError(f"a bookie answered with {len(data)} bytes, which is no entry; read it again")
+    header, payload = data[: _ENTRY_HEADER.size], data[digest_end:]
+    ledger_id, entry_id, last_confirmed, _ = _ENTRY_HEADER.unpack(header)
+    stored_digest = data[_ENTRY_HEADER.size : digest_end]
+    if not hmac.compare_digest(stored_digest, digest(digest_type, header + payload, password)):
+        raise UndecodableError(f"entry {ledger_id}:{entry_id} is damaged on this bookie; read another copy")
+    return StoredEntry(LedgerId(ledger_id), EntryId(entry_id), EntryId(last_confirmed), payload)
+
+
+def digest(digest_type: DigestType, data: bytes, password: bytes) -> bytes:
+    """The digest as BookKeeper stores it."""
+    match digest_type:
+        case DigestType.CRC32C:
+            return struct.pack(">I", google_crc32c.value(data))
+        case DigestType.CRC32:
+            return struct.pack(">Q", zlib.crc32(data))
+        case DigestType.HMAC:
+            key = hashlib.sha1(b"mac" + password, usedforsecurity=False).digest()
+            return hmac.digest(key, data, "sha1")
+        case DigestType.DUMMY:
+            return b""
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+_DIGEST_BYTES = {digest_type: len(digest(digest_type, b"", b"")) for digest_type in DigestType}

@@ -49,25 +49,22 @@ class Packet:
     guards: dict[Guard, None] = field(default_factory=dict)
     size_bytes: int = 0
 
-    def take(self, item: int, deletion: GuardedDeletion) -> bool:
-        """Put a deletion in, unless the packet would become too large; the first one always fits."""
-        fresh = [guard for guard in deletion.guards if guard not in self.guards]
-        size_bytes = self.size_bytes + _size_bytes(deletion.path) + sum(_size_bytes(guard.path) for guard in fresh)
-        operations = len(self.items) + len(self.guards) + len(fresh) + 1
-        if self.items and (operations > _MAX_OPERATIONS or size_bytes > _MAX_REQUEST_BYTES):
-            return False
-        self.items.append(item)
-        self.guards.update(dict.fromkeys(fresh))
-        self.size_bytes = size_bytes
-        return True
-
 
 def take_packet(items: deque[int], deletions: Sequence[GuardedDeletion], most: int = _MAX_DELETIONS) -> Packet:
     """Take the next packet's deletions off ``items``, in order; a guard shared by neighbours is checked once."""
     packet = Packet()
     full = min(most, _MAX_DELETIONS)
-    while items and len(packet.items) < full and packet.take(items[0], deletions[items[0]]):
-        items.popleft()
+    while items and len(packet.items) < full:
+        deletion = deletions[items[0]]
+        fresh = [guard for guard in deletion.guards if guard not in packet.guards]
+        size_bytes = packet.size_bytes + sum(_size_bytes(path) for path in (deletion.path, *(g.path for g in fresh)))
+        operations = len(packet.items) + len(packet.guards) + len(fresh) + 1
+        # The first one always fits.
+        if packet.items and (operations > _MAX_OPERATIONS or size_bytes > _MAX_REQUEST_BYTES):
+            break
+        packet.items.append(items.popleft())
+        packet.guards.update(dict.fromkeys(fresh))
+        packet.size_bytes = size_bytes
     return packet
 
 

@@ -9,8 +9,9 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Sequence
-from typing import Final, Self
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Final
 
 from kazoo.protocol.serialization import Auth, CloseInstance, Connect, Sync
 
@@ -47,12 +48,8 @@ class LatencyProbe:
     ) -> None:
         """Prepare; see `start`.
 
-        Args:
-            servers: each ``host:port``, one of them is used at a time.
-            credential: for servers that demand one of every session.
-            clock: times waiting.
-            listener: is told of every probe, in the probe's thread.
-            after_seconds: how long to wait before the first one.
+        ``servers`` are ``host:port``, one of which is used at a time; ``listener`` is told of every probe, in the
+        probe's thread; the first one is made ``after_seconds``.
         """
         self._after_seconds = after_seconds
         self._servers = servers
@@ -78,30 +75,22 @@ class LatencyProbe:
         while not self._stop.is_set():
             server = random.choice(self._servers)  # noqa: S311
             try:
-                with ProbeConnection(server, self._credential, self._clock) as connection:
+                with closing(_ProbeConnection(server, self._credential, self._clock)) as connection:
                     out_of_reach = False
-                    self._probe(connection)
+                    while not self._stop.is_set():
+                        self._listener.observe(connection.round_trip(self._listener.overdue))
+                        self._clock.wait_seconds(self._listener.probe_interval_seconds(), self._stop)
             except (OSError, struct.error) as error:
                 level = logging.DEBUG if out_of_reach else logging.INFO
                 _LOG.log(level, "the latency of ZooKeeper at %s cannot be measured now: %s", server, error)
                 out_of_reach = True
                 self._clock.wait_seconds(_RECONNECT_SECONDS, self._stop)
 
-    def _probe(self, connection: "ProbeConnection") -> None:
-        while not self._stop.is_set():
-            self._listener.observe(connection.round_trip(self._listener))
-            self._clock.wait_seconds(self._listener.probe_interval_seconds(), self._stop)
 
-
-class ProbeConnection:
-    """One session of the probe's."""
+class _ProbeConnection:
+    """One session of the probe's; everything raises `OSError` for a server that cannot be reached, or refuses."""
 
     def __init__(self, server: str, credential: ZooKeeperCredential | None, clock: Clock) -> None:
-        """Connect.
-
-        Raises:
-            OSError: the server cannot be reached, or refuses.
-        """
         host, _, port = server.rpartition(":")
         self._clock = clock
         self._buffer = bytearray()
@@ -114,30 +103,18 @@ class ProbeConnection:
             self._socket.close()
             raise
 
-    def round_trip(self, listener: AdaptiveLimit) -> float:
-        """Seconds of one probe, from sending it to receiving its answer.
-
-        Raises:
-            OSError: the connection is lost, or the answer is not one to this request.
-        """
+    def round_trip(self, overdue: Callable[[float], None]) -> float:
+        """Seconds of one probe, from sending it to receiving its answer; ``overdue`` hears of every bit of waiting."""
         self._xid = self._xid % 0x7FFFFFFF + 1
         began = self._clock.monotonic_seconds()
-        self._send(_HEADER.pack(self._xid, Sync.type) + Sync("/").serialize())
-        while not self._receive():
-            waited = self._clock.monotonic_seconds() - began
-            if waited > _ANSWER_SECONDS:
-                raise TimeoutError(f"no answer within {_ANSWER_SECONDS} seconds")
-            listener.overdue(waited)
+        answer = self._ask(_HEADER.pack(self._xid, Sync.type) + Sync("/").serialize(), overdue)
         seconds = self._clock.monotonic_seconds() - began
-        xid, _, code = _REPLY.unpack_from(self._take())
+        xid, _, code = _REPLY.unpack_from(answer)
         if xid != self._xid or code != 0:
             raise ConnectionError(f"answer {code} to request {xid} instead of {self._xid}")
         return seconds
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
         try:
             self._send(_HEADER.pack(_CLOSE_XID, CloseInstance.type))
         except OSError:
@@ -145,48 +122,45 @@ class ProbeConnection:
         self._socket.close()
 
     def _greet(self, credential: ZooKeeperCredential | None) -> None:
-        self._send(bytes(Connect(0, 0, _SESSION_TIMEOUT_MS, 0, bytes(16), False).serialize()))
-        self._answer()
+        self._ask(bytes(Connect(0, 0, _SESSION_TIMEOUT_MS, 0, bytes(16), False).serialize()))
         if credential is not None:
-            login = Auth(0, credential.scheme, credential.secret)
-            self._send(_HEADER.pack(_AUTH_XID, Auth.type) + login.serialize())
-            _, _, code = _REPLY.unpack_from(self._answer())
+            login = Auth(0, credential.scheme, credential.secret).serialize()
+            _, _, code = _REPLY.unpack_from(self._ask(_HEADER.pack(_AUTH_XID, Auth.type) + login))
             if code != 0:
                 raise ConnectionRefusedError(f"the credential was refused ({code})")
 
-    def _answer(self) -> bytes:
-        give_up = self._clock.monotonic_seconds() + _ANSWER_SECONDS
-        while not self._receive():
-            if self._clock.monotonic_seconds() > give_up:
+    def _ask(self, body: bytes, overdue: Callable[[float], None] = lambda waited: None) -> bytes:
+        began = self._clock.monotonic_seconds()
+        self._send(body)
+        while (answer := self._received()) is None:
+            waited = self._clock.monotonic_seconds() - began
+            if waited > _ANSWER_SECONDS:
                 raise TimeoutError(f"no answer within {_ANSWER_SECONDS} seconds")
-        return self._take()
+            overdue(waited)
+        return answer
 
     def _send(self, body: bytes) -> None:
         self._socket.settimeout(_ANSWER_SECONDS)
         self._socket.sendall(_LENGTH.pack(len(body)) + body)
         self._socket.settimeout(_IMPATIENCE_SECONDS)
 
-    def _receive(self) -> bool:
-        """Wait a little; whether a whole answer is there."""
+    def _received(self) -> bytes | None:
+        """Wait a little; the answer once all of it is there."""
         try:
             data = self._socket.recv(_MAX_ANSWER_BYTES)
         except TimeoutError:
-            return False
+            return None
         if not data:
             raise ConnectionResetError("the server has closed the connection")
         self._buffer += data
-        return len(self._buffer) >= self._frame_bytes()
-
-    def _frame_bytes(self) -> int:
         if len(self._buffer) < _LENGTH.size:
-            return _LENGTH.size
+            return None
         (length,) = _LENGTH.unpack_from(self._buffer)
         if not 0 <= length <= _MAX_ANSWER_BYTES:
             raise ConnectionError("this is no ZooKeeper server")
-        return int(_LENGTH.size + length)
-
-    def _take(self) -> bytes:
-        end = self._frame_bytes()
-        frame = bytes(self._buffer[_LENGTH.size : end])
+        end = _LENGTH.size + length
+        if len(self._buffer) < end:
+            return None
+        answer = bytes(self._buffer[_LENGTH.size : end])
         del self._buffer[:end]
-        return frame
+        return answer

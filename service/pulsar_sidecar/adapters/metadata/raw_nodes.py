@@ -92,14 +92,11 @@ def as_texts(paths: pa.Array) -> pa.Array:
         raise TemporaryError("a node's path is not text; the source is damaged, take it again") from error
 
 
-def unreadable_nodes(paths: Sequence[str], reasons: Sequence[str]) -> pa.RecordBatch:
-    """A batch of nodes that exist and could not be read."""
-    return _only(paths, pa.array(reasons, pa.string()))
-
-
-def unread_nodes(paths: Sequence[str]) -> pa.RecordBatch:
-    """A batch of nodes that exist and were not asked for."""
-    return _only(paths, pa.nulls(len(paths), pa.string()))
+def named_nodes(paths: Sequence[str], unreadable: str | None) -> pa.RecordBatch:
+    """A batch of nodes that exist and could not be read for this reason; were not asked for, if None."""
+    nothing = [pa.nulls(len(paths), field.type) for field in NODES][1:-1]
+    reasons = pa.array([unreadable] * len(paths), pa.string())
+    return pa.RecordBatch.from_arrays([pa.array(paths, pa.string()), *nothing, reasons], schema=NODES)
 
 
 def _ephemeral(owner_high: pa.Array, owner_low: pa.Array) -> pa.Array:
@@ -107,11 +104,6 @@ def _ephemeral(owner_high: pa.Array, owner_low: pa.Array) -> pa.Array:
     owned = pc.not_equal(pc.bit_wise_or(owner_high, owner_low), 0)
     marked = pc.or_(pc.equal(owner_high, _CONTAINER), pc.equal(pc.shift_right(owner_high, 24), _TIME_TO_LIVE))
     return pc.and_not(owned, marked)
-
-
-def _only(paths: Sequence[str], reasons: pa.Array) -> pa.RecordBatch:
-    nothing = [pa.nulls(len(paths), field.type) for field in NODES][1:-1]
-    return pa.RecordBatch.from_arrays([pa.array(paths, pa.string()), *nothing, reasons], schema=NODES)
 
 
 def _as_words(places: pa.Array) -> "array[int]":

@@ -12,7 +12,7 @@ node" except ZooKeeper's own answer NoNode.
 import logging
 import threading
 from collections.abc import Callable
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
@@ -67,26 +67,7 @@ REFUSALS = (
     exceptions.ThrottledOpError,
     exceptions.UnimplementedError,
 )
-"""The store refused and did nothing."""
-LOSSES = (
-    KazooTimeoutError,
-    exceptions.CancelledError,
-    exceptions.ConnectionClosedError,
-    exceptions.ConnectionDropped,
-    exceptions.ConnectionLoss,
-    exceptions.DataInconsistency,
-    exceptions.LockTimeout,
-    exceptions.OperationTimeoutError,
-    exceptions.RequestTimeoutError,
-    exceptions.RuntimeInconsistency,
-    exceptions.SessionExpiredError,
-    exceptions.SessionMovedError,
-    exceptions.SystemZookeeperError,
-    exceptions.UnknownSessionError,
-    exceptions.WriterNotClosedException,
-    exceptions.ZookeeperStoppedError,
-)
-"""No answer: a write may or may not have taken effect. Whatever kazoo may invent later counts as one."""
+"""The store refused and did nothing; whatever else kazoo raises is a lost answer."""
 _WORTH_REPEATING = (exceptions.ThrottledOpError, exceptions.NotReadOnlyCallError)
 _CREDENTIAL_WANTED = (
     exceptions.AuthFailedError,
@@ -97,7 +78,7 @@ _CREDENTIAL_WANTED = (
 
 
 def is_lost(error: Exception) -> bool:
-    """Whether nobody knows what became of the call."""
+    """Whether there was no answer: a write may or may not have taken effect."""
     return type(error) not in (*DEFINITE_ANSWERS, *REFUSALS)
 
 
@@ -351,16 +332,11 @@ class KazooSession:
         stopping.join(_STOP_SECONDS if client.connected else _STOP_WITHOUT_SERVER_SECONDS)
 
 
-class Request(Protocol):
-    """What kazoo's connection can write: an operation code and a body."""
+def send(client: KazooClient, request: Any) -> "AsyncResult[object]":
+    """Queue one request of our own making, which has a ``type`` (operation code) and can ``serialize`` its body.
 
-    type: ClassVar[int]
-
-    def serialize(self) -> bytes | bytearray: ...
-
-
-def send(client: KazooClient, request: Request) -> "AsyncResult[object]":
-    """Queue one request of our own making on the client's connection; answers come in the order of the requests."""
+    Answers come in the order of the requests.
+    """
     result = client.handler.async_result()
     client._call(request, result)
     return result

@@ -33,20 +33,34 @@ from pulsar_sidecar.adapters.metadata.addressing import (
 from pulsar_sidecar.adapters.metadata.multidelete import GuardedDeletions
 from pulsar_sidecar.adapters.metadata.multiread import read_nodes
 from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience
-from pulsar_sidecar.adapters.metadata.store_clock import StoreClock
-from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
     ConflictError,
     NotFoundError,
     OutcomeUnknownError,
+    SidecarError,
     TemporaryError,
 )
 from pulsar_sidecar.model.ids import NodeVersion
-from pulsar_sidecar.model.metadata import DeletionLimit, DeletionResult, FixedLimit, GuardedDeletion, Node, always
+from pulsar_sidecar.model.metadata import (
+    DeletionLimit,
+    DeletionResult,
+    FixedLimit,
+    GuardedDeletion,
+    MetadataStore,
+    Node,
+    always,
+)
 
 _LISTING_TRIES = 5
 _WHATEVER_VERSION = -1
+CLOCK_PATH = "/pulsar-sidecar/clock"
+_REFRESH_SECONDS = 30.0
+_MAX_ROUND_TRIP_SECONDS = 2.0
+_GOOD_ROUND_TRIP_SECONDS = 0.1
+"""The time told is off by half a round trip at most; after a slower one it is worth asking again."""
+_STAMP_TRIES = 3
 
 
 class ZooKeeperMetadataStore:
@@ -79,7 +93,6 @@ class ZooKeeperMetadataStore:
         return self._session.epoch
 
     def read(self, path: str) -> Node | None:
-        """See `MetadataStore.read`."""
         return self.read_many([path])[0]
 
     def read_many(self, paths: Sequence[str]) -> list[Node | None]:
@@ -89,7 +102,6 @@ class ZooKeeperMetadataStore:
         return read_nodes(self._session, paths)
 
     def children(self, path: str) -> list[str] | None:
-        """See `MetadataStore.children`."""
         check_path(path)
 
         def attempt(client: KazooClient, patience: Patience) -> tuple[list[str], ZnodeStat]:
@@ -143,7 +155,6 @@ class ZooKeeperMetadataStore:
         )
 
     def write(self, path: str, data: bytes, version: NodeVersion) -> NodeVersion:
-        """See `MetadataStore.write`."""
         check_data(path, data)
         check_version(version)
         try:
@@ -158,7 +169,6 @@ class ZooKeeperMetadataStore:
         return NodeVersion(stat.version)
 
     def delete(self, path: str, version: NodeVersion | None = None) -> DeletionResult:
-        """See `MetadataStore.delete`."""
         check_removable(path)
         if version is not None:
             check_version(version)
@@ -185,7 +195,6 @@ class ZooKeeperMetadataStore:
             return GuardedDeletions(self._session, deletions, self._limit, may_send).carry_out()
 
     def now_ms(self) -> int:
-        """See `MetadataStore.now_ms`."""
         return self._clock.now_ms()
 
     def close(self) -> None:
@@ -199,6 +208,96 @@ class ZooKeeperMetadataStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class StoreClock:
+    """The metadata store's own clock, by which the ages of nodes are told; several sidecars may share its node.
+
+    Invariant: this machine's wall clock is never used. A node of ours is written, the store stamps it with its time,
+    and only the time since then is measured here, every 30 seconds, on a clock that cannot be set.
+    """
+
+    def __init__(self, session: KazooSession, clock: Clock) -> None:
+        self._session = session
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._offset_ms = 0.0
+        self._measured: tuple[float, int] | None = None
+
+    def now_ms(self) -> int:
+        """The store's time, at most a second off.
+
+        Raises:
+            TemporaryError: it could not be measured.
+        """
+        with self._lock:
+            if self._is_stale():
+                self._measure()
+            return int(self._offset_ms + self._clock.monotonic_seconds() * 1000)
+
+    def _is_stale(self) -> bool:
+        if self._measured is None:
+            return True
+        at, epoch = self._measured
+        # Another session may be with another server, after another leader's election.
+        return self._clock.monotonic_seconds() - at >= _REFRESH_SECONDS or epoch != self._session.epoch
+
+    def _measure(self) -> None:
+        best: tuple[float, float, tuple[float, int]] | None = None
+        for _ in range(_STAMP_TRIES):
+            epoch = self._session.epoch
+            started, stamped_ms, ended = self._session.reading("measure the store's clock", self._stamp)
+            found = (ended - started, stamped_ms - (started + ended) / 2 * 1000, (ended, epoch))
+            best = found if best is None else min(best, found)
+            if best[0] <= _GOOD_ROUND_TRIP_SECONDS:
+                break
+        if best is None or best[0] > _MAX_ROUND_TRIP_SECONDS:
+            raise TemporaryError(
+                f"ZooKeeper took longer than {_MAX_ROUND_TRIP_SECONDS:.0f} s for a write, too long to tell its time; "
+                "try again when it is less busy"
+            )
+        _, self._offset_ms, self._measured = best
+
+    def _stamp(self, client: KazooClient, patience: Patience) -> tuple[float, int, float]:
+        # Writing it twice does no harm, so this may be repeated like a read.
+        started = self._clock.monotonic_seconds()
+        try:
+            stat = patience.answer(client.set_async(CLOCK_PATH, b""))
+        except NoNodeError:
+            _create_parents(f"{CLOCK_PATH}/", client, patience)
+            started = self._clock.monotonic_seconds()
+            stat = patience.answer(client.set_async(CLOCK_PATH, b""))
+        return started, stat.mtime, self._clock.monotonic_seconds()
+
+
+class StoreTime:
+    """`model.clocks.Clock` by the metadata store's time, which all machines of a cluster share.
+
+    While the store does not answer, the time is told from when it last did; before it ever did, by the machine's clock.
+    """
+
+    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._offset_ms: float | None = None
+
+    def now_ms(self) -> int:
+        try:
+            now_ms = self._store.now_ms()
+        except SidecarError:
+            offset_ms = self._offset_ms
+            return self._clock.now_ms() if offset_ms is None else round(offset_ms + self._monotonic_ms())
+        self._offset_ms = now_ms - self._monotonic_ms()
+        return now_ms
+
+    def monotonic_seconds(self) -> float:
+        return self._clock.monotonic_seconds()
+
+    def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
+        return self._clock.wait_seconds(seconds, stop)
+
+    def _monotonic_ms(self) -> float:
+        return self._clock.monotonic_seconds() * 1000
 
 
 def _create_parents(path: str, client: KazooClient, patience: Patience) -> None:

@@ -37,7 +37,7 @@ from pulsar_sidecar.adapters.metadata.multiread import (
     decode_lists,
     decode_nodes,
 )
-from pulsar_sidecar.adapters.metadata.raw_nodes import Places, read_nodes, shifted, unread_nodes, unreadable_nodes
+from pulsar_sidecar.adapters.metadata.raw_nodes import Places, named_nodes, read_nodes, shifted
 from pulsar_sidecar.adapters.metadata.session import CLIENT_ERRORS, KazooSession, Patience, real_path, send
 from pulsar_sidecar.audit.ports import Ending
 from pulsar_sidecar.audit.sources.listing import ledgers_among
@@ -376,9 +376,9 @@ class _Found:
             places = Places(pa.array(self._starts, pa.int32()), ends, shifted(ends, 0))
             yield read_nodes(pa.array(self._paths, pa.string()), b"".join(self._answers), places)
         if self.unreadable:
-            yield unreadable_nodes(self.unreadable, [_NOT_PERMITTED] * len(self.unreadable))
+            yield named_nodes(self.unreadable, _NOT_PERMITTED)
         if self.unread:
-            yield unread_nodes(self.unread)
+            yield named_nodes(self.unread, None)
         self.unread, self.unreadable = [], []
         self._paths, self._starts, self._ends, self._answers = [], [], [], []
         self._base = self._total = 0

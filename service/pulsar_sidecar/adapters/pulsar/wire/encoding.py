@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+import google_crc32c
 from google.protobuf.message import DecodeError, Message
 
-from pulsar_sidecar.adapters.bookkeeper.digests import crc32c
 from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryFacts
 from pulsar_sidecar.ledger_ownership.exact_decoding import exact_text
 from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
@@ -62,7 +62,7 @@ def encode_message(command: api.BaseCommand, metadata: api.MessageMetadata, payl
     """The frame of a message (``Commands.serializeCommandSendWithSize``)."""
     body, head = command.SerializeToString(), metadata.SerializeToString()
     rest = _SIZE.pack(len(head)) + head + payload
-    checked = _CHECKSUM_MAGIC + _SIZE.pack(crc32c(rest)) + rest
+    checked = _CHECKSUM_MAGIC + _SIZE.pack(google_crc32c.value(rest)) + rest
     return _SIZES.pack(_SIZE.size + len(body) + len(checked), len(body)) + body + checked
 
 
