@@ -20,7 +20,7 @@ from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.audit.ports import LedgerSource, NodeSource, Say
 from pulsar_sidecar.audit.requests import DumpRequest, ListingRequest, dump_source, listing_source, zookeeper_rate
 from pulsar_sidecar.audit.sources.cursor_ledgers import CursorLedgers
-from pulsar_sidecar.audit.sources.dumping import DumpPlan, dump
+from pulsar_sidecar.audit.sources.dumping import dump
 from pulsar_sidecar.audit.sources.listing import list_ledgers
 from pulsar_sidecar.audit.sources.manifests import Manifest, SourceKind
 from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
@@ -32,34 +32,26 @@ _DIGITS = "0123456789"
 
 
 def make_dump(request: DumpRequest, say: Say) -> Manifest:
-    """Make a dump of a metadata store.
-
-    Raises:
-        InvalidInputError: the request cannot be carried out as it is written.
-        TemporaryError: the source could not be read whole; nothing is left behind.
-    """
+    """Make a dump of a metadata store."""
     kind, address = dump_source(request.source)
     clock = SystemClock()
     with ended_in_order(), ExitStack() as stack:
         source = _node_source(request, kind, address, clock, say)
         url = request.cursors_from or (_pulsars_form(address) if kind is SourceKind.ZOOKEEPER else None)
-        plan = DumpPlan(
+        return dump(
             source,
             None if url is None else _cursor_ledgers(url, request, clock, stack),
-            request.ledgers_root,
-            request.without_ledgers,
-            tool_version(),
+            partial(parquet_output, request.output),
+            clock,
+            say,
+            ledgers_root=request.ledgers_root,
+            without_ledgers=request.without_ledgers,
+            tool_version=tool_version(),
         )
-        return dump(plan, partial(parquet_output, request.output), clock, say)
 
 
 def make_listing(request: ListingRequest, say: Say) -> Manifest:
-    """Make a listing of ledgers.
-
-    Raises:
-        InvalidInputError: the request cannot be carried out as it is written.
-        TemporaryError: the listing could not be finished; nothing is left behind.
-    """
+    """Make a listing of ledgers."""
     clock = SystemClock()
     with ended_in_order(), ExitStack() as stack:
         return list_ledgers(

@@ -11,7 +11,7 @@ from pulsar_sidecar.adapters.parquet.inputs import read_table
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.audit.results.tables import Subtree, Table
 from pulsar_sidecar.audit.sources.cursor_ledgers import NOT_READ
-from pulsar_sidecar.audit.sources.dumping import DumpPlan, dump
+from pulsar_sidecar.audit.sources.dumping import dump
 from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, Moment, OrderRange, Rows
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
@@ -21,10 +21,16 @@ from tests.unit.audit.sources import INSTANCE_ID, SMALL_CLUSTER, Nodes, node
 
 
 def make(directory: Path, source: Nodes | None = None, **wishes: Any) -> Manifest:
-    plan = DumpPlan(
-        source or Nodes(), wishes.pop("live", None), "/ledgers", wishes.pop("without_ledgers", False), "1.0"
+    return dump(
+        source or Nodes(),
+        wishes.pop("live", None),
+        partial(parquet_output, directory),
+        FakeClock(),
+        wishes.pop("say", lambda text: None),
+        ledgers_root="/ledgers",
+        without_ledgers=wishes.pop("without_ledgers", False),
+        tool_version="1.0",
     )
-    return dump(plan, partial(parquet_output, directory), FakeClock(), wishes.pop("say", lambda text: None))
 
 
 def paths(directory: Path, subtree: Subtree | None = None) -> set[str]:

@@ -179,6 +179,10 @@ def _tenant_of(owner_path: str) -> str:
 def unknown_subtrees(nodes: pa.RecordBatch, foreign: Collection[str]) -> list[UnreadableNode]:
     """Other Pulsar clusters, and the subtrees of an unknown kind, among nodes of `Subtree.OTHER`, each once.
 
+    Where such a node holds data, some newer version's references may be in it. Another cluster's managed ledgers or
+    schemas are found wherever they are, below subtrees of a known kind and below those that were named as not Pulsar's
+    too: it may use the same BookKeeper.
+
     Args:
         nodes: with ``path`` and ``value``.
         foreign: paths below which nothing is Pulsar's, as its user says.

@@ -1,18 +1,25 @@
-"""Which part of the metadata store a node belongs to, decided for a whole batch of nodes at once.
+"""A dump of a metadata store: every node as it is, and what is referenced from outside of the nodes.
 
-Invariant: every node belongs to exactly one part; ZooKeeper's own nodes belong to none.
+Invariants: a dump is complete or there is none. The source must have been read to its end, must hold what every Pulsar
+cluster holds, and everything must be written before the directory appears. Every node belongs to exactly one part;
+ZooKeeper's own nodes belong to none.
+
+DistributedLog's records name ledgers of function packages, function state or stream storage. They are recognised by
+their names wherever they are, for a namespace may be bound anywhere. A record that cannot be read is a row marked
+unreadable: its ledger is unknown, not absent. (BookKeeper 4.17 ``LogSegmentMetadata``, ``ZKLogMetadataForWriter``,
+``SimpleLedgerAllocator``.)
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.ports import Ending, NodeSource, OpenOutput, Say, TablesOutput
+from pulsar_sidecar.audit.ports import NodeSource, OpenOutput, Say, TablesOutput
 from pulsar_sidecar.audit.results.tables import LOG_SEGMENTS, LogSegmentKind, Subtree, Table
 from pulsar_sidecar.audit.sources.cursor_ledgers import CursorLedgers, cursor_ledger_rows
 from pulsar_sidecar.audit.sources.listing import newest
@@ -102,119 +109,96 @@ def log_segments(nodes: pa.RecordBatch) -> pa.RecordBatch | None:
     return pa.RecordBatch.from_pylist(rows, schema=LOG_SEGMENTS) if rows else None
 
 
-def _row(node: dict[str, object]) -> dict[str, object] | None:
-    name = str(node["path"]).rpartition("/")[2]
+def _row(node: dict[str, Any]) -> dict[str, Any] | None:
+    name, value = node["path"].rpartition("/")[2], node["value"]
     if _SEGMENT.fullmatch(name):
         kind = LogSegmentKind.IN_PROGRESS if name.startswith(_IN_PROGRESS) else LogSegmentKind.COMPLETED
-    elif node["value"] == b"":
+    elif value == b"":
         # A log that has pre-allocated nothing.
         return None
     else:
         kind = LogSegmentKind.ALLOCATION
-    row: dict[str, object] = {**node, "kind": kind.value, "ledger_id": None}
+    row = {**node, "kind": kind.value, "ledger_id": None}
     if node["unreadable"] is not None:
         return row
-    value = node["value"]
-    assert isinstance(value, bytes)
-    row["ledger_id"] = _ledger_of_record(value) if kind is not LogSegmentKind.ALLOCATION else _ledger_id(value)
-    if row["ledger_id"] is None:
-        row["unreadable"] = "this is no record that names a ledger; look at the node by hand"
-    return row
+    fields = [b"", value, b""] if kind is LogSegmentKind.ALLOCATION else value.split(b";")
+    text = fields[_LEDGER_FIELD] if len(fields) >= _MIN_FIELDS else b""
+    if text.isdigit() and int(text) <= MAX_LEDGER_ID:
+        return {**row, "ledger_id": int(text)}
+    return {**row, "unreadable": "this is no record that names a ledger; look at the node by hand"}
 
 
-def _ledger_of_record(value: bytes) -> int | None:
-    fields = value.split(b";")
-    return _ledger_id(fields[_LEDGER_FIELD]) if len(fields) >= _MIN_FIELDS else None
-
-
-def _ledger_id(text: bytes) -> int | None:
-    if not text.isdigit() or int(text) > MAX_LEDGER_ID:
-        return None
-    return int(text)
-
-
-@dataclass(frozen=True, slots=True)
-class DumpPlan:
-    """What to dump and how.
-
-    Attributes:
-        source: read once.
-        live: the living cluster, for what no node says; None marks all of it as unreadable.
-        ledgers_root: BookKeeper's root path.
-        without_ledgers: whether the source leaves out BookKeeper's ledgers.
-        tool_version: said in the manifest.
-    """
-
-    source: NodeSource
-    live: CursorLedgers | None
-    ledgers_root: str
-    without_ledgers: bool
-    tool_version: str
-
-
-def dump(plan: DumpPlan, open_output: OpenOutput, clock: Clock, say: Say) -> Manifest:
-    """Make a dump.
+def dump(
+    source: NodeSource,
+    live: CursorLedgers | None,
+    open_output: OpenOutput,
+    clock: Clock,
+    say: Say,
+    *,
+    ledgers_root: str,
+    without_ledgers: bool,
+    tool_version: str,
+) -> Manifest:
+    """Make a dump; what no node says is read from the ``live`` cluster, and marked as unreadable without one.
 
     Raises:
         InvalidInputError: there is something at the output's place.
         TemporaryError: the source could not be read whole; nothing is left behind.
     """
     started_ms = clock.now_ms()
-    tally = _Tally(plan.ledgers_root)
+    tally = _Tally(ledgers_root)
     with open_output((Table.NODES, Table.CURSOR_LEDGERS, Table.LOG_SEGMENTS)) as output:
-        _copy_nodes(plan, output, tally, say)
-        ending = plan.source.ending()
-        tally.demand_a_cluster(plan)
-        _read_cursor_ledgers(plan, output, tally, say)
-        files = output.close_tables()
+        _copy_nodes(source, output, tally, say)
+        ending = source.ending()
+        instance_id = tally.demand_a_cluster(without_ledgers)
+        _read_cursor_ledgers(live, output, tally, say)
+        # The source's own end, or what was seen in the nodes if that is later.
+        last = [ending.zxids.last, None if tally.newest is None else tally.newest.zxid]
         manifest = Manifest(
             kind=Kind.DUMP,
-            source=plan.source.source,
-            tool_version=plan.tool_version,
-            ledgers_root=plan.ledgers_root,
-            instance_id=tally.instance_id,
-            cluster_name=tally.cluster_name,
-            zxids=OrderRange(ending.zxids.first, tally.last_zxid(ending)),
+            source=source.source,
+            tool_version=tool_version,
+            ledgers_root=ledgers_root,
+            instance_id=instance_id,
+            cluster_name=tally.clusters[0] if len(tally.clusters) == 1 else None,
+            zxids=OrderRange(ending.zxids.first, max((zxid for zxid in last if zxid is not None), default=None)),
             as_of=tally.newest,
             counts=tally.counts(),
-            left_out=(LEDGERS_LEFT_OUT,) if plan.without_ledgers else (),
+            left_out=(LEDGERS_LEFT_OUT,) if without_ledgers else (),
             allows_deletion=not ending.reservations,
             reservations=ending.reservations,
             proof=ending.proof,
-            files=files,
+            files=output.close_tables(),
             machine_times=(started_ms, clock.now_ms()),
         )
         output.finish(MANIFEST_NAME, manifest.document())
     return manifest
 
 
-def _copy_nodes(plan: DumpPlan, output: TablesOutput, tally: "_Tally", say: Say) -> None:
-    subtrees = Subtrees(plan.ledgers_root)
-    said = 0
-    for batch in plan.source.batches():
-        for subtree, nodes in subtrees.sort(batch):
-            tally.note(subtree, nodes)
-            output.write(Table.NODES, nodes, subtree)
+def _copy_nodes(source: NodeSource, output: TablesOutput, tally: "_Tally", say: Say) -> None:
+    subtrees = Subtrees(tally.ledgers_root)
+    nodes = unreadable = said = 0
+    for batch in source.batches():
+        for subtree, part in subtrees.sort(batch):
+            nodes += part.num_rows
+            unreadable += tally.note(subtree, part)
+            output.write(Table.NODES, part, subtree)
             if subtree not in (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS, Subtree.LEDGERS):
-                _copy_log_segments(nodes, output, tally)
-        if tally.nodes - said >= _PROGRESS_NODES:
-            said = tally.nodes
+                segments = log_segments(part)
+                if segments is not None:
+                    output.write(Table.LOG_SEGMENTS, segments)
+                    tally.count(Table.LOG_SEGMENTS, segments)
+        if nodes - said >= _PROGRESS_NODES:
+            said = nodes
             say(f"{said:,} nodes so far")
-    say(f"{tally.nodes:,} nodes, {tally.unreadable_nodes:,} of them unreadable")
+    say(f"{nodes:,} nodes, {unreadable:,} of them unreadable")
 
 
-def _copy_log_segments(nodes: pa.RecordBatch, output: TablesOutput, tally: "_Tally") -> None:
-    segments = log_segments(nodes)
-    if segments is not None:
-        output.write(Table.LOG_SEGMENTS, segments)
-        tally.add_rows(Table.LOG_SEGMENTS, segments)
-
-
-def _read_cursor_ledgers(plan: DumpPlan, output: TablesOutput, tally: "_Tally", say: Say) -> None:
+def _read_cursor_ledgers(live: CursorLedgers | None, output: TablesOutput, tally: "_Tally", say: Say) -> None:
     count = len(tally.compaction_cursors)
-    for number, rows in enumerate(cursor_ledger_rows(tally.compaction_cursors, plan.live), start=1):
+    for number, rows in enumerate(cursor_ledger_rows(tally.compaction_cursors, live), start=1):
         output.write(Table.CURSOR_LEDGERS, rows)
-        tally.add_rows(Table.CURSOR_LEDGERS, rows)
+        tally.count(Table.CURSOR_LEDGERS, rows)
         if number % _PROGRESS_CURSORS == 0 or number == count:
             say(f"{number:,} of {count:,} compaction cursors' ledgers read")
 
@@ -224,83 +208,56 @@ class _Tally:
     """What is noted while nodes pass by."""
 
     ledgers_root: str
-    nodes: int = 0
-    unreadable_nodes: int = 0
     instance_id: str | None = None
     newest: Moment | None = None
     compaction_cursors: list[str] = field(default_factory=list)
-    _clusters: list[str] = field(default_factory=list)
+    clusters: list[str] = field(default_factory=list)
     _rows: Counter[str] = field(default_factory=Counter)
     _unreadable: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def cluster_name(self) -> str | None:
-        """The only cluster's name; None if the store knows several."""
-        return self._clusters[0] if len(self._clusters) == 1 else None
-
-    def note(self, subtree: Subtree, nodes: pa.RecordBatch) -> None:
-        """Take note of a part of a batch."""
-        self.nodes += nodes.num_rows
-        self.unreadable_nodes += self._count(subtree.value, nodes)
+    def note(self, subtree: Subtree, nodes: pa.RecordBatch) -> int:
+        """Take note of a part of a batch; how many of its nodes are unreadable."""
+        paths = nodes.column("path")
         self.newest = newest(self.newest, nodes)
         if subtree is Subtree.MANAGED_LEDGERS:
-            self.compaction_cursors += _paths(nodes, pc.match_substring_regex(nodes.column("path"), _COMPACTION_CURSOR))
+            is_compaction = pc.match_substring_regex(paths, _COMPACTION_CURSOR)
+            self.compaction_cursors += paths.filter(is_compaction).to_pylist()
         elif subtree is Subtree.BOOKKEEPER:
-            self._note_instance(nodes)
+            self._note_instance(nodes.filter(pc.equal(paths, instance_id_path(self.ledgers_root))).to_pylist())
         elif subtree is Subtree.ADMIN:
-            self._note_clusters(nodes)
+            below = paths.filter(pc.starts_with(paths, _CLUSTERS)).to_pylist()
+            names = (path.removeprefix(_CLUSTERS) for path in below)
+            self.clusters += [name for name in names if "/" not in name and name != _GLOBAL]
+        return self.count(subtree, nodes)
 
-    def add_rows(self, table: Table, rows: pa.RecordBatch) -> None:
-        """Count rows of another table than the nodes'."""
-        self._count(table.value, rows)
+    def count(self, part: Subtree | Table, rows: pa.RecordBatch) -> int:
+        """Count rows; how many of them are unreadable."""
+        unreadable = rows.num_rows - rows.column("unreadable").null_count
+        self._rows[part.value] += rows.num_rows
+        self._unreadable[part.value] += unreadable
+        return unreadable
 
     def counts(self) -> dict[str, Rows]:
-        names = {*(subtree.value for subtree in Subtree), Table.CURSOR_LEDGERS.value, Table.LOG_SEGMENTS.value}
-        return {name: Rows(self._rows[name], self._unreadable[name]) for name in names}
+        parts = (*Subtree, Table.CURSOR_LEDGERS, Table.LOG_SEGMENTS)
+        return {part.value: Rows(self._rows[part.value], self._unreadable[part.value]) for part in parts}
 
-    def last_zxid(self, ending: Ending) -> int | None:
-        """The source's own end, or what was seen in the nodes if that is later."""
-        seen = None if self.newest is None else self.newest.zxid
-        return max((zxid for zxid in (ending.zxids.last, seen) if zxid is not None), default=None)
-
-    def demand_a_cluster(self, plan: DumpPlan) -> None:
-        """Refuse what cannot be a whole Pulsar cluster: an empty answer is a failed answer."""
-        if self.instance_id is None:
-            # The same words as everywhere else.
-            instance_id_of(None, self.ledgers_root)
+    def demand_a_cluster(self, without_ledgers: bool) -> str:
+        """The instance id; refuse what cannot be a whole Pulsar cluster: an empty answer is a failed answer."""
+        # Without one, the same words as everywhere else.
+        instance_id = instance_id_of(None, self.ledgers_root) if self.instance_id is None else self.instance_id
         if not self._rows[Subtree.MANAGED_LEDGERS]:
             raise TemporaryError(
                 f"there is nothing at {MANAGED_LEDGERS}: check the chroot, and that this is Pulsar's store"
             )
-        if not plan.without_ledgers and not self._rows[Subtree.LEDGERS]:
+        if not without_ledgers and not self._rows[Subtree.LEDGERS]:
             raise TemporaryError(f"there is no ledger below {self.ledgers_root}: check ledgersRootPath")
+        return instance_id
 
-    def _count(self, name: str, rows: pa.RecordBatch) -> int:
-        unreadable = rows.num_rows - rows.column("unreadable").null_count
-        self._rows[name] += rows.num_rows
-        self._unreadable[name] += unreadable
-        return unreadable
-
-    def _note_instance(self, nodes: pa.RecordBatch) -> None:
-        for node in _rows_at(nodes, pc.equal(nodes.column("path"), instance_id_path(self.ledgers_root))):
+    def _note_instance(self, nodes: Iterable[Mapping[str, Any]]) -> None:
+        for node in nodes:
             if node["value"] is None:
                 raise TemporaryError(
                     f"{node['path']} cannot be read ({node['unreadable']}); give a credential that may"
                 )
             found = Node(node["path"], node["value"], NodeVersion(0), 0, 0, 0)
             self.instance_id = instance_id_of(found, self.ledgers_root)
-
-    def _note_clusters(self, nodes: pa.RecordBatch) -> None:
-        names = (
-            path.removeprefix(_CLUSTERS) for path in _paths(nodes, pc.starts_with(nodes.column("path"), _CLUSTERS))
-        )
-        self._clusters += [name for name in names if "/" not in name and name != _GLOBAL]
-
-
-def _paths(nodes: pa.RecordBatch, mask: pa.Array) -> list[str]:
-    paths: list[str] = nodes.column("path").filter(mask).to_pylist()
-    return paths
-
-
-def _rows_at(nodes: pa.RecordBatch, mask: pa.Array) -> Iterator[dict[str, Any]]:
-    yield from nodes.filter(mask).to_pylist()
