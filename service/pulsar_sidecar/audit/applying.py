@@ -116,11 +116,7 @@ class HeldProgress:
 
 
 def begin(store: MetadataStore, plan_sha256: str, audit_id: str, rows: int, now_ms: int) -> HeldProgress:
-    """The plan's progress; a plan that nobody has begun is begun.
-
-    Raises:
-        TemporaryError: the node cannot be read or understood.
-    """
+    """The plan's progress, begun if nobody has; `TemporaryError` if its node cannot be read or understood."""
     path = progress_path(plan_sha256)
     progress = Progress(audit_id, rows, 0, now_ms)
     try:
@@ -131,11 +127,7 @@ def begin(store: MetadataStore, plan_sha256: str, audit_id: str, rows: int, now_
 
 
 def advance(store: MetadataStore, plan_sha256: str, held: HeldProgress, done_rows: int, now_ms: int) -> HeldProgress:
-    """Note that so many rows are done.
-
-    Raises:
-        ConflictError: somebody else applies the same plan.
-    """
+    """Note that so many rows are done; `ConflictError` if somebody else applies the same plan."""
     progress = msgspec.structs.replace(held.progress, done_rows=done_rows, written_ms=now_ms)
     version = store.write(progress_path(plan_sha256), _encoded(progress), held.version)
     return replace(held, progress=progress, version=version, first_use=False)
@@ -188,11 +180,7 @@ def verified_plan(summary: AuditSummary, batches: Batches) -> Plan:
 
 
 def demand_approval(plan: Plan, approved: str | None) -> None:
-    """Refuse a plan whose hash nobody has approved.
-
-    Raises:
-        InvalidInputError: it is another plan, or none was named.
-    """
+    """Refuse a plan whose hash nobody has approved, with `InvalidInputError`."""
     if approved is None:
         raise InvalidInputError("--execute needs --plan with the plan's hash, which a run without --execute prints")
     if approved.lower() != plan.sha256:
@@ -203,11 +191,7 @@ def demand_approval(plan: Plan, approved: str | None) -> None:
 
 
 def demand_target(summary: AuditSummary, instance_id: str, now_ms: int, max_age_ms: int) -> None:
-    """Refuse another cluster than the one that has this id now, and an audit that is too old by the store's clock.
-
-    Raises:
-        ConflictError: it is one of these.
-    """
+    """Refuse another cluster, by its present id, and an audit that is too old by the store's clock."""
     if instance_id != summary.instance_id:
         raise ConflictError(
             f"this audit is about the ledger storage {summary.instance_id}, "

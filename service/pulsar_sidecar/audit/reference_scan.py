@@ -103,10 +103,6 @@ def _depth_of_topic(path: str) -> int:
 
 
 def demand_complete(scan: ReferenceScan) -> None:
-    """Refuse a scan that counted no ledgers at all: an empty listing is a failed listing.
-
-    Raises:
-        TemporaryError: nothing was counted.
-    """
+    """Refuse a scan that counted no ledgers at all (`TemporaryError`): an empty listing is a failed listing."""
     if not scan.ledgers:
         raise TemporaryError("no ledger was found: check the metadata store's address and ledgersRootPath")

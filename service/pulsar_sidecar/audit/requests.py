@@ -128,11 +128,7 @@ class Audited:
 
 
 def dump_source(text: str) -> tuple[SourceKind, str]:
-    """The kind of a dump's source and its address.
-
-    Raises:
-        InvalidInputError: not one that there is a driver for.
-    """
+    """The kind of a dump's source and its address; `InvalidInputError` if there is no driver for it."""
     if text.startswith(_OTHER_STORES):
         raise InvalidInputError(f"there is no driver for {text.partition(':')[0]} yet; the source is {_DUMP_FORMS}")
     for kind, beginning in (
@@ -149,11 +145,7 @@ def dump_source(text: str) -> tuple[SourceKind, str]:
 
 
 def listing_source(text: str) -> tuple[SourceKind, tuple[str, ...]]:
-    """The kind of a listing's source and its addresses; none for the metadata store.
-
-    Raises:
-        InvalidInputError: neither way of listing.
-    """
+    """The kind of a listing's source and its addresses; none for the metadata store."""
     if text == METADATA:
         return SourceKind.ZOOKEEPER, ()
     servers = text.removeprefix("bookie-http://")

@@ -32,11 +32,7 @@ _METADATA_START = len(WRAPPER_MAGIC) + _METADATA_LENGTH.size
 
 
 def decode_exactly(message_type: type[M], data: bytes) -> M:
-    """The message in ``data``.
-
-    Raises:
-        UndecodableError: truncated, not of this type, or holding anything that this version does not know.
-    """
+    """The message in ``data``; `UndecodableError` if there is anything in it that this version does not know."""
     message = message_type()
     try:
         message.ParseFromString(data)
@@ -57,23 +53,14 @@ def _name(message: Message) -> str:
 
 
 def exact_text(value: object) -> str:
-    """A protobuf string as text.
-
-    Raises:
-        UndecodableError: the field is no UTF-8 (protobuf's runtime then hands out its bytes).
-    """
+    """A protobuf string as text; the runtime hands out bytes where it is no UTF-8 (`UndecodableError`)."""
     if isinstance(value, str):
         return value
     raise UndecodableError(f"{value!r:.80} was to be UTF-8 text; read it again")
 
 
 def unwrap(data: bytes) -> bytes:
-    """The plain node: ``data`` itself, or what its wrapper holds.
-
-    Raises:
-        UndecodableError: a wrapper that is truncated, of an unknown algorithm, or whose payload does not come out at
-            exactly the promised size.
-    """
+    """The plain node: ``data`` itself, or what its wrapper holds, at exactly the size that it promises."""
     if not data.startswith(WRAPPER_MAGIC):
         return data
     metadata, payload = _opened(data)

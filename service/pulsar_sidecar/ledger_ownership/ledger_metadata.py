@@ -27,11 +27,7 @@ _VARINT_BYTES = 5
 
 
 def decode_ledger_metadata(data: bytes) -> LedgerMetadata:
-    """The metadata in a ledger's node.
-
-    Raises:
-        UndecodableError: an unknown format, damaged bytes, or a ledger that contradicts itself.
-    """
+    """The metadata in a ledger's node; `UndecodableError` if it is not understood whole or contradicts itself."""
     header = _HEADER.match(data)
     if header is None:
         raise UndecodableError("a ledger's node does not start with BookKeeper's header; read it again")

@@ -5,7 +5,6 @@ with the shadow. A node that cannot be read is never taken for an ordinary topic
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pulsar_sidecar.ledger_ownership.exact_decoding import unwrap
@@ -62,7 +61,15 @@ def partitioned_topic_shadow_source(data: bytes) -> str | None:
 
     Brokers read a partition's source from here: it is this topic's partition of the same number.
     """
-    properties = _partitioned_topic_properties(data)
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UndecodableError("a partitioned topic's node is not JSON; read it again") from error
+    properties = document.get("properties") if isinstance(document, dict) else document
+    if properties is None and isinstance(document, dict):
+        return None
+    if not isinstance(properties, dict):
+        raise UndecodableError("a partitioned topic's node is not what Pulsar 4.0 writes; look at it by hand")
     source = properties.get(SHADOW_SOURCE)
     if source is not None and not isinstance(source, str):
         raise UndecodableError(f"a partitioned topic's {SHADOW_SOURCE} is not text; look at its node by hand")
@@ -77,25 +84,8 @@ def source_topic(spelled: str) -> TopicName | None:
         return None
 
 
-def _partitioned_topic_properties(data: bytes) -> Mapping[str, object]:
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise UndecodableError("a partitioned topic's node is not JSON; read it again") from error
-    properties = document.get("properties") if isinstance(document, dict) else document
-    if properties is None and isinstance(document, dict):
-        return {}
-    if not isinstance(properties, dict):
-        raise UndecodableError("a partitioned topic's node is not what Pulsar 4.0 writes; look at it by hand")
-    return properties
-
-
 def partition_count(data: bytes) -> int:
-    """The number of partitions in a partitioned topic's node.
-
-    Raises:
-        UndecodableError: the node is not what Pulsar 4.0 writes.
-    """
+    """The number of partitions in a partitioned topic's node (``PartitionedTopicMetadata``)."""
     try:
         partitions = json.loads(data)["partitions"]
     except (ValueError, KeyError, TypeError) as error:

@@ -4,7 +4,7 @@ Invariant: whatever an unread node may reference is protected. Its kind and its 
 do not, everything is protected.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -31,24 +31,16 @@ _NAMED_BY_TENANTS = ("namespace", "loadbalance", "service_unit_state", "counters
 
 
 class Scope(StrEnum):
-    """Which ledgers an unread node may reference."""
+    """Which ledgers an unread node may reference; `_CONSEQUENCES` has the same in words."""
 
     EVERYTHING = "everything"
-    """An unknown kind of node."""
     CLUSTER = "cluster"
-    """Another Pulsar cluster's metadata: it may keep its ledgers in the same BookKeeper."""
     DATA = "data"
-    """A managed ledger's list: a shadow topic's may name ledgers of any other topic."""
     BRANCH = "branch"
-    """A node whose children are unknown as well: all owners below it, and every data ledger."""
     SCHEMA_BRANCH = "schema-branch"
-    """The same among schemas: all owners below it."""
     OWNER = "owner"
-    """A cursor or a schema: what claims exactly this owner."""
     COMPACTED = "compacted"
-    """A compaction cursor's ledger: compacted ledgers of this topic."""
     NOTHING = "nothing"
-    """A partitioned topic's node: it names no ledger, but may make its topic a shadow."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -129,7 +121,7 @@ class Protection:
         found = self._anywhere(kind) or self._at(kind, owner_path)
         if found is not None:
             return f"{found[0]} was not read, and may reference it: {found[1]}"
-        tenant = _tenant_of(owner_path)
+        tenant = owner_path.split("/")[2]  # of a managed ledger's, a cursor's or a schema's node
         if self.knows_tenant(tenant):
             return None
         return f"/admin/policies does not know its tenant {tenant}, so it may be another Pulsar cluster's"
@@ -145,8 +137,8 @@ class Protection:
 
     def unseen(self) -> list[Unseen]:
         """What was not read, in words."""
-        counted: Sequence[tuple[Scope, int]] = [(scope, len(paths)) for scope, paths in self._by_scope.items()]
-        return [Unseen(_CONSEQUENCES[scope][0], count, _CONSEQUENCES[scope][1]) for scope, count in counted if count]
+        named = ((*_CONSEQUENCES[scope], len(paths)) for scope, paths in self._by_scope.items() if paths)
+        return [Unseen(what, count, consequence) for what, consequence, count in named]
 
     def _anywhere(self, kind: LedgerKind) -> tuple[str, str] | None:
         scopes: tuple[Scope, ...] = (Scope.CLUSTER, Scope.EVERYTHING)
@@ -171,21 +163,13 @@ def _upwards(path: str) -> Iterable[str]:
     yield "/"
 
 
-def _tenant_of(owner_path: str) -> str:
-    """The tenant of a managed ledger, a cursor or a schema, by its node's path."""
-    return owner_path.split("/")[2]
-
-
 def unknown_subtrees(nodes: pa.RecordBatch, foreign: Collection[str]) -> list[UnreadableNode]:
     """Other Pulsar clusters, and the subtrees of an unknown kind, among nodes of `Subtree.OTHER`, each once.
 
     Where such a node holds data, some newer version's references may be in it. Another cluster's managed ledgers or
     schemas are found wherever they are, below subtrees of a known kind and below those that were named as not Pulsar's
     too: it may use the same BookKeeper.
-
-    Args:
-        nodes: with ``path`` and ``value``.
-        foreign: paths below which nothing is Pulsar's, as its user says.
+    Below the paths in ``foreign`` nothing is Pulsar's, as its user says.
     """
     paths = nodes.column("path")
     known = pc.match_substring_regex(paths, f"^/({'|'.join(_KNOWN)})?(/|$)")

@@ -101,11 +101,7 @@ class AuditEngine(Protocol[Tables]):
     kind: Engine
 
     def find(self) -> Findings[Tables]:
-        """Compare and judge.
-
-        Raises:
-            InvalidInputError: no audit can be made of these inputs.
-        """
+        """Compare and judge; `InvalidInputError` if no audit can be made of these inputs."""
         ...
 
     def write(
@@ -119,12 +115,7 @@ class AuditEngine(Protocol[Tables]):
 
 
 def run_audit(engine: AuditEngine[Tables], opened: Opened, order: Order) -> AuditSummary:
-    """Audit.
-
-    Raises:
-        InvalidInputError: no audit can be made of these inputs; nothing is left behind.
-        TemporaryError: the audit could not be written.
-    """
+    """Audit; after `InvalidInputError` (no audit can be made of these inputs) nothing is left behind."""
     dump, listing, earlier = opened.dump, opened.listing, opened.earlier
     demand_fitting(dump, listing, None if earlier is None else earlier.summary, order.policy)
     assert dump.instance_id is not None

@@ -92,11 +92,7 @@ class Earlier:
 
 
 def demand_fitting(dump: Manifest, listing: Manifest, earlier: AuditSummary | None, policy: Policy) -> None:
-    """Refuse inputs that no audit can be made of.
-
-    Raises:
-        InvalidInputError: they are of different clusters, in the wrong order, or the policy is not safe.
-    """
+    """Refuse inputs of different clusters or in the wrong order, and an unsafe policy (`InvalidInputError`)."""
     _demand_policy(policy)
     _demand_same_cluster(dump, listing)
     _demand_order(dump, listing)
@@ -107,11 +103,7 @@ def demand_fitting(dump: Manifest, listing: Manifest, earlier: AuditSummary | No
 
 
 def demand_plausible(found: Found, dump: Manifest) -> None:
-    """Refuse a side that is empty: an empty answer is a failed answer.
-
-    Raises:
-        InvalidInputError: nothing exists, nothing is referenced, or the two sides know different ledgers.
-    """
+    """Refuse a side that is empty, and sides that know different ledgers: an empty answer is a failed answer."""
     if not found.listed:
         raise InvalidInputError("the listing holds no ledger; make it again")
     if not found.references:
@@ -127,11 +119,7 @@ def demand_plausible(found: Found, dump: Manifest) -> None:
 
 
 def demand_few_missing(missing: int) -> None:
-    """Refuse inputs of which one cannot be about the other.
-
-    Raises:
-        InvalidInputError: too many references lead nowhere.
-    """
+    """Refuse inputs of which one cannot be about the other: too many references lead nowhere."""
     if missing > MOST_MISSING:
         raise InvalidInputError(f"{missing} references lead to no ledger; are dump and listing of one cluster?")
 

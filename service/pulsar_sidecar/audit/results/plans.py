@@ -28,11 +28,7 @@ PLAN_COLUMNS: Final = ("standing", *_NUMBERS, *_TEXTS)
 
 
 def block_digest(rows: pa.RecordBatch) -> bytes:
-    """The hash of one whole block: rows with `PLAN_COLUMNS`, ascending by ``row``.
-
-    Raises:
-        InvalidInputError: they are no block of a plan.
-    """
+    """The hash of one whole block of a plan: rows with `PLAN_COLUMNS`, ascending by ``row``."""
     _demand_order(rows)
     first = rows.column("row")[0].as_py()
     if first % PLAN_BLOCK_ROWS or rows.num_rows > PLAN_BLOCK_ROWS:
@@ -66,12 +62,7 @@ class PlanDigest:
         self._last_ledger_id = -1
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Add the next rows.
-
-        Raises:
-            InvalidInputError: not all of them are condemned, or they are not in order without a gap; the digest is
-                worthless then.
-        """
+        """Add the next rows; worthless after `InvalidInputError`: not all condemned, or not in order without a gap."""
         if not rows.num_rows:
             return
         _demand_order(rows)

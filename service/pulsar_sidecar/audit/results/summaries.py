@@ -208,11 +208,7 @@ class AuditSummary(Document, frozen=True):
 
 
 def parse_summary(document: Any) -> AuditSummary:
-    """Read what `AuditSummary.document` wrote.
-
-    Raises:
-        InvalidInputError: not a summary, of another version, or of something that is not complete.
-    """
+    """Read what `AuditSummary.document` wrote; everything else is an `InvalidInputError`."""
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise InvalidInputError("this is no summary of an audit")
     version = document.get("formatVersion")

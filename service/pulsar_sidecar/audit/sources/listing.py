@@ -39,12 +39,7 @@ def list_ledgers(
     with_metadata: bool,
     tool_version: str,
 ) -> Manifest:
-    """Make a listing.
-
-    Raises:
-        InvalidInputError: there is something at the output's place.
-        TemporaryError: the listing could not be finished; nothing is left behind.
-    """
+    """Make a listing; one that cannot be finished (`TemporaryError`) leaves nothing behind."""
     started_ms = clock.now_ms()
     rows = unreadable = 0
     as_of: Moment | None = None
@@ -84,11 +79,7 @@ def list_ledgers(
 
 
 def ledgers_among(nodes: Iterator[pa.RecordBatch], ledgers_root: str) -> Iterator[pa.RecordBatch]:
-    """The ledgers among the nodes of BookKeeper's tree, as `LEDGERS`.
-
-    Raises:
-        TemporaryError: a directory of ledgers cannot be read, or holds something that is no ledger.
-    """
+    """The ledgers among the nodes of BookKeeper's tree, as `LEDGERS`; `TemporaryError` if a directory is unreadable."""
     for batch in nodes:
         ids = ColumnReader().ledger_ids(batch.column("path"), ledgers_root)
         _demand_readable_directories(batch.filter(pc.is_null(ids)))

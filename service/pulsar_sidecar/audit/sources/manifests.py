@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from pulsar_sidecar.audit.results.summaries import Document
 from pulsar_sidecar.model.errors import InvalidInputError
 
 FORMAT_VERSION = 1
@@ -18,10 +19,6 @@ _ENVELOPE = {"formatVersion", "complete", "tool", "machineTimesMs"}
 OWNERS_DIRECTORY, OWNERS_FILE = 0o700, 0o600
 """Who may look at dumps, listings and audits: they hold what the metadata store's ACLs may protect."""
 LEDGERS_LEFT_OUT = "ledgers"
-
-
-class _Document(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """A part of the manifest: ``snake_case`` in Python, ``camelCase`` in JSON."""
 
 
 class Kind(StrEnum):
@@ -40,14 +37,14 @@ class SourceKind(StrEnum):
     BOOKIE_HTTP = "bookie-http"
 
 
-class Source(_Document, frozen=True):
+class Source(Document, frozen=True):
     """Where something was read; ``address`` holds no credential."""
 
     kind: SourceKind
     address: str
 
 
-class Proof(_Document, frozen=True):
+class Proof(Document, frozen=True):
     """Why a reading is whole.
 
     Attributes:
@@ -61,7 +58,7 @@ class Proof(_Document, frozen=True):
     checks: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
-class OrderRange(_Document, frozen=True):
+class OrderRange(Document, frozen=True):
     """The store's order of changes (ZooKeeper ``zxid``) between which a source was read.
 
     Everything was read as of some moment not before ``first``; no change after ``last`` is in it. Both are None for a
@@ -72,14 +69,14 @@ class OrderRange(_Document, frozen=True):
     last: int | None
 
 
-class Moment(_Document, frozen=True):
+class Moment(Document, frozen=True):
     """The newest write that was seen: its order and the store's own time of it, by which ages are told."""
 
     zxid: int
     store_time_ms: int
 
 
-class FileDigest(_Document, frozen=True):
+class FileDigest(Document, frozen=True):
     """One file of a table, its path below the directory."""
 
     path: str
@@ -88,14 +85,14 @@ class FileDigest(_Document, frozen=True):
     sha256: str
 
 
-class Rows(_Document, frozen=True):
+class Rows(Document, frozen=True):
     """How many rows, and how many of them are marked unreadable."""
 
     rows: int = 0
     unreadable: int = 0
 
 
-class Manifest(_Document, frozen=True, kw_only=True):
+class Manifest(Document, frozen=True, kw_only=True):
     """The manifest of either kind.
 
     Attributes:
@@ -141,11 +138,7 @@ class Manifest(_Document, frozen=True, kw_only=True):
 
 
 def parse_manifest(document: Any) -> Manifest:
-    """Read what `Manifest.document` wrote.
-
-    Raises:
-        InvalidInputError: not a manifest, of another version, or of something that is not complete.
-    """
+    """Read what `Manifest.document` wrote; everything else is an `InvalidInputError`."""
     try:
         if document["formatVersion"] != FORMAT_VERSION:
             raise InvalidInputError(f"format {document['formatVersion']} is not known to this version; upgrade first")
