@@ -3,7 +3,7 @@
 Invariant: an app holds no state and makes no decision; it can be built around any rooms.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -78,7 +78,8 @@ def create_app(
     for router in (*routers, _probes(missing, registry, draining)):
         app.include_router(router)
     if docs:
-        app.add_api_route("/docs", lambda: HTMLResponse(_reference_page(app.openapi())), include_in_schema=False)
+        page = Environment(autoescape=True).from_string(_REFERENCE)
+        app.add_api_route("/docs", lambda: HTMLResponse(page.render(app.openapi())), include_in_schema=False)
     return app
 
 
@@ -101,26 +102,22 @@ class _App(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
-            document = super().openapi()
-            document.setdefault("components", {})["securitySchemes"] = {
+            self.openapi_schema = super().openapi()
+            self.openapi_schema.setdefault("components", {})["securitySchemes"] = {
                 "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "A Pulsar token."}
             }
-            for path, operations in document["paths"].items():
+            for path, operations in self.openapi_schema["paths"].items():
                 if path not in OPEN_PATHS:
                     for operation in operations.values():
                         # OpenAPI's way to say that the token is optional is an empty alternative.
                         operation["security"] = [{"token": []}] if self.token_required else [{"token": []}, {}]
-        return super().openapi()
+        return self.openapi_schema
 
 
 @asynccontextmanager
 async def _threads(_: FastAPI) -> AsyncIterator[None]:
     current_default_thread_limiter().total_tokens = _THREADS
     yield
-
-
-def _reference_page(document: Mapping[str, Any]) -> str:
-    return Environment(autoescape=True).from_string(_REFERENCE).render(document)
 
 
 async def _livez() -> Healthy:

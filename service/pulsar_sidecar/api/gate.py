@@ -48,13 +48,10 @@ class Gate:
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._request(scope, receive, send)
-        elif scope["type"] == "lifespan":
+        if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
-        # Anything else (websocket) is left unanswered: uvicorn then closes the connection.
-
-    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # a websocket is left unanswered: uvicorn then closes the connection
+            return
         begin = self._clock.monotonic_seconds()
         status = 0
 

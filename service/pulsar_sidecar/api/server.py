@@ -20,14 +20,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from pulsar_sidecar.api.gate import STREAMED
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -58,51 +56,6 @@ class Limits:
     body_seconds: float = 60.0
 
 
-class _Place:
-    """What one connection holds while it is open."""
-
-    def __init__(self, places: "_Places") -> None:
-        self._places = places
-        self.end: Callable[[], object] = lambda: None
-        """Ends the connection now, because another one needs the place."""
-
-    def begin(self) -> None:
-        """The connection has a request in hand."""
-        self._places.waiting.pop(self, None)
-
-    def finish(self) -> None:
-        """It has answered, and waits for the next request."""
-        if self in self._places.taken:
-            self._places.waiting[self] = None
-
-    def leave(self) -> None:
-        """It is closed."""
-        self._places.taken.discard(self)
-        self._places.waiting.pop(self, None)
-
-
-class _Places:
-    """The connections that are open, and which of them wait for a request, the longest first."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.taken: set[_Place] = set()
-        self.waiting: dict[_Place, None] = {}
-
-    def take(self) -> _Place | None:
-        """A place for a connection that waits for its first request; None where there is no room."""
-        if len(self.taken) >= self._most:
-            longest = next(iter(self.waiting), None)
-            if longest is None:
-                return None
-            longest.leave()
-            longest.end()
-        place = _Place(self)
-        self.taken.add(place)
-        self.waiting[place] = None
-        return place
-
-
 class _OnePieceAhead(FlowControl):
     """Reads nothing more while requests of the last piece wait for their turn; all but the last of them are whole."""
 
@@ -115,7 +68,7 @@ class _OnePieceAhead(FlowControl):
             super().resume_reading()
 
 
-class _ReasonProtocol(HttpToolsProtocol):
+class _Connection(HttpToolsProtocol):
     """uvicorn's HTTP/1.1, with limits for a request's size and time, and our body for what cannot be parsed."""
 
     _begun_head_bytes = 0
@@ -128,28 +81,27 @@ class _ReasonProtocol(HttpToolsProtocol):
     _unread: asyncio.TimerHandle | None = None
     """Runs while the client does not take what was written for it."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        limits: Limits,
-        place: _Place,
-    ) -> None:
-        super().__init__(config, server_state, app_state)
-        self._limits = limits
-        self._place = place
+    def __init__(self, server: "DrainingServer") -> None:
+        super().__init__(server.config, server.server_state, server.lifespan.state)
+        self._server, self._limits = server, server.limits
+        self.end: Callable[[], object] = lambda: None
+        """Ends the connection now, because another one needs its place."""
+
+    def leave(self) -> None:
+        """The connection is closed."""
+        self._server.taken.discard(self)
+        self._server.waiting.pop(self, None)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
         self.flow = _OnePieceAhead(transport, self.pipeline)
-        self._place.end = transport.abort
+        self.end = transport.abort
         self._expect_within(self._limits.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_within(None)
         self._cancel_unread()
-        self._place.leave()
+        self.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -172,7 +124,7 @@ class _ReasonProtocol(HttpToolsProtocol):
         self._in_head, self._asked = False, True
         self._expect_within(self._limits.body_seconds)
         if not self.flow.write_paused:
-            self._place.begin()
+            self._begin()
         if len(self.pipeline) >= _MOST_PIPELINED:
             raise ValueError("too many requests wait behind one another")
         lines = sum(len(name) + len(value) + _AROUND_HEADER_BYTES for name, value in self.headers)
@@ -191,12 +143,12 @@ class _ReasonProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         if not self.pipeline or self.transport.is_closing():
-            self._place.finish()
+            self._finish()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._place.finish()  # it is the client who takes its time
+        self._finish()  # it is the client who takes its time
         self._expect_reading()
 
     def resume_writing(self) -> None:
@@ -204,7 +156,7 @@ class _ReasonProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self._cancel_unread()
             if self._is_answering():
-                self._place.begin()
+                self._begin()
 
     def send_400_response(self, msg: str) -> None:
         reason = (
@@ -212,6 +164,15 @@ class _ReasonProtocol(HttpToolsProtocol):
             f"or more than {_MOST_PIPELINED} were sent without waiting for answers: {msg}"
         )
         self._end_with(400, "Bad Request", reason)
+
+    def _begin(self) -> None:
+        """A request is in hand."""
+        self._server.waiting.pop(self, None)
+
+    def _finish(self) -> None:
+        """It is answered; the connection waits for the next one."""
+        if self in self._server.taken:
+            self._server.waiting[self] = None
 
     def _expect_within(self, seconds: float | None) -> None:
         """The next part of a request comes within this time; None: nothing is expected."""
@@ -257,7 +218,7 @@ class _ReasonProtocol(HttpToolsProtocol):
         """The connection lasts until the client has taken what was written, but keeps nobody out and holds nothing."""
         self.transport.close()
         self.pipeline.clear()
-        self._place.finish()
+        self._finish()
         self._expect_reading()
 
 
@@ -265,6 +226,10 @@ class DrainingServer(uvicorn.Server):
     """A server that says that it is stopping before it stops, and accepts connections itself.
 
     asyncio's own server tells of a connection only after the TLS handshake: it cannot limit those that begin none.
+
+    Attributes:
+        taken: the connections that are open.
+        waiting: those of them that wait for a request, the longest first.
     """
 
     def __init__(
@@ -293,12 +258,13 @@ class DrainingServer(uvicorn.Server):
         )
         super().__init__(config)
         self._draining = draining
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
+        self.taken: set[_Connection] = set()
+        self.waiting: dict[_Connection, None] = {}
         self._tls: ssl.SSLContext | None = None
         if certificate is not None:
             self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             load_certificate(self._tls, *certificate)
-        self._places = _Places(self._limits.connections)
         self._accepting: list[asyncio.Task[None]] = []
         self._opening: set[asyncio.Task[None]] = set()
 
@@ -336,33 +302,43 @@ class DrainingServer(uvicorn.Server):
                 _log.warning("a connection could not be accepted", error=str(error))
                 await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
                 continue
-            place = self._places.take()
-            if place is None:
-                self._refuse(accepted)
+            connection = self._take_place()
+            if connection is None:
+                with accepted, suppress(OSError):
+                    if self._tls is None:
+                        accepted.send(_error_answer(503, "Service Unavailable", _FULL))
                 continue
-            opening = loop.create_task(self._open(loop, accepted, place))
-            place.end = opening.cancel
+            opening = loop.create_task(self._open(loop, accepted, connection))
+            connection.end = opening.cancel
             self._opening.add(opening)
             opening.add_done_callback(self._opening.discard)
 
-    async def _open(self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, place: _Place) -> None:
-        seconds = None if self._tls is None else self._limits.head_seconds
+    def _take_place(self) -> _Connection | None:
+        """A connection that waits for its first request; None where there is no room."""
+        if len(self.taken) >= self.limits.connections:
+            longest = next(iter(self.waiting), None)
+            if longest is None:
+                return None
+            longest.leave()
+            longest.end()
+        connection = _Connection(self)
+        self.taken.add(connection)
+        self.waiting[connection] = None
+        return connection
+
+    async def _open(self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, connection: _Connection) -> None:
+        seconds = None if self._tls is None else self.limits.head_seconds
         try:
             await loop.connect_accepted_socket(
-                lambda: _ReasonProtocol(self.config, self.server_state, self.lifespan.state, self._limits, place),
+                lambda: connection,
                 accepted,
                 ssl=self._tls,
                 ssl_handshake_timeout=seconds,
                 ssl_shutdown_timeout=seconds,
             )
         except (OSError, asyncio.CancelledError):  # no TLS, none in time, or the place was needed
-            place.leave()
+            connection.leave()
             accepted.close()
-
-    def _refuse(self, accepted: socket.socket) -> None:
-        with accepted, suppress(OSError):
-            if self._tls is None:
-                accepted.send(_error_answer(503, "Service Unavailable", _FULL))
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

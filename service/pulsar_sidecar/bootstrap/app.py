@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,10 +26,9 @@ from pulsar_sidecar.api.gate import Gate
 from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
 from pulsar_sidecar.bootstrap.cluster_access import (
     ClusterAccess,
+    broker_identity_of,
     close_at_the_end,
-    credentials_of,
     store_credential_of,
-    tls_of,
 )
 from pulsar_sidecar.bootstrap.process import connections_for_callers, tool_version
 from pulsar_sidecar.bootstrap.rooms import ROOMS, missing_in
@@ -90,12 +90,10 @@ class _Process:
         Raises:
             InvalidInputError: a setting cannot be used.
         """
-        self._settings = settings
-        self._environment = environment
-        self._steps = steps
-        self._stack = stack
-        self._clock = SystemClock()
-        self._rest = AdminRest([settings.web_service_url], credentials_of(settings), tls_of(settings), timeouts=_QUICK)
+        self._settings, self._stack, self._clock = settings, stack, SystemClock()
+        self._access = partial(ClusterAccess, settings, environment, self._clock, stack, steps)
+        credentials, tls = broker_identity_of(settings)
+        self._rest = AdminRest([settings.web_service_url], credentials, tls, timeouts=_QUICK)
         store_credential_of(settings)
         for warning in warnings_of(settings):
             log.warning(warning)
@@ -185,7 +183,7 @@ class _Process:
     def _open_rooms(self, cluster_name: str) -> FastAPI:
         """Open every room, start it, and answer the app with their routes."""
         settings = self._settings
-        cluster = ClusterAccess(settings, self._environment, self._clock, self._stack, cluster_name, self._steps)
+        cluster = self._access(cluster_name)
         registry = process_registry(
             cluster=cluster_name, instance=settings.effective_instance_name, version=tool_version()
         )
@@ -296,7 +294,7 @@ def authentication_of(settings: Settings, clock: Clock) -> TokenAuthentication |
 def warnings_of(settings: Settings) -> list[str]:
     """What works and lets others on the network read a credential."""
     found = []
-    if credentials_of(settings).is_secret:
+    if broker_identity_of(settings)[0].is_secret:
         found += [
             f"the sidecar's credentials for brokers travel in clear: {name} names {hosts}; use {secure}"
             for name, url, plain, secure in (

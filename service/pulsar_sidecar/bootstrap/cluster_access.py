@@ -44,12 +44,12 @@ class ClusterAccess:
         environment: Mapping[str, str],
         clock: Clock,
         stack: ExitStack,
+        steps: Steps | None,
         cluster_name: str,
-        steps: Steps | None = None,
     ) -> None:
         self.settings, self.environment, self.clock, self.stack = settings, environment, clock, stack
-        self.cluster_name, self.steps = cluster_name, steps
-        self.credentials, self.tls = credentials_of(settings), tls_of(settings)
+        self.steps, self.cluster_name = steps, cluster_name
+        self.credentials, self.tls = broker_identity_of(settings)
         self.limit = self._adaptive_limit()
         self.store = ZooKeeperMetadataStore(
             settings.metadata_store_url,
@@ -95,27 +95,25 @@ def close_at_the_end(stack: ExitStack, resource: Closable, name: str | None = No
     stack.callback(close)
 
 
-def credentials_of(settings: Settings) -> ClientCredentials:
+def broker_identity_of(settings: Settings) -> tuple[ClientCredentials, TlsOptions]:
+    """Who the sidecar is to brokers, and how it connects to them.
+
+    Raises:
+        InvalidInputError: the settings do not belong together, or a file cannot be used.
+    """
     if settings.auth_params is not None and settings.auth_plugin is None:
         raise InvalidInputError("authParams are set and authPlugin is not; write for example authPlugin=token")
     params = settings.auth_params.get_secret_value() if settings.auth_params else None
-    return parse_credentials(settings.auth_plugin, params, _client_certificate(settings))
-
-
-def tls_of(settings: Settings) -> TlsOptions:
-    return TlsOptions(
+    file, key_file = settings.tls_certificate_file_path, settings.tls_key_file_path
+    certificate = ClientCertificate(file, key_file) if file and key_file else None
+    return parse_credentials(settings.auth_plugin, params, certificate), TlsOptions(
         trust_certs_file=settings.tls_trust_certs_file_path,
         allow_insecure_connection=settings.tls_allow_insecure_connection,
         hostname_verification=settings.tls_enable_hostname_verification,
-        client_certificate=_client_certificate(settings),
+        client_certificate=certificate,
     )
 
 
 def store_credential_of(settings: Settings) -> ZooKeeperCredential | None:
     auth = settings.metadata_store_auth
     return parse_credential(None if auth is None else auth.get_secret_value())
-
-
-def _client_certificate(settings: Settings) -> ClientCertificate | None:
-    file, key_file = settings.tls_certificate_file_path, settings.tls_key_file_path
-    return ClientCertificate(file, key_file) if file and key_file else None

@@ -6,7 +6,7 @@ and its commands in ``cli/groups``.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from fastapi import APIRouter
 from prometheus_client.registry import Collector
@@ -57,11 +57,9 @@ from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.settings.fields import Settings
 
-Service = TypeVar("Service")
-
 
 @dataclass(frozen=True, slots=True)
-class Room(Generic[Service]):
+class Room:
     """An open room, as the process and its doors see it. A room without loops or metrics has only a service.
 
     Attributes:
@@ -72,19 +70,19 @@ class Room(Generic[Service]):
         collectors: the room's metrics.
     """
 
-    service: Service
+    service: Any
     start: Callable[[], None] = lambda: None
     close: Callable[[], None] = lambda: None
     ready: Callable[[], str | None] = lambda: None
     collectors: Sequence[Collector] = ()
 
 
-def missing_in(rooms: Iterable[Room[Any]]) -> str | None:
+def missing_in(rooms: Iterable[Room]) -> str | None:
     """What the first room that cannot work misses; None when all of them can."""
     return next(filter(None, (room.ready() for room in rooms)), None)
 
 
-def open_ledger_deletion(cluster: ClusterAccess) -> Room[LedgerDeletion]:
+def open_ledger_deletion(cluster: ClusterAccess) -> Room:
     """Two-phase ledger deletion (PIP-186)."""
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
     client = open_client(settings.broker_service_url, cluster.credentials, cluster.tls)
@@ -169,7 +167,7 @@ def _offload_credentials(cluster: ClusterAccess) -> OffloadCredentials:
     )
 
 
-def open_cancelling(cluster: ClusterAccess) -> Room[DelayedDelivery]:
+def open_cancelling(cluster: ClusterAccess) -> Room:
     """Cancelling delayed messages (PIP-423)."""
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
     ledgers_root = settings.ledgers_root_path
@@ -201,7 +199,7 @@ def open_cancelling(cluster: ClusterAccess) -> Room[DelayedDelivery]:
     return Room(service, service.start, service.close, collectors=[metrics])
 
 
-def open_ack_states(cluster: ClusterAccess) -> Room[AckStateService]:
+def open_ack_states(cluster: ClusterAccess) -> Room:
     """Acknowledgement states (PIP-299)."""
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
     subscriptions = BrokerSubscriptions(rest, store, clock)
@@ -219,14 +217,14 @@ def open_ack_states(cluster: ClusterAccess) -> Room[AckStateService]:
     return Room(states, watch.start, watch.close, collectors=[metrics])
 
 
-def open_waiting_messages(cluster: ClusterAccess) -> Room[WaitingReader]:
+def open_waiting_messages(cluster: ClusterAccess) -> Room:
     """Reading what waits in topics, which needs no log and changes nothing."""
     clock, store, rest = cluster.clock, cluster.store, cluster.rest
     entries = BulkDelayedEntries(store, cluster.entries, rest, cluster.settings.ledgers_root_path, clock)
     return Room(WaitingReader(BrokerTopics(rest, store, clock), entries, clock))
 
 
-ROOMS: Sequence[tuple[Callable[[Any], APIRouter], Callable[[ClusterAccess], Room[Any]]]] = (
+ROOMS: Sequence[tuple[Callable[[Any], APIRouter], Callable[[ClusterAccess], Room]]] = (
     (ledger_deletion.router, open_ledger_deletion),
     (delayed_delivery.router, open_cancelling),
     (ack_state.router, open_ack_states),

@@ -91,22 +91,17 @@ class Listening(_Group):
 
     listen: Annotated[str, AfterValidator(_check_address)] = "127.0.0.1:8750"
     """host:port of the REST service. Without ``authenticationEnabled`` it must be a loopback address."""
-
     listen_tls_certificate_file_path: Path | None = None
     """PEM file with the certificate chain of the REST service, which then speaks HTTPS."""
-
     listen_tls_key_file_path: Path | None = None
     """PEM file with the private key of the certificate chain."""
-
     max_http_server_connections: int = Field(default=1_000, ge=1, le=30_000)
     """Largest number of open client connections. A further connection replaces the one that has been idle longest; if
     every connection has a request in progress, the sidecar refuses it (503). Connections never use more than half of
     the files that the process may open."""
-
     advertised_url: HttpUrl | None = None
     """URL under which clients and other sidecars reach this sidecar; redirects point to it. Default: from
     ``listen``."""
-
     instance_name: str = Field(default="", max_length=200, pattern=r"^[-.\w]*$")
     """Name of this sidecar. It must be unique in the cluster and the same after a restart, because the sidecar's
     registration, consumers and producers are named after it. Default: host name and port."""
@@ -117,34 +112,26 @@ class PulsarCluster(_Group):
 
     web_service_url: HttpUrl = "http://localhost:8080"
     """URL of Pulsar's admin REST service."""
-
     broker_service_url: Annotated[str, _with_scheme("pulsar", "pulsar+ssl")] = "pulsar://localhost:6650"
     """URL of Pulsar's binary service."""
-
     metadata_store_url: Annotated[str, _with_scheme("zk")] = Field(examples=["zk:localhost:2181"])
     """The metadata store in Pulsar's own form, ``zk:host:port,host:port/chroot``. There is no default, so that a
     forgotten setting can never make the sidecar delete by the metadata of another cluster."""
-
     metadata_store_session_timeout_millis: int = Field(default=30_000, ge=1_000, le=600_000)
     """Milliseconds until the metadata store ends the session of a sidecar that died; another sidecar then takes over
     its work."""
-
     metadata_store_auth: SecretStr | None = None
     """Credential for a metadata store whose nodes have access control lists: ``digest:user:password``. Secret."""
-
     ledgers_root_path: str = Field(default="/ledgers", pattern=r"^/[^/].*[^/]$")
     """Path of BookKeeper's ledgers in the metadata store (``zkLedgersRootPath``)."""
-
     bookkeeper_exclusive_to_cluster: bool = False
     """Whether this BookKeeper serves only this Pulsar cluster. While it is false, the sidecar cannot rule out that
     another cluster references a ledger: it deletes only the ledgers that a topic deletion took from this cluster's own
     lists, and sends other records to the dead-letter topic."""
-
     bookie_http_urls: TextList = ()
     """Comma-separated URLs of the bookies' HTTP admin services. The sidecar deletes through them when the metadata
     store cannot delete. Such a deletion is unconditional: it deletes the ledger even if the ledger has changed since
     the sidecar decided."""
-
     cluster_name: str | None = None
     """Pulsar's name of the cluster, and the ``cluster`` label of every metric. Default: the sidecar asks the
     brokers."""
@@ -155,23 +142,17 @@ class Connection(_Group):
 
     auth_plugin: str | None = None
     """Authentication plugin: its Java class name or its short name (``token``, ``tls``)."""
-
     auth_params: SecretStr | None = None
     """Parameters of the plugin, such as ``token:...`` or ``file:///path``. Secret."""
-
     tls_trust_certs_file_path: Path | None = None
     """PEM file with the trusted certificate authorities."""
-
     tls_allow_insecure_connection: bool = False
     """Whether to accept certificates that no trusted authority has signed. For experiments only."""
-
     tls_enable_hostname_verification: bool = True
     """Whether to compare the certificate with the host's name. True by default, unlike in ``client.conf``'s sample."""
-
     tls_certificate_file_path: Path | None = None
     """PEM file with the client certificate, which brokers receive over TLS whatever ``authPlugin`` is. With
     ``authPlugin=tls`` and no ``authParams`` it is also the sidecar's identity."""
-
     tls_key_file_path: Path | None = None
     """PEM file with the private key of the client certificate."""
 
@@ -181,26 +162,20 @@ class Authentication(_Group):
 
     authentication_enabled: bool = False
     """Whether every call needs a Pulsar token (JWT); probes and metrics never do."""
-
     token_secret_key: SecretStr | None = None
     """Secret key that verifies tokens signed with HS256, HS384 or HS512: ``file:///path`` or ``data:;base64,...``.
     Secret."""
-
     token_public_key: str | None = None
     """Public key that verifies tokens signed with a private key: ``file:///path`` or ``data:;base64,...``, PEM or
     DER."""
-
     token_auth_claim: str = Field(default="sub", min_length=1)
     """Claim of the token that names the role. If the claim is a list, its first entry counts."""
-
     token_audience: str | None = None
     """Audience that a token must have: the sidecar refuses a token whose claim ``tokenAudienceClaim`` neither equals
     nor contains it. Default: the sidecar accepts every audience."""
-
     token_audience_claim: str = Field(default="aud", min_length=1)
     """Claim of the token that names its audience. Brokers check the audience only if this is set; the sidecar checks it
     whenever ``tokenAudience`` is set."""
-
     super_user_roles: TextList = ()
     """Comma-separated roles that may call; the sidecar refuses every other role."""
 
@@ -210,61 +185,46 @@ class LedgerDeletion(_Group):
 
     topic_two_phase_deletion_enabled: bool = False
     """Whether the sidecar deletes ledgers. While it is false, the sidecar consumes no record and writes none."""
-
     two_phase_deletion_ledger_deletion_parallelism: int = Field(default=4, ge=1, le=1024)
     """Partitions of the system topic. The sidecar never reduces those of an existing topic."""
-
     two_phase_deletion_reconsume_later_in_seconds: Seconds = 600
     """Seconds until the sidecar retries a failed deletion."""
-
     two_phase_deletion_max_retry_delete_count: int = Field(default=10, ge=0, le=1_000_000)
     """Failed attempts after which a record goes to the dead-letter topic with its reason."""
-
     two_phase_deletion_postpone_in_seconds: Seconds = 10
     """Seconds until the sidecar looks again at a record that was not ready yet. This does not count as an attempt."""
-
     two_phase_deletion_in_use_settle_in_seconds: Seconds = 600
     """Seconds after which the sidecar accepts that a recorded ledger is still in use. A record arrives before the
     broker removes the ledger from its list (PIP-186)."""
-
     two_phase_deletion_open_ledger_min_age_in_seconds: Seconds = 3_600
     """Minimum age, in seconds, of an OPEN or IN_RECOVERY ledger that may be deleted: a broker may still write to a
     younger one."""
-
     two_phase_deletion_unlinked_ledger_min_age_in_seconds: Seconds = 3_600
     """Minimum age, in seconds, of an unreferenced ledger that may be deleted: brokers create schema, compacted and
     bucket ledgers before they write the reference."""
-
     two_phase_deletion_batch_size: int = Field(default=5_000, ge=1, le=10_000)
     """Records that the sidecar processes together. A batch asks every broker once, and once more for each topic in
     it."""
-
     two_phase_deletion_rate_per_second: float | None = Field(default=None, gt=0, le=1e9, examples=["500"])
     """Largest number of ledgers that this sidecar deletes a second, until an operator sets another rate. Default: no
     limit."""
-
     two_phase_deletion_latency_factor: Annotated[float, AfterValidator(_check_latency_factor)] = Field(
         default=2.0, ge=0, le=1000, allow_inf_nan=False
     )
     """How many times its idle 99th percentile (5 ms at least) the metadata store's latency may be while ledgers are
     deleted: the sidecar slows its deletions down until this holds. A larger factor allows faster deletion; 1.1 or more;
     0 switches this limit off."""
-
     two_phase_deletion_outcome_retention_in_minutes: int = Field(default=10_080, ge=1)
     """Minutes for which the outcome topic keeps the outcomes, 7 days by default. ``undelete`` can restore a ledger only
     from its outcome."""
-
     two_phase_deletion_outcome_retention_size_in_mb: int = Field(default=-1, ge=-1)
     """Megabytes of outcomes that each partition keeps; -1 for no limit by size."""
-
     two_phase_deletion_undelete_protection_in_seconds: Seconds = 86_400
     """Seconds for which no sidecar deletes a ledger that ``undelete`` has restored, 24 hours by default. An operator
     adds it to a list again in that time; records about it wait until the end."""
-
     two_phase_deletion_watchdog_late_in_seconds: Seconds = 60
     """Seconds by which a retry may be overdue before the sidecar reads it without the broker's delayed delivery
     tracker."""
-
     two_phase_deletion_topic_deletion_wait_in_seconds: int = Field(default=30, ge=0, le=600)
     """Seconds for which a call waits for the deletion of its topic before it answers 202. The sidecars finish the
     deletion in any case."""
@@ -276,11 +236,9 @@ class DelayedMessages(_Group):
     delayed_message_cancelling_enabled: bool = False
     """Whether delayed messages can be cancelled. While it is false, the sidecar neither keeps nor reads a log of
     cancellations."""
-
     delayed_message_reassert_in_seconds: Seconds = 10
     """Seconds between two checks of a subscription with cancelled messages: the sidecar repeats acknowledgements that
     the cursor has lost. It checks acknowledgements that the broker has not stored yet every second."""
-
     delayed_message_persist_wait_in_seconds: Seconds = 15
     """Seconds for which a request with ``wait=persisted`` waits before it answers with the status reached by then."""
 
@@ -291,7 +249,6 @@ class AckStates(_Group):
     ack_state_watched_topics: TextList = ()
     """Comma-separated topics whose subscriptions are always in the metrics. A subscription of another topic is in them
     for 5 minutes after a request for its state. A watched topic stays loaded."""
-
     ack_state_watch_interval_in_seconds: Seconds = 60
     """Seconds between two readings of the watched topics."""
 
@@ -303,13 +260,10 @@ class Offload(_Group):
     """Comma-separated places where the sidecar may delete offloaded copies: ``s3://bucket``,
     ``s3://bucket@https://endpoint``, ``gs://bucket``, ``azure://container@endpoint``, ``file:///directory``. A record
     may be forged, so the sidecar deletes nothing elsewhere. Default: it deletes no offloaded copy."""
-
     s3_managed_ledger_offload_credential_id: str | None = None
     """Id of the access key for S3, as in ``broker.conf``."""
-
     s3_managed_ledger_offload_credential_secret: SecretStr | None = None
     """Secret of the access key for S3, as in ``broker.conf``. Secret."""
-
     gcs_managed_ledger_offload_service_account_key_file: Path | None = None
     """Key file of the Google service account, as in ``broker.conf``."""
 
@@ -319,10 +273,8 @@ class Logging(_Group):
 
     log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper_case)] = "INFO"
     """Lowest severity that the sidecar logs."""
-
     log_format: Literal["auto", "json", "text"] = "auto"
     """``json`` writes one object per line; ``auto`` writes text to a terminal and JSON elsewhere."""
-
     api_docs_enabled: bool = False
     """Whether ``/docs`` serves the REST reference as a page. The page loads nothing from other hosts."""
 

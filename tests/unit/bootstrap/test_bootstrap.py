@@ -70,7 +70,7 @@ def test_the_settings_reach_the_room_in_its_own_units() -> None:
 
 def test_a_service_that_is_off_says_which_setting_turns_it_on() -> None:
     with ExitStack() as stack:
-        room = open_ledger_deletion(ClusterAccess(settings(), {}, CLOCK, stack, "east"))
+        room = open_ledger_deletion(ClusterAccess(settings(), {}, CLOCK, stack, None, "east"))
         with pytest.raises(DisabledError, match="topicTwoPhaseDeletionEnabled"):
             room.service.delete_topic(
                 parse_topic_name("persistent://public/default/orders"),
@@ -83,7 +83,7 @@ def test_a_service_that_is_off_says_which_setting_turns_it_on() -> None:
 def test_every_room_opens_and_shows_its_metrics_without_a_cluster() -> None:
     registry = process_registry(cluster="east", instance="a", version="1")
     with ExitStack() as stack:
-        cluster = ClusterAccess(settings(), {}, CLOCK, stack, "east")
+        cluster = ClusterAccess(settings(), {}, CLOCK, stack, None, "east")
         for router, open_room in ROOMS:
             room = open_room(cluster)
             assert router(room.service).routes

@@ -4,7 +4,8 @@ Pulsar's paths and parameters are kept, so that a client only changes the host. 
 the sidecar's own, because the brokers' own call destroys the source.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, assert_never
 
 from fastapi import APIRouter, Query, Request
@@ -53,13 +54,6 @@ from pulsar_sidecar.model.names import TopicName
 
 AGE_HEADER = "X-Pulsar-Sidecar-Age-Ms"
 _Deletion = Annotated[TopicDeletionParameters, Query()]
-_RUNNING: dict[int | str, dict[str, object]] = {
-    202: {"model": TopicDeletionAnswer, "description": "Recorded; the sidecars finish it by themselves."}
-}
-_STAGE: dict[int | str, dict[str, object]] = {
-    202: {"model": ShadowDeletionAnswer, "description": "A stage was taken, or waits; call again."}
-}
-_SHADOW_DONE = "Deleted; what became of the source's ledgers."
 
 
 def router(service: LedgerDeletion) -> APIRouter:
@@ -83,7 +77,16 @@ def router(service: LedgerDeletion) -> APIRouter:
 
 
 def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
-    @routes.delete(V2_PATH, status_code=204, response_description="Deleted.", responses=_RUNNING)
+    deletion = partial(
+        routes.delete,
+        status_code=204,
+        response_description="Deleted.",
+        responses={
+            202: {"model": TopicDeletionAnswer, "description": "Recorded; the sidecars finish it by themselves."}
+        },
+    )
+
+    @deletion(V2_PATH)
     def delete_topic(topic: V2Topic, parameters: _Deletion, request: Request) -> Response:
         """Delete a topic in two phases: record every ledger it references, then have the broker delete it.
 
@@ -92,17 +95,17 @@ def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
         """
         return _delete(service, topic, parameters, request, partitioned=False)
 
-    @routes.delete(f"{V2_PATH}/partitions", status_code=204, response_description="Deleted.", responses=_RUNNING)
+    @deletion(f"{V2_PATH}/partitions")
     def delete_partitioned_topic(topic: V2Topic, parameters: _Deletion, request: Request) -> Response:
         """Delete a partitioned topic with all its partitions in two phases."""
         return _delete(service, topic, parameters, request, partitioned=True)
 
-    @routes.delete(V1_PATH, status_code=204, response_description="Deleted.", responses=_RUNNING)
+    @deletion(V1_PATH)
     def delete_v1_topic(topic: V1Topic, parameters: _Deletion, request: Request) -> Response:
         """Delete a topic of a V1 namespace in two phases."""
         return _delete(service, topic, parameters, request, partitioned=False)
 
-    @routes.delete(f"{V1_PATH}/partitions", status_code=204, response_description="Deleted.", responses=_RUNNING)
+    @deletion(f"{V1_PATH}/partitions")
     def delete_v1_partitioned_topic(topic: V1Topic, parameters: _Deletion, request: Request) -> Response:
         """Delete a partitioned topic of a V1 namespace in two phases."""
         return _delete(service, topic, parameters, request, partitioned=True)
@@ -166,12 +169,14 @@ def _add_delete_ledger(routes: APIRouter, service: LedgerDeletion) -> None:
 
 
 def _add_shadow_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
-    @routes.post(
-        f"{V2_PATH}/deleteShadow",
+    stage = partial(
+        routes.post,
         response_model=ShadowDeletionAnswer,
-        response_description=_SHADOW_DONE,
-        responses=_STAGE,
+        response_description="Deleted; what became of the source's ledgers.",
+        responses={202: {"model": ShadowDeletionAnswer, "description": "A stage was taken, or waits; call again."}},
     )
+
+    @stage(f"{V2_PATH}/deleteShadow")
     def delete_shadow(topic: V2Topic, request: Request) -> JSONResponse:
         """Delete a shadow topic, partitioned or not, without touching its source's ledgers: one stage a call.
 
@@ -180,12 +185,7 @@ def _add_shadow_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
         """
         return _delete_shadow(service, topic, request)
 
-    @routes.post(
-        f"{V1_PATH}/deleteShadow",
-        response_model=ShadowDeletionAnswer,
-        response_description=_SHADOW_DONE,
-        responses=_STAGE,
-    )
+    @stage(f"{V1_PATH}/deleteShadow")
     def delete_v1_shadow(topic: V1Topic, request: Request) -> JSONResponse:
         """The same for a shadow topic of a V1 namespace."""
         return _delete_shadow(service, topic, request)
@@ -264,13 +264,12 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
         The header ``X-Pulsar-Sidecar-Age-Ms`` says how old the number is, in milliseconds.
         """
         estimate = await _estimate(service)
-        return _json(b"%d" % estimate.count, {AGE_HEADER: str(estimate.age_ms)})
+        return JSONResponse(estimate.count, headers={AGE_HEADER: str(estimate.age_ms)})
 
     @routes.get("/ledger-deletion/inflight", response_model=InflightAnswer)
     async def inflight() -> Response:
         """The work that waits, with the age of the estimate."""
-        estimate = await _estimate(service)
-        return _json(InflightAnswer.model_validate(estimate).model_dump_json().encode())
+        return JSONResponse(InflightAnswer.model_validate(await _estimate(service)).model_dump())
 
     @routes.get("/ledger-deletion/status")
     def status() -> StatusAnswer:
@@ -293,10 +292,6 @@ async def _estimate(service: LedgerDeletion) -> InflightEstimate:
     # thread would make it wait twice for the interpreter that the worker keeps busy.
     estimate = service.cached_inflight()
     return await run_in_threadpool(service.estimated_inflight) if estimate is None else estimate
-
-
-def _json(body: bytes, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(body, media_type="application/json", headers=headers)
 
 
 def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
