@@ -20,9 +20,7 @@ from pathlib import Path
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.topics.backlogs import BacklogGauge
-from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import BacklogGauge
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
@@ -232,7 +230,7 @@ def nothing(orphans: Sequence[Orphan]) -> None:
 
 def backlog_gauge(addresses: ClusterAddresses) -> BacklogGauge:
     admin = BrokerTopicAdmin(AdminRest(addresses.web_service_urls))
-    return BacklogGauge(admin, topic_name(DeletionTopic.PENDING), topic_name(DeletionTopic.RETRY), _CLOCK)
+    return BacklogGauge(admin, _CLOCK)
 
 
 def _wait(come: Callable[[], bool], what: str) -> None:

@@ -15,9 +15,9 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnecti
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerPausePolicies, BrokerSubscriptions
+from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerAckStates
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.shadow_topics import BrokerShadows
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerShadows
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
@@ -129,9 +129,8 @@ class AckStateStage:
     client: pulsar.Client
     store: MetadataStore
     rest: AdminRest
-    subscriptions: BrokerSubscriptions
+    brokers: BrokerAckStates
     stored: BookieStoredCursors
-    policies: BrokerPausePolicies
     states: AckStateService
 
     def holes(self, name: str = "holes", namespace: str = "public/default") -> Holes:
@@ -158,13 +157,12 @@ def ack_state_stage(cluster: ClusterUnderTest) -> Iterator[AckStateStage]:
     store = ZooKeeperMetadataStore(addresses.metadata_store_url, clock)
     rest = AdminRest(addresses.web_service_urls, store=store)
     entries = BookieEntries(BookieConnections(store))
-    subscriptions = BrokerSubscriptions(rest, store, clock)
-    policies = BrokerPausePolicies(rest, store, subscriptions)
+    brokers = BrokerAckStates(rest, store, clock)
     stored = BookieStoredCursors(store, entries, DEFAULT_LEDGERS_ROOT)
-    states = AckStateService(Ports(subscriptions, stored, policies, BrokerShadows(rest, store)), clock)
+    states = AckStateService(Ports(brokers, stored, brokers, BrokerShadows(rest, store)), clock)
     client = PatientClient(addresses)
     try:
-        yield AckStateStage(cluster, client, store, rest, subscriptions, stored, policies, states)
+        yield AckStateStage(cluster, client, store, rest, brokers, stored, states)
     finally:
         client.close()
         states.close()

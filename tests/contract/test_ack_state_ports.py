@@ -59,9 +59,9 @@ class RealWorld:
         self._holes: Holes = stage.holes("topic", namespace)
         self._stage = stage
         self.topic = self._holes.topic
-        self.subscriptions: Subscriptions = stage.subscriptions
+        self.subscriptions: Subscriptions = stage.brokers
         self.stored: StoredCursors = stage.stored
-        self.policies: PausePolicies = stage.policies
+        self.policies: PausePolicies = stage.brokers
         with self._holes.consumer():
             self._holes.produce(10)
 

@@ -12,7 +12,6 @@ import pytest
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpTimeouts
 from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.ledger_deletion.ports import LiveOwners
@@ -132,7 +131,7 @@ def new_topic(local_name: str) -> TopicName:
 def cluster_world(cluster: ClusterUnderTest) -> Iterator[ClusterWorld]:
     addresses = cluster.addresses
     with ZooKeeperMetadataStore(addresses.metadata_store_url, SystemClock()) as store:
-        rest = AdminRest(addresses.web_service_urls, store=store, timeouts=HttpTimeouts(2, 5))
+        rest = AdminRest(addresses.web_service_urls, store=store, connect_seconds=2, read_seconds=5)
         client = open_client(addresses.broker_service_url, operation_timeout_seconds=60)
         opened = ClusterWorld(cluster, BrokerLiveOwners(rest, store), rest, client)
         try:

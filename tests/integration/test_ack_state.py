@@ -60,7 +60,7 @@ def test_what_does_not_exist_is_not_made(stage: AckStateStage) -> None:
     holes = dug(stage, 1)
     with pytest.raises(NotFoundError, match="no durable subscription"):
         stage.states.ack_states(holes.topic, "nobody-made-this", DetailOptions())
-    assert list(BrokerTopicAdmin(stage.rest).stats(holes.topic)["subscriptions"]) == [SUBSCRIPTION]  # type: ignore[call-overload]
+    assert list(BrokerTopicAdmin(stage.rest).stats(holes.topic).subscriptions) == [SUBSCRIPTION]
     with pytest.raises(NotFoundError):
         stage.states.namespace_pause("public/no-namespace")
 

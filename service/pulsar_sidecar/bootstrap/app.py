@@ -18,8 +18,7 @@ from fastapi import FastAPI
 
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpTimeouts
-from pulsar_sidecar.adapters.pulsar.rest.runtime_configuration import RuntimeConfiguration
+from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
 from pulsar_sidecar.api.app import create_app, create_starting_app
 from pulsar_sidecar.api.authentication import TokenAuthentication, public_key, secret_key
 from pulsar_sidecar.api.gate import Gate
@@ -44,7 +43,6 @@ _CLOSING_SECONDS = 25.0
 _CLOSING_WITHOUT_ZOOKEEPER_SECONDS = 5.0
 _WHILE_THERE_SECONDS = 5.0
 _WHILE_AWAY_SECONDS = 1.0
-_QUICK = HttpTimeouts(connect_seconds=3.0, read_seconds=5.0)
 log = structlog.get_logger("pulsar-sidecar")
 
 
@@ -93,7 +91,7 @@ class _Process:
         self._settings, self._stack, self._clock = settings, stack, SystemClock()
         self._access = partial(ClusterAccess, settings, environment, self._clock, stack, steps)
         credentials, tls = broker_identity_of(settings)
-        self._rest = AdminRest([settings.web_service_url], credentials, tls, timeouts=_QUICK)
+        self._rest = AdminRest([settings.web_service_url], credentials, tls, connect_seconds=3, read_seconds=5)
         store_credential_of(settings)
         for warning in warnings_of(settings):
             log.warning(warning)

@@ -20,16 +20,11 @@ from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime
 from pulsar_sidecar.adapters.offload.object_stores import AccessKey, OffloadCredentials, credentials_from_environment
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
-from pulsar_sidecar.adapters.pulsar.rest.ack_states import (
-    BrokerAckStateBudget,
-    BrokerPausePolicies,
-    BrokerSubscriptions,
-)
-from pulsar_sidecar.adapters.pulsar.rest.brokers_metadata import AdminBrokersMetadata
+from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerAckStates
+from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import AdminBrokersMetadata
 from pulsar_sidecar.adapters.pulsar.rest.delayed_topics import BrokerTopics
 from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
-from pulsar_sidecar.adapters.pulsar.rest.shadow_topics import BrokerShadowAdmin, BrokerShadows
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerShadows, BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.cancellation_topic import PulsarCancellationTopic
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import PulsarDeletionTopics
 from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import ConsumerSettings
@@ -90,13 +85,14 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room:
     direct = BookieHttp(settings.bookie_http_urls) if settings.bookie_http_urls else None
     if direct is not None:
         close_at_the_end(cluster.stack, direct)
+    admin = BrokerTopicAdmin(rest)
     ports = DeletionPorts(
         clock=clock,
         store=store,
         entries=cluster.entries,
         owners=BrokerLiveOwners(rest, store),
-        admin=BrokerTopicAdmin(rest),
-        shadow_admin=BrokerShadowAdmin(rest),
+        admin=admin,
+        shadow_admin=admin,
         shadows=BrokerShadows(rest, store),
         topics=PulsarDeletionTopics(
             client,
@@ -175,14 +171,12 @@ def open_cancelling(cluster: ClusterAccess) -> Room:
     owners = TopicOwners(settings.broker_service_url, connections)
     log = PulsarCancellationTopic(owners, connections, BrokerTopicAdmin(rest), clock)
     close_at_the_end(cluster.stack, log)
-    subscriptions = BrokerSubscriptions(rest, store, clock)
-    policies = BrokerPausePolicies(rest, store, subscriptions)
     ports = CancellingPorts(
         clock=clock,
         metadata=store,
         topics=BrokerTopics(rest, store, clock),
         entries=BulkDelayedEntries(store, cluster.entries, rest, ledgers_root, clock),
-        budget=BrokerAckStateBudget(subscriptions, policies, clock),
+        budget=BrokerAckStates(rest, store, clock),
         acknowledger=ConsumerAcknowledger(owners, connections, clock),
         stored=BookieStoredCursors(store, cluster.entries, ledgers_root),
         log=log,
@@ -202,11 +196,11 @@ def open_cancelling(cluster: ClusterAccess) -> Room:
 def open_ack_states(cluster: ClusterAccess) -> Room:
     """Acknowledgement states (PIP-299)."""
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
-    subscriptions = BrokerSubscriptions(rest, store, clock)
+    broker_states = BrokerAckStates(rest, store, clock)
     ports = AckStatePorts(
-        subscriptions,
+        broker_states,
         BookieStoredCursors(store, cluster.entries, settings.ledgers_root_path),
-        BrokerPausePolicies(rest, store, subscriptions),
+        broker_states,
         BrokerShadows(rest, store),
     )
     states = AckStateService(ports, clock)

@@ -116,6 +116,7 @@ class TopicInternalStats:
         cursor_ledgers: where the cursors' states are written.
         compacted_ledger: the one that the ``__compaction`` cursor names, or else the one that is open.
         ledgers_being_read: those at which a cursor's read position stands, and the compacted ledger that is open.
+        entries_added: since the topic was loaded (``entriesAddedCounter``).
     """
 
     ledgers: Mapping[LedgerId, int]
@@ -127,6 +128,7 @@ class TopicInternalStats:
     ledgers_being_read: frozenset[LedgerId] = frozenset()
     terminated: bool = False
     broker: str | None = None
+    entries_added: int = 0
 
     @property
     def written_ledger(self) -> LedgerId | None:

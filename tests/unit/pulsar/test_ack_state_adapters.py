@@ -8,11 +8,7 @@ from pulsar_sidecar.ack_state.limits import TopicPolicy
 from pulsar_sidecar.ack_state.stored import StoredPlace
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
-from pulsar_sidecar.adapters.pulsar.rest.ack_states import (
-    BrokerAckStateBudget,
-    BrokerPausePolicies,
-    BrokerSubscriptions,
-)
+from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerAckStates
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
@@ -108,20 +104,15 @@ def store() -> FakeMetadataStore:
 
 
 @pytest.fixture
-def subscriptions(rest: FakeAdminRest, store: FakeMetadataStore) -> BrokerSubscriptions:
-    return BrokerSubscriptions(rest, store, FakeClock())  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def policies(rest: FakeAdminRest, store: FakeMetadataStore, subscriptions: BrokerSubscriptions) -> BrokerPausePolicies:
-    return BrokerPausePolicies(rest, store, subscriptions)  # type: ignore[arg-type]
+def brokers(rest: FakeAdminRest, store: FakeMetadataStore) -> BrokerAckStates:
+    return BrokerAckStates(rest, store, FakeClock())  # type: ignore[arg-type]
 
 
 # --- cursors and limits --------------------------------------------------------------------------------------------
 
 
-def test_a_cursor_has_every_part(subscriptions: BrokerSubscriptions) -> None:
-    stats, internal = subscriptions.stats(TOPIC), subscriptions.internal_stats(TOPIC)
+def test_a_cursor_has_every_part(brokers: BrokerAckStates) -> None:
+    stats, internal = brokers.stats(TOPIC), brokers.internal_stats(TOPIC)
     assert (stats.broker, internal.ledgers, list(stats.subscriptions)) == ("b:8080", LENGTHS, [SUB, "a reader"])
     found, cursor = stats.subscriptions[SUB], internal.cursor(SUB)
     assert cursor.acknowledged == PositionRanges(at(6, -1)).with_positions([at(6, entry) for entry in (1, 3, 4, 5)])
@@ -131,11 +122,11 @@ def test_a_cursor_has_every_part(subscriptions: BrokerSubscriptions) -> None:
     assert stats.subscriptions["a reader"].durable is False
 
 
-def test_a_subscription_without_a_type_or_a_ledger(rest: FakeAdminRest, subscriptions: BrokerSubscriptions) -> None:
+def test_a_subscription_without_a_type_or_a_ledger(rest: FakeAdminRest, brokers: BrokerAckStates) -> None:
     rest.answers[f"{PLACE}/stats"] = stats(type="None")
     rest.answers[f"{PLACE}/internalStats"] = internal_stats(cursorLedger=-1)
-    assert subscriptions.stats(TOPIC).subscriptions[SUB].type is SubscriptionType.NONE
-    assert subscriptions.internal_stats(TOPIC).cursor(SUB).ledger is None
+    assert brokers.stats(TOPIC).subscriptions[SUB].type is SubscriptionType.NONE
+    assert brokers.internal_stats(TOPIC).cursor(SUB).ledger is None
 
 
 @pytest.mark.parametrize(
@@ -151,32 +142,32 @@ def test_a_subscription_without_a_type_or_a_ledger(rest: FakeAdminRest, subscrip
     ],
 )
 def test_an_answer_that_lacks_a_part_is_none(
-    rest: FakeAdminRest, subscriptions: BrokerSubscriptions, path: str, answer: object
+    rest: FakeAdminRest, brokers: BrokerAckStates, path: str, answer: object
 ) -> None:
     rest.answers[f"{PLACE}/{path}"] = answer
     with pytest.raises(TemporaryError):
-        subscriptions.stats(TOPIC) and subscriptions.internal_stats(TOPIC).cursor(SUB)
+        brokers.stats(TOPIC) and brokers.internal_stats(TOPIC).cursor(SUB)
 
 
 def test_limits_are_the_owners_and_are_remembered_for_a_while(rest: FakeAdminRest, store: FakeMetadataStore) -> None:
     clock = FakeClock()
-    subscriptions = BrokerSubscriptions(rest, store, clock)  # type: ignore[arg-type]
+    brokers = BrokerAckStates(rest, store, clock)  # type: ignore[arg-type]
     store.put("/loadbalance/brokers/b:8080", json.dumps({"webServiceUrl": "http://b:8080"}).encode())
     rest.answers[f"http://b:8080{RUNTIME}"] = configuration(managedLedgerMaxUnackedRangesToPersist="7")
-    assert subscriptions.limits("b:8080").max_unacked_ranges == 7
-    assert subscriptions.limits("gone:8080").max_unacked_ranges == 20, "another broker's is the best guess"
-    limits = subscriptions.limits(None)
+    assert brokers.limits("b:8080").max_unacked_ranges == 7
+    assert brokers.limits("gone:8080").max_unacked_ranges == 20, "another broker's is the best guess"
+    limits = brokers.limits(None)
     assert (limits.max_batch_deleted_indexes, limits.as_long_array, limits.pause_enabled) == (30, True, True)
     rest.answers[RUNTIME] = configuration(managedLedgerUnackedRangesOpenCacheSetEnabled="false")
-    assert subscriptions.limits(None) == limits
+    assert brokers.limits(None) == limits
     clock.advance_ms(31_000)
-    assert subscriptions.limits(None).as_long_array is False, "long arrays need the open cache set"
+    assert brokers.limits(None).as_long_array is False, "long arrays need the open cache set"
 
 
-def test_a_configuration_without_the_limit_is_no_limit(rest: FakeAdminRest, subscriptions: BrokerSubscriptions) -> None:
+def test_a_configuration_without_the_limit_is_no_limit(rest: FakeAdminRest, brokers: BrokerAckStates) -> None:
     rest.answers[RUNTIME] = {}
     with pytest.raises(TemporaryError, match="managedLedgerMaxUnackedRangesToPersist"):
-        subscriptions.limits(None)
+        brokers.limits(None)
 
 
 # --- what is stored ------------------------------------------------------------------------------------------------
@@ -244,32 +235,30 @@ def test_a_subscription_that_is_not_in_the_store_has_nothing_stored(store: FakeM
 # --- policies ------------------------------------------------------------------------------------------------------
 
 
-def test_each_level_is_asked(rest: FakeAdminRest, store: FakeMetadataStore, policies: BrokerPausePolicies) -> None:
-    found = policies.policies(TOPIC.partition(3), None)
+def test_each_level_is_asked(rest: FakeAdminRest, store: FakeMetadataStore, brokers: BrokerAckStates) -> None:
+    found = brokers.policies(TOPIC.partition(3), None)
     assert (found.topic, found.namespace, found.broker, found.enabled) == (TopicPolicy.FALSE_OR_UNSET, None, True, None)
     rest.answers[f"{PLACE}/{POLICY}"] = True
-    assert policies.policies(TOPIC, None).topic is TopicPolicy.TRUE
+    assert brokers.policies(TOPIC, None).topic is TopicPolicy.TRUE
     with pytest.raises(NotFoundError):
-        policies.of_namespace("public/nowhere")
+        brokers.of_namespace("public/nowhere")
 
 
 def test_a_namespaces_policy_is_taken_out_and_nothing_else(
-    rest: FakeAdminRest, store: FakeMetadataStore, policies: BrokerPausePolicies
+    rest: FakeAdminRest, store: FakeMetadataStore, brokers: BrokerAckStates
 ) -> None:
     before = store.read(POLICIES)
     assert before is not None
     document = {**json.loads(before.data), "dispatcherPauseOnAckStatePersistentEnabled": False}
     rest.on_change = lambda method, path: store.put(POLICIES, json.dumps(document).encode()) and None
-    assert policies.remove_from_namespace("public/default") is None
+    assert brokers.remove_from_namespace("public/default") is None
     after = store.read(POLICIES)
     assert after is not None
     assert json.loads(after.data) == json.loads(before.data)
     assert rest.changed == [("DELETE", f"/admin/v2/namespaces/public/default/{POLICY}")]
 
 
-def test_a_change_by_somebody_else_is_never_overwritten(
-    store: FakeMetadataStore, policies: BrokerPausePolicies
-) -> None:
+def test_a_change_by_somebody_else_is_never_overwritten(store: FakeMetadataStore, brokers: BrokerAckStates) -> None:
     changes = iter(range(3))
 
     def somebody_else() -> None:
@@ -279,17 +268,17 @@ def test_a_change_by_somebody_else_is_never_overwritten(
 
     somebody_else()
     store.before("write", somebody_else, path=POLICIES, times=2)
-    assert policies.remove_from_namespace("public/default") is None
+    assert brokers.remove_from_namespace("public/default") is None
     after = store.read(POLICIES)
     assert after is not None
     assert json.loads(after.data) == {"theirs": 2}
 
 
-def test_policies_that_cannot_be_read_are_not_written(store: FakeMetadataStore, policies: BrokerPausePolicies) -> None:
+def test_policies_that_cannot_be_read_are_not_written(store: FakeMetadataStore, brokers: BrokerAckStates) -> None:
     for content in (b"{", b"[]"):
         store.put(POLICIES, content)
         with pytest.raises(TemporaryError):
-            policies.remove_from_namespace("public/default")
+            brokers.remove_from_namespace("public/default")
         after = store.read(POLICIES)
         assert after is not None
         assert after.data == content
@@ -298,16 +287,15 @@ def test_policies_that_cannot_be_read_are_not_written(store: FakeMetadataStore, 
 # --- the budget ----------------------------------------------------------------------------------------------------
 
 
-def test_the_room_left(rest: FakeAdminRest, subscriptions: BrokerSubscriptions, policies: BrokerPausePolicies) -> None:
-    budget = BrokerAckStateBudget(subscriptions, policies, FakeClock())
-    room = budget.room(TOPIC, SUB)
+def test_the_room_left(rest: FakeAdminRest, brokers: BrokerAckStates) -> None:
+    room = brokers.room(TOPIC, SUB)
     assert (room.ranges, room.max_ranges, room.free, room.dispatch_paused) == (2, 20, 18, False)
     rest.answers[f"{PLACE}/internalStats"] = internal_stats(totalNonContiguousDeletedMessagesRange=21)
     rest.answers[f"{PLACE}/{POLICY}"] = True
-    paused = budget.room(TOPIC, SUB)
+    paused = brokers.room(TOPIC, SUB)
     assert (paused.free, paused.dispatch_paused) == (0, True)
     asked = len(rest.asked)
-    assert budget.room(TOPIC, SUB, ranges=5).free == 15
+    assert brokers.room(TOPIC, SUB, ranges=5).free == 15
     assert f"{PLACE}/internalStats" not in rest.asked[asked:], "a caller who has counted spares the look"
     with pytest.raises(NotFoundError):
-        budget.room(TOPIC, "nobody")
+        brokers.room(TOPIC, "nobody")

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 import pytest
 from pulsar_sidecar.adapters.pulsar.credentials import parse_credentials
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import MAX_REDIRECTS, AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpTimeouts
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
@@ -27,7 +26,6 @@ from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
 
 OK = Answer(200, b'{"ok": true}')
-TIMEOUTS = HttpTimeouts(5.0, 1.0)
 CREDENTIALS = parse_credentials("token", "token:abc")
 
 
@@ -50,7 +48,7 @@ def brokers() -> Iterator[list[HttpBroker]]:
 
 
 def rest(*urls: str, store: FakeMetadataStore | None = None) -> AdminRest:
-    return AdminRest(urls, CREDENTIALS, store=store, timeouts=TIMEOUTS)
+    return AdminRest(urls, CREDENTIALS, store=store, read_seconds=1.0)
 
 
 def reading_and_changing(asked: AdminRest) -> list[Callable[[], object]]:

@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.topics.backlogs import BacklogGauge
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import BacklogGauge
 from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
-from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.clock import FakeClock
 
 PENDING = parse_topic_name("persistent://pulsar/system/__ledger_deletion")
-RETRY = parse_topic_name("persistent://pulsar/system/__ledger_deletion-RETRY")
+PENDING_PATH = "/admin/v2/persistent/pulsar/system/__ledger_deletion"
 PARTITION = f"{PENDING}-partition-0"
 
 
@@ -21,25 +22,34 @@ class CountingBrokers:
         self._messages = messages
         self._entries = entries
 
-    def partitioned_stats(self, topic: TopicName, params: Mapping[str, str]) -> Mapping[str, object]:
-        return {"partitions": {PARTITION: self._stats(self._messages, self._entries)}}
-
-    def stats(self, topic: TopicName, params: Mapping[str, str]) -> Mapping[str, object]:
-        return self._stats(0, 0)
-
-    def internal_stats(self, topic: TopicName) -> Mapping[str, object]:
-        return {"entriesAddedCounter": self._entries}
+    def get(self, path: str, params: Mapping[str, str] | None = None) -> object:
+        if path == f"{PENDING_PATH}/partitioned-stats":
+            return {"partitions": {PARTITION: self._stats(self._messages, self._entries)}}
+        if path == f"{PENDING_PATH}-RETRY/stats":
+            return self._stats(0, 0)
+        assert path == f"{PENDING_PATH}-partition-0/internalStats"
+        return {
+            "entriesAddedCounter": self._entries,
+            "ledgers": [],
+            "cursors": {},
+            "lastConfirmedEntry": "-1:-1",
+            "schemaLedgers": [],
+            "compactedLedger": {"ledgerId": -1, "entries": -1},
+        }
 
     def _stats(self, messages: int, entries: int) -> Mapping[str, object]:
         waiting = {"msgBacklog": entries, "earliestMsgPublishTimeInBacklog": 7 if entries else 0}
         return {"msgInCounter": messages, "subscriptions": {SUBSCRIPTION: waiting}}
 
 
+def gauge(messages: int, entries: int) -> BacklogGauge:
+    return BacklogGauge(BrokerTopicAdmin(CountingBrokers(messages, entries)), FakeClock())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("entries", range(1, 401, 3))
 def test_when_everything_waits_the_estimate_is_what_came_in(entries: int) -> None:
-    gauge = BacklogGauge(CountingBrokers(400, entries), PENDING, RETRY, FakeClock())  # type: ignore[arg-type]
-    assert gauge.measure().total == 400
+    assert gauge(400, entries).measure().total == 400
 
 
 def test_where_nothing_waits_the_estimate_is_nothing() -> None:
-    assert BacklogGauge(CountingBrokers(0, 0), PENDING, RETRY, FakeClock()).measure().total == 0  # type: ignore[arg-type]
+    assert gauge(0, 0).measure().total == 0

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.rest.brokers_metadata import AdminBrokersMetadata
+from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import AdminBrokersMetadata
 from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.fakes.admin_answers import FakeAdminRest

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar.wire.bundles import bundle_range, ownership_path, read_boundaries
+from pulsar_sidecar.adapters.pulsar.rest.live_owners import bundle_range, ownership_path, read_boundaries
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
-from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpSessions, HttpTimeouts
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import HttpSessions
 from urllib3 import exceptions
 
 from tests.unit.pulsar.http_brokers import Answer, HttpBroker, http_broker
@@ -20,7 +20,7 @@ def broker() -> Iterator[HttpBroker]:
 
 
 def sessions(read_seconds: float = 2, credentials: ClientCredentials | None = None) -> HttpSessions:
-    return HttpSessions(credentials or ClientCredentials(), TlsOptions(), HttpTimeouts(2, read_seconds))
+    return HttpSessions(credentials or ClientCredentials(), TlsOptions(), 2, read_seconds)
 
 
 def test_an_answer_is_whole_and_the_address_arrives_as_it_is(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpTimeouts
 from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners, owned_bundles, owning_url
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
@@ -54,7 +53,7 @@ class Cluster:
         for broker in brokers:
             registration = {"webServiceUrl": broker.http.url, "loadManagerClassName": load_manager}
             self.store.put(self.path(broker), json.dumps(registration).encode())
-        rest = AdminRest([brokers[0].http.url], store=self.store, timeouts=HttpTimeouts(5.0, 5.0))
+        rest = AdminRest([brokers[0].http.url], store=self.store, read_seconds=5.0)
         self.owners = BrokerLiveOwners(rest, self.store)
 
     def path(self, broker: Broker) -> str:

@@ -7,8 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.topics.confirmed_steps import ConfirmedSteps
-from pulsar_sidecar.adapters.pulsar.topics.topics_setup import RetryConditions
+from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings, TopicsSetup
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.clock import FakeClock
@@ -29,8 +28,8 @@ class Policies:
         self.over: dict[str, object] | None = None
         self.changed: list[str] = []
         broker.answer = self.answer
-        self.admin = BrokerTopicAdmin(AdminRest([broker.url]))
-        self.conditions = RetryConditions()
+        admin = BrokerTopicAdmin(AdminRest([broker.url]))
+        self.conditions = TopicsSetup(admin, lambda topic: RETRY, TopicsSettings(), FakeClock())
 
     def answer(self, arrived: Arrived) -> Answer:
         parts = urlsplit(arrived.target)
@@ -44,7 +43,7 @@ class Policies:
         return Answer(204) if found is None else Answer(200, json.dumps(found).encode())
 
     def apply(self) -> list[str]:
-        self.conditions.apply(self.admin, ConfirmedSteps(FakeClock(), "for this test"), RETRY)
+        self.conditions.set_conditions()
         return self.conditions.warnings
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.shadow_topics import BrokerShadowAdmin
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.ledger_deletion.ports import ConnectedClients
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
@@ -24,8 +24,8 @@ def broker() -> Iterator[HttpBroker]:
 
 
 @pytest.fixture
-def admin(broker: HttpBroker) -> BrokerShadowAdmin:
-    return BrokerShadowAdmin(AdminRest([broker.url]))
+def admin(broker: HttpBroker) -> BrokerTopicAdmin:
+    return BrokerTopicAdmin(AdminRest([broker.url]))
 
 
 def answer(broker: HttpBroker, document: object) -> None:
@@ -36,19 +36,19 @@ def answer(broker: HttpBroker, document: object) -> None:
     ("minutes", "megabytes", "forever"), [(-1, -1, True), (-1, 0, False), (0, -1, False), (60, 1, False)]
 )
 def test_only_infinite_retention_keeps_forever(
-    broker: HttpBroker, admin: BrokerShadowAdmin, minutes: int, megabytes: int, forever: bool
+    broker: HttpBroker, admin: BrokerTopicAdmin, minutes: int, megabytes: int, forever: bool
 ) -> None:
     answer(broker, {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes})
     assert admin.keeps_forever(TOPIC) is forever
 
 
-def test_no_policy_of_its_own_keeps_nothing(broker: HttpBroker, admin: BrokerShadowAdmin) -> None:
+def test_no_policy_of_its_own_keeps_nothing(broker: HttpBroker, admin: BrokerTopicAdmin) -> None:
     broker.answer = lambda _: Answer(200)
     assert admin.keeps_forever(TOPIC) is False
     assert admin.shadow_topics(TOPIC) == []
 
 
-def test_the_changes_are_pulsars_own_calls(broker: HttpBroker, admin: BrokerShadowAdmin) -> None:
+def test_the_changes_are_pulsars_own_calls(broker: HttpBroker, admin: BrokerTopicAdmin) -> None:
     admin.keep_forever(TOPIC)
     admin.set_shadow_topics(TOPIC, [parse_topic_name("persistent://a/b/c")])
     admin.set_shadow_topics(TOPIC, [])
@@ -69,7 +69,7 @@ def _with(consumers: int) -> dict[str, object]:
     return {"consumers": [{}] * consumers, "msgOutCounter": 0}
 
 
-def test_clients_and_replicators_are_told_apart(broker: HttpBroker, admin: BrokerShadowAdmin) -> None:
+def test_clients_and_replicators_are_told_apart(broker: HttpBroker, admin: BrokerTopicAdmin) -> None:
     names = ["mine", f"pulsar.repl-persistent://public/default/orders-->{TOPIC}", "orders-->elsewhere"]
     answer(
         broker,
@@ -85,20 +85,20 @@ def test_clients_and_replicators_are_told_apart(broker: HttpBroker, admin: Broke
     "document", [{}, [], {"publishers": []}, {"subscriptions": {}}, {"subscriptions": {"a": 1}, "publishers": []}]
 )
 def test_an_answer_that_lacks_something_counts_nobody_out(
-    broker: HttpBroker, admin: BrokerShadowAdmin, document: object
+    broker: HttpBroker, admin: BrokerTopicAdmin, document: object
 ) -> None:
     answer(broker, document)
     with pytest.raises(TemporaryError):
         admin.clients(TOPIC)
 
 
-def test_a_list_of_shadows_must_be_one(broker: HttpBroker, admin: BrokerShadowAdmin) -> None:
+def test_a_list_of_shadows_must_be_one(broker: HttpBroker, admin: BrokerTopicAdmin) -> None:
     answer(broker, {"persistent://a/b/c": 1})
     with pytest.raises(TemporaryError):
         admin.shadow_topics(TOPIC)
 
 
-def test_only_a_brokers_own_404_says_that_it_cannot_be_loaded(broker: HttpBroker, admin: BrokerShadowAdmin) -> None:
+def test_only_a_brokers_own_404_says_that_it_cannot_be_loaded(broker: HttpBroker, admin: BrokerTopicAdmin) -> None:
     broker.answer = lambda _: NOT_FOUND
     assert admin.can_load(TOPIC) is False
     answer(broker, {"ledgers": []})
@@ -108,7 +108,7 @@ def test_only_a_brokers_own_404_says_that_it_cannot_be_loaded(broker: HttpBroker
         admin.can_load(TOPIC)
 
 
-def test_an_unknown_topic_is_not_found(broker: HttpBroker, admin: BrokerShadowAdmin) -> None:
+def test_an_unknown_topic_is_not_found(broker: HttpBroker, admin: BrokerTopicAdmin) -> None:
     def not_found(_: Arrived) -> Answer:
         return NOT_FOUND
 

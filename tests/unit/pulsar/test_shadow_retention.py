@@ -1,7 +1,7 @@
 """A shadow is loaded for a question only where its retention is known to be infinite."""
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.rest.shadow_topics import BrokerShadows
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerShadows
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.errors import UndecodableError

@@ -7,23 +7,19 @@ that is where it is removed. A topic's policies are events on a topic of the bro
 
 import json
 import threading
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from cachetools import TTLCache, cachedmethod
 
 from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseState, Policies, TopicPolicy, pause_state
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.rest.known_brokers import live_brokers
-from pulsar_sidecar.adapters.pulsar.rest.runtime_configuration import RuntimeConfiguration
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, live_brokers, topic_path
+from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_internal_stats, parse_stats
 from pulsar_sidecar.delayed_delivery.ports import AckStateRoom
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.topic_stats import TopicInternalStats, TopicStats
 
 _LIMITS_SECONDS: Final = 30.0
 _POLICIES_SECONDS: Final = 10.0
@@ -34,54 +30,49 @@ _FIELD: Final = "dispatcherPauseOnAckStatePersistentEnabled"
 _TRIES: Final = 5
 
 
-class BrokerSubscriptions:
-    """`ack_state.ports.Subscriptions`; safe for use by several threads."""
+class BrokerAckStates(BrokerTopicAdmin):
+    """`ack_state.ports.Subscriptions` and `PausePolicies`, and `delayed_delivery.ports.AckStateBudget`.
+
+    Safe for use by several threads.
+    """
 
     def __init__(self, rest: AdminRest, store: MetadataStore, clock: Clock) -> None:
-        self._rest = rest
+        super().__init__(rest)
         self._store = store
-        self._admin = BrokerTopicAdmin(rest)
+        self._lock = threading.Lock()
         self._limits: TTLCache[object, AckStateLimits] = TTLCache(
             _MOST_BROKERS, _LIMITS_SECONDS, timer=clock.monotonic_seconds
         )
-        self._lock = threading.Lock()
-
-    def partitions(self, topic: TopicName) -> int | None:
-        return self._admin.partitions(topic)
-
-    def stats(self, topic: TopicName) -> TopicStats:
-        return parse_stats(self._admin.stats(topic, {"excludePublishers": "true"}), topic)
-
-    def internal_stats(self, topic: TopicName) -> TopicInternalStats:
-        return parse_internal_stats(self._admin.internal_stats(topic), topic)
+        self._known_policies: TTLCache[object, Policies] = TTLCache(
+            _MOST_TOPICS, _POLICIES_SECONDS, timer=clock.monotonic_seconds
+        )
 
     @cachedmethod(lambda self: self._limits, lock=lambda self: self._lock)
     def limits(self, broker: str | None) -> AckStateLimits:
-        return _limits(self._configuration(broker))
-
-    def _configuration(self, broker: str | None) -> RuntimeConfiguration:
         found = [live for live in live_brokers(self._store) if live.broker_id == broker] if broker else []
         urls = self._rest.reachable(found[0].web_service_urls) if found else []
-        return RuntimeConfiguration.of(self._rest, urls[0] if urls else None)
+        configuration = RuntimeConfiguration.of(self._rest, urls[0] if urls else None)
+        return AckStateLimits(
+            max_unacked_ranges=configuration.number("managedLedgerMaxUnackedRangesToPersist"),
+            max_batch_deleted_indexes=configuration.number("managedLedgerMaxBatchDeletedIndexToPersist"),
+            as_long_array=configuration.flag("managedLedgerPersistIndividualAckAsLongArray")
+            and configuration.flag("managedLedgerUnackedRangesOpenCacheSetEnabled"),
+            pause_enabled=configuration.flag(_FIELD),
+        )
 
-
-class BrokerPausePolicies:
-    """`ack_state.ports.PausePolicies`."""
-
-    def __init__(self, rest: AdminRest, store: MetadataStore, subscriptions: BrokerSubscriptions) -> None:
-        self._rest = rest
-        self._store = store
-        self._subscriptions = subscriptions
+    # --- the pause -------------------------------------------------------------------------------------------------
 
     def policies(self, topic: TopicName, broker: str | None) -> Policies:
+        path = topic_path(topic.base, f"/{_ROUTE}")
+        is_true = any(self._rest.get(path, {"isGlobal": is_global}) is True for is_global in ("false", "true"))
         return Policies(
-            topic=TopicPolicy.TRUE if self._is_true_for_topic(topic) else TopicPolicy.FALSE_OR_UNSET,
+            topic=TopicPolicy.TRUE if is_true else TopicPolicy.FALSE_OR_UNSET,
             namespace=self.of_namespace(topic.namespace),
-            broker=self._subscriptions.limits(broker).pause_enabled,
+            broker=self.limits(broker).pause_enabled,
         )
 
     def of_namespace(self, namespace: str) -> bool | None:
-        value = _policies(self._node(namespace)).get(_FIELD)
+        value = self._stored(namespace)[1].get(_FIELD)
         return value if isinstance(value, bool) else None
 
     def enable_for_namespace(self, namespace: str) -> None:
@@ -91,8 +82,7 @@ class BrokerPausePolicies:
         # First as anybody would: it needs the role that may, and brokers that remove it leave nothing to be done.
         self._rest.change("DELETE", _namespace_path(namespace))
         for _ in range(_TRIES):
-            node = self._node(namespace)
-            policies = _policies(node)
+            node, policies = self._stored(namespace)
             if policies.pop(_FIELD, None) is None:
                 return None
             try:
@@ -107,69 +97,43 @@ class BrokerPausePolicies:
     def remove_from_topic(self, topic: TopicName) -> None:
         self._rest.change("DELETE", topic_path(topic, f"/{_ROUTE}"))
 
-    def _is_true_for_topic(self, topic: TopicName) -> bool:
-        path = topic_path(topic.base, f"/{_ROUTE}")
-        return any(self._rest.get(path, {"isGlobal": is_global}) is True for is_global in ("false", "true"))
-
-    def _node(self, namespace: str) -> Node:
+    def _stored(self, namespace: str) -> tuple[Node, dict[str, object]]:
         node = self._store.read(f"/admin/policies/{namespace}")
         if node is None:
             raise NotFoundError(f"there is no namespace {namespace}")
-        return node
+        try:
+            document = json.loads(node.data)
+        except ValueError as error:
+            raise TemporaryError(f"the policies at {node.path} are no JSON document; try again") from error
+        if not isinstance(document, dict):
+            raise TemporaryError(f"the policies at {node.path} are no JSON object; try again")
+        return node, document
 
-
-class BrokerAckStateBudget:
-    """`delayed_delivery.ports.AckStateBudget`; policies may be some seconds old."""
-
-    def __init__(self, subscriptions: BrokerSubscriptions, policies: BrokerPausePolicies, clock: Clock) -> None:
-        self._subscriptions = subscriptions
-        self._policies = policies
-        self._known: TTLCache[object, Policies] = TTLCache(
-            _MOST_TOPICS, _POLICIES_SECONDS, timer=clock.monotonic_seconds
-        )
-        self._lock = threading.Lock()
+    # --- the room that is left ---------------------------------------------------------------------------------------
 
     def room(self, topic: TopicName, subscription: str, *, ranges: int | None = None) -> AckStateRoom:
         """See `AckStateBudget.room`; a caller's own count does not tell whether dispatch is paused."""
         if ranges is not None:
-            return AckStateRoom(ranges, self._subscriptions.limits(None).max_unacked_ranges)
-        stats = self._subscriptions.stats(topic)
+            return AckStateRoom(ranges, self.limits(None).max_unacked_ranges)
+        stats = self.stats(topic)
         found = stats.subscriptions.get(subscription)
         if found is None or not found.durable:
             raise NotFoundError(f"{topic} has no durable subscription {subscription}")
-        cursor = self._subscriptions.internal_stats(topic).cursor(subscription)
-        limits = self._subscriptions.limits(stats.broker)
+        cursor = self.internal_stats(topic).cursor(subscription)
+        limits = self.limits(stats.broker)
         paused = False
         if cursor.ranges > limits.max_unacked_ranges:
             state = pause_state(found.type, cursor.ranges, self._policies_of(topic, stats.broker), limits)
             paused = state in (PauseState.IN_FORCE, PauseState.UNKNOWN)
         return AckStateRoom(cursor.ranges, limits.max_unacked_ranges, paused)
 
-    @cachedmethod(lambda self: self._known, key=lambda self, topic, broker: topic, lock=lambda self: self._lock)
-    def _policies_of(self, topic: TopicName, broker: str | None) -> Policies:
-        return self._policies.policies(topic, broker)
-
-
-def _limits(configuration: RuntimeConfiguration) -> AckStateLimits:
-    return AckStateLimits(
-        max_unacked_ranges=configuration.number("managedLedgerMaxUnackedRangesToPersist"),
-        max_batch_deleted_indexes=configuration.number("managedLedgerMaxBatchDeletedIndexToPersist"),
-        as_long_array=configuration.flag("managedLedgerPersistIndividualAckAsLongArray")
-        and configuration.flag("managedLedgerUnackedRangesOpenCacheSetEnabled"),
-        pause_enabled=configuration.flag("dispatcherPauseOnAckStatePersistentEnabled"),
+    @cachedmethod(
+        lambda self: self._known_policies, key=lambda self, topic, broker: topic, lock=lambda self: self._lock
     )
+    def _policies_of(self, topic: TopicName, broker: str | None) -> Policies:
+        return self.policies(topic, broker)
 
 
 def _namespace_path(namespace: str) -> str:
     version = "/v2" if namespace.count("/") == 1 else ""
     return f"/admin{version}/namespaces/{namespace}/{_ROUTE}"
-
-
-def _policies(node: Node) -> dict[str, Any]:
-    try:
-        document = json.loads(node.data)
-    except ValueError as error:
-        raise TemporaryError(f"the policies at {node.path} are no JSON document; try again") from error
-    if not isinstance(document, Mapping):
-        raise TemporaryError(f"the policies at {node.path} are no JSON object; try again")
-    return dict(document)

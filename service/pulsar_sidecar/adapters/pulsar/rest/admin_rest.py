@@ -1,22 +1,25 @@
 """Brokers' admin REST API: fail-over, redirects by hand, and answers as our errors.
 
-Invariants: credentials travel only to brokers that `KnownBrokers` knows; a change is sent again only when the first
-attempt provably never left or was answered by a redirect; an absence is reported only when a broker said so in its own
-words (``{"reason": ...}``), not because some proxy answered 404.
+Invariants: credentials travel only to known brokers, and an address is known because a setting, the metadata store or a
+configured broker named it, never because a redirect did; a change is sent again only when the first attempt provably
+never left or was answered by a redirect; an absence is reported only when a broker said so in its own words
+(``{"reason": ...}``), not because some proxy answered 404. The environment decides nothing: no proxy and no ``.netrc``
+of the machine can add or replace a credential.
 """
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import urljoin, urlsplit
+from typing import Final
+from urllib.parse import urlencode, urljoin, urlsplit
 
 import orjson
 import urllib3
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, tls_context
 from pulsar_sidecar.adapters.pulsar.errors import http_error, never_left
-from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpSessions, HttpTimeouts
-from pulsar_sidecar.adapters.pulsar.rest.known_brokers import KnownBrokers, address_of
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     InvalidInputError,
@@ -29,9 +32,10 @@ from pulsar_sidecar.model.errors import (
     TemporaryError,
     UnreachableError,
 )
-from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName, java_url_encode
 
+BROKERS_PATH: Final = "/loadbalance/brokers"
 MAX_REDIRECTS = 5
 _REDIRECTS = (307, 308)
 _REDIRECTS_OF_READS = (301, 302, 303, *_REDIRECTS)
@@ -39,6 +43,90 @@ _MAX_REASON = 500
 _TOPIC_SEGMENTS = 7
 """``/admin/v2/persistent/tenant/namespace/topic`` and ``/admin/persistent/tenant/cluster/namespace/topic``."""
 _REMEMBERED_OWNERS = 10_000
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_POOLED_BROKERS = 1_000
+_KEPT_PER_BROKER = 32
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker as it registered itself (``LocalBrokerData`` or ``BrokerLookupData``).
+
+    Attributes:
+        broker_id: ``advertisedAddress:webPort``, the node's name.
+        web_service_urls: the plain and the TLS address, as far as it has them.
+        created_order: the registration's order of creation; a broker that came back has another.
+        extensible: whether it runs the extensible load manager, which keeps bundle owners out of the metadata store.
+    """
+
+    broker_id: str
+    web_service_urls: tuple[str, ...]
+    created_order: int
+    extensible: bool = False
+
+
+def live_brokers(store: MetadataStore) -> list[Broker]:
+    """The brokers that hold a registration now, by name.
+
+    Raises:
+        TemporaryError: the store could not be asked, or a registration cannot be read or names no web address.
+    """
+    names = store.children(BROKERS_PATH) or []
+    nodes = store.read_many([f"{BROKERS_PATH}/{name}" for name in names])
+    return [_broker(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
+
+
+def _broker(name: str, node: Node) -> Broker:
+    try:
+        document = json.loads(node.data)
+    except ValueError as error:
+        raise TemporaryError(f"the registration of broker {name} is no JSON document; try again") from error
+    if not isinstance(document, dict):
+        raise TemporaryError(f"the registration of broker {name} is no JSON object; try again")
+    urls = (document.get("webServiceUrl"), document.get("webServiceUrlTls"))
+    found = tuple(url.rstrip("/") for url in urls if isinstance(url, str) and url)
+    if not found:
+        raise TemporaryError(f"broker {name} registered no web service URL; try again")
+    extensible = "ExtensibleLoadManager" in str(document.get("loadManagerClassName"))
+    return Broker(name, found, node.created_order, extensible)
+
+
+class HttpSessions:
+    """Sends requests with the credentials attached; safe for use by several threads."""
+
+    def __init__(
+        self, credentials: ClientCredentials, tls: TlsOptions, connect_seconds: float, read_seconds: float
+    ) -> None:
+        self._credentials = credentials
+        tls_context(credentials, tls)  # the pool would report a file that cannot be used only at the first request
+        certificate = credentials.shown_certificate(tls)
+        # Files and not the context, so that every new connection shows the certificate that is there now.
+        self._pool = urllib3.PoolManager(
+            num_pools=_POOLED_BROKERS,
+            maxsize=_KEPT_PER_BROKER,
+            retries=False,
+            timeout=urllib3.Timeout(connect=connect_seconds, read=read_seconds),
+            cert_reqs="CERT_NONE" if tls.allow_insecure_connection else "CERT_REQUIRED",
+            ca_certs=str(tls.trust_certs_file or DEFAULT_CA_BUNDLE_PATH),
+            cert_file=None if certificate is None else str(certificate.file),
+            key_file=None if certificate is None else str(certificate.key_file),
+            # Pulsar's tlsEnableHostnameVerification is off by default: the certificate is verified, its name is not.
+            assert_hostname=None if tls.hostname_verification else False,
+        )
+
+    def send(self, method: str, url: str, body: bytes | None, params: dict[str, str]) -> urllib3.BaseHTTPResponse:
+        """One request to exactly this URL, and its whole answer; redirects come back as answers.
+
+        Raises:
+            urllib3.exceptions.HTTPError: no answer came.
+            NotAuthenticatedError: a token file cannot be read.
+        """
+        headers = {"Accept": "application/json", **self._credentials.http_headers()}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        target = f"{url}?{urlencode(params)}" if params else url
+        return self._pool.request(method, target, body=body, headers=headers, redirect=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +176,23 @@ class AdminRest:
         tls: TlsOptions | None = None,
         *,
         store: MetadataStore | None = None,
-        timeouts: HttpTimeouts | None = None,
+        connect_seconds: float = 5.0,
+        read_seconds: float = 60.0,
     ) -> None:
         """``web_service_urls`` are tried in order; each may itself be a comma-separated list, as pulsar-admin takes it.
+
+        ``read_seconds`` is how long the next byte of an answer is waited for.
 
         Raises:
             InvalidInputError: one of them is no http or https URL.
         """
         self._bases = _bases(web_service_urls)
         self._sessions = HttpSessions(
-            credentials or ClientCredentials(), tls or TlsOptions(), timeouts or HttpTimeouts()
+            credentials or ClientCredentials(), tls or TlsOptions(), connect_seconds, read_seconds
         )
-        self._known = KnownBrokers(self._bases, self._listed_brokers, store)
+        self._store = store
+        self._configured = frozenset(map(_address_of, self._bases))
+        self._known = self._configured
         self._owners: dict[str, str] = {}
 
     @property
@@ -133,11 +226,11 @@ class AdminRest:
             TemporaryError: it did not answer, or the matter is another broker's now (a redirect).
         """
         call = _Call("GET", path, dict(params or {}), None)
-        if not self.reachable([web_service_url]) or not self._known.knows(web_service_url):
+        if not self.reachable([web_service_url]) or not self._knows(web_service_url):
             raise PermanentError(
                 f"{_shown_address(web_service_url)} is no broker of this cluster; nothing was sent to it"
             )
-        answer = self._attempt(call, _join(web_service_url, path), call.params)
+        answer = self._attempt(call, web_service_url.rstrip("/") + path, call.params)
         if call.redirected_by(answer):
             raise TemporaryError(f"{call}: {web_service_url} is not the owner any more; try again")
         return _document(_checked(call, answer))
@@ -151,7 +244,7 @@ class AdminRest:
         failure: SidecarError | None = None
         for base in self._places(call):
             try:
-                answer = self._followed(call, _join(base, call.path))
+                answer = self._followed(call, base + call.path)
             except _NeverLeftError as error:
                 self._owners.pop(call.matter, None)
                 failure = error.failure
@@ -166,7 +259,7 @@ class AdminRest:
     def _places(self, call: _Call) -> Sequence[str]:
         """The broker that a question about this topic was redirected to last, to spare a redirect; then the others."""
         owner = None if call.change else self._owners.get(call.matter)
-        if owner is None or not self._known.knows(owner):
+        if owner is None or not self._knows(owner):
             return self._bases
         return owner, *(base for base in self._bases if base != owner)
 
@@ -191,7 +284,7 @@ class AdminRest:
     def _redirected(self, call: _Call, url: str, answer: urllib3.BaseHTTPResponse) -> str:
         target = urljoin(url, answer.headers.get("Location", ""))
         downgrade = urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https"
-        if downgrade or not self._known.knows(target):
+        if downgrade or not self._knows(target):
             raise PermanentError(
                 f"{call}: redirect to an unknown host {_shown_address(target)}; add the broker's address to the "
                 "configured web service URLs if it belongs to this cluster"
@@ -207,16 +300,36 @@ class AdminRest:
                 raise _NeverLeftError(failure) from error
             raise failure from error
 
-    def _listed_brokers(self) -> list[str]:
+    def _knows(self, url: str) -> bool:
+        """Whether the address belongs to a broker of this cluster; for an unknown one all are gathered anew."""
+        address = _address_of(url)
+        if address is None or address in self._known:
+            return address is not None
+        known = set(self._configured)
+        for source in (self._registered, self._listed):
+            try:
+                known.update(map(_address_of, source()))
+            except SidecarError as error:
+                # One source may be closed to this role; what the other says is as good, and less is only stricter.
+                _LOGGER.warning("a list of brokers could not be read: %s", error)
+        self._known = frozenset(known)
+        return address in known
+
+    def _registered(self) -> list[str]:
+        if self._store is None:
+            return []
+        return [url for broker in live_brokers(self._store) for url in broker.web_service_urls]
+
+    def _listed(self) -> list[str]:
         # Asked from inside a redirect: only configured brokers, and no further redirect.
         call = _Call("GET", "/admin/v2/brokers", {}, None)
         for base in self._bases:
             try:
-                document = _document(_checked(call, self._attempt(call, _join(base, call.path), {})))
+                document = _document(_checked(call, self._attempt(call, base + call.path, {})))
             except SidecarError:
                 continue
             if isinstance(document, list):
-                return [name for name in document if isinstance(name, str)]
+                return [f"http://{name}" for name in document if isinstance(name, str)]
         raise TemporaryError("no configured broker lists the cluster's brokers")
 
 
@@ -234,15 +347,23 @@ def _bases(urls: Sequence[str]) -> tuple[str, ...]:
             # Pulsar's multi-host form names the scheme once: http://a:8080,b:8080
             bases = (*bases[:index], f"{urlsplit(bases[0]).scheme}://{base}", *bases[index + 1 :])
     for base in bases:
-        if address_of(base) is None:
+        if _address_of(base) is None:
             raise InvalidInputError(f"{_shown_address(base)} is no web service URL; write http://host:port")
     if not bases:
         raise InvalidInputError("no web service URL is configured; write http://host:port")
     return bases
 
 
-def _join(base: str, path: str) -> str:
-    return base.rstrip("/") + path
+def _address_of(url: str) -> tuple[str, int] | None:
+    """Host and port of an http or https URL, lower-cased and with the scheme's default port; None for others."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+    except ValueError:
+        return None
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or port is None:
+        return None
+    return parts.hostname.lower(), port
 
 
 def _shown_address(url: str) -> str:

@@ -14,7 +14,8 @@ from typing import Final, Generic, TypeVar
 import orjson
 
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.rest.runtime_configuration import RuntimeConfiguration
+from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import partitions_in
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_internal_stats, parse_stats
 from pulsar_sidecar.delayed_delivery.ports import DelayPolicy
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
@@ -150,11 +151,7 @@ class BrokerTopics:
         return parse_stats(self._answer(topic_path(topic, "/stats")), topic).subscriptions
 
     def _asked_partitions(self, topic: TopicName) -> int:
-        document = self._answer(topic_path(topic, "/partitions"))
-        found = document.get("partitions") if isinstance(document, dict) else None
-        if not isinstance(found, int):
-            raise TemporaryError("a broker's answer lacks the number partitions; try again")
-        return found
+        return partitions_in(self._answer(topic_path(topic, "/partitions")))
 
     def _asked_policy(self, topic: TopicName) -> DelayPolicy:
         broker = self._runtime.get(None, lambda: RuntimeConfiguration.of(self._rest))

@@ -13,14 +13,14 @@ of their ledgers, because they are never compacted and have no schema.
 """
 
 import json
+import zlib
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.rest.known_brokers import Broker, live_brokers
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, Broker, live_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_internal_stats
-from pulsar_sidecar.adapters.pulsar.wire.bundles import ownership_path, read_boundaries
 from pulsar_sidecar.model.errors import PermanentError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
@@ -29,6 +29,7 @@ from pulsar_sidecar.model.topic_stats import TopicInternalStats
 _LOADED_TOPICS_PATH = "/admin/v2/broker-stats/bookieops"
 _ROUNDS = 2
 _MAX_THREADS = 8
+_FULL_RANGE = ("0x00000000", "0xffffffff")
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -140,3 +141,50 @@ def owned_bundles(document: object, broker_id: str) -> frozenset[str]:
     if not isinstance(document, dict):
         raise TemporaryError(f"broker {broker_id} did not list the bundles it owns; try again")
     return frozenset(name for name, status in document.items() if isinstance(status, dict) and status.get("is_active"))
+
+
+# --- bundles, computed as brokers compute them: ``NamespaceBundleFactory``, ``NamespaceBundles`` -------------------
+
+
+def bundle_range(topic: TopicName, boundaries: tuple[str, ...]) -> str:
+    """The range of the topic's bundle, as in ``0xa0000000_0xb0000000``, by the CRC-32 of the full topic name.
+
+    Ranges are closed below and open above, except the last.
+    """
+    values = [int(boundary, 16) for boundary in boundaries]
+    position = zlib.crc32(str(topic).encode("utf-8"))
+    index = min(bisect_right(values, position) - 1, len(values) - 2)
+    return f"0x{values[index]:08x}_0x{values[index + 1]:08x}"
+
+
+def read_boundaries(store: MetadataStore, namespace: str) -> tuple[str, ...] | None:
+    """The namespace's bundle boundaries; None when there is no such namespace.
+
+    A namespace that was never loaded has them in its policies only, one without any has the full range.
+
+    Raises:
+        TemporaryError: the store could not be asked, or holds something else there.
+    """
+    local, policies = store.read_many([f"/admin/local-policies/{namespace}", f"/admin/policies/{namespace}"])
+    if local is None and policies is None:
+        return None
+    for node in (local, policies):
+        found = _boundaries(node.data, namespace) if node is not None else None
+        if found is not None:
+            return found
+    return _FULL_RANGE
+
+
+def ownership_path(topic: TopicName, boundaries: tuple[str, ...]) -> str:
+    """The ephemeral node in which the owning broker says so (``OwnershipCache``, modular load manager)."""
+    return f"/namespace/{topic.namespace}/{bundle_range(topic, boundaries)}"
+
+
+def _boundaries(data: bytes, namespace: str) -> tuple[str, ...] | None:
+    try:
+        document = json.loads(data or b"{}")
+        bundles = document.get("bundles") or {}
+        found = tuple(f"0x{int(str(boundary), 16):08x}" for boundary in bundles.get("boundaries") or ())
+    except (ValueError, AttributeError, TypeError) as error:
+        raise TemporaryError(f"the bundles of namespace {namespace} cannot be read; try again") from error
+    return found if len(found) > 1 else None

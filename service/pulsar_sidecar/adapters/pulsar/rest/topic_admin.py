@@ -1,4 +1,4 @@
-"""What the sidecar asks brokers to do with topics, and what brokers tell about them.
+"""What the sidecar asks brokers to do with topics, and what brokers tell about them; shadow topics (PIP-180) included.
 
 Invariant: every creating call is idempotent, so several sidecars may make it at once; deleting is not hidden behind a
 retry, because only the caller can tell whether a lost answer matters.
@@ -8,24 +8,38 @@ from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.rest.runtime_configuration import RuntimeConfiguration
-from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction, compaction_of
+from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
+from pulsar_sidecar.adapters.pulsar.rest.topic_stats import (
+    BacklogStats,
+    Compaction,
+    compaction_of,
+    parse_backlog,
+    parse_backlogs,
+    parse_internal_stats,
+    parse_stats,
+)
+from pulsar_sidecar.ledger_deletion.ports import ConnectedClients
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.shadows import shadow_at
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.topic_stats import TopicInternalStats, TopicStats
 
 _EARLIEST: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+_FOREVER: Final = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 _NOT_ALLOWED = 405
 _CONFLICT = 409
 
 
 class BrokerTopicAdmin:
-    """`ledger_deletion.ports.TopicAdmin`, and the other calls on topics (Pulsar ``PersistentTopics``)."""
+    """`ledger_deletion.ports.ShadowAdmin`, and the other calls on topics (Pulsar ``PersistentTopics``)."""
 
     def __init__(self, rest: AdminRest) -> None:
         self._rest = rest
 
     def load_topic(self, topic: TopicName) -> None:
-        self.stats(topic)
+        self._rest.get(topic_path(topic, "/stats"))
 
     def shadow_topics(self, topic: TopicName) -> Sequence[TopicName]:
         try:
@@ -48,10 +62,9 @@ class BrokerTopicAdmin:
     def partitions(self, topic: TopicName) -> int | None:
         """How many partitions the topic has, 0 for an unpartitioned one; None when a broker knows no such topic."""
         try:
-            document = _object(self._rest.get(topic_path(topic, "/partitions")))
+            return partitions_in(self._rest.get(topic_path(topic, "/partitions")))
         except NotFoundError:
             return None
-        return _integer(document, "partitions")
 
     def create(self, topic: TopicName, partitions: int = 0) -> bool:
         """Create the topic, with partitions if any; False when it is there already (however many it has)."""
@@ -78,21 +91,26 @@ class BrokerTopicAdmin:
         """Set a policy on the topic itself; brokers apply it within moments, not at once."""
         self._rest.change("POST", topic_path(topic, f"/{name}"), value)
 
-    def stats(self, topic: TopicName, params: Mapping[str, str] | None = None) -> Mapping[str, object]:
-        """``stats``; loads the topic."""
-        return _object(self._rest.get(topic_path(topic, "/stats"), params))
+    def stats(self, topic: TopicName) -> TopicStats:
+        """``stats`` without the producers; loads the topic."""
+        return parse_stats(self._rest.get(topic_path(topic, "/stats"), {"excludePublishers": "true"}), topic)
 
-    def partitioned_stats(self, topic: TopicName, params: Mapping[str, str]) -> Mapping[str, object]:
-        """``partitioned-stats``; loads the partitions."""
-        return _object(self._rest.get(topic_path(topic, "/partitioned-stats"), params))
-
-    def internal_stats(self, topic: TopicName) -> Mapping[str, object]:
+    def internal_stats(self, topic: TopicName) -> TopicInternalStats:
         """``internalStats``; loads the topic."""
-        return _object(self._rest.get(topic_path(topic, "/internalStats")))
+        return parse_internal_stats(self._rest.get(topic_path(topic, "/internalStats")), topic)
 
     def compaction(self, topic: TopicName) -> Compaction:
         """The topic's last compaction; loads the topic."""
-        return compaction_of(self.internal_stats(topic), topic)
+        return compaction_of(self._rest.get(topic_path(topic, "/internalStats")), topic)
+
+    def backlog(self, topic: TopicName, *, earliest: bool = False) -> BacklogStats:
+        """What waits in the subscriptions, counted exactly, and with ``earliest`` since when; loads the topic."""
+        return parse_backlog(self._rest.get(topic_path(topic, "/stats"), _backlog_params(earliest=earliest)), topic)
+
+    def backlogs(self, topic: TopicName) -> Mapping[str, BacklogStats]:
+        """`backlog` of each partition, by its topic's name; loads the partitions."""
+        params = {**_backlog_params(earliest=True), "perPartition": "true"}
+        return parse_backlogs(self._rest.get(topic_path(topic, "/partitioned-stats"), params), topic)
 
     def messages_in_backlog_entry(self, topic: TopicName, subscription: str, position: int) -> int:
         """How many messages the entry at ``position`` of a backlog holds, counted from 1; 1 for an unbatched one."""
@@ -103,6 +121,31 @@ class BrokerTopicAdmin:
     def unload(self, topic: TopicName) -> None:
         """Close the topic on its broker; it loads again on next use."""
         self._rest.change("PUT", topic_path(topic, "/unload"))
+
+    def keeps_forever(self, topic: TopicName) -> bool:
+        return self.policy(topic, "retention") == _FOREVER
+
+    def keep_forever(self, topic: TopicName) -> None:
+        self.set_policy(topic, "retention", _FOREVER)
+
+    def set_shadow_topics(self, source: TopicName, shadows: Sequence[TopicName]) -> None:
+        # Brokers refuse an empty list.
+        method, body = ("PUT", [str(shadow) for shadow in shadows]) if shadows else ("DELETE", None)
+        self._rest.change(method, topic_path(source, "/shadowTopics"), body)
+
+    def clients(self, topic: TopicName) -> ConnectedClients:
+        stats = parse_stats(self._rest.get(topic_path(topic, "/stats")), topic)
+        consumers = sum(len(subscription.consumers) for subscription in stats.subscriptions.values())
+        # The producers of `ShadowReplicator` are called <replicatorPrefix>-<source>--><shadow>.
+        replicators = sum(name.endswith(f"-->{topic}") for name in stats.producers)
+        return ConnectedClients(consumers, len(stats.producers) - replicators, replicators)
+
+    def can_load(self, topic: TopicName) -> bool:
+        try:
+            self._rest.get(topic_path(topic, "/internalStats"))
+        except NotFoundError:
+            return False
+        return True
 
     def namespace_policy(self, namespace: str, name: str) -> object:
         """A policy set on the namespace itself, None when unset."""
@@ -136,14 +179,42 @@ class BrokerTopicAdmin:
         return True
 
 
-def _object(document: object) -> Mapping[str, object]:
-    if not isinstance(document, dict):
-        raise TemporaryError("a broker answered something that is no JSON object; try again")
-    return document
+class BrokerShadows:
+    """`ack_state.ports.Shadows` and `ledger_deletion.ports.EndangeredSources`."""
+
+    def __init__(self, rest: AdminRest, store: MetadataStore) -> None:
+        self._rest = rest
+        self._store = store
+
+    def endangered_source(self, topic: TopicName) -> str | None:
+        paths = [partitioned_topic_path(topic.base), managed_ledger_path(topic.managed_ledger_name)]
+        nodes = self._store.read_many(paths)
+        shadows = (shadow_at(node.path, node.data) for node in nodes if node is not None)
+        source = next((shadow.source for shadow in shadows if shadow is not None), None)
+        return None if source is None or self._keeps_forever(topic) else source
+
+    def _keeps_forever(self, topic: TopicName) -> bool:
+        """What is in force for the topic, whether it, its namespace or the broker's configuration says so."""
+        try:
+            return self._rest.get(topic_path(topic.base, "/retention"), {"applied": "true"}) == _FOREVER
+        except (NotFoundError, BrokerRefusedError):
+            # Brokers without topic policies do not answer; nothing is concluded from that.
+            return False
 
 
-def _integer(document: Mapping[str, object], name: str) -> int:
-    value = document.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TemporaryError(f"a broker's answer lacks the number {name}; try again")
-    return value
+def partitions_in(document: object) -> int:
+    """The number in an answer to ``partitions``."""
+    found = document.get("partitions") if isinstance(document, dict) else None
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise TemporaryError("a broker's answer lacks the number partitions; try again")
+    return found
+
+
+def _backlog_params(*, earliest: bool) -> dict[str, str]:
+    return {
+        "getPreciseBacklog": "true",
+        "getEarliestTimeInBacklog": "true" if earliest else "false",
+        "subscriptionBacklogSize": "false",
+        "excludePublishers": "true",
+        "excludeConsumers": "true",
+    }

@@ -92,6 +92,25 @@ class _InternalStats(msgspec.Struct, rename="camel"):
     schema_ledgers: list[_Ledger]
     compacted_ledger: _Ledger
     state: str | None = None
+    entries_added_counter: int = 0
+
+
+class Waiting(msgspec.Struct, rename="camel", frozen=True):
+    """What waits in one subscription, in entries; the time is 0 where the broker was not asked for it."""
+
+    msg_backlog: int
+    earliest_msg_publish_time_in_backlog: int
+
+
+class BacklogStats(msgspec.Struct, rename="camel", frozen=True):
+    """What came into a topic since it was loaded, in messages, and what waits in its subscriptions."""
+
+    msg_in_counter: int
+    subscriptions: dict[str, Waiting]
+
+
+class _PartitionedBacklogs(msgspec.Struct):
+    partitions: dict[str, BacklogStats]
 
 
 def _read(document: object, form: type[_Answer], topic: TopicName) -> _Answer:
@@ -116,6 +135,16 @@ def parse_stats(document: object, topic: TopicName) -> TopicStats:
         subscriptions={name: _subscription(name, each) for name, each in found.subscriptions.items()},
         producers=tuple(publisher.producer_name or "" for publisher in found.publishers),
     )
+
+
+def parse_backlog(document: object, topic: TopicName) -> BacklogStats:
+    """The counts in an answer to ``stats``; raises as `parse_stats`."""
+    return _read(document, BacklogStats, topic)
+
+
+def parse_backlogs(document: object, topic: TopicName) -> Mapping[str, BacklogStats]:
+    """The counts of each partition in an answer to ``partitioned-stats``; raises as `parse_stats`."""
+    return _read(document, _PartitionedBacklogs, topic).partitions
 
 
 def _subscription(name: str, found: _Subscription) -> Subscription:
@@ -185,6 +214,7 @@ def parse_internal_stats(document: object, topic: TopicName, broker: str | None 
         compacted_ledger=next(iter(_ledgers([stored]) or _ledgers([opened])), None),
         ledgers_being_read=_ledgers([opened, *read]),
         terminated=found.state == "Terminated",
+        entries_added=found.entries_added_counter,
     )
 
 

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction
-from pulsar_sidecar.adapters.pulsar.topics.confirmed_steps import ConfirmedSteps
+from pulsar_sidecar.adapters.pulsar.topics.topics_setup import ConfirmedSteps
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     BinaryConnection,
     BinaryConnections,

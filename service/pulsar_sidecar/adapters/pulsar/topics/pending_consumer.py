@@ -12,8 +12,9 @@ gets recent records handled again only after the sidecars are restarted.
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,16 +22,22 @@ import _pulsar
 import pulsar
 from cachetools import LRUCache
 
-from pulsar_sidecar.adapters.pulsar.client.deliveries import delivery_of, handle_of
+from pulsar_sidecar.adapters.pulsar.client.deliveries import delivery_of, handle_of, position_of
 from pulsar_sidecar.adapters.pulsar.errors import translated
-from pulsar_sidecar.adapters.pulsar.topics.overdue import OverdueReader
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.ledger_deletion.ports import Delivery
-from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
+from pulsar_sidecar.ledger_deletion.second_phase.retry import DELAY_TIME, SUBSCRIPTION
+from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.position_ranges import PositionRanges
 
 _REMEMBERED_ENTRIES: Final = 20_000
 _GRACE_SECONDS: Final = 10.0
 """How much longer than agreed a busy machine may take to answer."""
+_READ_TIMEOUT_MS: Final = 10_000
+_EARLY_MS: Final = 2_000
+"""Brokers may deliver up to a tick early (``delayedDeliveryTickTimeMillis``, a second); and clocks differ."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -57,19 +64,21 @@ class SharedPendingDeletions:
     """`ledger_deletion.ports.PendingDeletions` on the pending and the retry topic."""
 
     def __init__(
-        self, client: pulsar.Client, topics: Sequence[str], overdue: OverdueReader, settings: ConsumerSettings
+        self,
+        client: pulsar.Client,
+        admin: BrokerTopicAdmin,
+        topics: Sequence[TopicName],
+        clock: Clock,
+        settings: ConsumerSettings,
     ) -> None:
-        """Subscribe.
-
-        Raises:
-            TemporaryError: a broker of one of the topics could not be reached.
-        """
+        """Subscribe to the topics, the last of which is the one of retries; ``clock`` is the brokers'."""
         policy = pulsar.ConsumerBatchReceivePolicy(
             settings.max_messages, settings.max_bytes, settings.receive_timeout_ms
         )
-        with translated(f"subscribing to {', '.join(topics)}"):
+        names = [str(topic) for topic in topics]
+        with translated(f"subscribing to {', '.join(names)}"):
             self._consumer = client.subscribe(
-                list(topics),
+                names,
                 SUBSCRIPTION,
                 pulsar.ConsumerType.Shared,
                 receiver_queue_size=settings.max_messages,
@@ -79,7 +88,8 @@ class SharedPendingDeletions:
                 batch_receive_policy=policy,
             )
         self._batches = BatchReceiver(self._consumer, settings.receive_timeout_ms)
-        self._overdue = overdue
+        self._overdue = OverdueReader(client, admin, topics[-1], clock)
+        self._clock = clock
         self._held: dict[str, _pulsar.MessageId] = {}
         self._finished = FinishedMessages(_REMEMBERED_ENTRIES)
         self._lock = threading.Lock()
@@ -92,7 +102,8 @@ class SharedPendingDeletions:
         deliveries = [delivery_of(message) for message in messages]
         with self._lock, translated("acknowledging a pending deletion again"):
             fresh = [delivery for delivery in deliveries if self._is_fresh(delivery)]
-        early = self._overdue.early(fresh)
+        now_ms = self._clock.now_ms()
+        early = [delivery for delivery in fresh if is_early(delivery, now_ms)]
         if not early:
             return fresh
         # Brokers that delay nothing deliver retries at once: they come again and again until they are due.
@@ -213,3 +224,64 @@ def _entry_and_place(message_id: str) -> tuple[str, int]:
     """``ledgerId:entryId:partitionIndex`` and the bit of the place in its batch, the lowest for one that has none."""
     ledger_id, entry_id, partition, *index = message_id.split(":")
     return f"{ledger_id}:{entry_id}:{partition}", 1 << (int(index[0]) + 1 if index else 0)
+
+
+class OverdueReader:
+    """Finds retries that are due and were not delivered: a look at the retry topic beside the broker's delayed tracker.
+
+    Invariant: only reads; a message is called overdue when its own properties say when it was due, and the
+    subscription's progress, read first, does not show it acknowledged.
+    """
+
+    def __init__(self, client: pulsar.Client, admin: BrokerTopicAdmin, topic: TopicName, clock: Clock) -> None:
+        self._client = client
+        self._admin = admin
+        self._topic = topic
+        self._clock = clock
+
+    def read(self, late_ms: int, limit: int, held: Collection[str]) -> list[Delivery]:
+        """Up to ``limit`` messages that were due more than ``late_ms`` ago, without those whose ids are in ``held``.
+
+        Raises:
+            TemporaryError: the topic or its progress could not be read.
+        """
+        progress = self._admin.internal_stats(self._topic).cursor(SUBSCRIPTION).acknowledged
+        due_before_ms = self._clock.now_ms() - late_ms
+        found: list[Delivery] = []
+        with closing(self._unacknowledged(progress)) as deliveries:
+            for delivery in deliveries:
+                # Nothing published later can have been due earlier, because no delay is negative.
+                if delivery.publish_time_ms >= due_before_ms or len(found) >= limit:
+                    break
+                if due_ms(delivery) < due_before_ms and delivery.message_id not in held:
+                    found.append(delivery)
+        return found
+
+    def _unacknowledged(self, progress: PositionRanges) -> Generator[Delivery, None, None]:
+        start = progress.mark_delete
+        with translated(f"reading {self._topic}"):
+            reader = self._client.create_reader(
+                str(self._topic), pulsar.MessageId(-1, start.ledger_id, start.entry_id, -1)
+            )
+            try:
+                while reader.has_message_available():
+                    message = reader.read_next(_READ_TIMEOUT_MS)
+                    if position_of(message.message_id()) not in progress:
+                        yield delivery_of(message)
+            finally:
+                reader.close()
+
+
+def is_early(delivery: Delivery, now_ms: int) -> bool:
+    """Whether a retry came long before it was due, from a broker that delays nothing.
+
+    A publish time in the future comes from a machine whose clock is wrong, and proves nothing.
+    """
+    return delivery.publish_time_ms - _EARLY_MS <= now_ms < due_ms(delivery) - _EARLY_MS
+
+
+def due_ms(delivery: Delivery) -> int:
+    """When the retry was to be delivered: ``DELAY_TIME`` after its publish time, or at once if that is not a number."""
+    delay = delivery.properties.get(DELAY_TIME, "0")
+    usable = delay.isascii() and delay.isdigit() and len(delay) < 19
+    return delivery.publish_time_ms + (int(delay) if usable else 0)

@@ -5,30 +5,46 @@ never expire messages, refuse none for a backlog quota, never deduplicate, and c
 inactivity need no setting; deduplication is switched on for Pulsar versions that will heed it; and compaction gets a
 threshold, because each run writes a ledger. Its own cursor keeps consumed records until then.
 
-Invariant: every step can be repeated and raced; a step that was not confirmed is repeated. Only `RetryConditions` never
-fails: the sidecar warns of what brokers do not let it set, and works without it.
+Retries wait on the retry topic by delayed delivery, which brokers may have switched off or limited to short delays; a
+policy of that topic outranks both. And subscriptions may expire, with everything that waits in them while no sidecar
+runs; there is no policy of a topic for that, only the namespace's, which is set where it is unset.
+
+Invariant: every step can be repeated and raced; a step that was not confirmed is repeated, because brokers that just
+started confirm little. Only delays and expiry never fail: the sidecar warns of what brokers do not let it set, and
+works without it.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.topics.confirmed_steps import ConfirmedSteps
-from pulsar_sidecar.adapters.pulsar.topics.dead_letters import DEAD_LETTERS_SUBSCRIPTION
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import ConflictError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import (
+    BrokerRefusedError,
+    ConflictError,
+    OutcomeUnknownError,
+    SidecarError,
+    TemporaryError,
+)
 from pulsar_sidecar.model.names import TopicName
 
+DEAD_LETTERS_SUBSCRIPTION: Final = "dead-letters"
 _COMPACTION_THRESHOLD_BYTES: Final = 64 * 1024 * 1024
 _DELAYS: Final = "delayedDelivery"
 _ANY_DELAY: Final = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}
 _EXPIRATION: Final = "subscriptionExpirationTime"
 _NEVER: Final = 0
+_ATTEMPTS: Final = 20
+_PAUSE_SECONDS: Final = 0.5
+_NOT_READY: Final = (405, 409, 412)
+"""Statuses of policy calls while ``__change_events`` of the namespace is being created."""
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +62,41 @@ class TopicsSettings:
     outcome_retention_mebibytes: int = 1024
 
 
+class ConfirmedSteps:
+    """Repeats steps that can be repeated until brokers confirm them."""
+
+    def __init__(self, clock: Clock, what: str) -> None:
+        """``what`` is set up, in words for the error."""
+        self._clock = clock
+        self._what = what
+
+    def run(self, step: Callable[[], _Answer]) -> _Answer:
+        """The step's answer once it is confirmed.
+
+        Raises:
+            TemporaryError: the brokers did not confirm it, although it was repeated.
+        """
+        failure: Exception | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                return step()
+            except (TemporaryError, OutcomeUnknownError) as error:
+                failure = error
+            except BrokerRefusedError as error:
+                if error.status not in _NOT_READY:
+                    raise
+                failure = error
+            self._clock.wait_seconds(_PAUSE_SECONDS)
+        raise TemporaryError(f"{self._what} not ready: {failure}; try again") from failure
+
+
 class TopicsSetup:
-    """Brings the four topics into the state that `TopicsSettings` asks for."""
+    """Brings the four topics into the state that `TopicsSettings` asks for.
+
+    Attributes:
+        most_delay_ms: brokers refuse messages with a longer delay; None for any delay, 0 where nothing is delayed.
+        warnings: what of retries and expiry could not be set, and which setting does it.
+    """
 
     def __init__(
         self,
@@ -59,7 +108,9 @@ class TopicsSetup:
         self._admin = admin
         self._topic = topic
         self._settings = settings
-        self.conditions = RetryConditions()
+        self._retry = topic(DeletionTopic.RETRY)
+        self.most_delay_ms: int | None = None
+        self.warnings: list[str] = []
         self._steps = ConfirmedSteps(clock, "the topics of ledger deletion are")
 
     def run(self) -> None:
@@ -76,11 +127,21 @@ class TopicsSetup:
             self._steps.run(partial(self._admin.create, self._topic(kind)))
         for index in range(partitions):
             self._subscribe(pending.partition(index), SUBSCRIPTION)
-        self._subscribe(self._topic(DeletionTopic.RETRY), SUBSCRIPTION)
+        self._subscribe(self._retry, SUBSCRIPTION)
         self._subscribe(self._topic(DeletionTopic.DEAD_LETTER), DEAD_LETTERS_SUBSCRIPTION)
         for kind in DeletionTopic:
             self._set_policies(kind)
-        self.conditions.apply(self._admin, self._steps, self._topic(DeletionTopic.RETRY))
+        self.set_conditions()
+
+    def set_conditions(self) -> None:
+        """Set what brokers do to retries and to subscriptions, as far as they let us, and look at what holds then."""
+        self.warnings = []
+        with self._warning_of("delays of retries"):
+            self._steps.run(self._allow_delays)
+        with self._warning_of("delays of retries"):
+            self._look_at_delays()
+        with self._warning_of("expiry of subscriptions"):
+            self._keep_subscriptions()
 
     def _partitions(self, topic: TopicName) -> int:
         self._admin.create(topic, self._settings.parallelism)
@@ -114,32 +175,7 @@ class TopicsSetup:
 
         self._steps.run(set_and_check)
 
-
-@dataclass(slots=True)
-class RetryConditions:
-    """What the brokers do to retries and to subscriptions, set right for our own topics as far as they let us.
-
-    Retries wait on the retry topic by delayed delivery, which brokers may have switched off or limited to short delays;
-    a policy of that topic outranks both. And subscriptions may expire, with everything that waits in them while no
-    sidecar runs; there is no policy of a topic for that, only the namespace's, which is set where it is unset.
-
-    Attributes:
-        most_delay_ms: brokers refuse messages with a longer delay; None for any delay, 0 where nothing is delayed.
-        warnings: what could not be set, and which setting does it.
-    """
-
-    most_delay_ms: int | None = None
-    warnings: list[str] = field(default_factory=list)
-
-    def apply(self, admin: BrokerTopicAdmin, steps: ConfirmedSteps, retry: TopicName) -> None:
-        """Set what can be set, and look at what holds then."""
-        self.warnings = []
-        with self._warning_of("delays of retries"):
-            steps.run(lambda: _allow_delays(admin, retry))
-        with self._warning_of("delays of retries"):
-            self._look_at_delays(admin, retry)
-        with self._warning_of("expiry of subscriptions"):
-            self._keep_subscriptions(admin, retry)
+    # --- delays and expiry -------------------------------------------------------------------------------------------
 
     @contextmanager
     def _warning_of(self, what: str) -> Iterator[None]:
@@ -148,42 +184,42 @@ class RetryConditions:
         except SidecarError as error:
             self.warnings.append(f"{what}: {error}")
 
-    def _look_at_delays(self, admin: BrokerTopicAdmin, retry: TopicName) -> None:
-        policy = admin.policy(retry, _DELAYS, applied=True)
+    def _allow_delays(self) -> None:
+        if _allows_any(self._admin.policy(self._retry, _DELAYS)):
+            return
+        self._admin.set_policy(self._retry, _DELAYS, _ANY_DELAY)
+        if not _allows_any(self._admin.policy(self._retry, _DELAYS)):
+            raise TemporaryError(f"{_DELAYS} of {self._retry} is not in force yet")
+
+    def _look_at_delays(self) -> None:
+        policy = self._admin.policy(self._retry, _DELAYS, applied=True)
         found = policy if isinstance(policy, dict) else {}
         longest_ms = int(found.get("maxDeliveryDelayInMillis") or 0)
         self.most_delay_ms = 0 if found.get("active") is False else longest_ms or None
         if self.most_delay_ms == 0:
             self.warnings.append(
                 f"brokers deliver retries at once (delayedDeliveryEnabled), so the sidecar itself waits with them; "
-                f"switch delayed delivery on for {retry}"
+                f"switch delayed delivery on for {self._retry}"
             )
         elif self.most_delay_ms:
             self.warnings.append(
                 f"brokers refuse delays over {longest_ms} ms (delayedDeliveryMaxDelayInMillis), so the sidecar itself "
-                f"waits with longer ones; lift that for {retry}"
+                f"waits with longer ones; lift that for {self._retry}"
             )
 
-    def _keep_subscriptions(self, admin: BrokerTopicAdmin, retry: TopicName) -> None:
-        minutes = admin.namespace_policy(retry.namespace, _EXPIRATION)
+    def _keep_subscriptions(self) -> None:
+        admin, namespace = self._admin, self._retry.namespace
+        minutes = admin.namespace_policy(namespace, _EXPIRATION)
         if minutes is None and admin.broker_setting("subscriptionExpirationTimeMinutes") not in (None, "", "0"):
-            admin.set_namespace_policy(retry.namespace, _EXPIRATION, _NEVER)
-            minutes = admin.namespace_policy(retry.namespace, _EXPIRATION)
+            admin.set_namespace_policy(namespace, _EXPIRATION, _NEVER)
+            minutes = admin.namespace_policy(namespace, _EXPIRATION)
             if minutes != _NEVER:
-                raise TemporaryError(f"{_EXPIRATION} of {retry.namespace} is not in force yet")
+                raise TemporaryError(f"{_EXPIRATION} of {namespace} is not in force yet")
         if isinstance(minutes, int) and minutes > 0:
             self.warnings.append(
-                f"subscriptions in {retry.namespace} expire after {minutes} minutes, with all records and dead letters "
-                f"that wait: pulsar-admin namespaces set-subscription-expiration-time {retry.namespace} --time 0"
+                f"subscriptions in {namespace} expire after {minutes} minutes, with all records and dead letters "
+                f"that wait: pulsar-admin namespaces set-subscription-expiration-time {namespace} --time 0"
             )
-
-
-def _allow_delays(admin: BrokerTopicAdmin, retry: TopicName) -> None:
-    if _allows_any(admin.policy(retry, _DELAYS)):
-        return
-    admin.set_policy(retry, _DELAYS, _ANY_DELAY)
-    if not _allows_any(admin.policy(retry, _DELAYS)):
-        raise TemporaryError(f"{_DELAYS} of {retry} is not in force yet")
 
 
 def _allows_any(policy: object) -> bool:

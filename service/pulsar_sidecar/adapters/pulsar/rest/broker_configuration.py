@@ -1,4 +1,4 @@
-"""Whether the brokers and the sidecar work on the same metadata.
+"""What brokers say of their configuration: settings, and whether they work on the same metadata as the sidecar.
 
 A sidecar beside another cluster's brokers must not delete what these brokers know nothing of.
 """
@@ -7,15 +7,50 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 
 from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperUrl, parse_metadata_store_url
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import BROKERS_PATH, AdminRest
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 
-_CONFIGURATION = "/admin/v2/brokers/internal-configuration"
-_BROKERS = "/admin/v2/brokers"
-_REGISTERED = "/loadbalance/brokers"
+_RUNTIME = "/admin/v2/brokers/configuration/runtime"
 
 Resolve = Callable[[str], frozenset[str]]
+
+
+class RuntimeConfiguration:
+    """One broker's settings as they hold now (``GET /admin/v2/brokers/configuration/runtime``), which are all texts."""
+
+    def __init__(self, document: object) -> None:
+        if not isinstance(document, dict):
+            raise TemporaryError("a broker did not answer with its runtime configuration; try again")
+        self._settings: Mapping[str, object] = document
+
+    @classmethod
+    def of(cls, rest: AdminRest, web_service_url: str | None = None) -> "RuntimeConfiguration":
+        """That broker's settings, or without an address any broker's."""
+        return cls(rest.get(_RUNTIME) if web_service_url is None else rest.get_exactly(web_service_url, _RUNTIME))
+
+    def text(self, name: str) -> str | None:
+        """The setting; None when the broker does not know it."""
+        value = self._settings.get(name)
+        return None if value is None else str(value)
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Whether the setting is on."""
+        text = self.text(name)
+        return default if text is None else text.lower() == "true"
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """The setting as a number.
+
+        Raises:
+            TemporaryError: it is missing or not a number, and there is no default.
+        """
+        text = self.text(name) or ""
+        if text.removeprefix("-").isdigit():
+            return int(text)
+        if default is None:
+            raise TemporaryError(f"a broker's configuration lacks the number {name}; try again")
+        return default
 
 
 def resolve(host: str) -> frozenset[str]:
@@ -49,7 +84,7 @@ class AdminBrokersMetadata:
         Raises:
             TemporaryError: the brokers did not say.
         """
-        document = self._rest.get(_CONFIGURATION)
+        document = self._rest.get("/admin/v2/brokers/internal-configuration")
         told = document.get("metadataStoreUrl") if isinstance(document, dict) else None
         if not isinstance(document, dict) or not isinstance(told, str):
             raise TemporaryError("the brokers do not say their metadataStoreUrl (brokers/internal-configuration)")
@@ -93,8 +128,8 @@ class AdminBrokersMetadata:
 
     def _registered_here(self) -> bool:
         """Whether one of these brokers is alive in the sidecar's own metadata store, by whatever name that is known."""
-        brokers = self._rest.get(_BROKERS)
-        here = frozenset(self._store.children(_REGISTERED) or ())
+        brokers = self._rest.get("/admin/v2/brokers")
+        here = frozenset(self._store.children(BROKERS_PATH) or ())
         return isinstance(brokers, list) and any(broker in here for broker in brokers)
 
 
