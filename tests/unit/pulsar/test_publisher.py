@@ -6,9 +6,8 @@ from collections.abc import Callable
 import _pulsar
 import pulsar
 import pytest
-from pulsar_sidecar.adapters.pulsar.client.deliveries import SEQUENCE_ID
-from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher, has_explicit_ids
-from pulsar_sidecar.adapters.pulsar.wire.routing import partition_of
+from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher, check_ids, partition_of
+from pulsar_sidecar.adapters.pulsar.client.reading import SEQUENCE_ID
 from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage, PublishResult
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 
@@ -244,10 +243,9 @@ def test_a_partition_that_cannot_be_opened_holds_up_no_other(caplog: pytest.LogC
 @pytest.mark.parametrize("ids", [[0, None], [None, 0], [1, 0], [1, 1], [-1]])
 def test_ids_that_make_no_sequence(ids: list[int | None]) -> None:
     with pytest.raises(InvalidInputError):
-        has_explicit_ids([OutgoingMessage(b"x", sequence_id=number) for number in ids])
+        check_ids([OutgoingMessage(b"x", sequence_id=number) for number in ids])
 
 
 def test_ids_may_have_gaps() -> None:
-    assert has_explicit_ids(numbered(3, 7, 2**62))
-    assert not has_explicit_ids(plain(b"x"))
-    assert not has_explicit_ids([])
+    for messages in (numbered(3, 7, 2**62), plain(b"x"), []):
+        check_ids(messages)

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar.wire.routing import java_string_hash, partition_of
+from pulsar_sidecar.adapters.pulsar.client.publisher import java_string_hash, partition_of
 
 
 @pytest.mark.parametrize(

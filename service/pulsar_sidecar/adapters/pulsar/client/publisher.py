@@ -32,10 +32,8 @@ import _pulsar
 import pulsar
 
 from pulsar_sidecar.adapters.pulsar.client.clients import partitions_of
-from pulsar_sidecar.adapters.pulsar.client.deliveries import SEQUENCE_ID
-from pulsar_sidecar.adapters.pulsar.client.seeking import messages_since
+from pulsar_sidecar.adapters.pulsar.client.reading import SEQUENCE_ID, messages_since
 from pulsar_sidecar.adapters.pulsar.errors import publish_result, translated
-from pulsar_sidecar.adapters.pulsar.wire.routing import partition_of
 from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage, PublishResult
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, PermanentError, SidecarError, TemporaryError
@@ -44,6 +42,8 @@ _BATCH_MESSAGES: Final = 500
 _BATCH_DELAY_MS: Final = 2
 _MAX_IN_FLIGHT: Final = 1_000_000
 _JUMP: Final = 2**32
+_MASK: Final = 0xFFFFFFFF
+_POSITIVE: Final = 0x7FFFFFFF
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -111,12 +111,12 @@ class Receipts:
             return list(self._results)
 
 
-class TopicPublisher:
-    """`ledger_deletion.ports.Publisher` on all partitions of one topic.
+_Numbered = Sequence[tuple[int, OutgoingMessage]]
+"""Messages with their places in the call."""
 
-    A call gives every message a sequence id, ascending, or none of them. After an explicit id was not stored, higher
-    ones of its partition are refused until it is sent again.
-    """
+
+class TopicPublisher:
+    """`ledger_deletion.ports.Publisher` on a topic with or without partitions; safe for use by several threads."""
 
     def __init__(
         self,
@@ -140,18 +140,21 @@ class TopicPublisher:
         self._lock = threading.Lock()
         self._closed = False
         self._partitions = [
-            _PartitionProducer(client, uri, producer_name, settings, clock, first_use, most_delay_ms)
+            _PartitionProducer(client, uri, producer_name, settings, clock, most_delay_ms, set() if first_use else None)
             for uri in partitions_of(client, topic)
         ]
         self._partitions[0].open(explicit=False)
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[PublishResult]:
-        explicit = has_explicit_ids(messages)
+        check_ids(messages)
         receipts = Receipts(len(messages))
+        waiting: defaultdict[_PartitionProducer, list[tuple[int, OutgoingMessage]]] = defaultdict(list)
+        for index, message in enumerate(messages):
+            waiting[self._partitions[partition_of(message.key, len(self._partitions))]].append((index, message))
         with self._lock:
-            waiting = {} if self._closed else self._by_partition(messages)
-            while waiting:
-                waiting = self._send_windows(waiting, messages, receipts, explicit=explicit)
+            left: Mapping[_PartitionProducer, _Numbered] = {} if self._closed else waiting
+            while left:
+                left = self._send_windows(left, receipts)
         return receipts.results()
 
     def close(self) -> None:
@@ -160,123 +163,98 @@ class TopicPublisher:
             for partition in self._partitions:
                 partition.close()
 
-    def _by_partition(self, messages: Sequence[OutgoingMessage]) -> dict[int, Sequence[int]]:
-        groups: defaultdict[int, list[int]] = defaultdict(list)
-        for index, message in enumerate(messages):
-            groups[partition_of(message.key, len(self._partitions))].append(index)
-        return dict(groups)
-
     def _send_windows(
-        self,
-        waiting: Mapping[int, Sequence[int]],
-        messages: Sequence[OutgoingMessage],
-        receipts: Receipts,
-        *,
-        explicit: bool,
-    ) -> dict[int, Sequence[int]]:
+        self, waiting: Mapping["_PartitionProducer", _Numbered], receipts: Receipts
+    ) -> dict["_PartitionProducer", _Numbered]:
         """Send one window of each partition; what may follow it, by partition."""
-        windows = {}
-        for number, indexes in waiting.items():
-            window = self._partitions[number].first_window(indexes, messages)
-            if self._partitions[number].send(window, messages, receipts, explicit=explicit):
-                windows[number] = window
+        windows = {partition: partition.first_window(messages) for partition, messages in waiting.items()}
+        sent = {partition: window for partition, window in windows.items() if partition.send(window, receipts)}
         receipts.wait(self._settings.deadline_seconds)
-        following = {}
-        for number, window in windows.items():
-            may_follow = self._partitions[number].check_results(window, messages, receipts, explicit=explicit)
-            rest = waiting[number][len(window) :]
-            if may_follow and rest:
-                following[number] = rest
-        return following
+        following = {
+            partition: waiting[partition][len(window) :]
+            for partition, window in sent.items()
+            if partition.check_results(window, receipts)
+        }
+        return {partition: rest for partition, rest in following.items() if rest}
 
 
+@dataclass(slots=True, eq=False)
 class _PartitionProducer:
-    def __init__(
-        self,
-        client: pulsar.Client,
-        uri: str,
-        producer_name: str,
-        settings: PublisherSettings,
-        clock: Clock,
-        first_use: bool,
-        most_delay_ms: Callable[[], int | None],
-    ) -> None:
-        self._client = client
-        self._uri = uri
-        self._producer_name = producer_name
-        self._settings = settings
-        self._clock = clock
-        self._most_delay_ms = most_delay_ms
-        self._producer: pulsar.Producer | None = None
-        self._explicit = False
-        self._next_id = 0
-        self._stored_ids: set[int] | None = set() if first_use else None
-        self._missing_id: int | None = None
+    """Attributes: ``stored_ids`` and ``missing_id`` are of explicit sequence ids; None where nobody knows, or none."""
+
+    client: pulsar.Client
+    uri: str
+    producer_name: str
+    settings: PublisherSettings
+    clock: Clock
+    most_delay_ms: Callable[[], int | None]
+    stored_ids: set[int] | None
+    missing_id: int | None = None
+    producer: pulsar.Producer | None = None
+    explicit: bool = False
+    next_id: int = 0
 
     def open(self, *, explicit: bool) -> None:
         """Have a producer of the right kind; an open one of the other kind is replaced."""
-        if self._producer is not None and (self._explicit == explicit or not self._settings.batching):
+        if self.producer is not None and (self.explicit == explicit or not self.settings.batching):
             return
         self.close()
-        batching = self._settings.batching and not explicit
-        with translated(f"opening the producer {self._producer_name} on {self._uri}"):
-            producer = self._client.create_producer(
-                self._uri,
-                self._producer_name,
+        batching = self.settings.batching and not explicit
+        with translated(f"opening the producer {self.producer_name} on {self.uri}"):
+            producer = self.client.create_producer(
+                self.uri,
+                self.producer_name,
                 send_timeout_millis=0,
-                max_pending_messages=2 * self._settings.window,
+                max_pending_messages=2 * self.settings.window,
                 batching_enabled=batching,
                 batching_max_messages=_BATCH_MESSAGES,
                 batching_max_publish_delay_ms=_BATCH_DELAY_MS,
                 # Records and outcomes of one batch are much alike; what is not written twice costs bookies nothing.
                 compression_type=pulsar.CompressionType.LZ4 if batching else pulsar.CompressionType.NONE,
             )
-        self._producer, self._explicit = producer, explicit
+        self.producer, self.explicit = producer, explicit
         jump = _MAX_IN_FLIGHT + secrets.randbelow(_JUMP)
-        self._next_id = max(self._next_id, producer.last_sequence_id() + 1) + jump
+        self.next_id = max(self.next_id, producer.last_sequence_id() + 1) + jump
 
     def close(self) -> None:
-        producer, self._producer = self._producer, None
+        producer, self.producer = self.producer, None
         if producer is None:
             return
         try:
-            with translated(f"closing the producer {self._producer_name} on {self._uri}"):
+            with translated(f"closing the producer {self.producer_name} on {self.uri}"):
                 producer.close()
         except SidecarError as error:
             _LOGGER.warning("%s", error)
 
-    def first_window(self, indexes: Sequence[int], messages: Sequence[OutgoingMessage]) -> Sequence[int]:
+    def first_window(self, messages: _Numbered) -> _Numbered:
         """What to send next; a missing id and what is below it go alone, so that its success lets the others follow."""
-        window = indexes[: self._settings.window]
-        missing = self._missing_id
+        window, missing = messages[: self.settings.window], self.missing_id
         if missing is None:
             return window
-        head = [index for index in window if (messages[index].sequence_id or 0) <= missing]
+        head = [(index, message) for index, message in window if (message.sequence_id or 0) <= missing]
         return head or window
 
-    def send(
-        self, window: Sequence[int], messages: Sequence[OutgoingMessage], receipts: Receipts, *, explicit: bool
-    ) -> bool:
+    def send(self, window: _Numbered, receipts: Receipts) -> bool:
         """Put a window on its way; False when the producer cannot be opened, and nothing of it has left."""
+        explicit = window[0][1].sequence_id is not None
         try:
             self.open(explicit=explicit)
-            if explicit and self._stored_ids is None:
-                since_ms = self._clock.now_ms() - self._settings.resend_window_ms
-                self._stored_ids = _stored_sequence_ids(self._client, self._uri, self._producer_name, since_ms)
+            if explicit and self.stored_ids is None:
+                self.stored_ids = self._read_stored_ids()
         except (ConflictError, TemporaryError, PermanentError) as error:
-            _LOGGER.warning("nothing is sent to %s: %s", self._uri, error)
+            _LOGGER.warning("nothing is sent to %s: %s", self.uri, error)
             return False
-        for index in window:
-            self._send_one(index, messages[index], receipts)
+        for index, message in window:
+            self._send_one(index, message, receipts)
         return True
 
-    def check_results(
-        self, window: Sequence[int], messages: Sequence[OutgoingMessage], receipts: Receipts, *, explicit: bool
-    ) -> bool:
+    def check_results(self, window: _Numbered, receipts: Receipts) -> bool:
         """Look at a window's results; False when the messages behind it must stay."""
-        results = receipts.of(window)
+        results = receipts.of([index for index, _ in window])
+        explicit = window[0][1].sequence_id is not None
         if explicit:
-            self._note_ids([(messages[index].sequence_id, result) for index, result in results.items()])
+            for index, message in window:
+                self._note_id(message.sequence_id, results[index])
         if PublishResult.UNKNOWN in results.values():
             self._abandon()
             return False
@@ -284,15 +262,15 @@ class _PartitionProducer:
 
     def _send_one(self, index: int, message: OutgoingMessage, receipts: Receipts) -> None:
         sequence_id = message.sequence_id
-        if sequence_id is not None and self._stored_ids is not None:
-            if sequence_id in self._stored_ids:
+        if sequence_id is not None and self.stored_ids is not None:
+            if sequence_id in self.stored_ids:
                 receipts.set_already_stored(index)
                 return
-            if self._missing_id is not None and sequence_id > self._missing_id:
+            if self.missing_id is not None and sequence_id > self.missing_id:
                 return
-        if self._producer is not None:
-            with translated(f"sending to {self._uri}"):
-                self._producer._producer.send_async(self._built(message), receipts.expect(index))
+        if self.producer is not None:
+            with translated(f"sending to {self.uri}"):
+                self.producer._producer.send_async(self._built(message), receipts.expect(index))
 
     def _built(self, message: OutgoingMessage) -> _pulsar.Message:
         builder = _pulsar.MessageBuilder()
@@ -303,62 +281,67 @@ class _PartitionProducer:
         if message.key:
             builder.ordering_key(message.key)
         if message.sequence_id is None:
-            builder.sequence_id(self._next_id)
-            self._next_id += 1
+            builder.sequence_id(self.next_id)
+            self.next_id += 1
         else:
             builder.sequence_id(message.sequence_id)
             builder.property(SEQUENCE_ID, str(message.sequence_id))
         if message.event_time_ms is not None:
             builder.event_timestamp(message.event_time_ms)
-        most_delay_ms = self._most_delay_ms()
+        most_delay_ms = self.most_delay_ms()
         if message.deliver_after_ms and (most_delay_ms is None or message.deliver_after_ms <= most_delay_ms):
             # The client's own "deliver after" would count from this machine's clock, which may be wrong by hours.
-            builder.deliver_at(self._clock.now_ms() + message.deliver_after_ms)
+            builder.deliver_at(self.clock.now_ms() + message.deliver_after_ms)
         return builder.build()
 
-    def _note_ids(self, outcomes: Sequence[tuple[int | None, PublishResult]]) -> None:
-        for sequence_id, result in outcomes:
-            if sequence_id is None or self._stored_ids is None:
-                continue
-            if result.stored:
-                self._stored_ids.add(sequence_id)
-                self._missing_id = None if self._missing_id == sequence_id else self._missing_id
-            elif self._missing_id is None or sequence_id < self._missing_id:
-                self._missing_id = sequence_id
+    def _note_id(self, sequence_id: int | None, result: PublishResult) -> None:
+        if sequence_id is None or self.stored_ids is None:
+            return
+        if result.stored:
+            self.stored_ids.add(sequence_id)
+            self.missing_id = None if self.missing_id == sequence_id else self.missing_id
+        elif self.missing_id is None or sequence_id < self.missing_id:
+            self.missing_id = sequence_id
 
     def _abandon(self) -> None:
         # What it still holds may be stored or not; a new producer asks the broker, and reads back, before it goes on.
-        producer, self._producer = self._producer, None
-        self._stored_ids = None
+        producer, self.producer = self.producer, None
+        self.stored_ids = None
         if producer is not None:
             producer._producer.close_async(lambda result: None)
 
+    def _read_stored_ids(self) -> set[int]:
+        """The explicit ids of this name in the partition, not trimmed yet; one is stored when its message was read."""
+        since_ms = self.clock.now_ms() - self.settings.resend_window_ms
+        with translated(f"reading back what {self.producer_name} has stored in {self.uri}"):
+            found = messages_since(self.client, self.uri, since_ms)
+            mine = (message for message in found if message.producer_name() == self.producer_name)
+            texts = (message.properties().get(SEQUENCE_ID, "") for message in mine)
+            return {int(text) for text in texts if text.isascii() and text.isdigit()}
 
-def has_explicit_ids(messages: Sequence[OutgoingMessage]) -> bool:
-    """Whether the messages carry sequence ids of the caller's.
+
+def check_ids(messages: Sequence[OutgoingMessage]) -> None:
+    """Whether all messages carry sequence ids of the caller's, or none.
 
     Raises:
         InvalidInputError: some do and some do not, or they do not ascend.
     """
     ids = [message.sequence_id for message in messages if message.sequence_id is not None]
-    if not ids:
-        return False
-    if len(ids) != len(messages):
+    if ids and len(ids) != len(messages):
         raise InvalidInputError("give every message of a call a sequence id, or none of them")
-    if min(ids) < 0 or any(later <= earlier for earlier, later in pairwise(ids)):
+    if ids and (min(ids) < 0 or any(later <= earlier for earlier, later in pairwise(ids))):
         raise InvalidInputError("sequence ids are not negative, and ascend within a call")
-    return True
 
 
-def _stored_sequence_ids(client: pulsar.Client, topic: str, producer_name: str, since_ms: int) -> set[int]:
-    """The explicit sequence ids of this producer in the topic, published since ``since_ms`` and not trimmed yet.
+def java_string_hash(text: str) -> int:
+    """``String.hashCode() & Integer.MAX_VALUE``, over UTF-16 code units (``JavaStringHash`` of pulsar-client)."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & _MASK
+    return value & _POSITIVE
 
-    An id counts as stored only when its message was read.
 
-    Raises:
-        TemporaryError: the topic could not be read to its end.
-    """
-    with translated(f"reading back what {producer_name} has stored in {topic}"):
-        mine = (each for each in messages_since(client, topic, since_ms) if each.producer_name() == producer_name)
-        texts = (message.properties().get(SEQUENCE_ID, "") for message in mine)
-        return {int(text) for text in texts if text.isascii() and text.isdigit()}
+def partition_of(key: str | None, partitions: int) -> int:
+    """The partition for a key, as Java producers decide it (``signSafeMod``); messages without one go to the first."""
+    return java_string_hash(key) % partitions if key else 0

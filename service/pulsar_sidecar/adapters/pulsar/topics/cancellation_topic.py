@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction
-from pulsar_sidecar.adapters.pulsar.topics.topics_setup import ConfirmedSteps
+from pulsar_sidecar.adapters.pulsar.topics.topics_setup import confirmed
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     BinaryConnection,
     BinaryConnections,
@@ -70,13 +70,9 @@ class PulsarCancellationTopic:
         self._clock = clock
         self._topic = topic
         self._producers = LogProducers(owners, connections, clock, topic)
-        self._steps = ConfirmedSteps(clock, "the cancellation log is")
 
     def ensure(self) -> None:
-        """See `CancellationTopic.ensure`; raises TemporaryError when the brokers do not confirm a step."""
-        self._steps.run(lambda: self._admin.ensure_namespace(self._topic.tenant, self._topic.namespace_portion))
-        self._steps.run(lambda: self._admin.create(self._topic))
-        self._steps.run(self._set_threshold)
+        confirmed(self._set_up, "the cancellation log is", self._clock)
 
     def append(self, records: LogRecords) -> None:
         self._producers.publish(records)
@@ -102,7 +98,9 @@ class PulsarCancellationTopic:
         """Close the producers; idempotent."""
         self._producers.close()
 
-    def _set_threshold(self) -> None:
+    def _set_up(self) -> None:
+        self._admin.ensure_namespace(self._topic.tenant, self._topic.namespace_portion)
+        self._admin.create(self._topic)
         if self._admin.policy(self._topic, "compactionThreshold") != _THRESHOLD_BYTES:
             self._admin.set_policy(self._topic, "compactionThreshold", _THRESHOLD_BYTES)
 

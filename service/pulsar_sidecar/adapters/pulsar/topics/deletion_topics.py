@@ -10,9 +10,8 @@ from typing import Final
 
 import pulsar
 
-from pulsar_sidecar.adapters.pulsar.client.deliveries import delivery_of, handle_of, position_of
 from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
-from pulsar_sidecar.adapters.pulsar.client.seeking import messages_since
+from pulsar_sidecar.adapters.pulsar.client.reading import delivery_of, handle_of, messages_since, position_of
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin

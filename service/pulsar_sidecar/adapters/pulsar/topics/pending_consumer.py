@@ -7,12 +7,16 @@ without being handed out, and those still being worked on are not handed out twi
 twice, which the workflow must bear, as it must bear any redelivery. The client sends acknowledgements in groups, every
 100 ms: one that is lost with its connection brings its message back, too. Whoever rewinds the subscription by hand
 gets recent records handled again only after the sidecars are restarted.
+
+Overdue retries, which are due and were not delivered, are looked for on the retry topic beside the broker's delayed
+tracker: a message is overdue when its own properties say when it was due, and the subscription's progress, read first,
+does not show it acknowledged. That only reads.
 """
 
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,7 +26,7 @@ import _pulsar
 import pulsar
 from cachetools import LRUCache
 
-from pulsar_sidecar.adapters.pulsar.client.deliveries import delivery_of, handle_of, position_of
+from pulsar_sidecar.adapters.pulsar.client.reading import delivery_of, handle_of, position_of
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.ledger_deletion.ports import Delivery
@@ -88,7 +92,9 @@ class SharedPendingDeletions:
                 batch_receive_policy=policy,
             )
         self._batches = BatchReceiver(self._consumer, settings.receive_timeout_ms)
-        self._overdue = OverdueReader(client, admin, topics[-1], clock)
+        self._client = client
+        self._admin = admin
+        self._retry = topics[-1]
         self._clock = clock
         self._held: dict[str, _pulsar.MessageId] = {}
         self._finished = FinishedMessages(_REMEMBERED_ENTRIES)
@@ -144,11 +150,34 @@ class SharedPendingDeletions:
         self._check_open()
         with self._lock:
             held = frozenset(self._held)
-        found = self._overdue.read(late_ms, limit, held)
+        progress = self._admin.internal_stats(self._retry).cursor(SUBSCRIPTION).acknowledged
+        due_before_ms = self._clock.now_ms() - late_ms
+        found: list[Delivery] = []
+        with closing(self._unacknowledged(progress)) as deliveries:
+            for delivery in deliveries:
+                # Nothing published later can have been due earlier, because no delay is negative.
+                if delivery.publish_time_ms >= due_before_ms or len(found) >= limit:
+                    break
+                if due_ms(delivery) < due_before_ms and delivery.message_id not in held:
+                    found.append(delivery)
         with self._lock:
             for delivery in found:
                 self._held.setdefault(delivery.message_id, handle_of(delivery))
         return found
+
+    def _unacknowledged(self, progress: PositionRanges) -> Generator[Delivery, None, None]:
+        start = progress.mark_delete
+        with translated(f"reading {self._retry}"):
+            reader = self._client.create_reader(
+                str(self._retry), pulsar.MessageId(-1, start.ledger_id, start.entry_id, -1)
+            )
+            try:
+                while reader.has_message_available():
+                    message = reader.read_next(_READ_TIMEOUT_MS)
+                    if position_of(message.message_id()) not in progress:
+                        yield delivery_of(message)
+            finally:
+                reader.close()
 
     def close(self) -> None:
         if self._closed:
@@ -168,7 +197,7 @@ class SharedPendingDeletions:
 
 
 class BatchReceiver:
-    """Receives one consumer's batches within a time on the machine's monotonic clock; not for several threads.
+    """Receives one consumer's batches within a time on the monotonic clock; not for several threads.
 
     The client counts how long a batch has been waited for by the wall clock
     (``ConsumerImplBase::doBatchReceiveTimeTask``), so a clock that is set back by an hour would make it wait an hour.
@@ -224,52 +253,6 @@ def _entry_and_place(message_id: str) -> tuple[str, int]:
     """``ledgerId:entryId:partitionIndex`` and the bit of the place in its batch, the lowest for one that has none."""
     ledger_id, entry_id, partition, *index = message_id.split(":")
     return f"{ledger_id}:{entry_id}:{partition}", 1 << (int(index[0]) + 1 if index else 0)
-
-
-class OverdueReader:
-    """Finds retries that are due and were not delivered: a look at the retry topic beside the broker's delayed tracker.
-
-    Invariant: only reads; a message is called overdue when its own properties say when it was due, and the
-    subscription's progress, read first, does not show it acknowledged.
-    """
-
-    def __init__(self, client: pulsar.Client, admin: BrokerTopicAdmin, topic: TopicName, clock: Clock) -> None:
-        self._client = client
-        self._admin = admin
-        self._topic = topic
-        self._clock = clock
-
-    def read(self, late_ms: int, limit: int, held: Collection[str]) -> list[Delivery]:
-        """Up to ``limit`` messages that were due more than ``late_ms`` ago, without those whose ids are in ``held``.
-
-        Raises:
-            TemporaryError: the topic or its progress could not be read.
-        """
-        progress = self._admin.internal_stats(self._topic).cursor(SUBSCRIPTION).acknowledged
-        due_before_ms = self._clock.now_ms() - late_ms
-        found: list[Delivery] = []
-        with closing(self._unacknowledged(progress)) as deliveries:
-            for delivery in deliveries:
-                # Nothing published later can have been due earlier, because no delay is negative.
-                if delivery.publish_time_ms >= due_before_ms or len(found) >= limit:
-                    break
-                if due_ms(delivery) < due_before_ms and delivery.message_id not in held:
-                    found.append(delivery)
-        return found
-
-    def _unacknowledged(self, progress: PositionRanges) -> Generator[Delivery, None, None]:
-        start = progress.mark_delete
-        with translated(f"reading {self._topic}"):
-            reader = self._client.create_reader(
-                str(self._topic), pulsar.MessageId(-1, start.ledger_id, start.entry_id, -1)
-            )
-            try:
-                while reader.has_message_available():
-                    message = reader.read_next(_READ_TIMEOUT_MS)
-                    if position_of(message.message_id()) not in progress:
-                        yield delivery_of(message)
-            finally:
-                reader.close()
 
 
 def is_early(delivery: Delivery, now_ms: int) -> bool:

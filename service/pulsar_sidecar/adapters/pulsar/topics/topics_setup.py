@@ -62,32 +62,24 @@ class TopicsSettings:
     outcome_retention_mebibytes: int = 1024
 
 
-class ConfirmedSteps:
-    """Repeats steps that can be repeated until brokers confirm them."""
+def confirmed(step: Callable[[], _Answer], what: str, clock: Clock) -> _Answer:
+    """The answer of a step that can be repeated, once it is confirmed; ``what`` it sets up, for the error.
 
-    def __init__(self, clock: Clock, what: str) -> None:
-        """``what`` is set up, in words for the error."""
-        self._clock = clock
-        self._what = what
-
-    def run(self, step: Callable[[], _Answer]) -> _Answer:
-        """The step's answer once it is confirmed.
-
-        Raises:
-            TemporaryError: the brokers did not confirm it, although it was repeated.
-        """
-        failure: Exception | None = None
-        for _ in range(_ATTEMPTS):
-            try:
-                return step()
-            except (TemporaryError, OutcomeUnknownError) as error:
-                failure = error
-            except BrokerRefusedError as error:
-                if error.status not in _NOT_READY:
-                    raise
-                failure = error
-            self._clock.wait_seconds(_PAUSE_SECONDS)
-        raise TemporaryError(f"{self._what} not ready: {failure}; try again") from failure
+    Raises:
+        TemporaryError: the brokers did not confirm it, although it was repeated.
+    """
+    failure: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            return step()
+        except (TemporaryError, OutcomeUnknownError) as error:
+            failure = error
+        except BrokerRefusedError as error:
+            if error.status not in _NOT_READY:
+                raise
+            failure = error
+        clock.wait_seconds(_PAUSE_SECONDS)
+    raise TemporaryError(f"{what} not ready: {failure}; try again") from failure
 
 
 class TopicsSetup:
@@ -111,7 +103,7 @@ class TopicsSetup:
         self._retry = topic(DeletionTopic.RETRY)
         self.most_delay_ms: int | None = None
         self.warnings: list[str] = []
-        self._steps = ConfirmedSteps(clock, "the topics of ledger deletion are")
+        self._clock = clock
 
     def run(self) -> None:
         """Create and configure what is missing.
@@ -121,10 +113,10 @@ class TopicsSetup:
             TemporaryError: the brokers did not confirm a step, although it was repeated.
         """
         pending = self._topic(DeletionTopic.PENDING)
-        self._steps.run(lambda: self._admin.ensure_namespace(pending.tenant, pending.namespace_portion))
-        partitions = self._steps.run(lambda: self._partitions(pending))
+        self._confirmed(lambda: self._admin.ensure_namespace(pending.tenant, pending.namespace_portion))
+        partitions = self._confirmed(lambda: self._partitions(pending))
         for kind in (DeletionTopic.RETRY, DeletionTopic.DEAD_LETTER, DeletionTopic.OUTCOME):
-            self._steps.run(partial(self._admin.create, self._topic(kind)))
+            self._confirmed(partial(self._admin.create, self._topic(kind)))
         for index in range(partitions):
             self._subscribe(pending.partition(index), SUBSCRIPTION)
         self._subscribe(self._retry, SUBSCRIPTION)
@@ -137,7 +129,7 @@ class TopicsSetup:
         """Set what brokers do to retries and to subscriptions, as far as they let us, and look at what holds then."""
         self.warnings = []
         with self._warning_of("delays of retries"):
-            self._steps.run(self._allow_delays)
+            self._confirmed(self._allow_delays)
         with self._warning_of("delays of retries"):
             self._look_at_delays()
         with self._warning_of("expiry of subscriptions"):
@@ -152,8 +144,11 @@ class TopicsSetup:
             self._admin.add_partitions(topic, self._settings.parallelism)
         return max(found, self._settings.parallelism)
 
+    def _confirmed(self, step: Callable[[], _Answer]) -> _Answer:
+        return confirmed(step, "the topics of ledger deletion are", self._clock)
+
     def _subscribe(self, topic: TopicName, subscription: str) -> None:
-        self._steps.run(lambda: self._admin.create_subscription(topic, subscription))
+        self._confirmed(lambda: self._admin.create_subscription(topic, subscription))
 
     def _set_policies(self, kind: DeletionTopic) -> None:
         self._set_policy(self._topic(kind), "deduplicationEnabled", True)
@@ -173,7 +168,7 @@ class TopicsSetup:
             if self._admin.policy(topic, name) != value:
                 raise TemporaryError(f"{name} of {topic} is not in force yet")
 
-        self._steps.run(set_and_check)
+        self._confirmed(set_and_check)
 
     # --- delays and expiry -------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Reading a topic from a time on, to its end as it was when the reading began.
+"""Reads messages by the client: what they are to the workflow, and a topic from a time on to its end at the beginning.
 
 To seek, a broker closes the reader's consumer, and the client opens it again behind the caller's back. What is asked in
 between finds no consumer at the broker (seen on 3.3.6: ``BrokerMetadataError: Consumer not found``), which says nothing
@@ -13,16 +13,63 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
 
+import _pulsar
 import pulsar
 
-from pulsar_sidecar.adapters.pulsar.client.deliveries import position_of
+from pulsar_sidecar.ledger_deletion.ports import Delivery
+from pulsar_sidecar.model.errors import PermanentError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
+SEQUENCE_ID: Final = "PULSAR_SIDECAR_SEQUENCE_ID"
+"""The property in which an explicit sequence id travels where brokers do not deduplicate."""
 _PAUSE_SECONDS: Final = 0.05
 _TRIES: Final = 100
 _LOOKS: Final = 5
 _READ_TIMEOUT_MS: Final = 30_000
 _BEFORE_ALL: Final = Position(LedgerId(-1), EntryId(-1))
+
+
+def delivery_of(message: pulsar.Message) -> Delivery:
+    """The message as the workflow sees it; its handle is the client's own message id."""
+    # Past the client's wrapper, which adds a call of its own to each of these.
+    raw = message._message
+    message_id = raw.message_id()
+    properties = raw.properties()
+    properties.pop(SEQUENCE_ID, None)
+    return Delivery(
+        handle=message_id,
+        payload=raw.data(),
+        key=raw.partition_key() or raw.ordering_key() or None,
+        properties=properties,
+        message_id=java_message_id(message_id),
+        topic=raw.topic_name(),
+        publish_time_ms=raw.publish_timestamp(),
+        redelivery_count=max(0, raw.redelivery_count()),
+        event_time_ms=raw.event_timestamp() or None,
+    )
+
+
+def java_message_id(message_id: _pulsar.MessageId) -> str:
+    """``ledgerId:entryId:partitionIndex[:batchIndex]`` (``MessageIdImpl``, ``BatchMessageIdImpl``)."""
+    text = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
+    batch_index = message_id.batch_index()
+    return f"{text}:{batch_index}" if batch_index >= 0 else text
+
+
+def handle_of(delivery: Delivery) -> _pulsar.MessageId:
+    """The client's message id that `delivery_of` put there.
+
+    Raises:
+        PermanentError: the delivery was made elsewhere.
+    """
+    if not isinstance(delivery.handle, _pulsar.MessageId):
+        raise PermanentError(f"{delivery.message_id} was not received here, so it cannot be acknowledged here")
+    return delivery.handle
+
+
+def position_of(message_id: _pulsar.MessageId) -> Position:
+    """The entry that holds the message."""
+    return Position(LedgerId(message_id.ledger_id()), EntryId(message_id.entry_id()))
 
 
 def messages_since(
@@ -43,7 +90,9 @@ def messages_since(
     if newest is None:
         return
     end, must_reach = position_of(newest.message_id()), newest.publish_timestamp() >= since_ms
-    with closing(_reader(client, topic, since_ms if seeking else 0)) as reader:
+    with closing(client.create_reader(topic, pulsar.MessageId.earliest)) as reader:
+        if seeking and since_ms > 0:
+            reader.seek(since_ms)
         reached = _BEFORE_ALL
         while has_more(reader) or (must_reach and reached < end):
             message = reader.read_next(_READ_TIMEOUT_MS)
@@ -78,14 +127,3 @@ def has_more(reader: pulsar.Reader) -> bool:
         except pulsar.exceptions.BrokerMetadataError:
             time.sleep(_PAUSE_SECONDS)
     return reader.has_message_available()
-
-
-def _reader(client: pulsar.Client, topic: str, since_ms: int) -> pulsar.Reader:
-    reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    if since_ms > 0:
-        try:
-            reader.seek(since_ms)
-        except pulsar.PulsarException:
-            reader.close()
-            raise
-    return reader
