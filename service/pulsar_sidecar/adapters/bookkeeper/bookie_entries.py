@@ -70,19 +70,15 @@ class BookieEntries:
         self._threads = ThreadPoolExecutor(_THREADS, "bulk-entries")
 
     def read_many(
-        self,
-        ledger_id: LedgerId,
-        metadata: LedgerMetadata,
-        wanted: Iterable[EntryId],
-        keep: Callable[[bytes], Kept],
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, wanted: Iterable[EntryId], keep: Callable[[bytes], Kept]
     ) -> BulkAnswer[Kept]:
         """Read them, so many at a time that their payloads fit in memory; ``keep`` says what is kept of a payload."""
         reading = _Reading(self._bookies, ledger_id, metadata, keep)
         parts = enumerate(reading.parts(sorted(set(wanted))))
         while some := list(islice(parts, _THREADS)):
-            busy = [self._threads.submit(reading.read, part, turn) for turn, part in some[1:]]
+            busy = [self._threads.submit(reading.read, turn, *part) for turn, part in some[1:]]
             turn, part = some[0]
-            reading.read(part, turn)
+            reading.read(turn, *part)
             for future in busy:
                 future.result()
         return reading.answer
@@ -169,14 +165,6 @@ class BookieEntries:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Entries that are on the same bookies."""
-
-    write_set: tuple[BookieId, ...]
-    wanted: Sequence[EntryId]
-
-
 class _Reading(Generic[Kept]):
     """One call of `BookieEntries.read_many`."""
 
@@ -192,18 +180,18 @@ class _Reading(Generic[Kept]):
         closed = metadata.length_bytes > 0 and metadata.last_entry_id >= 0
         self._mean_bytes = metadata.length_bytes / (metadata.last_entry_id + 1) if closed else None
 
-    def parts(self, wanted: Sequence[EntryId]) -> Iterator[_Part]:
+    def parts(self, wanted: Sequence[EntryId]) -> Iterator[tuple[Sequence[BookieId], Sequence[EntryId]]]:
         """The wanted entries by write set, in pieces that fit in memory."""
         for write_set, members in _by_write_set(self._metadata, wanted).items():
             rest = iter(members)
             while part := list(islice(rest, self._at_a_time())):
-                yield _Part(write_set, part)
+                yield write_set, part
 
-    def read(self, part: _Part, turn: int) -> None:
+    def read(self, turn: int, write_set: Sequence[BookieId], wanted: Sequence[EntryId]) -> None:
         """Ask one bookie of the write set after the other, each for what is still missing; they take turns."""
-        left = part.wanted
-        for rank in range(len(part.write_set)):
-            bookie = part.write_set[(turn + rank) % len(part.write_set)]
+        left = wanted
+        for rank in range(len(write_set)):
+            bookie = write_set[(turn + rank) % len(write_set)]
             try:
                 stored = self._bookies.read_many(bookie, self._ledger_id, left)
             except TemporaryError as error:

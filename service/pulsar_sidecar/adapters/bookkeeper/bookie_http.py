@@ -23,12 +23,10 @@ class BookieHttp:
     sent to them.
     """
 
-    def __init__(
-        self, base_urls: Sequence[str], *, session: requests.Session | None = None, timeout_seconds: float = 30.0
-    ) -> None:
+    def __init__(self, base_urls: Sequence[str], *, timeout_seconds: float = 30.0) -> None:
         self._base_urls = [url.rstrip("/") for url in base_urls]
         self._timeout_seconds = timeout_seconds
-        self._session = session or requests.Session()
+        self._session = requests.Session()
         self._session.trust_env = False
 
     def ledger_ids(self) -> list[LedgerId]:
@@ -91,15 +89,13 @@ class BookieHttp:
         for base_url in self._base_urls:
             try:
                 return self._session.request(
-                    method,
-                    base_url + path,
-                    params=parameters,
-                    timeout=self._timeout_seconds,
-                    allow_redirects=False,
+                    method, base_url + path, params=parameters, timeout=self._timeout_seconds, allow_redirects=False
                 )
             except requests.RequestException as error:
+                if isinstance(failure, _MaybeSentError):
+                    continue
                 kind = UnreachableError if _never_sent(error) else _MaybeSentError
-                failure = _worse(failure, kind(f"{base_url} gave no answer ({error}); try again"))
+                failure = kind(f"{base_url} gave no answer ({error}); try again")
                 failure.__cause__ = error
         raise failure
 
@@ -112,10 +108,6 @@ def _never_sent(error: requests.RequestException) -> bool:
     """Whether there was not even a connection."""
     reason = getattr(error.args[0], "reason", None) if error.args else None
     return isinstance(error, requests.ConnectTimeout) or isinstance(reason, NewConnectionError)
-
-
-def _worse(one: TemporaryError, other: TemporaryError) -> TemporaryError:
-    return one if isinstance(one, _MaybeSentError) else other
 
 
 def _answered(response: requests.Response) -> str:

@@ -24,11 +24,7 @@ class BookieStoredCursors:
         self._root = ledgers_root
 
     def stored(
-        self,
-        topic: TopicName,
-        subscription: str,
-        lengths: Mapping[LedgerId, int],
-        cursor: Cursor,
+        self, topic: TopicName, subscription: str, lengths: Mapping[LedgerId, int], cursor: Cursor
     ) -> StoredCursor | None:
         """See `StoredCursors.stored`."""
         return self._recovered(topic, subscription, lengths, cursor.ledger, cursor.ledger_last_entry)

@@ -8,7 +8,7 @@ answer with a misleading "no node" (a malformed path), or that it would take as 
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import NodeVersion
@@ -81,10 +81,7 @@ class ZooKeeperCredential:
     """What ``addauth`` takes, for example scheme ``digest`` and ``user:password``."""
 
     scheme: str
-    secret: str
-
-    def __repr__(self) -> str:
-        return f"ZooKeeperCredential(scheme={self.scheme!r}, secret=...)"
+    secret: str = field(repr=False)
 
 
 def parse_credential(text: str | None) -> ZooKeeperCredential | None:

@@ -18,13 +18,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    BadVersionError,
-    NoNodeError,
-    NotEmptyError,
-    RolledBackError,
-    RuntimeInconsistency,
-)
+from kazoo.exceptions import BadVersionError, NoNodeError, NotEmptyError, RolledBackError, RuntimeInconsistency
 from kazoo.protocol.serialization import CheckVersion, Delete, Transaction
 
 from pulsar_sidecar.adapters.metadata.multiread import read_nodes

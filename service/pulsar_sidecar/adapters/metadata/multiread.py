@@ -41,7 +41,7 @@ _FIRST_GUESS_BYTES = 128 * 1024
 _ANSWER_OVERHEAD_BYTES = 81
 _MAX_IN_FLIGHT = 8
 
-_Result = TypeVar("_Result")
+Result = TypeVar("Result")
 
 
 # --- requests ------------------------------------------------------------------------------------------------------
@@ -123,25 +123,12 @@ class Listed(NamedTuple):
     node: NodeAt
 
 
-def decode_nodes(answer: bytes, count: int) -> list[NodeAt | Refused]:
-    """The results of as many getData operations.
+def decoded(answer: bytes, count: int, decode_one: Callable[[bytes, int], tuple[Result, int]]) -> list[Result]:
+    """The results of as many getData operations (`a_node`), or pairs of getChildren and getData (`a_list`).
 
     Raises:
         TemporaryError: this is no answer to them.
     """
-    return _decoded(answer, count, _node)
-
-
-def decode_lists(answer: bytes, count: int) -> list[Listed | Refused]:
-    """The results of as many pairs of getChildren and getData.
-
-    Raises:
-        TemporaryError: this is no answer to them.
-    """
-    return _decoded(answer, count, _listed)
-
-
-def _decoded(answer: bytes, count: int, decode_one: Callable[[bytes, int], tuple[_Result, int]]) -> list[_Result]:
     results = []
     at = 0
     try:
@@ -156,7 +143,7 @@ def _decoded(answer: bytes, count: int, decode_one: Callable[[bytes, int], tuple
     return results
 
 
-def _node(answer: bytes, at: int) -> tuple[NodeAt | Refused, int]:
+def a_node(answer: bytes, at: int) -> tuple[NodeAt | Refused, int]:
     kind, done, _, length = _RESULT_HEAD.unpack_from(answer, at)
     at += _RESULT_HEAD.size
     if kind == GET_DATA and not done:
@@ -168,11 +155,11 @@ def _node(answer: bytes, at: int) -> tuple[NodeAt | Refused, int]:
     raise struct.error("not a getData result")
 
 
-def _listed(answer: bytes, at: int) -> tuple[Listed | Refused, int]:
+def a_list(answer: bytes, at: int) -> tuple[Listed | Refused, int]:
     kind, done, _, count = _RESULT_HEAD.unpack_from(answer, at)
     at += _RESULT_HEAD.size
     if kind == _ERROR and not done:
-        return Refused(count), _node(answer, at)[1]
+        return Refused(count), a_node(answer, at)[1]
     if kind != GET_CHILDREN or done:
         raise struct.error("not a getChildren result")
     names = []
@@ -184,7 +171,7 @@ def _listed(answer: bytes, at: int) -> tuple[Listed | Refused, int]:
             raise struct.error("a name without its end")
         names.append(name.decode())
         at += length
-    node, at = _node(answer, at)
+    node, at = a_node(answer, at)
     return (node if isinstance(node, Refused) else Listed(names, node)), at
 
 
@@ -195,7 +182,7 @@ def decode(answer: bytes, paths: Sequence[str]) -> list[Node | None]:
         TemporaryError: a node was refused, or the answer is not one to this request.
     """
     nodes: list[Node | None] = []
-    for path, result in zip(paths, decode_nodes(answer, len(paths)), strict=True):
+    for path, result in zip(paths, decoded(answer, len(paths), a_node), strict=True):
         if not isinstance(result, Refused):
             stat = _STAT.unpack_from(answer, result.end)
             data, version = answer[result.start : result.end], NodeVersion(stat[4])

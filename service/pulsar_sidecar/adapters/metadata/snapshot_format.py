@@ -17,10 +17,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import cramjam
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.adapters.metadata.raw_nodes import Places, as_texts, cut, read_nodes, shifted
+from pulsar_sidecar.adapters.metadata.raw_nodes import cut, read_nodes
 from pulsar_sidecar.model.errors import TemporaryError
 
 BATCH_NODES = 65_536
@@ -174,27 +176,19 @@ class SnapshotReader:
         return starts, value_lengths_at, bool(value_lengths_at) or self._grow()
 
     def _read(self, starts: list[int], value_lengths_at: list[int]) -> pa.RecordBatch:
-        bounds = pa.array(starts, pa.int32())
-        begins, ends, values_at = bounds[:-1], bounds[1:], pa.array(value_lengths_at, pa.int32())
+        bounds, values_at = np.array(starts, np.int32), np.array(value_lengths_at, np.int32)
+        ends = bounds[1:]
         data = self._input.data
-        paths = cut(data, shifted(begins, _INT.size), values_at)
-        kept = self._not_skipped(paths)
-        if kept is not None:
-            paths, ends, values_at = paths.filter(kept), ends.filter(kept), values_at.filter(kept)
-        places = Places(
-            value_starts=shifted(values_at, _INT.size),
-            value_ends=shifted(ends, -(_FIXED_BYTES - _INT.size)),
-            stat_starts=shifted(ends, -_STAT_PERSISTED_BYTES),
-        )
-        return read_nodes(as_texts(paths), data, places)
-
-    def _not_skipped(self, paths: pa.Array) -> pa.Array | None:
-        if not self._skip:
-            return None
-        skipped = pc.starts_with(paths, self._skip[0])
-        for beginning in self._skip[1:]:
-            skipped = pc.or_(skipped, pc.starts_with(paths, beginning))
-        return pc.invert(skipped)
+        paths = cut(data, bounds[:-1] + _INT.size, values_at)
+        if self._skip:
+            kept = np.logical_not(np.logical_or.reduce([_begin_with(paths, beginning) for beginning in self._skip]))
+            paths, ends, values_at = paths.filter(pa.array(kept)), ends[kept], values_at[kept]
+        try:
+            texts = paths.cast(pa.string())
+        except pa.ArrowInvalid as error:
+            raise TemporaryError("a node's path is not text; the source is damaged, take it again") from error
+        value_ends = ends - (_FIXED_BYTES - _INT.size)
+        return read_nodes(texts, data, values_at + _INT.size, value_ends, ends - _STAT_PERSISTED_BYTES)
 
     def _grow(self) -> bool:
         """Have the whole next node in memory, after checking that it can be one; False at the end mark."""
@@ -296,6 +290,10 @@ class _CheckedInput:
     def _add_to_checksum(self) -> None:
         self._checksum = zlib.adler32(memoryview(self.data)[self._checked : self.position], self._checksum)
         self._checked = self.position
+
+
+def _begin_with(paths: pa.Array, beginning: bytes) -> npt.NDArray[np.bool_]:
+    return np.asarray(pc.starts_with(paths, beginning))
 
 
 def _demand(holds: bool, otherwise: str) -> None:

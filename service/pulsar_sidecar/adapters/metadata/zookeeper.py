@@ -13,13 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    BadVersionError,
-    NoChildrenForEphemeralsError,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-)
+from kazoo.exceptions import BadVersionError, NoChildrenForEphemeralsError, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.protocol.states import ZnodeStat
 
 from pulsar_sidecar.adapters.metadata.addressing import (
@@ -159,8 +153,7 @@ class ZooKeeperMetadataStore:
         check_version(version)
         try:
             stat = self._session.writing(
-                f"write {path}",
-                lambda client, patience: patience.answer(client.set_async(path, data, version)),
+                f"write {path}", lambda client, patience: patience.answer(client.set_async(path, data, version))
             )
         except NoNodeError as error:
             raise NotFoundError(f"{path} is gone") from error

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import AsyncResult
@@ -33,11 +34,12 @@ from pulsar_sidecar.adapters.metadata.multiread import (
     PacketSize,
     Refused,
     Sync,
+    a_list,
+    a_node,
     ask,
-    decode_lists,
-    decode_nodes,
+    decoded,
 )
-from pulsar_sidecar.adapters.metadata.raw_nodes import Places, named_nodes, read_nodes, shifted
+from pulsar_sidecar.adapters.metadata.raw_nodes import named_nodes, read_nodes
 from pulsar_sidecar.adapters.metadata.session import CLIENT_ERRORS, KazooSession, Patience, real_path, send
 from pulsar_sidecar.audit.ports import Ending
 from pulsar_sidecar.audit.sources.listing import ledgers_among
@@ -203,7 +205,7 @@ class ZooKeeperWalk:
         return paths
 
     def _take_nodes(self, paths: Sequence[str], answer: bytes) -> None:
-        results = decode_nodes(answer, len(paths))
+        results = decoded(answer, len(paths), a_node)
         leaves: list[str] = []
         nodes: list[NodeAt] = []
         for path, result in zip(paths, results, strict=True):
@@ -221,7 +223,7 @@ class ZooKeeperWalk:
         self._size.learn([paths[place] for place in samples], [sizes[place] for place in samples])
 
     def _take_lists(self, paths: Sequence[str], answer: bytes) -> None:
-        for path, result in zip(paths, decode_lists(answer, len(paths)), strict=True):
+        for path, result in zip(paths, decoded(answer, len(paths), a_list), strict=True):
             if isinstance(result, Refused):
                 self._refused(path, result.code)
             elif not self._agrees(path, result):
@@ -372,9 +374,9 @@ class _Found:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Hand everything out."""
         if self._paths:
-            ends = pa.array(self._ends, pa.int32())
-            places = Places(pa.array(self._starts, pa.int32()), ends, shifted(ends, 0))
-            yield read_nodes(pa.array(self._paths, pa.string()), b"".join(self._answers), places)
+            ends = np.array(self._ends, np.int32)
+            paths, data = pa.array(self._paths, pa.string()), b"".join(self._answers)
+            yield read_nodes(paths, data, np.array(self._starts, np.int32), ends, ends)
         if self.unreadable:
             yield named_nodes(self.unreadable, _NOT_PERMITTED)
         if self.unread:
