@@ -3,25 +3,20 @@
 Invariant: an app holds no state and makes no decision; it can be built around any rooms.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from anyio.to_thread import current_default_thread_limiter
 from fastapi import APIRouter, FastAPI
 from jinja2 import Environment
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.responses import HTMLResponse, Response
 
-from pulsar_sidecar.api.errors import HANDLERS, METHODS
+from pulsar_sidecar.api.errors import HANDLERS
 from pulsar_sidecar.api.gate import OPEN_PATHS
 from pulsar_sidecar.api.schemas import Healthy, Reason
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.observability.metrics import CONTENT_TYPE
-
-_THREADS = 128
-"""Topic deletions wait in a thread each; probes must find a free one beside them."""
 
 _DESCRIPTION = """Two-phase ledger deletion (PIP-186) beside unmodified brokers.
 
@@ -71,7 +66,6 @@ def create_app(
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
-        lifespan=_threads,
         exception_handlers=HANDLERS,
     )
     app.token_required = token_required
@@ -80,18 +74,6 @@ def create_app(
     if docs:
         page = Environment(autoescape=True).from_string(_REFERENCE)
         app.add_api_route("/docs", lambda: HTMLResponse(page.render(app.openapi())), include_in_schema=False)
-    return app
-
-
-def create_starting_app(missing: Callable[[], str]) -> FastAPI:
-    """The app until the rooms are open: every path but ``/livez`` answers 503 with what the start waits for."""
-    app = FastAPI(openapi_url=None, redirect_slashes=False, lifespan=_threads, exception_handlers=HANDLERS)
-    app.add_api_route("/livez", _livez)
-
-    @app.api_route("/{path:path}", methods=[method for method in METHODS if method != "OPTIONS"])
-    def wait(path: str) -> None:
-        raise TemporaryError(f"the sidecar is starting: {missing()}")
-
     return app
 
 
@@ -114,22 +96,15 @@ class _App(FastAPI):
         return self.openapi_schema
 
 
-@asynccontextmanager
-async def _threads(_: FastAPI) -> AsyncIterator[None]:
-    current_default_thread_limiter().total_tokens = _THREADS
-    yield
-
-
-async def _livez() -> Healthy:
-    """The process answers."""
-    return Healthy()
-
-
 def _probes(missing: Callable[[], str | None], registry: CollectorRegistry, draining: StopSignal) -> APIRouter:
     """Open to everybody."""
     routes = APIRouter(tags=["probes"], responses={"default": {"model": Reason}})
+
     # The first two without a thread: all of them may hang with the cluster that they ask.
-    routes.add_api_route("/livez", _livez, name="livez")
+    @routes.get("/livez")
+    async def livez() -> Healthy:
+        """The process answers."""
+        return Healthy()
 
     @routes.get("/readyz")
     async def readyz() -> Healthy:

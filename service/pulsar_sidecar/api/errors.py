@@ -34,7 +34,7 @@ from pulsar_sidecar.model.errors import (
     TemporaryError,
 )
 
-METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """Room for some 50,000 records in one call."""
 
@@ -133,7 +133,7 @@ async def _framework(request: Request, error: StarletteHTTPException) -> JSONRes
 
 def _methods_of(request: Request) -> list[str]:
     """Every method of the path: the framework itself names those of one route, and a path has a route for each."""
-    asked = [{**request.scope, "method": method} for method in METHODS]
+    asked = [{**request.scope, "method": method} for method in _METHODS]
     return [
         scope["method"] for scope in asked if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
     ]

@@ -5,17 +5,19 @@ Invariants: where a token is demanded, only the open paths are answered without 
 none where none is wanted; neither a query nor a header is logged.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from urllib.parse import urlsplit
 
 import structlog
 from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsar_sidecar.api.authentication import TokenAuthentication
 from pulsar_sidecar.api.errors import MAX_BODY_BYTES, CrossSiteError, TooLargeError, error_response
+from pulsar_sidecar.api.schemas import Healthy
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError, SidecarError
+from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError, SidecarError, TemporaryError
 from pulsar_sidecar.model.tls import is_loopback
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
@@ -32,24 +34,34 @@ class Gate:
     """The layer around the app.
 
     Attributes:
-        app: what callers reach at this moment: the starting app, and later the one with the rooms.
+        app: what callers reach behind the gate; until it is set, every path but ``/livez`` answers 503.
     """
 
     def __init__(
-        self, app: ASGIApp, authentication: TokenAuthentication | None, own_hosts: Collection[str], clock: Clock
+        self,
+        authentication: TokenAuthentication | None,
+        own_hosts: Collection[str],
+        clock: Clock,
+        waits_for: Callable[[], str],
     ) -> None:
         """``authentication`` None: everybody may call, which is fit for a loopback address only.
 
-        ``own_hosts`` are names under which clients reach this sidecar, beside loopback ones.
+        ``own_hosts`` are names under which clients reach this sidecar, beside loopback ones; ``waits_for`` says what
+        the start waits for.
         """
-        self.app = app
+        self.app: ASGIApp = self._starting
         self._authentication = authentication
         self._own_hosts = frozenset(host.lower() for host in own_hosts)
         self._clock = clock
+        self._waits_for = waits_for
+
+    async def _starting(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = JSONResponse(Healthy().model_dump())
+        if (scope["method"], scope["path"]) != ("GET", "/livez"):
+            answer = error_response(TemporaryError(f"the sidecar is starting: {self._waits_for()}"))
+        await answer(scope, receive, send)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
         if scope["type"] != "http":  # a websocket is left unanswered: uvicorn then closes the connection
             return
         begin = self._clock.monotonic_seconds()

@@ -23,6 +23,7 @@ from types import FrameType
 
 import structlog
 import uvicorn
+from anyio.to_thread import current_default_thread_limiter
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -31,6 +32,8 @@ from pulsar_sidecar.api.gate import STREAMED
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.tls import load_certificate
 
+_THREADS = 128
+"""Topic deletions wait in a thread each; probes must find a free one beside them."""
 _GRACE_SECONDS = 30
 _ACCEPT_AGAIN_SECONDS = 0.1
 _MAX_HEAD_BYTES = 64 * 1024
@@ -249,7 +252,7 @@ class DrainingServer(uvicorn.Server):
         config = uvicorn.Config(
             app,
             ws="none",
-            lifespan="on",
+            lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
@@ -270,8 +273,7 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's, except that it is us who accept."""
-        await self.lifespan.startup()
-        self.should_exit = self.should_exit or self.lifespan.should_exit
+        current_default_thread_limiter().total_tokens = _THREADS
         self.servers = []
         self._accepting = [asyncio.create_task(self._accept(listening)) for listening in sockets or ()]
         self.started = True

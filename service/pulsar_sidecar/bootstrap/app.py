@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
-from pulsar_sidecar.api.app import create_app, create_starting_app
+from pulsar_sidecar.api.app import create_app
 from pulsar_sidecar.api.authentication import TokenAuthentication, public_key, secret_key
 from pulsar_sidecar.api.gate import Gate
 from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
@@ -51,11 +51,7 @@ def serve(
 ) -> int:
     """Run the service until SIGTERM or SIGINT; 0 when it ended in order.
 
-    Args:
-        flags: the settings on the command line.
-        environment: the environment's variables.
-        config: a properties file.
-        steps: told of each step of ledger deletion; None in production.
+    ``steps`` is told of each step of ledger deletion; None in production.
 
     Raises:
         InvalidInputError: a setting is wrong, or the address is taken.
@@ -103,16 +99,16 @@ class _Process:
         self._opening = threading.Lock()
         stack.callback(self._closed.set)
         self._gate = Gate(
-            create_starting_app(lambda: self._waits_for),
             authentication_of(settings, self._clock),
             (urlsplit(settings.effective_advertised_url).hostname or "", settings.listen_host),
             self._clock,
+            lambda: self._waits_for,
         )
         file, key_file = settings.listen_tls_certificate_file_path, settings.listen_tls_key_file_path
         limits = Limits(connections_for_callers(settings.max_http_server_connections))
         certificate = (file, key_file) if file and key_file else None
         self._server = DrainingServer(self._gate, self._draining, limits, certificate)
-        close_at_the_end(stack, self._watch)
+        close_at_the_end(stack, self._watch.close)
         self._listening = stack.enter_context(listening_socket(settings.listen_host, settings.listen_port))
         log.info("listening", address=settings.listen, authentication=settings.authentication_enabled)
 
@@ -188,7 +184,7 @@ class _Process:
         rooms = []
         for _, open_room in ROOMS:
             room = open_room(cluster)
-            close_at_the_end(self._stack, room, type(room.service).__name__)
+            close_at_the_end(self._stack, room.close)
             for collector in room.collectors:
                 registry.register(collector)
             rooms.append(room)
@@ -226,11 +222,9 @@ class ClusterWatch:
         self._missing: dict[str, str | None] = {}
 
     def watch(self, part: str, ask: Callable[[], object]) -> None:
-        """Watch a part of the cluster from now on.
+        """Watch a part of the cluster from now on; ``part`` is its name in messages.
 
-        Args:
-            part: its name in messages.
-            ask: raises a `SidecarError` that names the host while the part is away, and takes seconds at most.
+        ``ask`` raises a `SidecarError` that names the host while the part is away, and takes seconds at most.
         """
         self._missing[part] = f"{part} has not answered yet"
         threading.Thread(target=self._keep_asking, args=(part, ask), name=f"watch {part}", daemon=True).start()

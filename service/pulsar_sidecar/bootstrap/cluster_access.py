@@ -1,8 +1,7 @@
 """What the process opens to a cluster for all rooms: the metadata store, brokers' admin services, bookies."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Protocol
 
 import structlog
 
@@ -58,9 +57,9 @@ class ClusterAccess:
             credential=store_credential_of(settings),
             limit=self.limit,
         )
-        close_at_the_end(stack, self.store)
+        close_at_the_end(stack, self.store.close)
         self.entries = BookieEntries(BookieConnections(self.store, settings.ledgers_root_path))
-        close_at_the_end(stack, self.entries)
+        close_at_the_end(stack, self.entries.close)
         self.rest = AdminRest([settings.web_service_url], self.credentials, self.tls, store=self.store)
 
     def _adaptive_limit(self) -> AdaptiveLimit | None:
@@ -72,27 +71,21 @@ class ClusterAccess:
         credential = store_credential_of(settings)
         probe = LatencyProbe(servers, credential, self.clock, limit, after_seconds=_STARTING_SECONDS)
         probe.start()
-        close_at_the_end(self.stack, probe)
+        close_at_the_end(self.stack, probe.close)
         return limit
 
 
-class Closable(Protocol):
-    """Anything that is closed."""
+def close_at_the_end(stack: ExitStack, close: Callable[[], object]) -> None:
+    """Let ``stack`` call it; a failure of that is a warning, so that the rest is closed too."""
 
-    def close(self) -> object: ...
-
-
-def close_at_the_end(stack: ExitStack, resource: Closable, name: str | None = None) -> None:
-    """Let ``stack`` close it; a failure of that is a warning with its name, so that the rest is closed too."""
-
-    def close() -> None:
+    def closing() -> None:
         try:
-            with translated(f"closing {name or type(resource).__name__}"):
-                resource.close()
+            with translated(f"calling {close.__qualname__}"):
+                close()
         except SidecarError as error:
             _log.warning("something did not close in order", error=str(error))
 
-    stack.callback(close)
+    stack.callback(closing)
 
 
 def broker_identity_of(settings: Settings) -> tuple[ClientCredentials, TlsOptions]:

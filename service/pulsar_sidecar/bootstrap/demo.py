@@ -37,11 +37,11 @@ def tear_demo_down(directory: Path | None, say: Callable[[str], None]) -> None:
 def _inspector(addresses: ClusterAddresses, clock: Clock) -> Iterator[ClusterInspector]:
     with ExitStack() as stack:
         store = ZooKeeperMetadataStore(addresses.metadata_store_url, clock)
-        close_at_the_end(stack, store)
+        close_at_the_end(stack, store.close)
         entries = BookieEntries(BookieConnections(store))
-        close_at_the_end(stack, entries)
+        close_at_the_end(stack, entries.close)
         client = open_client(addresses.broker_service_url)
-        close_at_the_end(stack, client)
+        close_at_the_end(stack, client.close)
         zookeeper = LiveZooKeeper(addresses.metadata_store_url)
         tree = LiveTree(zookeeper, store, clock, DEFAULT_LEDGERS_ROOT)
         yield ClusterInspector(

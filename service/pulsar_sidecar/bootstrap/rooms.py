@@ -81,10 +81,10 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room:
     """Two-phase ledger deletion (PIP-186)."""
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
     client = open_client(settings.broker_service_url, cluster.credentials, cluster.tls)
-    close_at_the_end(cluster.stack, client)
+    close_at_the_end(cluster.stack, client.close)
     direct = BookieHttp(settings.bookie_http_urls) if settings.bookie_http_urls else None
     if direct is not None:
-        close_at_the_end(cluster.stack, direct)
+        close_at_the_end(cluster.stack, direct.close)
     admin = BrokerTopicAdmin(rest)
     ports = DeletionPorts(
         clock=clock,
@@ -170,7 +170,7 @@ def open_cancelling(cluster: ClusterAccess) -> Room:
     connections = BinaryConnections(cluster.credentials, cluster.tls, clock)
     owners = TopicOwners(settings.broker_service_url, connections)
     log = PulsarCancellationTopic(owners, connections, BrokerTopicAdmin(rest), clock)
-    close_at_the_end(cluster.stack, log)
+    close_at_the_end(cluster.stack, log.close)
     ports = CancellingPorts(
         clock=clock,
         metadata=store,
@@ -204,7 +204,7 @@ def open_ack_states(cluster: ClusterAccess) -> Room:
         BrokerShadows(rest, store),
     )
     states = AckStateService(ports, clock)
-    close_at_the_end(cluster.stack, states)
+    close_at_the_end(cluster.stack, states.close)
     watched = [parse_topic_name(name) for name in settings.ack_state_watched_topics]
     watch = AckStateWatch(states, watched, settings.ack_state_watch_interval_in_seconds, clock)
     metrics = AckStateMetrics(cluster.cluster_name, states.recent)

@@ -86,7 +86,8 @@ def served(
         token_required=authentication is not None,
         docs=True,
     )
-    gate = Gate(app, authentication, ["sidecar.example"], SystemClock())
+    gate = Gate(authentication, ["sidecar.example"], SystemClock(), lambda: "nothing")
+    gate.app = app
     files = None if certificate is None else (certificate.file, certificate.key_file)
     with listening_socket("127.0.0.1", 0) as listening:
         server = DrainingServer(gate, draining, limits, files)

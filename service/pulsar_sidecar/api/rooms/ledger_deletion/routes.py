@@ -73,9 +73,6 @@ def router(service: LedgerDeletion) -> APIRouter:
     return routes
 
 
-# --- below a topic's path ------------------------------------------------------------------------------------------
-
-
 def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
     deletion = partial(
         routes.delete,
@@ -208,9 +205,6 @@ def _delete_shadow(service: LedgerDeletion, topic: TopicName, request: Request) 
     )
     code = 200 if status.stage is ShadowDeletionStage.DONE else 202
     return JSONResponse(answer.model_dump(mode="json"), code)
-
-
-# --- for operators -------------------------------------------------------------------------------------------------
 
 
 def _add_first_phase(routes: APIRouter, service: LedgerDeletion) -> None:

@@ -1,7 +1,7 @@
 """The JSON that goes in and out, which is also the published REST reference.
 
 Names are Pulsar's camelCase. Requests are strict: no unknown field, no other type, no number out of range. What a
-record must be beyond its shape is the room's to say (`ledger_deletion.pending`), so there is one grammar.
+record must be beyond its shape is the room's to say (`ledger_deletion.record`), so there is one grammar.
 """
 
 from typing import Annotated
@@ -15,22 +15,14 @@ from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 
 MAX_RECORDS = 50_000
 MAX_DEAD_LETTERS = 10_000
-DEFAULT_DEAD_LETTERS = 100
-DEFAULT_REDRIVE = 10_000
-
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
-
+_INT64_MAX = 2**63 - 1
 LedgerIdNumber = Annotated[int, Field(ge=0, le=MAX_LEDGER_ID, description="BookKeeper's ledger id.", examples=[4711])]
-_Int64 = Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)]
+_Int64 = Annotated[int, Field(ge=-(2**63), le=_INT64_MAX)]
 _Text = Annotated[str, Field(max_length=8192)]
-_TopicText = Annotated[str, BeforeValidator(str)]
 
 
 def _document(record: PendingDeleteLedgerInfo | None) -> dict[str, object] | None:
     return None if record is None else record_document(record)
-
-
-# --- parameters ----------------------------------------------------------------------------------------------------
 
 
 class TopicDeletionParameters(Query):
@@ -56,11 +48,8 @@ class LedgerDeletionParameters(Query):
 class DeadLetterParameters(Query):
     """Parameters of the list of dead letters."""
 
-    limit: int = Field(default=DEFAULT_DEAD_LETTERS, ge=1, le=MAX_DEAD_LETTERS)
+    limit: int = Field(default=100, ge=1, le=MAX_DEAD_LETTERS)
     """How many to list, oldest first."""
-
-
-# --- requests ------------------------------------------------------------------------------------------------------
 
 
 class OffloadContextPayload(Request):
@@ -151,7 +140,7 @@ class RedriveRequest(Request):
 
     ledger_ids: Annotated[list[LedgerIdNumber], Field(min_length=1, max_length=MAX_DEAD_LETTERS)] | None = None
     """Only these ledgers; all of them when absent."""
-    limit: int = Field(default=DEFAULT_REDRIVE, ge=1, le=1_000_000)
+    limit: int = Field(default=10_000, ge=1, le=1_000_000)
     """How many at most."""
 
 
@@ -161,9 +150,6 @@ class UndeleteRequest(Request):
     ledger_id: LedgerIdNumber
     force: bool = False
     """Write the metadata back even if bookies no longer hold the entries."""
-
-
-# --- answers -------------------------------------------------------------------------------------------------------
 
 
 class NotSent(Answer):
@@ -184,7 +170,7 @@ class TopicDeletionAnswer(Answer):
     """A two-phase topic deletion."""
 
     operation_id: str
-    topic: _TopicText
+    topic: Annotated[str, BeforeValidator(str)]
     state: OperationState
     recorded_ledgers: int
     attempts: int
