@@ -10,6 +10,7 @@ import json
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,22 +40,15 @@ _ROWS_AT_ONCE = 131_072
 class Directory:
     """One directory."""
 
-    def __init__(self, spark: SparkSession, place: str) -> None:
+    def __init__(self, spark: SparkSession, place: str, target: "Directory | None" = None) -> None:
+        """``target`` is what it becomes when it is finished."""
         self.place = place.rstrip("/") or "/"
         self._spark = spark
+        self._target = target
         self._jvm: Any = spark._jvm
         path = self._path()
         self._system = path.getFileSystem(spark._jsc.hadoopConfiguration())
         self._root = self._system.makeQualified(path)
-
-    def exists(self) -> bool:
-        """Whether there is anything at its place."""
-        return bool(self._system.exists(self._root))
-
-    def parent_exists(self) -> bool:
-        """Whether it could be made."""
-        parent = self._root.getParent()
-        return parent is None or bool(self._system.exists(parent))
 
     def below(self, name: str) -> str:
         """The place of something in it."""
@@ -65,20 +59,38 @@ class Directory:
         uri = self._root.toUri()
         return str(uri.getPath()) if uri.getScheme() == "file" else None
 
-    def make(self) -> None:
-        """Make it, for its owner alone whatever the umask (an object store knows no such rights)."""
-        self._jvm.org.apache.hadoop.fs.FileSystem.mkdirs(self._system, self._root, self._rights(OWNERS_DIRECTORY))
+    @contextmanager
+    def making(self) -> Iterator["Directory"]:
+        """Another directory beside it, hidden where names with a dot are, which `finish` gives this one's place.
 
-    def unfinished(self) -> "Directory":
-        """Another directory beside it, for what is not whole yet; hidden where names with a dot are."""
+        It is its owner's alone whatever the umask (an object store knows no such rights). Left without `finish`, it
+        leaves nothing behind.
+
+        Raises:
+            InvalidInputError: there is something at this place, or no directory above it.
+        """
+        if self._system.exists(self._root):
+            raise InvalidInputError(f"{self.place} exists already; nothing is overwritten, name another directory")
+        parent = self._root.getParent()
+        if parent is not None and not self._system.exists(parent):
+            raise InvalidInputError(f"there is no directory above {self.place}; make it first")
         head, slash, name = self.place.rpartition("/")
-        return Directory(self._spark, f"{head}{slash}.{name}.unfinished-{uuid.uuid4().hex[:8]}")
+        making = Directory(self._spark, f"{head}{slash}.{name}.unfinished-{uuid.uuid4().hex[:8]}", self)
+        try:
+            self._jvm.org.apache.hadoop.fs.FileSystem.mkdirs(self._system, making._root, self._rights(OWNERS_DIRECTORY))
+            yield making
+        finally:
+            self._system.delete(making._root, True)
 
-    def become(self, other: "Directory") -> None:
-        """Take another directory's place, in which nothing is; its owner alone may read it there."""
+    def finish(self, name: str, document: Mapping[str, Any]) -> None:
+        """See `AuditFiles.finish`."""
+        assert self._target is not None
+        self.write_text(name, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        self.clean()
         self._close_to_others(self._system.getFileStatus(self._root))
-        if other.exists() or not self._system.rename(self._root, other._root):
-            raise InvalidInputError(f"{other.place} has appeared meanwhile; nothing is overwritten")
+        target = self._target._root
+        if self._system.exists(target) or not self._system.rename(self._root, target):
+            raise InvalidInputError(f"{self._target.place} has appeared meanwhile; nothing is overwritten")
 
     def _close_to_others(self, status: Any) -> None:
         rights = OWNERS_DIRECTORY if status.isDirectory() else OWNERS_FILE
@@ -89,10 +101,6 @@ class Directory:
     def _rights(self, mode: int) -> Any:
         return self._jvm.org.apache.hadoop.fs.permission.FsPermission(f"{mode:o}")
 
-    def remove(self) -> None:
-        """Remove it with all that is in it."""
-        self._system.delete(self._root, True)
-
     def read_document(self, name: str) -> Any:
         """A small file of JSON.
 
@@ -100,26 +108,15 @@ class Directory:
             InvalidInputError: there is none that can be read.
         """
         try:
-            stream = self._system.open(self._path(name))
-            try:
+            with closing(self._system.open(self._path(name))) as stream:
                 return json.loads(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-            finally:
-                stream.close()
         except Exception as error:  # whatever the JVM throws for this file system
             raise InvalidInputError(f"{self.place} holds no readable {name}") from error
 
     def write_text(self, name: str, text: str) -> None:
         """Make a small file."""
-        stream = self._system.create(self._path(name), False)
-        try:
+        with closing(self._system.create(self._path(name), False)) as stream:
             stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
-
-    def finish(self, name: str, document: Mapping[str, Any]) -> None:
-        """Write the last file of what is in it."""
-        self.write_text(name, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-        self.clean()
 
     def clean(self) -> None:
         """Remove what Spark leaves beside tables."""
@@ -133,11 +130,8 @@ class Directory:
         if disk is not None:
             with Path(disk, name).open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
-        stream = self._system.open(self._path(name))
-        try:
+        with closing(self._system.open(self._path(name))) as stream:
             return str(self._jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))
-        finally:
-            stream.close()
 
     def tables(self) -> set[str]:
         """The paths of all Parquet files, below this directory."""

@@ -5,14 +5,14 @@ missing references, of which more than `audit.guards.MOST_MISSING` make no audit
 unless it is so much that it has to be shuffled.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 import pyarrow as pa
 from pulsar_sidecar.audit.arrays import Numbers
-from pulsar_sidecar.audit.columnar.reader import ColumnReader
+from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.admin_nodes import dangers
 from pulsar_sidecar.audit.engine.candidates import OWNER_COLUMNS
 from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS, unread_compaction_cursors
@@ -166,16 +166,16 @@ class Finding:
     # --- what there is -----------------------------------------------------------------------------------------
 
     def _facts(self) -> DataFrame:
-        inputs, schema, reading = self._inputs, first_pass.FACTS, (self._columns, self._shares)
+        inputs, schema = self._inputs, first_pass.FACTS
         readings = inputs.table(Table.CURSOR_LEDGERS, CURSOR_LEDGERS)
         segments = inputs.table(Table.LOG_SEGMENTS, LOG_SEGMENTS)
         unknown = inputs.nodes(NODE_COLUMNS, Subtree.OTHER)
         facts = [
-            inputs.nodes(NODE_COLUMNS, *_OWNED).mapped(schema, first_pass.decode_nodes, *reading),
+            inputs.nodes(NODE_COLUMNS, *_OWNED).mapped(schema, first_pass.decode_nodes, self._columns, self._shares),
             unknown.mapped(schema, first_pass.report_unknown_nodes, self._policy.foreign_subtrees),
             inputs.nodes(NODE_COLUMNS, Subtree.ADMIN).mapped(schema, first_pass.decode_admin_nodes),
-            readings.mapped(schema, first_pass.decode_readings, *reading),
-            segments.mapped(schema, first_pass.decode_segments, *reading),
+            readings.mapped(schema, first_pass.decode_readings, self._shares),
+            segments.mapped(schema, first_pass.decode_segments, self._shares),
             inputs.ledgers(["ledger_id"]).mapped(schema, first_pass.collect_listed, first_pass.LISTED),
         ]
         if inputs.own_ledgers:
@@ -187,10 +187,10 @@ class Finding:
         """Rows of the table of missing ledgers."""
         if not len(gone):
             return self._spark.createDataFrame([], spark_schema(MISSING_LEDGERS))
-        about = mapped(_packed(facts, first_pass.OTHER), first_pass.OTHERS, tasks.singles_about, gone)
+        about = mapped(_packed(facts, first_pass.OTHER), SINGLES, tasks.singles_about, gone)
         ids = self._spark.createDataFrame([(ledger_id,) for ledger_id in gone.tolist()], "ledger_id bigint")
         single = _not_replaced(about.distinct()).join(F.broadcast(ids), "ledger_id", "left_semi")
-        rows = mapped(single.select("ledger_id", "kind", "path"), MISSING_LEDGERS, tasks.missing_of_singles)
+        rows = mapped(single.select(*SINGLES.names), MISSING_LEDGERS, tasks.missing_of_singles)
         nodes = self._inputs.nodes(NODE_COLUMNS, *_OWNED)
         return nodes.mapped(MISSING_LEDGERS, tasks.missing_of_lists, self._columns, gone).union(rows)
 
@@ -237,7 +237,7 @@ class Finding:
         nodes = self._inputs.nodes(OWNER_COLUMNS, *_OWNED)
         if few:
             named = paths.toArrow().column("path").combine_chunks()
-            owners = nodes.mapped(tasks.OWNERS, tasks.read_owners_at, self._columns, named)
+            owners = nodes.mapped(tasks.OWNERS, tasks.read_owners, self._columns, named)
         else:
             joined = nodes.frame().join(paths, "path", "left_semi").select(*nodes.columns)
             owners = mapped(joined, tasks.OWNERS, tasks.read_owners, self._columns)
@@ -259,11 +259,9 @@ class Finding:
     def _usage(self, facts: DataFrame, sizes: DataFrame, gone: Numbers, named_in_vain: DataFrame) -> DataFrame:
         """`tasks.SHARES` of lists that tell sizes, and of other references; without what is missing."""
         singles = _packed(facts, *first_pass.REFERENCES).union(sizes)
-        single = by_part(singles, tasks.SHARES, tasks.usage_of_singles, gone, self._shares)
-        # As `audit.usage.usage_taken_off`.
-        of_lists = named_in_vain.where((F.col("kind") == LedgerKind.DATA.value) & F.col("size_bytes").isNotNull())
-        taken_off = of_lists.select("tenant", "namespace", "topic", "kind", F.col("size_bytes").alias("size"))
-        off = mapped(taken_off, tasks.SHARES, tasks.usage_taken_off, self._shares)
+        single = by_part(singles, tasks.SHARES, tasks.usage_of_singles, self._columns, gone, self._shares)
+        of_lists = named_in_vain.select("kind", F.col("referenced_by").alias("path"), "size_bytes")
+        off = mapped(of_lists, tasks.SHARES, tasks.take_usage_off, self._columns, self._shares)
         return _packed(facts, first_pass.USAGE, first_pass.LOADED).union(single).union(off)
 
 
@@ -388,8 +386,3 @@ def _judged_counts(judged: DataFrame, columns: Sequence[str]) -> dict[str, dict[
     for row in labelled.groupBy("label").agg(*sums).collect():
         found[row["label"]["name"]][row["label"]["value"] or ""] = Count.of(*(row[name] for name in tasks.SUMS))
     return found
-
-
-def names_of(files: Iterable[str], table: Table) -> list[str]:
-    """The files of one table of an audit."""
-    return sorted(name for name in files if name.startswith(f"{table.value}/"))

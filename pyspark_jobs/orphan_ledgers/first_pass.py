@@ -19,12 +19,10 @@ from pulsar_sidecar.audit.engine.decoding import (
     singles_batch,
 )
 from pulsar_sidecar.audit.engine.protections import UnreadableNode, unknown_subtrees
+from pulsar_sidecar.audit.results.tables import schema_of
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
 
 from pyspark_jobs.orphan_ledgers.forms import (
-    BYTES,
-    NUMBER,
-    TEXT,
     About,
     Batches,
     IdSets,
@@ -46,23 +44,17 @@ UNREADABLE, COMPACTION, READ, UNREAD, TENANT, SHADOW, RETENTION = (
     "retention",
 )
 REFERENCES = (OTHER, UNSIZED)
-"""The tags of `OTHERS`."""
+"""The tags of `SINGLES`, whose ledgers' sizes are BookKeeper's to tell: single ones, and lists' that tell no size."""
 REPORTED = (*REFERENCES, UNREADABLE, UNREAD, COMPACTION, READ, TENANT, SHADOW, RETENTION)
 """What comes to the driver: few rows, once they are summed."""
 
-FACTS = pa.schema(
-    {"tag": TEXT, "part": NUMBER, "content": BYTES, "path": TEXT, "kind": TEXT, "ledgers": NUMBER, "reason": TEXT}
-)
+FACTS = schema_of("""
+    tag string, part bigint, content binary, path string, kind string, ledgers bigint, reason string
+""")
 """What one pass over nodes tells; columns that a tag does not need are null.
 
 ``content`` is a set of ids of the range ``part``, or rows of the share ``part`` (`forms`): of
-`audit.usage.NAMED_USAGE`, its `LOADED`, or `OTHERS`. ``ledgers`` counts what a row stands for.
-"""
-
-OTHERS = pa.schema({"ledger_id": NUMBER, **dict.fromkeys(("kind", "path", "tenant", "namespace", "topic"), TEXT)})
-"""References whose ledgers' sizes are BookKeeper's to tell, and whom they belong to.
-
-Those of lists that tell no size (`UNSIZED`) are kept apart from single ones (`OTHER`).
+`audit.usage.NAMED_USAGE`, its `LOADED`, or `SINGLES`. ``ledgers`` counts what a row stands for.
 """
 
 
@@ -91,8 +83,8 @@ def decode_nodes(batch: pa.RecordBatch, sets: IdSets, columns: ColumnReader, sha
     sets.add(part.ids, IDS)
     yield _topic_facts(USAGE, part.usage, shares)
     yield _topic_facts(LOADED, part.loaded, shares)
-    yield _single_facts(OTHER, columns, part.singles, sets, shares)
-    yield _single_facts(UNSIZED, columns, part.unsized, sets, shares)
+    yield _single_facts(OTHER, part.singles, sets, shares)
+    yield _single_facts(UNSIZED, part.unsized, sets, shares)
     yield _facts(_unreadable_facts(part.unreadable_nodes))
     yield _facts({"tag": COMPACTION, "path": path} for path in part.compaction_cursors)
     yield _facts(_shadow_facts(part.shadows))
@@ -115,24 +107,20 @@ def report_unknown_nodes(batch: pa.RecordBatch, _: IdSets, foreign: Collection[s
 
 
 @_telling
-def decode_readings(
-    batch: pa.RecordBatch, sets: IdSets, columns: ColumnReader, shares: int
-) -> Iterator[pa.RecordBatch]:
+def decode_readings(batch: pa.RecordBatch, sets: IdSets, shares: int) -> Iterator[pa.RecordBatch]:
     """Readings of compaction cursors' ledgers."""
     rows = batch.to_pylist()
     references, unreadable_nodes = decode_cursor_ledgers(rows)
-    yield _single_facts(OTHER, columns, singles_batch(references), sets, shares)
+    yield _single_facts(OTHER, singles_batch(references), sets, shares)
     yield _facts(_unreadable_facts(unreadable_nodes))
     yield _facts({"tag": READ, "path": row["cursor_path"]} for row in rows)
 
 
 @_telling
-def decode_segments(
-    batch: pa.RecordBatch, sets: IdSets, columns: ColumnReader, shares: int
-) -> Iterator[pa.RecordBatch]:
+def decode_segments(batch: pa.RecordBatch, sets: IdSets, shares: int) -> Iterator[pa.RecordBatch]:
     """DistributedLog's records."""
     references, unread = decode_log_segments(batch.to_pylist())
-    yield _single_facts(OTHER, columns, singles_batch(references), sets, shares)
+    yield _single_facts(OTHER, singles_batch(references), sets, shares)
     yield _facts([{"tag": UNREAD, "ledgers": unread}] if unread else [])
 
 
@@ -167,17 +155,14 @@ def _topic_facts(tag: str, rows: pa.RecordBatch, shares: int) -> pa.RecordBatch:
     return _facts({"tag": tag, "part": share, "content": content} for share, content in packed)
 
 
-def _single_facts(
-    tag: str, columns: ColumnReader, singles: pa.RecordBatch, sets: IdSets, shares: int
-) -> pa.RecordBatch:
+def _single_facts(tag: str, singles: pa.RecordBatch, sets: IdSets, shares: int) -> pa.RecordBatch:
     ids = singles.column("ledger_id").to_numpy()
     sets.add(ids, IDS, SINGLE_IDS)
-    named = pa.RecordBatch.from_arrays([*singles.columns, *columns.owners_at(singles.column("path"))], schema=OTHERS)
     share_of = shares_of_ledgers(ids, shares)
     counts = np.bincount(share_of, minlength=shares)
     return _facts(
         {"tag": tag, "part": share, "content": content, "ledgers": int(counts[share])}
-        for share, content in pack_shares(named, share_of)
+        for share, content in pack_shares(singles, share_of)
     )
 
 

@@ -27,7 +27,6 @@ About = ParamSpec("About")
 Batches = Iterable[pa.RecordBatch]
 Task = Callable[Concatenate[Batches, About], Iterator[pa.RecordBatch]]
 
-TEXT, NUMBER, BYTES = pa.string(), pa.int64(), pa.binary()
 NO_IDS: Numbers = np.zeros(0, np.int64)
 
 _RANGE_BITS = 20

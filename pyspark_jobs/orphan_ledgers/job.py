@@ -21,14 +21,14 @@ from pulsar_sidecar.audit.requests import HOUR_MS, Policy
 from pulsar_sidecar.audit.results.formatting import conclude
 from pulsar_sidecar.audit.results.guards import EXIT_ERROR, Earlier, exit_code, trusted
 from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary
-from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, ORPHAN_LEDGERS, Table
+from pulsar_sidecar.audit.results.tables import SCHEMAS, Table
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest
-from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
+from pulsar_sidecar.model.errors import SidecarError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_jobs.orphan_ledgers.directories import Directory, open_audit, open_tables
-from pyspark_jobs.orphan_ledgers.finding import Finding, Inputs, names_of
+from pyspark_jobs.orphan_ledgers.finding import Finding, Inputs
 from pyspark_jobs.orphan_ledgers.forms import spark_schema
 from pyspark_jobs.orphan_ledgers.writing import SparkEngine
 
@@ -119,57 +119,46 @@ def run(
     Raises:
         InvalidInputError: no audit can be made of these inputs; nothing is left behind.
     """
-    target = Directory(spark, output)
-    if target.exists():
-        raise InvalidInputError(f"{output} exists already; nothing is overwritten, name another directory")
-    if not target.parent_exists():
-        raise InvalidInputError(f"there is no directory above {output}; make it first")
-    inputs, opened, earlier_orphans = _opened(spark, dump, listing, previous)
-    unfinished = target.unfinished()
-    finding = Finding(inputs, policy, earlier_orphans, ColumnReader(exact))
-    try:
-        unfinished.make()
-        summary = run_audit(SparkEngine(unfinished, finding), opened, Order(policy, _version(), output, exact))
-        unfinished.become(target)
-    finally:
-        finding.release()
-        unfinished.remove()
-    return summary
+    with Directory(spark, output).making() as unfinished:
+        inputs, opened, earlier_orphans = _opened(spark, dump, listing, previous)
+        finding = Finding(inputs, policy, earlier_orphans, ColumnReader(exact))
+        try:
+            return run_audit(SparkEngine(unfinished, finding), opened, Order(policy, _version(), output, exact))
+        finally:
+            finding.release()
 
 
 def _opened(
     spark: SparkSession, dump: str, listing: str, previous: str | None
 ) -> tuple[Inputs, Opened, DataFrame | None]:
-    places = {"dump": Directory(spark, dump), "listing": Directory(spark, listing)}
-    manifests = {
-        "dump": open_tables(places["dump"], Kind.DUMP),
-        "listing": open_tables(places["listing"], Kind.LISTING),
-    }
-    _set_partitions(spark, *manifests.values())
-    if all(place.on_disk() is not None for place in places.values()):
+    dumps, listings = Directory(spark, dump), Directory(spark, listing)
+    dumped, listed = open_tables(dumps, Kind.DUMP), open_tables(listings, Kind.LISTING)
+    _set_partitions(spark, dumped, listed)
+    if dumps.on_disk() is not None and listings.on_disk() is not None:
         _set(spark, _SETTINGS_ON_DISK)
-    named = {role: input_of(manifests[role], places[role].sha256(MANIFEST_NAME)) for role in manifests}
+    named = {
+        "dump": input_of(dumped, dumps.sha256(MANIFEST_NAME)),
+        "listing": input_of(listed, listings.sha256(MANIFEST_NAME)),
+    }
     earlier, orphans = None, None
     if previous is not None:
         place = Directory(spark, previous)
         earlier, orphans = _earlier(spark, place)
         named["previous"] = input_of_audit(earlier.summary, place.sha256(SUMMARY_NAME))
-    opened = Opened(manifests["dump"], manifests["listing"], named, earlier)
-    return Inputs(spark, places["dump"], places["listing"], opened.dump, opened.listing), opened, orphans
+    opened = Opened(dumped, listed, named, earlier)
+    return Inputs(spark, dumps, listings, dumped, listed), opened, orphans
 
 
 def _earlier(spark: SparkSession, place: Directory) -> tuple[Earlier, DataFrame | None]:
     summary = open_audit(place)
-    usage = spark.read.schema(spark_schema(LEDGER_USAGE)).parquet(
-        *map(place.below, names_of(summary.files, Table.LEDGER_USAGE))
-    )
-    references = {row["kind"]: row["sum(ledgers)"] for row in usage.groupBy("kind").sum("ledgers").collect()}
-    if not trusted(summary):
-        return Earlier(summary, references), None
-    orphans = spark.read.schema(spark_schema(ORPHAN_LEDGERS)).parquet(
-        *map(place.below, names_of(summary.files, Table.ORPHAN_LEDGERS))
-    )
-    return Earlier(summary, references), orphans
+
+    def read(table: Table) -> DataFrame:
+        names = sorted(name for name in summary.files if name.startswith(f"{table.value}/"))
+        return spark.read.schema(spark_schema(SCHEMAS[table])).parquet(*map(place.below, names))
+
+    usage = read(Table.LEDGER_USAGE).groupBy("kind").sum("ledgers").collect()
+    earlier = Earlier(summary, {row["kind"]: row["sum(ledgers)"] for row in usage})
+    return earlier, read(Table.ORPHAN_LEDGERS) if trusted(summary) else None
 
 
 def _version() -> str:

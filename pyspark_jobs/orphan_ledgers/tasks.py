@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pulsar_sidecar.audit.arrays import NO_LEDGER, IdTable, LedgerSets, Mask, Numbers
-from pulsar_sidecar.audit.columnar.reader import ColumnReader
+from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.candidates import Claimed, OwnerNode, owner_nodes, owner_nodes_at, read_candidate
 from pulsar_sidecar.audit.engine.decoding import lists_naming
 from pulsar_sidecar.audit.engine.judging import (
@@ -27,19 +27,16 @@ from pulsar_sidecar.audit.engine.judging import (
     sizes_of,
     withheld,
 )
-from pulsar_sidecar.audit.engine.usage import NAMED_USAGE, counts_of_usage, missing_row, usage_table
+from pulsar_sidecar.audit.engine.usage import counts_of_usage, missing_row, single_usage, usage_table, usage_taken_off
 from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.plans import block_digest
-from pulsar_sidecar.audit.results.tables import MISSING_LEDGERS, ORPHAN_LEDGERS, LedgerKind
+from pulsar_sidecar.audit.results.tables import MISSING_LEDGERS, ORPHAN_LEDGERS, LedgerKind, schema_of
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId
 from pyspark import TaskContext
 
 from pyspark_jobs.orphan_ledgers import first_pass
 from pyspark_jobs.orphan_ledgers.forms import (
-    BYTES,
-    NUMBER,
-    TEXT,
     Batches,
     by_tag,
     each_batch,
@@ -52,36 +49,29 @@ from pyspark_jobs.orphan_ledgers.forms import (
     write_ids,
 )
 
-_COUNTS = ("candidate_ledgers", "missing_ledgers", "part", "listed", "in_dump", "referenced", "newest")
-COMPARED = pa.schema({"candidates": BYTES, "missing": BYTES, **dict.fromkeys(_COUNTS, NUMBER)})
-WANTED = pa.schema({"ledger_id": NUMBER, "path": TEXT})
-READ_LEDGERS = pa.schema(
-    {
-        "ledger_id": NUMBER,
-        "metadata": BYTES,
-        **dict.fromkeys(("version", "ctime_ms", "czxid", "mzxid"), NUMBER),
-        **dict.fromkeys(("unreadable", "owner_path", "topic_path"), TEXT),
-        "part": NUMBER,
-        "content": BYTES,
-    }
-)
+COMPARED = schema_of("""
+    candidates binary, missing binary, candidate_ledgers bigint, missing_ledgers bigint, part bigint, listed bigint,
+    in_dump bigint, referenced bigint, newest bigint
+""")
+WANTED = schema_of("ledger_id bigint, path string")
+READ_LEDGERS = schema_of("""
+    ledger_id bigint, metadata binary, version bigint, ctime_ms bigint, czxid bigint, mzxid bigint, unreadable string,
+    owner_path string, topic_path string, part bigint, content binary
+""")
 """Candidates, a row each; and of the share ``part`` the `SIZES` of other ledgers, packed as ``content``."""
-OWNERS = pa.schema(
-    {
-        "path": TEXT,
-        **dict.fromkeys(("version", "mzxid", "ledgers", "first_ledger", "last_ledger"), NUMBER),
-        "offloaded": pa.list_(NUMBER),
-    }
+_OWNERS = schema_of(
+    "path string, version bigint, mzxid bigint, ledgers bigint, first_ledger bigint, last_ledger bigint"
 )
-JUDGED = pa.schema([*ORPHAN_LEDGERS, pa.field("age", TEXT), pa.field("is_orphan", pa.bool_())])
-_EARLIER = pa.schema(dict.fromkeys(("ledger_id", "version", "czxid", "mzxid", "first_seen_ms"), NUMBER))
-SHARES = pa.schema({"tag": TEXT, "part": NUMBER, "content": BYTES})
+OWNERS = pa.schema([*_OWNERS, pa.field("offloaded", pa.list_(pa.int64()))])
+JUDGED = pa.schema([*ORPHAN_LEDGERS, *schema_of("age string, is_orphan boolean")])
+_EARLIER = schema_of("ledger_id bigint, version bigint, czxid bigint, mzxid bigint, first_seen_ms bigint")
+SHARES = schema_of("tag string, part bigint, content binary")
 SIZE = "size"
-USAGE_SHARES = pa.schema({"content": BYTES})
+USAGE_SHARES = schema_of("content binary")
 COUNTED_USAGE = ("kind", "tenant")
 SUMS = ("ledgers", "bytes", "unknown_size_ledgers")
-USAGE_COUNTS = pa.schema({"column": TEXT, "value": TEXT, **dict.fromkeys(SUMS, NUMBER)})
-DIGESTS = pa.schema({"block": NUMBER, "digest": BYTES})
+USAGE_COUNTS = schema_of("column string, value string, ledgers bigint, bytes bigint, unknown_size_ledgers bigint")
+DIGESTS = schema_of("block bigint, digest binary")
 
 
 # --- ids -----------------------------------------------------------------------------------------------------------
@@ -168,19 +158,12 @@ def _candidate(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @each_batch
-def read_owners_at(batch: pa.RecordBatch, columns: ColumnReader, paths: pa.Array) -> Iterator[pa.RecordBatch]:
-    """All nodes to `OWNERS` of those at these paths."""
-    yield _owners(owner_nodes_at(columns, paths, batch))
-
-
-@each_batch
-def read_owners(batch: pa.RecordBatch, columns: ColumnReader) -> Iterator[pa.RecordBatch]:
-    """Nodes to `OWNERS`."""
-    yield _owners(owner_nodes(columns, batch))
-
-
-def _owners(nodes: Iterable[OwnerNode]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([node.row() for node in nodes], schema=OWNERS)
+def read_owners(
+    batch: pa.RecordBatch, columns: ColumnReader, paths: pa.Array | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Nodes, or those of them at these paths, to `OWNERS`."""
+    nodes = owner_nodes(columns, batch) if paths is None else owner_nodes_at(columns, paths, batch)
+    yield pa.RecordBatch.from_pylist([node.row() for node in nodes], schema=OWNERS)
 
 
 @each_batch
@@ -210,7 +193,7 @@ def _judged(rows: pa.RecordBatch, *, is_orphan: bool) -> pa.RecordBatch:
     columns = [
         rows.column(field.name) if field.name in there else pa.nulls(count, field.type) for field in ORPHAN_LEDGERS
     ]
-    ages = pa.array([age_label(age_ms) for age_ms in rows.column("age_ms").to_pylist()], TEXT)
+    ages = pa.array([age_label(age_ms) for age_ms in rows.column("age_ms").to_pylist()], pa.string())
     return pa.RecordBatch.from_arrays([*columns, ages, pa.repeat(is_orphan, count)], names=JUDGED.names)
 
 
@@ -271,49 +254,40 @@ def unpacked(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def singles_about(batches: Batches, wanted: Numbers) -> Iterator[pa.RecordBatch]:
-    """Packed `first_pass.OTHERS` to those that name one of these ledgers or a compacted one."""
+    """Packed `SINGLES` to those that name one of these ledgers or a compacted one."""
     table = IdTable(wanted)
     for singles in unpacked(batches):
         is_wanted = pa.array(table.holds(singles.column("ledger_id").to_numpy()))
         yield singles.filter(pc.or_(is_wanted, pc.equal(singles.column("kind"), LedgerKind.COMPACTED.value)))
 
 
-def usage_of_singles(share: pa.Table, gone: Numbers, shares: int) -> pa.Table:
+def usage_of_singles(share: pa.Table, columns: ColumnReader, gone: Numbers, shares: int) -> pa.Table:
     """One share of references and of their ledgers' sizes (`SHARES`) to `SHARES` of usage, without what is gone."""
     packed = by_tag(share, *first_pass.REFERENCES, SIZE)
-    references = unpack(content for tag in first_pass.REFERENCES for content in packed[tag])
-    named = pa.Table.from_batches(references, first_pass.OTHERS)
-    every = named.group_by(first_pass.OTHERS.names).aggregate([])
+    named = pa.Table.from_batches(unpack(each for tag in first_pass.REFERENCES for each in packed[tag]), SINGLES)
+    every = named.group_by(SINGLES.names).aggregate([])
     singles = every.filter(pa.array(~IdTable(gone).holds(every.column("ledger_id").to_numpy())))
     sizes = newest_sizes(pa.Table.from_batches(unpack(packed[SIZE]), SIZES))
-    places = pc.index_in(singles.column("ledger_id"), value_set=sizes.column("ledger_id").combine_chunks())
-    sized = singles.append_column("size", sizes.column("length").take(places))
-    return pa.Table.from_batches([_usage_of_each(batch, 1, shares) for batch in sized.to_batches()], SHARES)
+    return pa.Table.from_batches([_usage_shares(single_usage(columns, singles, sizes), shares)])
 
 
 @each_batch
-def usage_taken_off(batch: pa.RecordBatch, shares: int) -> Iterator[pa.RecordBatch]:
-    """Rows of missing ledgers to `SHARES` of usage below zero."""
-    yield _usage_of_each(batch, -1, shares)
+def take_usage_off(batch: pa.RecordBatch, columns: ColumnReader, shares: int) -> Iterator[pa.RecordBatch]:
+    """Missing ledgers' ``kind``, ``path`` and ``size_bytes`` to `SHARES` of usage below zero."""
+    yield _usage_shares(usage_taken_off(columns, batch), shares)
 
 
-def _usage_of_each(rows: pa.RecordBatch, sign: int, shares: int) -> pa.RecordBatch:
-    """`SHARES` of usage: a ledger for each row, which has an owner and a ``size`` (null: unknown)."""
-    size = rows.column("size")
-    sums = (pa.repeat(1, rows.num_rows), size.fill_null(0), size.is_null().cast(pa.int64()))
-    keys = (rows.column(name) for name in NAMED_USAGE.names[: -len(sums)])
-    usage = pa.RecordBatch.from_arrays([*keys, *(pc.multiply(each, sign) for each in sums)], schema=NAMED_USAGE)
+def _usage_shares(usage: pa.RecordBatch, shares: int) -> pa.RecordBatch:
     packed = pack_shares(usage, shares_of_topics(usage.column("topic"), shares))
-    return pa.RecordBatch.from_pylist(
-        [{"tag": first_pass.USAGE, "part": part, "content": content} for part, content in packed], schema=SHARES
-    )
+    rows = [{"tag": first_pass.USAGE, "part": part, "content": content} for part, content in packed]
+    return pa.RecordBatch.from_pylist(rows, schema=SHARES)
 
 
 def sum_usage(share: pa.Table, shadows: Collection[str]) -> pa.Table:
     """One share of usage and of loaded topics (`SHARES`) to one of the table of usage (`USAGE_SHARES`)."""
     packed = by_tag(share, first_pass.USAGE, first_pass.LOADED)
     usage = usage_table(unpack(packed[first_pass.USAGE]), unpack(packed[first_pass.LOADED]), shadows)
-    return pa.table({"content": pa.array([pack(batch) for batch in usage.to_batches()], BYTES)})
+    return pa.table({"content": pa.array([pack(batch) for batch in usage.to_batches()], pa.binary())})
 
 
 def count_usage(batches: Batches) -> Iterator[pa.RecordBatch]:
