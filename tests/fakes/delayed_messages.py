@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Outcome, Target
 from pulsar_sidecar.delayed_delivery.ports import (
     Absent,
-    AckStateRoom,
     Configuration,
     DelayPolicy,
     EntryAnswer,
@@ -229,9 +228,6 @@ class FakeCluster:
                 return dict.fromkeys(positions, Absent())
             return {position: self.entries.get(position, Absent()) for position in positions}
 
-    def room(self, topic: TopicName, subscription: str, *, ranges: int | None = None) -> AckStateRoom:
-        return AckStateRoom(ranges or 0, self.max_ranges)
-
     @contextmanager
     def join(self, topic: TopicName, subscription: Subscription) -> Iterator["FakeConsumer"]:
         with self._call("join"):
@@ -363,7 +359,7 @@ class FakeSidecar:
             metadata=cluster.store,
             topics=cluster,
             entries=cluster,
-            budget=cluster,
+            max_ranges=lambda: cluster.max_ranges,
             acknowledger=cluster,
             stored=FakeStored(cluster),
             log=cluster,

@@ -14,9 +14,9 @@ from itertools import groupby, islice
 
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pulsar_sidecar.model.topic_stats import SubscriptionType
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 _WORD_BITS = 64
-_NEGATIVE_VARINT_BYTES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,17 @@ def fully_persistable(ranges: int, limits: AckStateLimits) -> bool:
 
 def written_bytes(acknowledged: PositionRanges, limits: AckStateLimits) -> int:
     """How large the ranges are that the broker writes, without what else is in the entry."""
-    written = kept(acknowledged, limits)
+    written, info = kept(acknowledged, limits), ml.PositionInfo(ledgerId=0, entryId=0)
+    without_ranges = info.ByteSize()
     if limits.as_long_array:
-        return sum(_field_bytes(_dense_bytes(list(found))) for _, found in groupby(written, _ledger_of))
-    return sum(_field_bytes(_range_bytes(found)) for found in written)
+        for ledger_id, found in groupby(written, _ledger_of):
+            info.individualDeletedMessageRanges.add(key=ledger_id, values=_words(found))
+    else:
+        for each in written:
+            lower = ml.NestedPositionInfo(ledgerId=each.ledger_id, entryId=each.first - 1)
+            upper = ml.NestedPositionInfo(ledgerId=each.ledger_id, entryId=each.last)
+            info.individualDeletedMessages.add(lowerEndpoint=lower, upperEndpoint=upper)
+    return info.ByteSize() - without_ranges
 
 
 def _whole_ledgers(acknowledged: PositionRanges, most_entries: int) -> Iterator[EntryRange]:
@@ -74,21 +81,6 @@ def _ledger_of(found: EntryRange) -> int:
     return found.ledger_id
 
 
-def _range_bytes(found: EntryRange) -> int:
-    """A ``MessageRange``: two positions, each a field of two numbers."""
-    return sum(_field_bytes(_position_bytes(found.ledger_id, entry)) for entry in (found.first - 1, found.last))
-
-
-def _position_bytes(ledger_id: int, entry_id: int) -> int:
-    return 2 + _varint_bytes(ledger_id) + _varint_bytes(entry_id)
-
-
-def _dense_bytes(ranges: list[EntryRange]) -> int:
-    """A ``LongListMap``: the ledger and one field for each word of its bits."""
-    words = _words(ranges)
-    return 1 + _varint_bytes(ranges[0].ledger_id) + sum(1 + _varint_bytes(word) for word in words)
-
-
 def _words(ranges: Iterable[EntryRange]) -> tuple[int, ...]:
     text, end = [], 0
     for _, first, last in ranges:
@@ -97,14 +89,6 @@ def _words(ranges: Iterable[EntryRange]) -> tuple[int, ...]:
     words = -(-end // _WORD_BITS)
     packed = int("".join(text)[::-1], 2).to_bytes(words * _WORD_BITS // 8, "little")
     return struct.unpack(f"<{words}q", packed)
-
-
-def _field_bytes(content_bytes: int) -> int:
-    return 1 + _varint_bytes(content_bytes) + content_bytes
-
-
-def _varint_bytes(number: int) -> int:
-    return _NEGATIVE_VARINT_BYTES if number < 0 else max(1, (number.bit_length() + 6) // 7)
 
 
 # --- pausing -------------------------------------------------------------------------------------------------------

@@ -171,12 +171,13 @@ def open_cancelling(cluster: ClusterAccess) -> Room:
     owners = TopicOwners(settings.broker_service_url, connections)
     log = PulsarCancellationTopic(owners, connections, BrokerTopicAdmin(rest), clock)
     close_at_the_end(cluster.stack, log.close)
+    ack_states = BrokerAckStates(rest, store, clock)
     ports = CancellingPorts(
         clock=clock,
         metadata=store,
         topics=BrokerTopics(rest, store, clock),
         entries=BulkDelayedEntries(store, cluster.entries, rest, ledgers_root, clock),
-        budget=BrokerAckStates(rest, store, clock),
+        max_ranges=lambda: ack_states.limits(None).max_unacked_ranges,
         acknowledger=ConsumerAcknowledger(owners, connections, clock),
         stored=BookieStoredCursors(store, cluster.entries, ledgers_root),
         log=log,

@@ -322,12 +322,21 @@ class WaitingReader:
             return WaitingPage(now_ms, tuple(counts[name] for name in sorted(counts)), end, read, beyond)
 
         start = after.partition if after else 0
-        for number in range(start, len(parts)):
-            place = after.position if after and number == start else None
-            end, seen, beyond = self._part(parts[number], subscription, place, limit - read, now_ms, counts)
-            read += seen
-            if end is not None:
-                return page(BacklogPosition(number, end), beyond)
+        for number, part in enumerate(parts[start:], start):
+            last = after.position if after and number == start else None
+            cursors, state = self._cursors(part, subscription, counts)
+            positions = waiting_positions(state, [acked for _, acked in cursors], last)
+            name, before = str(part), read
+            while read < limit and (portion := list(islice(positions, min(_READ_AT_ONCE, limit - read)))):
+                answers = self._entries.read(part, portion)
+                for position in portion:
+                    for waiting, acknowledged in cursors:
+                        if position not in acknowledged:
+                            waiting.count(name, position, answers[position], now_ms)
+                read, last = read + len(portion), portion[-1]
+            if next(positions, None) is not None:
+                beyond = entries_beyond(state, last) if last and read > before else 0
+                return page(BacklogPosition(number, last or BEFORE_EVERYTHING), beyond)
             if read >= limit and number + 1 < len(parts):
                 # The next page begins before the first entry of the next partition.
                 return page(BacklogPosition(number + 1, BEFORE_EVERYTHING), 0)
@@ -335,16 +344,10 @@ class WaitingReader:
             raise NotFoundError(f"{topic} has no durable subscription {subscription}")
         return page(None, 0)
 
-    def _part(
-        self,
-        topic: TopicName,
-        subscription: str | None,
-        after: Position | None,
-        limit: int,
-        now_ms: int,
-        counts: dict[str, Waiting],
-    ) -> tuple[Position | None, int, int]:
-        """Where it stopped (None at the end), how many entries it read, and how many there are beyond."""
+    def _cursors(
+        self, topic: TopicName, subscription: str | None, counts: dict[str, Waiting]
+    ) -> tuple[list[tuple[Waiting, PositionRanges]], TopicInternalStats]:
+        """Where to count for each subscription that is meant, and what it has acknowledged; and the topic's ledgers."""
         found = {
             name: facts
             for name, facts in self._topics.subscriptions(topic).items()
@@ -352,19 +355,8 @@ class WaitingReader:
         }
         state = self._topics.state(topic)
         cursors = [
-            (counts.setdefault(one, Waiting(one, facts.type)), state.cursors[one].acknowledged)
-            for one, facts in found.items()
-            if one in state.cursors
+            (counts.setdefault(name, Waiting(name, facts.type)), state.cursors[name].acknowledged)
+            for name, facts in found.items()
+            if name in state.cursors
         ]
-        positions = waiting_positions(state, [acked for _, acked in cursors], after)
-        name, read, last = str(topic), 0, None
-        while read < limit and (portion := list(islice(positions, min(_READ_AT_ONCE, limit - read)))):
-            answers = self._entries.read(topic, portion)
-            for position in portion:
-                for waiting, acknowledged in cursors:
-                    if position not in acknowledged:
-                        waiting.count(name, position, answers[position], now_ms)
-            read, last = read + len(portion), portion[-1]
-        if next(positions, None) is None:
-            return None, read, 0
-        return last or after or BEFORE_EVERYTHING, read, entries_beyond(state, last) if last else 0
+        return cursors, state

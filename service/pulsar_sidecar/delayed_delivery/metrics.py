@@ -9,6 +9,9 @@ from prometheus_client.registry import Collector
 from pulsar_sidecar.observability.metrics import BulkHistogram
 
 _PREFIX = "pulsar_delayed_message_cancellations"
+_REACHED = "Time from the request to a level of proof, by level (also unknown); its count is how many reached it."
+_REFUSED = "Cancellations that did not come about, on each subscription, by cause; dispatched means raced."
+_REASSERTED = "Acknowledgements made again after a cursor had lost them."
 
 
 class CancellationMetrics(Collector):
@@ -16,32 +19,16 @@ class CancellationMetrics(Collector):
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
-        self._requested = Counter(f"{_PREFIX}_requested_total", "Messages asked for.", ("cluster",), registry=None)
-        self._seconds = BulkHistogram(
-            f"{_PREFIX}_seconds",
-            "Time from the request to a level of proof, by level (also unknown); its count is how many reached it.",
-            ("cluster", "proof"),
-        )
-        self._refused = Counter(
-            f"{_PREFIX}_refused_total",
-            "Cancellations that did not come about, on each subscription, by cause; dispatched means raced.",
-            ("cluster", "cause"),
-            registry=None,
-        )
-        self._reasserted = Counter(
-            f"{_PREFIX}_reasserted_total",
-            "Acknowledgements made again after a cursor had lost them.",
-            ("cluster",),
-            registry=None,
-        )
-        self._open = Gauge(
-            f"{_PREFIX}_open", "Cancellations in the log that are not finished.", ("cluster",), registry=None
-        )
+        self._requested = _counter("requested", "Messages asked for.")
+        self._seconds = BulkHistogram(f"{_PREFIX}_seconds", _REACHED, ("cluster", "proof"))
+        self._refused = _counter("refused", _REFUSED, "cause")
+        self._reasserted = _counter("reasserted", _REASSERTED)
+        text = "Cancellations in the log that are not finished."
+        self._open = Gauge(f"{_PREFIX}_open", text, ("cluster",), registry=None)
         for each in (self._requested, self._reasserted, self._open):
             each.labels(cluster)
 
     def requested(self, count: int = 1) -> None:
-        """Messages were asked for."""
         self._requested.labels(self._cluster).inc(count)
 
     def reached(self, status: str, seconds: float, count: int = 1) -> None:
@@ -53,7 +40,6 @@ class CancellationMetrics(Collector):
         self._refused.labels(self._cluster, cause.replace(" ", "_").lower()).inc(count)
 
     def acknowledged_again(self, count: int = 1) -> None:
-        """Acknowledgements that a cursor had lost were made again."""
         self._reasserted.labels(self._cluster).inc(count)
 
     def bind(self, open_cancellations: Callable[[], int]) -> None:
@@ -63,3 +49,7 @@ class CancellationMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         for metric in (self._requested, self._seconds, self._refused, self._reasserted, self._open):
             yield from metric.collect()
+
+
+def _counter(name: str, text: str, *labels: str) -> Counter:
+    return Counter(f"{_PREFIX}_{name}_total", text, ("cluster", *labels), registry=None)

@@ -123,34 +123,6 @@ class DelayedEntries(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class AckStateRoom:
-    """How full a subscription's acknowledgement state is (PIP-299).
-
-    Attributes:
-        ranges: ranges of individually acknowledged positions that the cursor holds now.
-        max_ranges: ``managedLedgerMaxUnackedRangesToPersist``: ranges beyond it are lost when the broker dies.
-        dispatch_paused: the broker has stopped dispatching because of it.
-    """
-
-    ranges: int
-    max_ranges: int
-    dispatch_paused: bool = False
-
-    @property
-    def free(self) -> int:
-        """Ranges that can be added and still be stored."""
-        return max(0, self.max_ranges - self.ranges)
-
-
-class AckStateBudget(Protocol):
-    """The room that a subscription's cursor has left."""
-
-    def room(self, topic: TopicName, subscription: str, *, ranges: int | None = None) -> AckStateRoom:
-        """The room now; ``ranges`` spares a look at the cursor by a caller who has just counted them."""
-        ...
-
-
 class Topics(Protocol):
     """What brokers tell about topics; asking may load a topic, and creates none."""
 
@@ -295,13 +267,18 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The adapters the room works with."""
+    """The adapters the room works with.
+
+    Attributes:
+        max_ranges: asks for ``managedLedgerMaxUnackedRangesToPersist``: ranges of a cursor beyond it are lost when the
+            broker dies (PIP-299); may be some seconds old.
+    """
 
     clock: Clock
     metadata: MetadataStore
     topics: Topics
     entries: DelayedEntries
-    budget: AckStateBudget
+    max_ranges: Callable[[], int]
     acknowledger: Acknowledger
     stored: StoredAckState
     log: CancellationTopic

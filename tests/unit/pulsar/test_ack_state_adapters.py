@@ -282,20 +282,3 @@ def test_policies_that_cannot_be_read_are_not_written(store: FakeMetadataStore, 
         after = store.read(POLICIES)
         assert after is not None
         assert after.data == content
-
-
-# --- the budget ----------------------------------------------------------------------------------------------------
-
-
-def test_the_room_left(rest: FakeAdminRest, brokers: BrokerAckStates) -> None:
-    room = brokers.room(TOPIC, SUB)
-    assert (room.ranges, room.max_ranges, room.free, room.dispatch_paused) == (2, 20, 18, False)
-    rest.answers[f"{PLACE}/internalStats"] = internal_stats(totalNonContiguousDeletedMessagesRange=21)
-    rest.answers[f"{PLACE}/{POLICY}"] = True
-    paused = brokers.room(TOPIC, SUB)
-    assert (paused.free, paused.dispatch_paused) == (0, True)
-    asked = len(rest.asked)
-    assert brokers.room(TOPIC, SUB, ranges=5).free == 15
-    assert f"{PLACE}/internalStats" not in rest.asked[asked:], "a caller who has counted spares the look"
-    with pytest.raises(NotFoundError):
-        brokers.room(TOPIC, "nobody")

@@ -355,8 +355,9 @@ def added_ranges(acked: PositionRanges, run: EntryRange) -> int:
     return (0 if beside_mark else 1) - acked.touching(ledger_id, first, last)
 
 
-def without_room(acked: PositionRanges, positions: Collection[Position], free_ranges: int) -> set[Position]:
-    """The positions that do not fit into so many more ranges; runs that merge fit first, then the longest."""
+def without_room(acked: PositionRanges, positions: Collection[Position], max_ranges: int) -> set[Position]:
+    """The positions with which a cursor had more ranges; runs that merge fit first, then the longest."""
+    free_ranges = max(0, max_ranges - acked.range_count)
     added = {run: added_ranges(acked, run) for run in runs(acked, positions)}
     if sum(max(0, ranges) for ranges in added.values()) <= free_ranges:
         return set()

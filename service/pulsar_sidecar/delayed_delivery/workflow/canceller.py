@@ -198,8 +198,8 @@ class Canceller:
     ) -> tuple[Sequence[Wanted], Sequence[Wanted]]:
         """What fits into the acknowledgement state now, and the rest."""
         acked = snapshot.state.cursors[name].acknowledged
-        room = self._ports.budget.room(snapshot.topic, name, ranges=acked.range_count)
-        outside = without_room(acked, [entry for one in wanted for entry in one.cancellation.entries], room.free)
+        entries = [entry for one in wanted for entry in one.cancellation.entries]
+        outside = without_room(acked, entries, self._ports.max_ranges())
         if not outside:
             return wanted, []
         return _split(wanted, lambda one: outside.isdisjoint(one.cancellation.entries))

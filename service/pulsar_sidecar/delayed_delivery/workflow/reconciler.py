@@ -246,8 +246,7 @@ class Reconciler:
         if not waiting or not self._store.follows:
             return others
         acked = seen.cursor.acknowledged
-        room = self._ports.budget.room(seen.topic, seen.found.name, ranges=acked.range_count)
-        outside = without_room(acked, [entry for one in waiting for entry in one.entries], room.free)
+        outside = without_room(acked, [entry for one in waiting for entry in one.entries], self._ports.max_ranges())
         return others + [one for one in waiting if outside.isdisjoint(one.entries)]
 
     def _confirm(self, confirmed: Sequence[Cancellation], policy: DelayPolicy, confirmed_ms: int) -> None:

@@ -100,6 +100,12 @@ class _Progress:
         self.due_ms = min(now_ms + self.wait_ms, max(deliver_at_ms, now_ms + _LEADER_RETRIES_MS))
         self.wait_ms = min(2 * self.wait_ms, _LONGEST_BACKOFF_MS)
 
+    def log_once(self, intent: ReissueIntent, event: str, reason: str) -> None:
+        if event not in self.logged:
+            self.logged.add(event)
+            subject = {"topic": str(intent.topic), "position": str(intent.position)}
+            log.warning(event, **subject, reason=reason, requested_by=intent.requested_by)
+
 
 class Reissuer:
     """One message at a time."""
@@ -164,15 +170,12 @@ class Reissuer:
             self._intents.drop(intent)
             return valid
         # The log may have been slow to come back: the message may be due by now, or cancelled.
-        objection = self._objection(snapshot, target) or self._cancelled_meanwhile(topic, target)
+        cancelled = [one for one in self._store.index.find(*intent.message) if one.status.open]
+        objection = self._objection(snapshot, target) or (not_again(cancelled[0].verdict()) if cancelled else None)
         if objection is not None:
             self._intents.drop(intent)
             return objection
         return self._publish(intent, wanted.entries)
-
-    def _cancelled_meanwhile(self, topic: TopicName, target: Target) -> Verdict | None:
-        known = next((one for one in self._store.index.find(topic, target.position) if one.status.open), None)
-        return None if known is None else not_again(known.verdict())
 
     def _objection(self, snapshot: TopicSnapshot, target: Target) -> Verdict | None:
         if target.subscriptions:
@@ -201,6 +204,10 @@ class Reissuer:
             clock.wait_seconds(_READ_BACK_EVERY_SECONDS, self._stop)
         return self._intents.valid(intent.message) or intent
 
+    def _written(self, intent: ReissueIntent) -> ReissueIntent:
+        self._intents.write(intent)
+        return intent
+
     def _publish(self, intent: ReissueIntent, entries: Sequence[Position]) -> ReissueIntent:
         properties = {REPLACES_PROPERTY: str(intent.position), REISSUE_PROPERTY: intent.token}
         try:
@@ -211,7 +218,7 @@ class Reissuer:
         except SidecarError:
             self._intents.drop(intent)  # nothing was published
             raise
-        return self._with_copy(intent, copy)
+        return self._written(intent._replace(copy=copy))
 
     # --- going on --------------------------------------------------------------------------------------------------
 
@@ -220,9 +227,12 @@ class Reissuer:
         if intent.copy is None:
             found = self._found(intent)
             if found is None:
-                verdict = Verdict(None, CancellationStatus.UNKNOWN, Cause.UNCONFIRMED, _unconfirmed(intent))
+                reason = (
+                    f"{_UNCONFIRMED} the message stays due at {intent.deliver_at_ms}; ask again to have it looked for"
+                )
+                verdict = Verdict(None, CancellationStatus.UNKNOWN, Cause.UNCONFIRMED, reason)
                 return Reissued(None, intent.new_deliver_at_ms, Outcome(intent.topic, target, (verdict,)))
-            intent = self._with_copy(intent, found)
+            intent = self._written(intent._replace(copy=found))
         verdicts = self._known(intent) if intent.done else self._finish(intent)
         return Reissued(intent.copy, intent.new_deliver_at_ms, Outcome(intent.topic, target, verdicts))
 
@@ -231,10 +241,8 @@ class Reissuer:
         old = Target(intent.position, intent.deliver_at_ms)
         options = CancelOptions(defer=True, requested_by=intent.requested_by)
         (outcome,) = self._canceller.cancel(intent.topic, [old], options)
-        if not any(
-            one.status is CancellationStatus.REFUSED for one in outcome.verdicts
-        ):  # otherwise the leading sidecar tries again
-            self._intents.write(intent._replace(done=True))
+        if all(one.status is not CancellationStatus.REFUSED for one in outcome.verdicts):
+            self._written(intent._replace(done=True))  # otherwise the leading sidecar tries again
         return outcome.verdicts
 
     def _known(self, intent: ReissueIntent) -> tuple[Verdict, ...]:
@@ -244,11 +252,6 @@ class Reissuer:
         for name in {one.name for one in choose_subscriptions((), subscriptions).admitted} - known.keys():
             known[name] = Verdict(name, CancellationStatus.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN)
         return tuple(known.values()) or (Verdict(None, CancellationStatus.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN),)
-
-    def _with_copy(self, intent: ReissueIntent, copy: str) -> ReissueIntent:
-        known = intent._replace(copy=copy)
-        self._intents.write(known)
-        return known
 
     def _found(self, intent: ReissueIntent) -> str | None:
         """The message id of the copy, looked for among what was stored since the intent.
@@ -284,21 +287,18 @@ class Reissuer:
             progress = self._progress[intent.token]
             if self._is_due(intent, progress):
                 progress.postpone(self._ports.clock.now_ms(), intent.deliver_at_ms)
-                self._advance_or_postpone(intent, progress)
+                try:
+                    self._advance(intent, progress)
+                except NotFoundError:
+                    self._intents.drop(intent)  # the topic is gone
+                except SidecarError as error:
+                    progress.log_once(intent, "publishing a message again is continued later", str(error))
 
     def _is_due(self, intent: ReissueIntent, progress: _Progress) -> bool:
         now_ms = self._ports.clock.now_ms()
         if intent.done and self._ports.brokers_now_ms() < intent.deliver_at_ms:
             return False
         return now_ms >= max(progress.due_ms, intent.requested_ms + _LEADER_WAITS_MS)
-
-    def _advance_or_postpone(self, intent: ReissueIntent, progress: _Progress) -> None:
-        try:
-            self._advance(intent, progress)
-        except NotFoundError:
-            self._intents.drop(intent)  # the topic is gone
-        except SidecarError as error:
-            _log_once(progress, intent, "publishing a message again is continued later", str(error))
 
     def _advance(self, intent: ReissueIntent, progress: _Progress) -> None:
         policy = self._ports.topics.delay_policy(intent.topic)
@@ -309,7 +309,7 @@ class Reissuer:
                 done = self._go_on(intent, Target(intent.position, intent.deliver_at_ms))
                 if done.message_id is None:
                     reasons = "; ".join(one.reason or one.status.value for one in done.outcome.verdicts)
-                    _log_once(progress, intent, "a message was not published again", reasons)
+                    progress.log_once(intent, "a message was not published again", reasons)
         finally:
             if is_over:
                 self._intents.drop(intent)
@@ -336,23 +336,7 @@ def _other_request(intent: ReissueIntent, target: Target, deliver_at_ms: int | N
 
 _NOT_KNOWN = "the copy is stored; whether the old message was cancelled in time is not known, or not known any more"
 _FOR_ALL = refused(Cause.INVALID, "a copy goes to every subscription; leave subscriptionNames out")
-
-
-def _unconfirmed(intent: ReissueIntent) -> str:
-    return (
-        "the broker did not confirm the copy, and none has been found so far: it may still be stored. Nothing is "
-        f"published a second time, and the message stays due at {intent.deliver_at_ms}; ask again to have it looked for"
-    )
-
-
-def _log_once(progress: _Progress, intent: ReissueIntent, event: str, reason: str) -> None:
-    if event in progress.logged:
-        return
-    progress.logged.add(event)
-    log.warning(
-        event,
-        topic=str(intent.topic),
-        position=str(intent.position),
-        reason=reason,
-        requested_by=intent.requested_by,
-    )
+_UNCONFIRMED = (
+    "the broker did not confirm the copy, and none has been found so far: it may still be stored. Nothing is published "
+    "a second time, and"
+)

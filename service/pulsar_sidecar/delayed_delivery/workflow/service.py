@@ -251,24 +251,26 @@ class DelayedDelivery:
 
     def _persisted(self, topic: TopicName, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """The outcomes once everything acknowledged is PERSISTED, or as they are when that takes too long."""
-        clock = self._ports.clock
+        clock, looked = self._ports.clock, False
         give_up = clock.monotonic_seconds() + self._configuration.persist_patience_ms / 1000
-        while self._is_waiting(topic, outcomes) and clock.monotonic_seconds() < give_up:
-            for name in {verdict.subscription for one in outcomes for verdict in one.verdicts if verdict.status.open}:
+        while True:
+            outcomes = [self._now(topic, outcome) for outcome in outcomes]
+            waiting = {
+                verdict.subscription
+                for outcome in outcomes
+                for verdict in outcome.verdicts
+                if verdict.status in (CancellationStatus.ACCEPTED, CancellationStatus.ACKED)
+            }
+            if not waiting or clock.monotonic_seconds() >= give_up:
+                return outcomes
+            if looked:
+                clock.wait_seconds(_LOOK_AGAIN_SECONDS, self._stop)
+            looked = True
+            for name in waiting:
                 # Where it cannot be asked, the answer says how far it came; the loop goes on with it.
                 with suppress(SidecarError):
                     if name is not None:
                         self._reconciler.prove_for_caller((topic, name))
-            if self._is_waiting(topic, outcomes):
-                clock.wait_seconds(_LOOK_AGAIN_SECONDS, self._stop)
-        return [self._now(topic, outcome) for outcome in outcomes]
-
-    def _is_waiting(self, topic: TopicName, outcomes: Sequence[Outcome]) -> bool:
-        return any(
-            verdict.status in (CancellationStatus.ACCEPTED, CancellationStatus.ACKED)
-            for outcome in outcomes
-            for verdict in self._now(topic, outcome).verdicts
-        )
 
     def _now(self, topic: TopicName, outcome: Outcome) -> Outcome:
         return outcome._replace(verdicts=tuple(self._newest(topic, outcome, verdict) for verdict in outcome.verdicts))

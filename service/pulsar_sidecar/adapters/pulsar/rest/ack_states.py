@@ -11,30 +11,24 @@ from typing import Final
 
 from cachetools import TTLCache, cachedmethod
 
-from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseState, Policies, TopicPolicy, pause_state
+from pulsar_sidecar.ack_state.limits import AckStateLimits, Policies, TopicPolicy
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, live_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.delayed_delivery.ports import AckStateRoom
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName
 
 _LIMITS_SECONDS: Final = 30.0
-_POLICIES_SECONDS: Final = 10.0
 _MOST_BROKERS: Final = 1_000
-_MOST_TOPICS: Final = 10_000
 _ROUTE: Final = "dispatcherPauseOnAckStatePersistent"
 _FIELD: Final = "dispatcherPauseOnAckStatePersistentEnabled"
 _TRIES: Final = 5
 
 
 class BrokerAckStates(BrokerTopicAdmin):
-    """`ack_state.ports.Subscriptions` and `PausePolicies`, and `delayed_delivery.ports.AckStateBudget`.
-
-    Safe for use by several threads.
-    """
+    """`ack_state.ports.Subscriptions` and `PausePolicies`; safe for use by several threads."""
 
     def __init__(self, rest: AdminRest, store: MetadataStore, clock: Clock) -> None:
         super().__init__(rest)
@@ -42,9 +36,6 @@ class BrokerAckStates(BrokerTopicAdmin):
         self._lock = threading.Lock()
         self._limits: TTLCache[object, AckStateLimits] = TTLCache(
             _MOST_BROKERS, _LIMITS_SECONDS, timer=clock.monotonic_seconds
-        )
-        self._known_policies: TTLCache[object, Policies] = TTLCache(
-            _MOST_TOPICS, _POLICIES_SECONDS, timer=clock.monotonic_seconds
         )
 
     @cachedmethod(lambda self: self._limits, lock=lambda self: self._lock)
@@ -108,30 +99,6 @@ class BrokerAckStates(BrokerTopicAdmin):
         if not isinstance(document, dict):
             raise TemporaryError(f"the policies at {node.path} are no JSON object; try again")
         return node, document
-
-    # --- the room that is left ---------------------------------------------------------------------------------------
-
-    def room(self, topic: TopicName, subscription: str, *, ranges: int | None = None) -> AckStateRoom:
-        """See `AckStateBudget.room`; a caller's own count does not tell whether dispatch is paused."""
-        if ranges is not None:
-            return AckStateRoom(ranges, self.limits(None).max_unacked_ranges)
-        stats = self.stats(topic)
-        found = stats.subscriptions.get(subscription)
-        if found is None or not found.durable:
-            raise NotFoundError(f"{topic} has no durable subscription {subscription}")
-        cursor = self.internal_stats(topic).cursor(subscription)
-        limits = self.limits(stats.broker)
-        paused = False
-        if cursor.ranges > limits.max_unacked_ranges:
-            state = pause_state(found.type, cursor.ranges, self._policies_of(topic, stats.broker), limits)
-            paused = state in (PauseState.IN_FORCE, PauseState.UNKNOWN)
-        return AckStateRoom(cursor.ranges, limits.max_unacked_ranges, paused)
-
-    @cachedmethod(
-        lambda self: self._known_policies, key=lambda self, topic, broker: topic, lock=lambda self: self._lock
-    )
-    def _policies_of(self, topic: TopicName, broker: str | None) -> Policies:
-        return self.policies(topic, broker)
 
 
 def _namespace_path(namespace: str) -> str:
