@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
-from pulsar_sidecar.adapters.pulsar.client.reading import SEQUENCE_ID
+from pulsar_sidecar.adapters.pulsar.client.clients import SEQUENCE_ID
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import producer_name
 from pulsar_sidecar.audit.applying import progress_path

@@ -6,8 +6,8 @@ import tracemalloc
 import _pulsar
 import pulsar
 import pytest
+from pulsar_sidecar.adapters.pulsar.client.clients import handle_of, java_message_id
 from pulsar_sidecar.adapters.pulsar.client.publisher import Receipts
-from pulsar_sidecar.adapters.pulsar.client.reading import handle_of, java_message_id
 from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import FinishedMessages, due_ms, is_early
 from pulsar_sidecar.ledger_deletion.ports import Delivery, PublishResult
 from pulsar_sidecar.model.errors import PermanentError

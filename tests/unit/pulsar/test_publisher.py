@@ -6,8 +6,8 @@ from collections.abc import Callable
 import _pulsar
 import pulsar
 import pytest
+from pulsar_sidecar.adapters.pulsar.client.clients import SEQUENCE_ID
 from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher, check_ids, partition_of
-from pulsar_sidecar.adapters.pulsar.client.reading import SEQUENCE_ID
 from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage, PublishResult
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 

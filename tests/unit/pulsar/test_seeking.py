@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import _pulsar
 import pulsar
 import pytest
-from pulsar_sidecar.adapters.pulsar.client import reading
-from pulsar_sidecar.adapters.pulsar.client.reading import has_more, messages_since
+from pulsar_sidecar.adapters.pulsar.client import clients
+from pulsar_sidecar.adapters.pulsar.client.clients import has_more, messages_since
 
 
 class Returning:
@@ -27,7 +27,7 @@ def test_a_reader_that_is_not_back_yet_is_asked_again() -> None:
 
 
 def test_a_reader_that_never_comes_back_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(clients, "_PAUSE_SECONDS", 0.0)
     with pytest.raises(pulsar.exceptions.BrokerMetadataError):
         has_more(Returning(1_000))  # type: ignore[arg-type]
 

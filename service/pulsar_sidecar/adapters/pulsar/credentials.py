@@ -50,10 +50,6 @@ class ClientCertificate:
     file: Path
     key_file: Path
 
-    def as_pair(self) -> tuple[str, str]:
-        """As ``requests`` and ``ssl`` take them."""
-        return str(self.file), str(self.key_file)
-
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
@@ -91,11 +87,7 @@ class ClientCredentials:
         return self.plugin in (AuthPlugin.TOKEN, AuthPlugin.BASIC)
 
     def http_headers(self) -> dict[str, str]:
-        """The ``Authorization`` header for the admin REST API, if the plugin uses one.
-
-        Raises:
-            NotAuthenticatedError: the token file cannot be read.
-        """
+        """The ``Authorization`` header for the admin REST API, if the plugin uses one; raises as `current_token`."""
         match self.plugin:
             case AuthPlugin.TOKEN:
                 return {"Authorization": f"Bearer {self.current_token()}"}
@@ -127,16 +119,13 @@ class ClientCredentials:
             case AuthPlugin.BASIC:
                 return pulsar.AuthenticationBasic(self.user or "", self.password or "")
             case AuthPlugin.TLS:
-                return None if self.certificate is None else pulsar.AuthenticationTLS(*self.certificate.as_pair())
+                shown = self.certificate
+                return None if shown is None else pulsar.AuthenticationTLS(str(shown.file), str(shown.key_file))
             case AuthPlugin.NONE:
                 return None
 
     def current_token(self) -> str:
-        """The token as it is now; a file is read anew.
-
-        Raises:
-            NotAuthenticatedError: the file cannot be read or is empty.
-        """
+        """The token as it is now; a file is read anew, and if it is unusable, NotAuthenticatedError is raised."""
         if self.token_file is None:
             return self.token or ""
         try:
@@ -151,11 +140,7 @@ class ClientCredentials:
 
 
 def tls_context(credentials: ClientCredentials, tls: TlsOptions) -> ssl.SSLContext:
-    """How a connection to a broker is secured.
-
-    Raises:
-        InvalidInputError: one of the files cannot be used.
-    """
+    """How a connection to a broker is secured; a file that cannot be used is an `InvalidInputError`."""
     context = trusting(tls.trust_certs_file)
     context.check_hostname = tls.hostname_verification and not tls.allow_insecure_connection
     if tls.allow_insecure_connection:

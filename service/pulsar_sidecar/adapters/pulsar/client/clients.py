@@ -1,23 +1,45 @@
-"""Opens the Pulsar client with the sidecar's identity, and keeps its logging in the process's own logs.
+"""The Pulsar client: opening it with the sidecar's identity, its logging in the process's own logs, and reading by it.
 
 Invariant: one client per process; whoever opens it closes it before the interpreter ends, because the C++ client's
 threads call back into Python.
+
+Reading a topic from a time on: to seek, a broker closes the reader's consumer, and the client opens it again behind the
+caller's back. What is asked in between finds no consumer at the broker (seen on 3.3.6: ``BrokerMetadataError: Consumer
+not found``), which says nothing about the topic; and twice, on 4.0.8 and a busy machine, what was read lacked a message
+that was there. So the newest message is looked up first, by a reader that does not seek to a time, and whoever must not
+miss anything does not seek.
+Invariants: a reading that ends has passed the newest message, or that message is older than what was asked for; a
+reading that cannot get there fails; a topic is called empty when two readers of different kinds find nothing.
 """
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Final
 
+import _pulsar
 import pulsar
 
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, tls_context
 from pulsar_sidecar.adapters.pulsar.errors import translated
-from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.ledger_deletion.ports import Delivery
+from pulsar_sidecar.model.errors import InvalidInputError, PermanentError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
 Client = pulsar.Client
 """The type, for those who hand a client on."""
 
 SHARED = pulsar.ConsumerType.Shared
 """A consumer that shares its subscription, for those who are handed a client."""
+
+SEQUENCE_ID: Final = "PULSAR_SIDECAR_SEQUENCE_ID"
+"""The property in which an explicit sequence id travels where brokers do not deduplicate."""
+_PAUSE_SECONDS: Final = 0.05
+_TRIES: Final = 100
+_LOOKS: Final = 5
+_READ_TIMEOUT_MS: Final = 30_000
+_BEFORE_ALL: Final = Position(LedgerId(-1), EntryId(-1))
 
 _LOGGER = logging.getLogger("pulsar_sidecar.adapters.pulsar.client")
 _REPEAT_SECONDS = 30.0
@@ -91,3 +113,93 @@ def partitions_of(client: pulsar.Client, topic: str) -> Sequence[str]:
     """The partitions' URIs, or the topic itself when it has none."""
     with translated(f"asking for the partitions of {topic}"):
         return client.get_topic_partitions(topic)
+
+
+# --- reading -------------------------------------------------------------------------------------------------------
+
+
+def delivery_of(message: pulsar.Message) -> Delivery:
+    """The message as the workflow sees it; its handle is the client's own message id."""
+    # Past the client's wrapper, which adds a call of its own to each of these.
+    raw = message._message
+    message_id = raw.message_id()
+    properties = raw.properties()
+    properties.pop(SEQUENCE_ID, None)
+    return Delivery(
+        handle=message_id,
+        payload=raw.data(),
+        key=raw.partition_key() or raw.ordering_key() or None,
+        properties=properties,
+        message_id=java_message_id(message_id),
+        topic=raw.topic_name(),
+        publish_time_ms=raw.publish_timestamp(),
+        redelivery_count=max(0, raw.redelivery_count()),
+        event_time_ms=raw.event_timestamp() or None,
+    )
+
+
+def java_message_id(message_id: _pulsar.MessageId) -> str:
+    """``ledgerId:entryId:partitionIndex[:batchIndex]`` (``MessageIdImpl``, ``BatchMessageIdImpl``)."""
+    text = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
+    batch_index = message_id.batch_index()
+    return f"{text}:{batch_index}" if batch_index >= 0 else text
+
+
+def handle_of(delivery: Delivery) -> _pulsar.MessageId:
+    """The client's message id that `delivery_of` put there; a delivery made elsewhere is a `PermanentError`."""
+    if not isinstance(delivery.handle, _pulsar.MessageId):
+        raise PermanentError(f"{delivery.message_id} was not received here, so it cannot be acknowledged here")
+    return delivery.handle
+
+
+def position_of(message_id: _pulsar.MessageId) -> Position:
+    """The entry that holds the message."""
+    return Position(LedgerId(message_id.ledger_id()), EntryId(message_id.entry_id()))
+
+
+def messages_since(
+    client: pulsar.Client, topic: str, since_ms: int, *, seeking: bool = False
+) -> Iterator[pulsar.Message]:
+    """The messages published at ``since_ms`` or later, oldest first; what is published meanwhile is not waited for.
+
+    ``since_ms`` is by the clocks of those who published. With ``seeking`` the reading begins near that time, not at the
+    topic's beginning: what is found is there, and so may be what is not. Raises a PulsarException when the topic could
+    not be read to its end.
+    """
+    newest = newest_message(client, topic)
+    if newest is None:
+        return
+    end, must_reach = position_of(newest.message_id()), newest.publish_timestamp() >= since_ms
+    with closing(client.create_reader(topic, pulsar.MessageId.earliest)) as reader:
+        if seeking and since_ms > 0:
+            reader.seek(since_ms)
+        reached = _BEFORE_ALL
+        while has_more(reader) or (must_reach and reached < end):
+            message = reader.read_next(_READ_TIMEOUT_MS)
+            reached = position_of(message.message_id())
+            if reached > end:
+                return
+            if message.publish_timestamp() >= since_ms:
+                yield message
+
+
+def newest_message(client: pulsar.Client, topic: str) -> pulsar.Message | None:
+    """The last message of a topic, None when it has none (any more); a PulsarException where brokers contradict."""
+    for _ in range(_LOOKS):
+        with closing(client.create_reader(topic, pulsar.MessageId.latest, start_message_id_inclusive=True)) as reader:
+            if has_more(reader):
+                return reader.read_next(_READ_TIMEOUT_MS)
+        with closing(client.create_reader(topic, pulsar.MessageId.earliest)) as reader:
+            if not has_more(reader):
+                return None
+    raise pulsar.exceptions.Timeout
+
+
+def has_more(reader: pulsar.Reader) -> bool:
+    """Whether there is a message to read, asked again while the reader may be on its way back from seeking."""
+    for _ in range(_TRIES):
+        try:
+            return reader.has_message_available()
+        except pulsar.exceptions.BrokerMetadataError:
+            time.sleep(_PAUSE_SECONDS)
+    return reader.has_message_available()

@@ -31,8 +31,7 @@ from typing import Final
 import _pulsar
 import pulsar
 
-from pulsar_sidecar.adapters.pulsar.client.clients import partitions_of
-from pulsar_sidecar.adapters.pulsar.client.reading import SEQUENCE_ID, messages_since
+from pulsar_sidecar.adapters.pulsar.client.clients import SEQUENCE_ID, messages_since, partitions_of
 from pulsar_sidecar.adapters.pulsar.errors import publish_result, translated
 from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage, PublishResult
 from pulsar_sidecar.model.clocks import Clock
@@ -321,11 +320,7 @@ class _PartitionProducer:
 
 
 def check_ids(messages: Sequence[OutgoingMessage]) -> None:
-    """Whether all messages carry sequence ids of the caller's, or none.
-
-    Raises:
-        InvalidInputError: some do and some do not, or they do not ascend.
-    """
+    """Refuse messages some of which carry sequence ids of the caller's and some not, or whose ids do not ascend."""
     ids = [message.sequence_id for message in messages if message.sequence_id is not None]
     if ids and len(ids) != len(messages):
         raise InvalidInputError("give every message of a call a sequence id, or none of them")

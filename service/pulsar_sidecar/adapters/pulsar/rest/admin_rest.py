@@ -67,11 +67,7 @@ class Broker:
 
 
 def live_brokers(store: MetadataStore) -> list[Broker]:
-    """The brokers that hold a registration now, by name.
-
-    Raises:
-        TemporaryError: the store could not be asked, or a registration cannot be read or names no web address.
-    """
+    """The brokers that hold a registration now, by name; one that cannot be read is a `TemporaryError`."""
     names = store.children(BROKERS_PATH) or []
     nodes = store.read_many([f"{BROKERS_PATH}/{name}" for name in names])
     return [_broker(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
@@ -116,12 +112,7 @@ class HttpSessions:
         )
 
     def send(self, method: str, url: str, body: bytes | None, params: dict[str, str]) -> urllib3.BaseHTTPResponse:
-        """One request to exactly this URL, and its whole answer; redirects come back as answers.
-
-        Raises:
-            urllib3.exceptions.HTTPError: no answer came.
-            NotAuthenticatedError: a token file cannot be read.
-        """
+        """One request to exactly this URL, and its whole answer; redirects come back as answers."""
         headers = {"Accept": "application/json", **self._credentials.http_headers()}
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -220,11 +211,7 @@ class AdminRest:
         return same or [url for url in urls if urlsplit(url).scheme == "https"]
 
     def get_exactly(self, web_service_url: str, path: str, params: Mapping[str, str] | None = None) -> object:
-        """The JSON answer of exactly this broker; follows nothing.
-
-        Raises:
-            TemporaryError: it did not answer, or the matter is another broker's now (a redirect).
-        """
+        """The JSON answer of exactly this broker; a redirect (another one owns it now) is a `TemporaryError`."""
         call = _Call("GET", path, dict(params or {}), None)
         if not self.reachable([web_service_url]) or not self._knows(web_service_url):
             raise PermanentError(

@@ -3,17 +3,14 @@
 A sidecar beside another cluster's brokers must not delete what these brokers know nothing of.
 """
 
-import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 
-from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperUrl, parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import BROKERS_PATH, AdminRest
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 
 _RUNTIME = "/admin/v2/brokers/configuration/runtime"
-
-Resolve = Callable[[str], frozenset[str]]
 
 
 class RuntimeConfiguration:
@@ -40,11 +37,7 @@ class RuntimeConfiguration:
         return default if text is None else text.lower() == "true"
 
     def number(self, name: str, default: int | None = None) -> int:
-        """The setting as a number.
-
-        Raises:
-            TemporaryError: it is missing or not a number, and there is no default.
-        """
+        """The setting as a number; a `TemporaryError` where it is none and there is no default."""
         text = self.text(name) or ""
         if text.removeprefix("-").isdigit():
             return int(text)
@@ -53,37 +46,16 @@ class RuntimeConfiguration:
         return default
 
 
-def resolve(host: str) -> frozenset[str]:
-    """The host's addresses; none where nobody knows it."""
-    try:
-        return frozenset(str(info[4][0]) for info in socket.getaddrinfo(host, None))
-    except OSError:
-        return frozenset()
-
-
 class AdminBrokersMetadata:
     """Compares the brokers' URLs with the sidecar's own."""
 
-    def __init__(
-        self,
-        rest: AdminRest,
-        store: MetadataStore,
-        metadata_store_url: str,
-        ledgers_root: str,
-        look_up: Resolve = resolve,
-    ) -> None:
+    def __init__(self, rest: AdminRest, store: MetadataStore, metadata_store_url: str, ledgers_root: str) -> None:
         self._rest = rest
         self._store = store
         self._own = parse_metadata_store_url(metadata_store_url)
         self._ledgers = f"{self._own.chroot}{ledgers_root}"
-        self._resolve = look_up
 
     def mismatch(self) -> str | None:
-        """How the brokers' metadata differs from the sidecar's; None if it is the same.
-
-        Raises:
-            TemporaryError: the brokers did not say.
-        """
         document = self._rest.get("/admin/v2/brokers/internal-configuration")
         told = document.get("metadataStoreUrl") if isinstance(document, dict) else None
         if not isinstance(document, dict) or not isinstance(told, str):
@@ -97,8 +69,10 @@ class AdminBrokersMetadata:
             theirs = parse_metadata_store_url(told)
         except InvalidInputError:
             return f"{said}; {cure}"
-        if theirs.chroot == self._own.chroot and (self._same_servers(theirs) or self._registered_here()):
-            return None
+        if theirs.chroot == self._own.chroot:
+            same_servers = not set(theirs.servers).isdisjoint(self._own.servers)
+            if same_servers or self._registered_here():
+                return None
         return f"{said}; {cure}"
 
     def _ledgers_differ(self, document: Mapping[str, object]) -> str | None:
@@ -117,17 +91,8 @@ class AdminBrokersMetadata:
             "set metadataStoreUrl and ledgersRootPath to where BookKeeper's ledgers are"
         )
 
-    def _same_servers(self, theirs: ZooKeeperUrl) -> bool:
-        if set(theirs.servers) & set(self._own.servers):
-            return True
-        return bool(self._addresses(theirs.servers) & self._addresses(self._own.servers))
-
-    def _addresses(self, servers: Iterable[str]) -> frozenset[tuple[str, str]]:
-        parts = (server.rpartition(":") for server in servers)
-        return frozenset((address, port) for host, _, port in parts for address in self._resolve(host))
-
     def _registered_here(self) -> bool:
-        """Whether one of these brokers is alive in the sidecar's own metadata store, by whatever name that is known."""
+        """Whether one of these brokers is alive in the sidecar's own store, whatever name it has there."""
         brokers = self._rest.get("/admin/v2/brokers")
         here = frozenset(self._store.children(BROKERS_PATH) or ())
         return isinstance(brokers, list) and any(broker in here for broker in brokers)

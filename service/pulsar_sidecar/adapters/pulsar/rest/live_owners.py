@@ -147,10 +147,7 @@ def owned_bundles(document: object, broker_id: str) -> frozenset[str]:
 
 
 def bundle_range(topic: TopicName, boundaries: tuple[str, ...]) -> str:
-    """The range of the topic's bundle, as in ``0xa0000000_0xb0000000``, by the CRC-32 of the full topic name.
-
-    Ranges are closed below and open above, except the last.
-    """
+    """As ``0xa0000000_0xb0000000``, by the CRC-32 of the full name; closed below and open above, except the last."""
     values = [int(boundary, 16) for boundary in boundaries]
     position = zlib.crc32(str(topic).encode("utf-8"))
     index = min(bisect_right(values, position) - 1, len(values) - 2)
@@ -161,9 +158,6 @@ def read_boundaries(store: MetadataStore, namespace: str) -> tuple[str, ...] | N
     """The namespace's bundle boundaries; None when there is no such namespace.
 
     A namespace that was never loaded has them in its policies only, one without any has the full range.
-
-    Raises:
-        TemporaryError: the store could not be asked, or holds something else there.
     """
     local, policies = store.read_many([f"/admin/local-policies/{namespace}", f"/admin/policies/{namespace}"])
     if local is None and policies is None:

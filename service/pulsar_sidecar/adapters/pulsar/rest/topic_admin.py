@@ -81,10 +81,7 @@ class BrokerTopicAdmin:
         return self._created(topic_path(topic, f"/subscription/{subscription}"), _EARLIEST)
 
     def policy(self, topic: TopicName, name: str, *, applied: bool = False) -> object:
-        """A policy set on the topic itself (``deduplicationEnabled``, ``retention``, ...), None when unset.
-
-        ``applied`` asks for the one that holds, wherever it was set.
-        """
+        """A policy set on the topic itself, None when unset; with ``applied`` what holds, wherever it is set."""
         return self._rest.get(topic_path(topic, f"/{name}"), {"applied": "true"} if applied else None)
 
     def set_policy(self, topic: TopicName, name: str, value: object) -> None:

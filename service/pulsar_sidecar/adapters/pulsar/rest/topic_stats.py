@@ -124,11 +124,7 @@ def _read(document: object, form: type[_Answer], topic: TopicName) -> _Answer:
 
 
 def parse_stats(document: object, topic: TopicName) -> TopicStats:
-    """The answer to ``stats``.
-
-    Raises:
-        TemporaryError: it has not the form that Pulsar gives it.
-    """
+    """The answer to ``stats``; a `TemporaryError` where it has not the form that Pulsar gives it."""
     found = _read(document, _Stats, topic)
     return TopicStats(
         broker=found.owner_broker,
@@ -176,23 +172,14 @@ def _type(text: str | None) -> SubscriptionType:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """A topic's last compaction.
-
-    Attributes:
-        ledger_id: what it wrote; another one after each compaction, -1 before the first.
-        horizon: up to where readers of the compacted view get what it left.
-    """
+    """What a topic's last compaction wrote, -1 before the first, and up to where readers get what it left."""
 
     ledger_id: LedgerId
     horizon: Position
 
 
 def parse_internal_stats(document: object, topic: TopicName, broker: str | None = None) -> TopicInternalStats:
-    """The answer to ``internalStats``; each cursor's acknowledged ranges are read when the cursor is asked for.
-
-    Raises:
-        TemporaryError: it has not the form that Pulsar gives it.
-    """
+    """The answer to ``internalStats``; a cursor is read when it is asked for; raises as `parse_stats`."""
     found = _read(document, _InternalStats, topic)
     last_confirmed = _position_of(found.last_confirmed_entry)
     lengths = {LedgerId(each.ledger_id): each.entries for each in sorted(found.ledgers, key=lambda one: one.ledger_id)}
@@ -219,11 +206,7 @@ def parse_internal_stats(document: object, topic: TopicName, broker: str | None 
 
 
 def compaction_of(document: object, topic: TopicName) -> Compaction:
-    """The topic's last compaction, in an answer to ``internalStats``; before the first one nothing is left anywhere.
-
-    Raises:
-        TemporaryError: the answer cannot be read.
-    """
+    """The last compaction, in an answer to ``internalStats``; raises as `parse_stats`."""
     found = _read(document, _InternalStats, topic)
     ledger_id = LedgerId(found.compacted_ledger.ledger_id)
     if ledger_id < 0:
@@ -287,11 +270,7 @@ def _position_of(text: str) -> Position:
 
 
 def _acknowledged(found: _Cursor, lengths: Mapping[LedgerId, int]) -> PositionRanges:
-    """What a cursor has acknowledged as whole entries (``ManagedCursor``).
-
-    Raises:
-        ValueError: the text is no list of ranges.
-    """
+    """What a cursor has acknowledged as whole entries; a ValueError where the text is no list of ranges."""
     mark_delete = _position_of(found.mark_delete_position)
     text = found.individually_deleted_messages
     usual = _usual(mark_delete, text.encode())

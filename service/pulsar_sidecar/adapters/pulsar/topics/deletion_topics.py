@@ -10,8 +10,8 @@ from typing import Final
 
 import pulsar
 
+from pulsar_sidecar.adapters.pulsar.client.clients import delivery_of, handle_of, messages_since, position_of
 from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
-from pulsar_sidecar.adapters.pulsar.client.reading import delivery_of, handle_of, messages_since, position_of
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
@@ -113,11 +113,7 @@ class BacklogGauge:
         self._messages_per_entry: dict[str, float] = {}
 
     def measure(self) -> Backlog:
-        """Ask the brokers now.
-
-        Raises:
-            TemporaryError: one of the topics could not be asked.
-        """
+        """Ask the brokers now; a topic that could not be asked is a `TemporaryError`."""
         measured_ms = self._clock.now_ms()
         pending, retry = topic_name(DeletionTopic.PENDING), topic_name(DeletionTopic.RETRY)
         found = dict(sorted(self._admin.backlogs(pending).items()))

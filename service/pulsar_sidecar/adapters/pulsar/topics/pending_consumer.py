@@ -26,7 +26,7 @@ import _pulsar
 import pulsar
 from cachetools import LRUCache
 
-from pulsar_sidecar.adapters.pulsar.client.reading import delivery_of, handle_of, position_of
+from pulsar_sidecar.adapters.pulsar.client.clients import delivery_of, handle_of, position_of
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.ledger_deletion.ports import Delivery
@@ -209,12 +209,7 @@ class BatchReceiver:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="receiving")
 
     def receive(self) -> list[pulsar.Message]:
-        """The next batch, empty when nothing came.
-
-        Raises:
-            TemporaryError: the client did not answer in time; close the consumer, which ends its waiting, and open
-                another.
-        """
+        """The next batch, empty when nothing came; on a `TemporaryError` close the consumer and open another."""
         asked = self._thread.submit(self._consumer.batch_receive)
         try:
             return asked.result(self._longest_seconds)

@@ -63,11 +63,7 @@ class TopicsSettings:
 
 
 def confirmed(step: Callable[[], _Answer], what: str, clock: Clock) -> _Answer:
-    """The answer of a step that can be repeated, once it is confirmed; ``what`` it sets up, for the error.
-
-    Raises:
-        TemporaryError: the brokers did not confirm it, although it was repeated.
-    """
+    """The answer of a step that is repeated until it is confirmed, or a `TemporaryError` about ``what`` it sets up."""
     failure: Exception | None = None
     for _ in range(_ATTEMPTS):
         try:
@@ -106,12 +102,7 @@ class TopicsSetup:
         self._clock = clock
 
     def run(self) -> None:
-        """Create and configure what is missing.
-
-        Raises:
-            ConflictError: a topic of the pending topic's name exists without partitions.
-            TemporaryError: the brokers did not confirm a step, although it was repeated.
-        """
+        """Create and configure what is missing; a pending topic without partitions is a `ConflictError`."""
         pending = self._topic(DeletionTopic.PENDING)
         self._confirmed(lambda: self._admin.ensure_namespace(pending.tenant, pending.namespace_portion))
         partitions = self._confirmed(lambda: self._partitions(pending))

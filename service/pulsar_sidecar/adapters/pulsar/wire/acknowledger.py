@@ -21,7 +21,7 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     server_error,
 )
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, TemporaryError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import Subscription, SubscriptionType
@@ -61,14 +61,11 @@ class ConsumerAcknowledger:
         for _ in range(_ATTEMPTS):
             try:
                 connection = visit.enter_context(self._connections.using(self._owners.of(topic)))
-                consumer = _Consumer(connection, topic, subscription, self._clock)
-                consumer.join()
+                return _Consumer(connection, topic, subscription, self._clock)
             except (OSError, TemporaryError) as error:
                 # Nothing was acknowledged. The topic may have moved to another broker, or the connection was stale.
                 self._owners.forget(topic)
                 failure = error
-            else:
-                return consumer
         raise TemporaryError(f"joining {topic}, subscription {subscription.name!r}: {failure}; try again") from failure
 
 
@@ -78,16 +75,27 @@ class _Consumer:
     def __init__(
         self, connection: BinaryConnection, topic: TopicName, subscription: Subscription, clock: Clock
     ) -> None:
+        """Returns when the broker has let the consumer in."""
         self._connection = connection
         self._clock = clock
-        self._topic = topic
-        self._subscription = subscription
+        self._place = f"{topic}, subscription {subscription.name!r}"
         self._consumer_id = connection.next_id()
-
-    def join(self) -> None:
-        """Returns when the broker has let the consumer in."""
-        doing = f"joining {self._place()}"
-        self._connection.request(self._subscribe(), api.BaseCommand.SUCCESS, doing, self._check_open)
+        if subscription.type not in _TYPES:
+            name, kind = subscription.name, subscription.type.value
+            raise PermanentError(f"{name} is of type {kind}, which admits no second consumer")
+        command = api.CommandSubscribe(
+            topic=str(topic),
+            subscription=subscription.name,
+            subType=_TYPES[subscription.type],
+            consumer_id=self._consumer_id,
+            consumer_name=f"{CONSUMER_NAME}-{self._consumer_id}",
+            durable=True,
+            force_topic_creation=False,
+        )
+        if subscription.type is SubscriptionType.KEY_SHARED:
+            command.keySharedMeta.keySharedMode = api.AUTO_SPLIT
+            command.keySharedMeta.allowOutOfOrderDelivery = subscription.allow_out_of_order
+        connection.request(command, api.BaseCommand.SUCCESS, f"joining {self._place}", self._check_open)
 
     def acknowledge(self, positions: Sequence[Position]) -> int:
         try:
@@ -97,35 +105,12 @@ class _Consumer:
             # The broker forgets the consumer with the connection, so leaving waits for no answer.
             self._connection.close()
             raise OutcomeUnknownError(
-                f"acknowledging on {self._place()}: {error}; some may be acknowledged, read the state again"
+                f"acknowledging on {self._place}: {error}; some may be acknowledged, read the state again"
             ) from error
 
     def leave(self) -> None:
-        """Go; what was confirmed stays so even if the broker does not answer."""
-        close = api.CommandCloseConsumer(consumer_id=self._consumer_id)
-        try:
-            self._connection.request(close, api.BaseCommand.SUCCESS, f"leaving {self._place()}")
-        except (OSError, SidecarError):
-            # Closing the connection makes the broker forget the consumer as well.
-            self._connection.close()
-
-    def _subscribe(self) -> api.CommandSubscribe:
-        found = self._subscription
-        if found.type not in _TYPES:
-            raise PermanentError(f"{found.name} is of type {found.type.value}, which admits no second consumer")
-        command = api.CommandSubscribe(
-            topic=str(self._topic),
-            subscription=found.name,
-            subType=_TYPES[found.type],
-            consumer_id=self._consumer_id,
-            consumer_name=f"{CONSUMER_NAME}-{self._consumer_id}",
-            durable=True,
-            force_topic_creation=False,
-        )
-        if found.type is SubscriptionType.KEY_SHARED:
-            command.keySharedMeta.keySharedMode = api.AUTO_SPLIT
-            command.keySharedMeta.allowOutOfOrderDelivery = found.allow_out_of_order
-        return command
+        """Go."""
+        self._connection.leave(api.CommandCloseConsumer(consumer_id=self._consumer_id), f"leaving {self._place}")
 
     def _acknowledge(self, positions: Sequence[Position]) -> None:
         waiting: set[int] = set()
@@ -155,6 +140,3 @@ class _Consumer:
     def _check_open(self, event: api.BaseCommand, message: bytes = b"") -> None:
         if event.type == api.BaseCommand.CLOSE_CONSUMER and event.close_consumer.consumer_id == self._consumer_id:
             raise TemporaryError("the broker closed the consumer; the topic is moving")
-
-    def _place(self) -> str:
-        return f"{self._topic}, subscription {self._subscription.name!r}"

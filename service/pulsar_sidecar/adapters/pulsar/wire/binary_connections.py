@@ -155,6 +155,14 @@ class BinaryConnection:
             else:
                 return answer
 
+    def leave(self, command: _Request, doing: str) -> None:
+        """Close a consumer or a producer; what the broker confirmed stays so, even if it does not answer to this."""
+        try:
+            self.request(command, api.BaseCommand.SUCCESS, doing)
+        except (OSError, SidecarError):
+            # Closing the connection makes the broker forget it as well.
+            self.close()
+
     def wait_at_most(self, seconds: float) -> None:
         """How long `receive` waits for the next piece from now on, before it raises TimeoutError."""
         self._connection.settimeout(seconds)
@@ -352,25 +360,20 @@ class TopicOwners:
         self._tls = scheme == "pulsar+ssl"
         self._connections = connections
         self._known: dict[TopicName, BrokerAddress] = {}
-        self._lock = threading.Lock()
 
     def of(self, topic: TopicName) -> BrokerAddress:
         """The broker that serves the topic, as it was last looked up; an unowned topic gets an owner."""
-        with self._lock:
-            known = self._known.get(topic)
-        if known is not None:
-            return known
-        found = self._looked_up(topic)
-        with self._lock:
+        known = self._known.get(topic)
+        if known is None:
+            known = self._looked_up(topic)
             if len(self._known) >= _REMEMBERED_TOPICS:
                 self._known.clear()
-            self._known[topic] = found
-        return found
+            self._known[topic] = known
+        return known
 
     def forget(self, topic: TopicName) -> None:
         """Look it up anew next time: the broker said that it does not serve it, or cannot be reached."""
-        with self._lock:
-            self._known.pop(topic, None)
+        self._known.pop(topic, None)
 
     def _looked_up(self, topic: TopicName) -> BrokerAddress:
         failure: TemporaryError | None = None

@@ -7,7 +7,7 @@ topic through a position; `Absent` means that this list, or the end of the ledge
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
@@ -49,12 +49,9 @@ class BulkDelayedEntries:
     def read(
         self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
     ) -> Mapping[Position, EntryAnswer]:
-        """See `DelayedEntries.read`.
-
-        What is remembered of ledgers is only where their entries are: an entry's digest and its own position say that
-        it is the one, no entry ever changes, and no ledger's number is given out twice. Whatever is not found so is
-        looked for with fresh metadata.
-        """
+        # Remembered of ledgers is only where their entries are: an entry's digest and its own position say that it is
+        # the one, no entry ever changes, and no ledger's number is given out twice. Whatever is not found so is looked
+        # for with fresh metadata.
         wanted: dict[LedgerId, list[EntryId]] = defaultdict(list)
         for position in positions:
             wanted[position.ledger_id].append(position.entry_id)
@@ -83,40 +80,40 @@ class BulkDelayedEntries:
     def _read_freshly(
         self, topic: TopicName, wanted: Mapping[LedgerId, Sequence[EntryId]]
     ) -> dict[Position, EntryAnswer]:
-        listed, nodes = self._metadata(topic, sorted(wanted))
-        answers: dict[Position, EntryAnswer] = {}
-        for ledger_id, entry_ids in wanted.items():
-            read = self._reader(topic, listed, ledger_id, nodes[ledger_id])
-            answers.update((Position(ledger_id, entry_id), answer) for entry_id, answer in read(entry_ids).items())
-        return answers
-
-    def _metadata(
-        self, topic: TopicName, ledger_ids: Sequence[LedgerId]
-    ) -> tuple[ManagedLedgerReferences, Mapping[LedgerId, Node | None]]:
-        paths = [ledger_path(ledger_id, self._root) for ledger_id in ledger_ids]
-        managed_ledger, *ledgers = self._store.read_many([managed_ledger_path(topic.managed_ledger_name), *paths])
+        paths = [ledger_path(ledger_id, self._root) for ledger_id in wanted]
+        managed_ledger, *nodes = self._store.read_many([managed_ledger_path(topic.managed_ledger_name), *paths])
         if managed_ledger is None:
             raise NotFoundError(f"there is no topic {topic}")
-        return managed_ledger_references(managed_ledger.data), dict(zip(ledger_ids, ledgers, strict=True))
+        listed = managed_ledger_references(managed_ledger.data)
+        answers: dict[Position, EntryAnswer] = {}
+        for (ledger_id, entry_ids), node in zip(wanted.items(), nodes, strict=True):
+            found = self._in_ledger(topic, listed, ledger_id, node, entry_ids)
+            answers.update((Position(ledger_id, entry_id), answer) for entry_id, answer in found.items())
+        return answers
 
-    def _reader(
-        self, topic: TopicName, listed: ManagedLedgerReferences, ledger_id: LedgerId, node: Node | None
-    ) -> "_Reader":
-        if SHADOW_SOURCE in listed.properties:
-            return lambda wanted: self._from_broker(topic, ledger_id, wanted)
+    def _in_ledger(
+        self,
+        topic: TopicName,
+        listed: ManagedLedgerReferences,
+        ledger_id: LedgerId,
+        node: Node | None,
+        wanted: Sequence[EntryId],
+    ) -> dict[EntryId, EntryAnswer]:
         reference = listed.ledgers.get(ledger_id)
+        if SHADOW_SOURCE in listed.properties:
+            return self._from_broker(topic, ledger_id, wanted)
         if reference is None:
-            return lambda wanted: dict.fromkeys(wanted, Absent())
+            return dict.fromkeys(wanted, Absent())
         if node is None and reference.offload is not None:
-            return lambda wanted: self._from_broker(topic, ledger_id, wanted)
+            return self._from_broker(topic, ledger_id, wanted)
         if node is None:
             reason = f"ledger {ledger_id} of {topic} is listed and has no metadata; it may be going, or be lost"
-            return lambda wanted: dict.fromkeys(wanted, Unreadable(reason))
+            return dict.fromkeys(wanted, Unreadable(reason))
         metadata = decode_ledger_metadata(node.data)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[topic, ledger_id] = self._clock.monotonic_seconds(), metadata
-        return lambda wanted: self._from_bookies(topic, ledger_id, metadata, wanted)
+        return self._from_bookies(topic, ledger_id, metadata, wanted)
 
     def _from_bookies(
         self, topic: TopicName, ledger_id: LedgerId, metadata: LedgerMetadata, wanted: Sequence[EntryId]
@@ -161,9 +158,6 @@ class BulkDelayedEntries:
             return Absent()
         except SidecarError as error:
             return Unreadable(f"no bookie has {position} of {topic}, and the broker cannot read it: {error}")
-
-
-_Reader = Callable[[Sequence[EntryId]], dict[EntryId, EntryAnswer]]
 
 
 def _kept(payload: bytes) -> EntryAnswer:

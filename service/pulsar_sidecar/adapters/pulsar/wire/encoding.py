@@ -140,11 +140,7 @@ def entry_facts(entry: bytes) -> EntryFacts:
 
 
 def metadata_of(entry: bytes) -> tuple[api.MessageMetadata, int]:
-    """An entry's metadata, and where its payload begins.
-
-    Raises:
-        UndecodableError: these bytes are no message as brokers store it.
-    """
+    """An entry's metadata, and where its payload begins; an `UndecodableError` where it is no message."""
     try:
         start, length = _metadata_place(entry)
         metadata = api.MessageMetadata()
@@ -173,11 +169,7 @@ def _metadata_place(entry: bytes) -> tuple[int, int]:
 
 
 def entry_facts_in_headers(headers: Mapping[str, str]) -> EntryFacts:
-    """The same as `entry_facts` reads from the entry; times are exact to the millisecond.
-
-    Raises:
-        UndecodableError: they are not what brokers send.
-    """
+    """The same as `entry_facts` reads from the entry, with the same errors; times are exact to the millisecond."""
     lowered = {name.lower(): value for name, value in headers.items()}
 
     def header(name: str) -> str | None:
@@ -252,13 +244,7 @@ def keyed_batches(records: Iterable[Record], *, most_records: int, most_bytes: i
 
 
 def keyed_entry(entry: bytes) -> tuple[list[Record], int]:
-    """The records of an entry, whoever made it, and how many messages it had.
-
-    What has no key is left out of the records, and so is what compaction left out.
-
-    Raises:
-        UndecodableError: these bytes are no such entry.
-    """
+    """An entry's records, whoever made it, and how many messages it had before compaction; raises as `metadata_of`."""
     metadata, start = metadata_of(entry)
     if metadata.compression or metadata.encryption_keys:
         raise UndecodableError("an entry of the log is compressed or encrypted, which nobody here has made")

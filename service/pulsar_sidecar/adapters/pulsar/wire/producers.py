@@ -69,12 +69,8 @@ class _Producer:
                 raise TemporaryError(str(server_error(doing, answer.error)))
 
     def leave(self) -> None:
-        """Go; what is stored stays so, however the broker takes it."""
-        close = api.CommandCloseProducer(producer_id=self._id)
-        try:
-            self._connection.request(close, api.BaseCommand.SUCCESS, f"closing a producer on {self._topic}")
-        except (OSError, SidecarError):
-            self._connection.close()
+        """Close the producer, and keep the connection."""
+        self._connection.leave(api.CommandCloseProducer(producer_id=self._id), f"closing a producer on {self._topic}")
 
 
 # --- a log's records -----------------------------------------------------------------------------------------------
@@ -95,11 +91,7 @@ class LogProducers:
         self._idle: IdlePool[TopicName, _LogProducer] = IdlePool(clock, self._open)
 
     def publish(self, records: Sequence[Record]) -> None:
-        """Store all, in order.
-
-        Raises:
-            TemporaryError: at least one is not known to be stored.
-        """
+        """Store all, in order; on a `TemporaryError` at least one is not known to be stored."""
         left = deque(keyed_batches(records, most_records=_BATCH_RECORDS, most_bytes=_BATCH_BYTES))
         give_up = self._clock.monotonic_seconds() + _PATIENCE_SECONDS
         failure: Exception | None = None
