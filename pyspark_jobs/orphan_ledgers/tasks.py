@@ -4,6 +4,7 @@ Invariant: every value comes from `audit`, which the embedded engine calls too; 
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -163,7 +164,7 @@ def read_owners(
 ) -> Iterator[pa.RecordBatch]:
     """Nodes, or those of them at these paths, to `OWNERS`."""
     nodes = owner_nodes(columns, batch) if paths is None else owner_nodes_at(columns, paths, batch)
-    yield pa.RecordBatch.from_pylist([node.row() for node in nodes], schema=OWNERS)
+    yield pa.RecordBatch.from_pylist([asdict(node) for node in nodes], schema=OWNERS)
 
 
 @each_batch

@@ -4,7 +4,6 @@ Like `bootstrap.app` it names concrete adapters and closes what it opened; it is
 commands need neither brokers nor a running service.
 """
 
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -66,15 +65,18 @@ def make_listing(request: ListingRequest, say: Say) -> Manifest:
 
 
 def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Clock, say: Say) -> NodeSource:
+    skip = tuple(f"{request.ledgers_root}/{digit}" for digit in _DIGITS) if request.without_ledgers else ()
     if kind is SourceKind.ZOOKEEPER:
         if request.chroot:
             raise InvalidInputError("a living ZooKeeper's chroot stands in its address: zk://HOST:PORT/CHROOT")
         zookeeper = LiveZooKeeper(_pulsars_form(address), parse_credential(request.metadata_store_auth))
-        order = WalkOrder(is_skipped=_skipped(request), nodes_per_second=zookeeper_rate(request.nodes_per_second))
+        order = WalkOrder(
+            is_skipped=lambda path: path == _ZOOKEEPERS_OWN or path.startswith(skip),
+            nodes_per_second=zookeeper_rate(request.nodes_per_second),
+        )
         return ZooKeeperWalk(zookeeper, clock, order)
     if request.nodes_per_second is not None:
         raise InvalidInputError("--rate limits reading from a living ZooKeeper; a snapshot is read as it comes")
-    skip = tuple(f"{request.ledgers_root}/{digit}" for digit in _DIGITS) if request.without_ledgers else ()
     if kind is SourceKind.ZOOKEEPER_SNAPSHOT:
         return snapshot_file(Path(address), chroot=request.chroot, skip=skip)
     server = AdminServer(
@@ -84,11 +86,6 @@ def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Cl
         trusted_certificates=request.trusted_certificates,
     )
     return server.nodes(chroot=request.chroot, skip=skip)
-
-
-def _skipped(request: DumpRequest) -> Callable[[str], bool]:
-    ledgers = tuple(f"{request.ledgers_root}/{digit}" for digit in _DIGITS) if request.without_ledgers else ()
-    return lambda path: path == _ZOOKEEPERS_OWN or path.startswith(ledgers)
 
 
 def _cursor_ledgers(url: str, request: DumpRequest, clock: Clock, stack: ExitStack) -> CursorLedgers:

@@ -5,7 +5,7 @@ Invariants: a ledger whose metadata this version does not understand whole, or w
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 import numpy as np
@@ -33,8 +33,6 @@ from pulsar_sidecar.ledger_ownership.references import cursor_references, manage
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import (
-    ManagedLedgerName,
-    TopicName,
     encode_cursor,
     java_url_decode,
     topic_of_managed_ledger,
@@ -102,41 +100,26 @@ def read_candidate(row: Mapping[str, Any]) -> Claimed | Unattributed:
 
 
 def _claimed(extent: Extent, claim: Claim) -> Claimed:
+    cursor: str | None = None
     match claim:
-        case DataClaim(name):
-            path = managed_ledger_path(name)
-            return _below_topic(extent, LedgerKind.DATA, topic_of_managed_ledger(name), name, path)
-        case CursorClaim(name, cursor):
-            topic, path = topic_of_managed_ledger(name), cursor_path(name, cursor)
-            decoded = _decoded_cursor(cursor)
-            # A cursor's name that Pulsar does not write belongs to nobody we know.
-            topic = topic if decoded is not None else None
-            return _below_topic(extent, LedgerKind.CURSOR, topic, name, path, decoded)
         case SchemaClaim(schema_id):
             owner, path = owner_of_schema(schema_id), schema_path(schema_id)
             return Claimed(extent, LedgerKind.SCHEMA, owner, path, schema_id=schema_id)
+        case DataClaim(name):
+            kind, topic, path = LedgerKind.DATA, topic_of_managed_ledger(name), managed_ledger_path(name)
+        case CursorClaim(name, encoded):
+            kind, cursor, path = LedgerKind.CURSOR, _decoded_cursor(encoded), cursor_path(name, encoded)
+            # A cursor's name that Pulsar does not write belongs to nobody we know.
+            topic = None if cursor is None else topic_of_managed_ledger(name)
         case CompactedClaim(topic):
-            name = topic.managed_ledger_name
+            kind, name = LedgerKind.COMPACTED, topic.managed_ledger_name
             path = cursor_path(name, COMPACTION_CURSOR)
-            return _below_topic(extent, LedgerKind.COMPACTED, topic, name, path)
-        case BucketClaim(topic, subscription, _):
-            name = topic.managed_ledger_name
-            path = cursor_path(name, encode_cursor(subscription))
-            return _below_topic(extent, LedgerKind.DELAYED_INDEX_BUCKET, topic, name, path, subscription)
+        case BucketClaim(topic, cursor, _):
+            kind, name = LedgerKind.DELAYED_INDEX_BUCKET, topic.managed_ledger_name
+            path = cursor_path(name, encode_cursor(cursor))
         case never:
             assert_never(never)
-
-
-def _below_topic(
-    extent: Extent,
-    kind: LedgerKind,
-    topic: TopicName | None,
-    name: ManagedLedgerName,
-    path: str,
-    cursor_name: str | None = None,
-) -> Claimed:
-    topic_path = managed_ledger_path(name)
-    return Claimed(extent, kind, owner_of_topic(topic), path, topic_path, name, cursor_name)
+    return Claimed(extent, kind, owner_of_topic(topic), path, managed_ledger_path(name), name, cursor)
 
 
 def _decoded_cursor(cursor: str) -> str | None:
@@ -163,10 +146,6 @@ class OwnerNode:
     first_ledger: int | None = None
     last_ledger: int | None = None
     offloaded: tuple[int, ...] = ()
-
-    def row(self) -> dict[str, Any]:
-        """As a row."""
-        return asdict(self)
 
 
 def owner_node(node: Mapping[str, Any]) -> OwnerNode:

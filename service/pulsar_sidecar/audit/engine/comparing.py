@@ -97,14 +97,8 @@ class EarlierAudit:
     orphans: Callable[[pa.Array], pa.Table]
 
 
-@dataclass(frozen=True, slots=True)
-class AuditTables:
-    """In memory."""
-
-    orphans: pa.Table
-    missing: pa.Table
-    unattributed: pa.Table
-    usage: pa.Table
+Tables = Mapping[Table, pa.Table]
+"""An audit's tables in memory, in the order of `AUDIT_TABLES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +139,7 @@ class EmbeddedEngine:
         self._root = inputs.dump.ledgers_root
         self._own_ledgers = LEDGERS_LEFT_OUT not in inputs.dump.left_out
 
-    def find(self) -> Findings[AuditTables]:
+    def find(self) -> Findings[Tables]:
         """See `AuditEngine.find`."""
         # All of this work is handed out before the first answer is waited for; the longest comes first.
         decode = partial(decode_part, self._columns)
@@ -153,9 +147,11 @@ class EmbeddedEngine:
         look = partial(unknown_subtrees, foreign=self._policy.foreign_subtrees)
         unknown = self._inputs.rows(Subtree.OTHER, NODE_COLUMNS, look)
         admin_parts = self._inputs.rows(Subtree.ADMIN, NODE_COLUMNS, admin_facts)
-        dumped_parts = self._dumped_parts()
+        dumps = partial(dumped_ids, self._columns, self._root)
+        ledger_columns = ["path", "unreadable"]
+        in_dump = self._inputs.columns(Subtree.LEDGERS, ledger_columns, dumps) if self._own_ledgers else ()
         listed = list(self._inputs.columns(Table.LEDGERS, ["ledger_id"], listed_ids))
-        dumped, unread_directories = _dumped(dumped_parts if self._own_ledgers else ((ids, []) for ids in listed))
+        dumped, unread_directories = _dumped(in_dump if self._own_ledgers else ((ids, []) for ids in listed))
         self._say(f"{sum(map(len, listed)):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
         sets = LedgerSets(listed, dumped)
         decoded = {subtree: list(_adding_references(sets, parts)) for subtree, parts in nodes.items()}
@@ -182,7 +178,7 @@ class EmbeddedEngine:
             cases, seen.protection, {node.path: node for some in owners for node in some}
         )
         return Findings(
-            AuditTables(orphans, missing_table(missing), unattributed, usage),
+            dict(zip(AUDIT_TABLES, (orphans, missing_table(missing), unattributed, usage), strict=True)),
             _found(sets, usage, orphans, unattributed, missing),
             seen.protection,
             seen.log_segments_unread,
@@ -191,19 +187,19 @@ class EmbeddedEngine:
 
     @contextmanager
     def write(
-        self, findings: Findings[AuditTables], audit_id: str, instance_id: str, failed_guards: str
+        self, findings: Findings[Tables], audit_id: str, instance_id: str, failed_guards: str
     ) -> Iterator[Written]:
         """See `AuditEngine.write`."""
-        found = findings.tables
-        orphans = numbered(withheld(found.orphans, failed_guards) if failed_guards else found.orphans)
-        tables = (orphans, found.missing, found.unattributed, found.usage)
+        orphans = findings.tables[Table.ORPHAN_LEDGERS]
+        orphans = numbered(withheld(orphans, failed_guards) if failed_guards else orphans)
+        tables = {**findings.tables, Table.ORPHAN_LEDGERS: orphans}
         with self._open_audit(AUDIT_TABLES, f"audit_id={audit_id}") as output:
-            for table, rows in zip(AUDIT_TABLES, tables, strict=True):
+            for table, rows in tables.items():
                 for batch in rows.to_batches():
                     output.write(table, batch)
             files = {file.path: file.sha256 for file in output.close_tables()}
             plan = None if failed_guards else _plan(PlanDigest(audit_id, instance_id), orphans)
-            yield Written(output, files, plan, extract_of(*tables))
+            yield Written(output, files, plan, extract_of(*tables.values()))
 
     def _seen(
         self,
@@ -235,12 +231,6 @@ class EmbeddedEngine:
             protection,
             unread_segments,
         )
-
-    def _dumped_parts(self) -> Iterable[tuple[Ids, list[str]]]:
-        if not self._own_ledgers:
-            return ()
-        work = partial(dumped_ids, self._columns, self._root)
-        return self._inputs.columns(Subtree.LEDGERS, ["path", "unreadable"], work)
 
     def _gone(self, sets: LedgerSets, unread: Sequence[str]) -> Numbers:
         """Referenced ledgers that are nowhere, ascending."""

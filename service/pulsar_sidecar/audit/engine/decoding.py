@@ -13,14 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_sidecar.audit.arrays import NO_LEDGER, Ids, LedgerLists, Mask, Numbers, narrowed, sums_between
-from pulsar_sidecar.audit.columnar.reader import CURSORS, SINGLES, ColumnReader
+from pulsar_sidecar.audit.columnar.reader import CURSORS, SINGLES, ColumnReader, PlainNodes
 from pulsar_sidecar.audit.engine.places import Located, Place, locate
 from pulsar_sidecar.audit.engine.protections import Scope, UnreadableNode, undecodable_node, unreadable_node
 from pulsar_sidecar.audit.engine.usage import loaded_topics, named_usage
 from pulsar_sidecar.audit.results.tables import CursorLedgerState, LedgerKind
 from pulsar_sidecar.ledger_ownership.references import (
     CursorReferences,
-    ManagedLedgerReferences,
     cursor_references,
     managed_ledger_references,
     position_entry_compacted_ledger,
@@ -130,10 +129,7 @@ def decode_nodes(nodes: pa.RecordBatch, columns: ColumnReader, *, with_entries: 
     values, paths = nodes.column("value"), nodes.column("path")
     plain = columns.read_nodes(paths, values, with_entries=with_entries)
     reader = _Reader()
-    reader.read_unreadable(nodes)
-    reader.read_empty(nodes)
-    reader.read_left(plain.left, paths, values)
-    reader.refuse_misplaced(paths.take(pa.array(plain.misplaced)).to_pylist())
+    reader.read(nodes, plain)
     singles = pa.concat_batches([plain.singles, singles_batch(_distinct(reader.others))])
     cursors = pa.concat_batches([plain.cursors, pa.RecordBatch.from_pylist(reader.cursors, schema=CURSORS)])
     joined = _joined(plain.lists, reader.list_rows)
@@ -150,41 +146,40 @@ class _Reader:
         self.unreadable_nodes: list[UnreadableNode] = []
         self.cursors: list[dict[str, Any]] = []
 
-    def read_unreadable(self, nodes: pa.RecordBatch) -> None:
-        unread = nodes.filter(pc.is_null(nodes.column("value")))
-        for row in unread.select(["path", "unreadable"]).to_pylist():
+    def read(self, nodes: pa.RecordBatch, plain: PlainNodes) -> None:
+        """Read what is left."""
+        paths, values = nodes.column("path"), nodes.column("value")
+        for row in nodes.filter(pc.is_null(values)).select(["path", "unreadable"]).to_pylist():
             self.unreadable_nodes.append(unreadable_node(row["path"], row["unreadable"] or "its value is not there"))
-
-    def read_empty(self, nodes: pa.RecordBatch) -> None:
-        """Nodes above others have no data; a cursor or a schema without data is one that was lost."""
-        empty = nodes.filter(pc.equal(pc.binary_length(nodes.column("value")), 0))
-        for path in empty.column("path").to_pylist():
+        # Nodes above others have no data; a cursor or a schema without data is one that was lost.
+        for path in paths.filter(pc.equal(pc.binary_length(values), 0)).to_pylist():
             located = locate(path)
             is_schema = located.place is Place.SCHEMA and located.owner.count("/") >= _SCHEMA_SLASHES
             if located.place is Place.CURSOR or is_schema:
                 self.unreadable_nodes.append(undecodable_node(path, located.place, "it holds no data"))
-
-    def read_left(self, left: Numbers, paths: pa.Array, values: pa.Array) -> None:
-        positions = pa.array(left)
-        rows = zip(left.tolist(), paths.take(positions).to_pylist(), values.take(positions).to_pylist(), strict=True)
-        for number, path, value in rows:
+        left = pa.array(plain.left)
+        for number, path, value in zip(
+            plain.left.tolist(), paths.take(left).to_pylist(), values.take(left).to_pylist(), strict=True
+        ):
             if value:
                 self._read(number, path, value)
+        for path in paths.take(pa.array(plain.misplaced)).to_pylist():
+            self._refuse_misplaced(path, locate(path))
 
-    def refuse_misplaced(self, paths: Iterable[str]) -> None:
+    def _refuse_misplaced(self, path: str, located: Located) -> bool:
         """A list where a cursor or a schema should be is not what Pulsar writes there; its references count anyhow."""
-        for path in paths:
-            place = locate(path).place
-            if place in (Place.CURSOR, Place.SCHEMA):
-                self.unreadable_nodes.append(undecodable_node(path, place, "it holds a managed ledger's list"))
+        if located.place not in (Place.CURSOR, Place.SCHEMA):
+            return False
+        self.unreadable_nodes.append(undecodable_node(path, located.place, "it holds a managed ledger's list"))
+        return True
 
     def _read(self, number: int, path: str, value: bytes) -> None:
         located = locate(path)
         readers = {
-            Place.MANAGED_LEDGER: (self._read_managed_ledger,),
-            Place.CURSOR: (self._read_cursor, self._read_misplaced_list),
-            Place.SCHEMA: (self._read_schema, self._read_misplaced_list),
-        }.get(located.place, (self._read_managed_ledger, self._read_cursor))
+            Place.MANAGED_LEDGER: (self._read_list,),
+            Place.CURSOR: (self._read_cursor, self._read_list),
+            Place.SCHEMA: (self._read_schema, self._read_list),
+        }.get(located.place, (self._read_list, self._read_cursor))
         reasons = []
         for read in readers:
             try:
@@ -195,17 +190,10 @@ class _Reader:
                 return
         self.unreadable_nodes.append(undecodable_node(path, located.place, "; ".join(reasons)))
 
-    def _read_managed_ledger(self, number: int, path: str, located: Located, value: bytes) -> None:
+    def _read_list(self, number: int, path: str, located: Located, value: bytes) -> None:
         listed = managed_ledger_references(value)
-        if SHADOW_SOURCE in listed.properties:
+        if not self._refuse_misplaced(path, located) and SHADOW_SOURCE in listed.properties:
             self.shadows[number] = listed.properties[SHADOW_SOURCE]
-        self._add_list(number, listed)
-
-    def _read_misplaced_list(self, number: int, path: str, located: Located, value: bytes) -> None:
-        self._add_list(number, managed_ledger_references(value))
-        self.refuse_misplaced([path])
-
-    def _add_list(self, number: int, listed: ManagedLedgerReferences) -> None:
         for ledger_id, entry in listed.ledgers.items():
             # Once tiered storage's copy has replaced it, the list no longer means BookKeeper's copy.
             if entry.in_bookkeeper:

@@ -127,7 +127,9 @@ class Judge:
             return OrphanStatus.UNPROVEN, protected, None
         if age_ms is None or row["version"] is None:
             return OrphanStatus.UNPROVEN, "its age or its version is not known", None
-        changed = earlier is not None and not _same(row, earlier)
+        changed = earlier is not None and (
+            (row["version"], row["czxid"], row["mzxid"]) != (earlier.version, earlier.czxid, earlier.mzxid)
+        )
         carried = None if earlier is None or changed else earlier.first_seen_ms
         first_seen_ms = self.as_of_ms if carried is None else carried
         if age_ms < self.policy.min_age_ms:
@@ -146,10 +148,6 @@ class Judge:
         if carried is None:
             return f"no earlier audit saw it unreferenced; {wanted}"
         return f"it was first seen unreferenced {_hours(seen_for_ms)} before; {wanted}"
-
-
-def _same(row: Mapping[str, Any], earlier: EarlierLook) -> bool:
-    return (row["version"], row["czxid"], row["mzxid"]) == (earlier.version, earlier.czxid, earlier.mzxid)
 
 
 def _hours(milliseconds: int) -> str:

@@ -151,10 +151,8 @@ def _found(summary: AuditSummary) -> str:
 
 
 def _patience(summary: AuditSummary, place: str) -> str:
-    waiting = {OrphanStatus.FIRST_LOOK, OrphanStatus.TOO_YOUNG, OrphanStatus.CHANGED} & {
-        standing for standing, count in summary.orphans.items() if count.ledgers
-    }
-    if waiting:
+    waiting = (OrphanStatus.FIRST_LOOK, OrphanStatus.TOO_YOUNG, OrphanStatus.CHANGED)
+    if any(count.ledgers for standing, count in summary.orphans.items() if standing in waiting):
         return f"make new inputs after the window and audit them with --previous {place}"
     return _rows_of(place)
 

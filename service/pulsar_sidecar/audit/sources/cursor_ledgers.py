@@ -65,7 +65,9 @@ class CursorLedgers:
             return [row(cursor_path, CursorLedgerState.NO_LEDGER, **known)]
         ledger = self.store.read(ledger_path(ledger_id, self.ledgers_root))
         try:
-            tail = () if ledger is None else self._tail(ledger_id, ledger)
+            tail: Sequence[LedgerEntry] = ()
+            if ledger is not None:
+                tail = self.entries.read_tail(ledger_id, decode_ledger_metadata(ledger.data), _TAIL_ENTRIES)
         finally:
             # Also when the entries could not be read: a ledger that was deleted meanwhile is no obstacle.
             self._demand_unmoved(cursor, ledger)
@@ -74,18 +76,12 @@ class CursorLedgers:
         known["ledger_version"] = ledger.version
         if not tail:
             raise TemporaryError(f"no bookie holds an entry of the cursor's ledger {ledger_id}")
+        *older, newest = tail
+        meant = [*(entry for entry in older if not self._is_replaced(entry, newest)), newest]
         return [
             row(cursor_path, CursorLedgerState.READ, **known, entry_id=entry.entry_id, entry=entry.payload)
-            for entry in self._meant(tail)
+            for entry in meant
         ]
-
-    def _tail(self, ledger_id: LedgerId, ledger: Node) -> Sequence[LedgerEntry]:
-        return self.entries.read_tail(ledger_id, decode_ledger_metadata(ledger.data), _TAIL_ENTRIES)
-
-    def _meant(self, tail: Sequence[LedgerEntry]) -> Sequence[LedgerEntry]:
-        """The entries that may still mean something: not those whose compacted ledger was replaced and deleted."""
-        *older, newest = tail
-        return [*(entry for entry in older if not self._is_replaced(entry, newest)), newest]
 
     def _is_replaced(self, older: LedgerEntry, newest: LedgerEntry) -> bool:
         try:
