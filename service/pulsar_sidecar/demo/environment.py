@@ -17,10 +17,9 @@ from typing import Any
 import requests
 
 from pulsar_sidecar.audit.reference_scan import ReferenceScan
-from pulsar_sidecar.local_cluster.cluster import LocalCluster
+from pulsar_sidecar.local_cluster.cluster import LocalCluster, last_lines
 from pulsar_sidecar.local_cluster.processes import ProcessIdentity, end, free_ports, is_free, is_running, spawn
 from pulsar_sidecar.local_cluster.spec import ClusterSpec, cache_directory
-from pulsar_sidecar.local_cluster.starting import last_lines
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError

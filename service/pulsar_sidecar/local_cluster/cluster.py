@@ -1,29 +1,41 @@
 """A real Pulsar cluster on this machine: started, looked at, broken on purpose, and taken down without a trace.
 
-Invariant: everything that was started stands in the state file first to last, so ``down`` ends every process and
-removes every file, whoever calls it and however the start ended.
+Everything that was started stands in the state file first to last, so ``down`` ends every process and removes every
+file, whoever calls it and however the start ended.
+
+Members are started side by side. One that was refused for a moment (a port it must keep is still taken, a dead bookie's
+session still has its name), or that will never serve for a reason that another start may not have, is started again
+until its time is over; any other failure ends the start of all, with the last lines of that member's log. A member is
+only started while its ports are free, so that nobody else can answer its probe.
 
 Run as a program this module is the watchdog of a cluster that ends with its starter: the starting process holds one end
 of a pipe and the watchdog waits at the other; when the starter ends, even by a kill, the system closes its end. A
 watchdog acts only on the directory it was started for, and taking down a cluster that is already down does nothing.
 """
 
-import dataclasses
+import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import msgspec
+import requests
 
 from pulsar_sidecar.local_cluster.planning import kind_of, metadata_setup_argv, plan_member
 from pulsar_sidecar.local_cluster.processes import (
+    LOOPBACK,
     end,
     exclusive,
     exit_code,
+    is_free,
     is_running,
     send_signal,
     spawn,
@@ -37,7 +49,6 @@ from pulsar_sidecar.local_cluster.spec import (
     MemberFailedError,
     Role,
 )
-from pulsar_sidecar.local_cluster.starting import Launcher, environment, is_ready, last_lines, log_path, start_members
 from pulsar_sidecar.local_cluster.state import (
     ClusterAddresses,
     ClusterState,
@@ -53,12 +64,33 @@ from pulsar_sidecar.local_cluster.state import (
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
 
+_POLL_SECONDS = 0.1
+_LAST_LINES = 40
+_PAUSE_SECONDS = 1.0
+_SOCKET_TIMEOUT_SECONDS = 2.0
+_HTTP_TIMEOUT_SECONDS = (2.0, 15.0)
 _GRACEFUL_STOP_SECONDS = 15.0
 _RESTART_TIMEOUT_SECONDS = 120.0
 _RECORDING_SECONDS = 120.0
 _RELEASE_TIMEOUT_SECONDS = 30.0
 _IMPORT_ROOT = Path(__file__).parents[2]
 _ARCHIVE_NAME = "classes.jsa"
+_LOST_PORT = "found a port taken; see who listens on {ports}"
+_PASSING_REFUSALS = {
+    "BindException": _LOST_PORT,
+    "Address already in use": _LOST_PORT,
+    "Failed to start org.apache.bookkeeper.http server": _LOST_PORT,
+    "LockBusyException": "its name is still held by the session of the process before it",
+    "NodeExists for /ledgers/underreplication": "another bookie laid out the store in the same moment",
+    "BadVersion for /ledgers/underreplication": "another bookie laid out the store in the same moment",
+    "Failed to load topic within timeout": "a topic did not load; two of its threads may wait for each other for ever",
+}
+"""What a member may write once and not again when it is started a little later, and what that means.
+
+A topic that does not load within a minute: in brokers of 4.0, one thread that initialises `Schema` and another that
+initialises a class that implements it can wait for each other. Every thread that asks for a topic's policies then waits
+for them, and the broker serves nothing until it is started anew.
+"""
 
 
 class LocalCluster:
@@ -87,7 +119,7 @@ class LocalCluster:
             _record_classes(spec.version, software, directory)
 
         archives = class_archives(software, record, progress)
-        return cls._up_with(spec, dataclasses.replace(software, class_archives=archives), progress, clock)
+        return cls._up_with(spec, replace(software, class_archives=archives), progress, clock)
 
     @classmethod
     def _up_with(cls, spec: ClusterSpec, software: Software, progress: Progress, clock: Clock | None) -> Self:
@@ -157,10 +189,26 @@ class LocalCluster:
             send_signal(member.process, signal.SIGCONT)
             if not wait_until_gone(member.process, self._clock, _GRACEFUL_STOP_SECONDS):
                 end([member.process], self._clock)
-        start_members(self._launcher(_RESTART_TIMEOUT_SECONDS), [member])
+        self.start_members([member], _RESTART_TIMEOUT_SECONDS)
 
-    def log(self, name: str, lines: int = 40) -> str:
-        return last_lines(log_path(self._directory, name), lines)
+    def start_members(self, members: Sequence[Member], timeout_seconds: float) -> None:
+        """Start members side by side and wait until all are ready; no failure waits for the others.
+
+        Raises:
+            MemberFailedError: a member ended, found its port taken for too long, or was not ready in time.
+        """
+        give_up = threading.Event()
+        with ThreadPoolExecutor(max(1, len(members)), thread_name_prefix="start-member") as pool:
+            try:
+                starts = [pool.submit(self._start, member, timeout_seconds, give_up) for member in members]
+                for start in wait(starts, return_when=FIRST_EXCEPTION).done:
+                    start.result()
+            except BaseException:  # such as Ctrl-C while waiting
+                give_up.set()
+                raise
+
+    def log(self, name: str, lines: int = _LAST_LINES) -> str:
+        return last_lines(self._log_path(name), lines)
 
     def down(self) -> None:
         """End every member and remove the directory; doing it twice is no error.
@@ -183,27 +231,64 @@ class LocalCluster:
     ) -> None:
         self.down()
 
-    def _launcher(self, timeout_seconds: float) -> Launcher:
-        def record(member: Member) -> None:
-            change_state(self._directory, lambda state: state.with_member(member))
+    def _start(self, member: Member, timeout_seconds: float, give_up: threading.Event) -> None:
+        deadline = self._clock.monotonic_seconds() + timeout_seconds
+        while refusal := self._refusal_of(member, deadline, give_up):
+            self._progress(f"{member.name} is started again: {refusal}")
+            self._pause(member, _PAUSE_SECONDS, give_up)
+            if self._clock.monotonic_seconds() > deadline:
+                raise MemberFailedError(f"{member.name} {refusal}")
+        self._progress(f"{member.name} is ready")
 
-        return Launcher(self._clock, self._directory, record, self._progress, timeout_seconds)
+    def _refusal_of(self, member: Member, deadline: float, give_up: threading.Event) -> str | None:
+        """Try once: None when the member is ready; else why it is worth another try, and its process is gone."""
+        if not all(is_free(port) for port in member.ports.values()):
+            return _LOST_PORT.format(ports=dict(member.ports))
+        log = self._log_path(member.name)
+        log_start = log.stat().st_size if log.exists() else 0
+        process = spawn(member.argv, _environment(), log.parent, log)
+        self._record(replace(member, process=process))
+        while True:
+            running = is_running(process)
+            ready = running and is_ready(member)
+            output = log.read_bytes()[log_start:].decode(errors="replace")
+            for sign, meaning in _PASSING_REFUSALS.items():
+                if sign in output:
+                    end([process], self._clock)
+                    return meaning.format(ports=dict(member.ports))
+            if ready:
+                return None
+            if not running:
+                what = f"ended with exit code {exit_code(process)} before it was ready"
+                raise MemberFailedError(f"{member.name} {what}; the end of its log:\n{last_lines(log)}")
+            if self._clock.monotonic_seconds() > deadline:
+                raise MemberFailedError(f"{member.name} was not ready in time; the end of its log:\n{last_lines(log)}")
+            self._pause(member, _POLL_SECONDS, give_up)
+
+    def _pause(self, member: Member, seconds: float, give_up: threading.Event) -> None:
+        if self._clock.wait_seconds(seconds, give_up):
+            raise MemberFailedError(f"{member.name} was still starting when another member failed")
+
+    def _record(self, member: Member) -> None:
+        change_state(self._directory, lambda state: state.with_member(member))
+
+    def _log_path(self, name: str) -> Path:
+        return self._directory / name / f"{name}.log"
 
     def _start_all(self, spec: ClusterSpec, software: Software) -> None:
-        launcher = self._launcher(spec.start_timeout_seconds)
         self._progress(f"starting ZooKeeper, {spec.bookies} bookies and {spec.brokers} brokers of {spec.version}")
         zookeeper = plan_member(spec, software, "zookeeper", "")
-        start_members(launcher, [zookeeper])
+        self.start_members([zookeeper], spec.start_timeout_seconds)
         url = metadata_store_url(zookeeper)
         planned = [plan_member(spec, software, name, url) for name in spec.member_names() if name != "zookeeper"]
         if planned:
             brokers = tuple(member for member in planned if member.role is Role.BROKER)
             self._set_up_metadata(spec, metadata_setup_argv(spec, software, url, brokers))
-            start_members(launcher, planned)
+            self.start_members(planned, spec.start_timeout_seconds)
 
     def _set_up_metadata(self, spec: ClusterSpec, argv: tuple[str, ...]) -> None:
-        log = log_path(self._directory, "metadata-setup")
-        process = spawn(argv, environment(), log.parent, log)
+        log = self._log_path("metadata-setup")
+        process = spawn(argv, _environment(), log.parent, log)
         change_state(self._directory, lambda state: msgspec.structs.replace(state, metadata_setup=process))
         if not wait_until_gone(process, self._clock, spec.start_timeout_seconds):
             end([process], self._clock)
@@ -235,6 +320,54 @@ def _record_classes(version: str, software: Software, directory: Path) -> None:
             cluster.kill(name, signal.SIGTERM, _RECORDING_SECONDS)
         for name in ("metadata-setup", *spec.member_names()):
             (spec.directory / name / _ARCHIVE_NAME).rename(directory / f"{kind_of(name)}.jsa")
+
+
+def last_lines(log: Path, count: int = _LAST_LINES) -> str:
+    """The end of a log, or a note that there is none."""
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-count:])
+    except FileNotFoundError:
+        return f"(no log at {log})"
+
+
+def _environment() -> Mapping[str, str]:
+    """The environment members get: this one, without options meant for other Java programs."""
+    unwanted = {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "CLASSPATH"}
+    return {name: value for name, value in os.environ.items() if name not in unwanted}
+
+
+def is_ready(member: Member) -> bool:
+    """Whether a member serves: ZooKeeper's ``srvr``, the bookie's ``is_ready``, the broker's ``health``.
+
+    A broker's health check produces and consumes a message, so it covers the way through the bookies.
+    """
+    match member.role:
+        case Role.ZOOKEEPER:
+            return "Mode:" in four_letter_word(member.ports["client"], "srvr")
+        case Role.BOOKIE:
+            return _answers_ok(f"http://{LOOPBACK}:{member.ports['http']}/api/v1/bookie/is_ready")
+        case Role.BROKER:
+            return _answers_ok(f"http://{LOOPBACK}:{member.ports['http']}/admin/v2/brokers/health")
+
+
+def four_letter_word(port: int, command: str) -> str:
+    """What ZooKeeper answers to one of its four-letter commands; empty if it does not answer."""
+    try:
+        with socket.create_connection((LOOPBACK, port), _SOCKET_TIMEOUT_SECONDS) as connection:
+            connection.sendall(command.encode())
+            with connection.makefile("rb") as answer:
+                return answer.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _answers_ok(url: str) -> bool:
+    with requests.Session() as session:
+        session.trust_env = False
+        try:
+            return session.get(url, timeout=_HTTP_TIMEOUT_SECONDS, allow_redirects=False).ok
+        except requests.RequestException:
+            return False
 
 
 def _start_watchdog(directory: Path) -> subprocess.Popen[bytes]:

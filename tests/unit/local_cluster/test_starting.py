@@ -5,14 +5,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.local_cluster.cluster import LocalCluster, four_letter_word, is_ready
 from pulsar_sidecar.local_cluster.processes import LOOPBACK, end, free_ports, is_free, is_running
 from pulsar_sidecar.local_cluster.spec import MemberFailedError, Role
-from pulsar_sidecar.local_cluster.starting import Launcher, four_letter_word, is_ready, start_members
-from pulsar_sidecar.local_cluster.state import Member
+from pulsar_sidecar.local_cluster.state import ClusterState, Member, write_state
 from pulsar_sidecar.model.clocks import SystemClock
 
 LISTEN = """
@@ -26,22 +25,22 @@ while True:
 """
 
 
-@dataclass
-class Stage:
-    """A cluster directory and everything that was started in it."""
+class Stage(LocalCluster):
+    """A cluster's directory, and everything that was started in it."""
 
-    directory: Path
-    started: list[Member] = field(default_factory=list)
-    progress: list[str] = field(default_factory=list)
+    def __init__(self, directory: Path) -> None:
+        self.progress: list[str] = []
+        self.started: list[Member] = []
+        self.directory = directory
+        super().__init__(directory, progress=self.progress.append)
+        write_state(directory, ClusterState("4.0.8", "local", ()))
 
-    def launcher(self, timeout_seconds: float = 20.0) -> Launcher:
-        return Launcher(
-            clock=SystemClock(),
-            directory=self.directory,
-            started=self.started.append,
-            progress=self.progress.append,
-            timeout_seconds=timeout_seconds,
-        )
+    def start(self, *members: Member, timeout_seconds: float = 20.0) -> None:
+        self.start_members(members, timeout_seconds)
+
+    def _record(self, member: Member) -> None:
+        self.started.append(member)
+        super()._record(member)
 
     def member(self, name: str, port: int, program: str = LISTEN) -> Member:
         (self.directory / name).mkdir(exist_ok=True)
@@ -81,7 +80,7 @@ def _answer(listener: socket.socket) -> None:
 def test_members_that_listen_become_ready(stage: Stage) -> None:
     names = ("zookeeper", "zookeeper-2")
     planned = [stage.member(name, port) for name, port in zip(names, free_ports(2), strict=True)]
-    start_members(stage.launcher(), planned)
+    stage.start(*planned)
     assert sorted(member.name for member in stage.started) == sorted(names)
     assert all(member.process is not None and is_running(member.process) for member in stage.started)
     assert sorted(stage.progress) == ["zookeeper is ready", "zookeeper-2 is ready"]
@@ -90,10 +89,10 @@ def test_members_that_listen_become_ready(stage: Stage) -> None:
 def test_a_member_waits_for_its_port_and_is_not_taken_for_who_answers_there(stage: Stage) -> None:
     (port,) = free_ports(1)
     squatter = stage.member("squatter", port, LISTEN.replace("while True:", "for _ in range(2):"))
-    start_members(stage.launcher(), [squatter])
+    stage.start(squatter)
     member = stage.member("zookeeper", port)
     with ThreadPoolExecutor(1) as pool:
-        start = pool.submit(start_members, stage.launcher(), [member])
+        start = pool.submit(stage.start, member)
         assert _becomes_true(lambda: "port taken" in "".join(stage.progress))
         assert is_ready(member), "the probe alone is fooled"
         start.result()
@@ -103,7 +102,7 @@ def test_a_member_waits_for_its_port_and_is_not_taken_for_who_answers_there(stag
 
 def test_a_port_that_stays_taken_ends_the_start(stage: Stage, taken_port: int) -> None:
     with pytest.raises(MemberFailedError, match=f"port taken.*{taken_port}"):
-        start_members(stage.launcher(timeout_seconds=0.5), [stage.member("zookeeper", taken_port)])
+        stage.start(stage.member("zookeeper", taken_port), timeout_seconds=0.5)
     assert stage.started == []
 
 
@@ -128,7 +127,7 @@ if not pathlib.Path("refused").exists():
 )
 def test_a_restart_that_was_refused_for_a_moment_is_repeated(stage: Stage, said: str, shown: str) -> None:
     (port,) = free_ports(1)
-    start_members(stage.launcher(), [stage.member("zookeeper", port, REFUSED_ONCE % said + LISTEN)])
+    stage.start(stage.member("zookeeper", port, REFUSED_ONCE % said + LISTEN))
     refused, served = (member.process for member in stage.started)
     assert refused is not None
     assert served is not None
@@ -140,14 +139,14 @@ def test_an_earlier_lost_race_in_the_log_is_not_taken_for_a_new_one(stage: Stage
     (port,) = free_ports(1)
     member = stage.member("zookeeper", port)
     (stage.directory / "zookeeper" / "zookeeper.log").write_text("java.net.BindException: Address already in use\n")
-    start_members(stage.launcher(), [member])
+    stage.start(member)
     assert len(stage.started) == 1
 
 
 def test_a_member_that_ends_shows_its_exit_code_and_the_end_of_its_log(stage: Stage) -> None:
     broken = stage.member("zookeeper", 1, "import sys; print('no such setting'); sys.exit(7)")
     with pytest.raises(MemberFailedError, match=r"zookeeper ended with exit code 7[\s\S]*no such setting"):
-        start_members(stage.launcher(), [broken])
+        stage.start(broken)
 
 
 def test_nobody_waits_for_the_others_when_one_failed(stage: Stage) -> None:
@@ -155,14 +154,14 @@ def test_nobody_waits_for_the_others_when_one_failed(stage: Stage) -> None:
     silent = stage.member("zookeeper", port, "import time; time.sleep(60)")
     broken = stage.member("zookeeper-2", port, "raise SystemExit(3)")
     with pytest.raises(MemberFailedError, match="zookeeper-2 ended with exit code 3"):
-        start_members(stage.launcher(timeout_seconds=50.0), [silent, broken])
+        stage.start(silent, broken, timeout_seconds=50.0)
 
 
 def test_a_member_that_never_answers_is_given_up(stage: Stage) -> None:
     (port,) = free_ports(1)
     silent = stage.member("zookeeper", port, "import time; print('thinking', flush=True); time.sleep(60)")
-    with pytest.raises(MemberFailedError, match=r"not ready within 1 seconds[\s\S]*thinking"):
-        start_members(stage.launcher(timeout_seconds=1.0), [silent])
+    with pytest.raises(MemberFailedError, match=r"not ready in time[\s\S]*thinking"):
+        stage.start(silent, timeout_seconds=1.0)
 
 
 def test_free_ports_are_free_and_different(taken_port: int) -> None:
