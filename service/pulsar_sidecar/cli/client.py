@@ -55,9 +55,9 @@ class SidecarClient:
             self._session.headers["Authorization"] = f"Bearer {token}"
 
     def call(
-        self, method: str, path: str, body: object = None, parameters: Mapping[str, str | int] | None = None
+        self, method: str, path: str, body: object = None, parameters: Mapping[str, str | int | None] | None = None
     ) -> object:
-        """The JSON answer, or None for an empty one; ``path`` is encoded already.
+        """The JSON answer, or None for an empty one; ``path`` is encoded already, a parameter without a value left out.
 
         Raises:
             ServiceRefusedError: the service answered with an error.
@@ -69,7 +69,7 @@ class SidecarClient:
         return _answer(response)
 
     def lines(
-        self, method: str, path: str, body: bytes, parameters: Mapping[str, str | int]
+        self, method: str, path: str, body: bytes, parameters: Mapping[str, str | int | None]
     ) -> Iterator[dict[str, Any]]:
         """The JSON lines of an answer, as they come; the body is sent as it is.
 
@@ -102,7 +102,7 @@ class SidecarClient:
             raise ServiceRefusedError(200, "the answer is not JSON lines; does --admin-url name a sidecar?") from error
 
     def _send(
-        self, method: str, url: str, body: object, parameters: Mapping[str, str | int] | None
+        self, method: str, url: str, body: object, parameters: Mapping[str, str | int | None] | None
     ) -> requests.Response:
         try:
             return self._session.request(

@@ -126,7 +126,7 @@ def show_answer(
     method: str,
     path: str,
     body: object = None,
-    parameters: Mapping[str, str | int] | None = None,
+    parameters: Mapping[str, str | int | None] | None = None,
 ) -> None:
     """Call the sidecar and write its answer."""
     options: GlobalOptions = ctx.obj

@@ -70,7 +70,7 @@ _PAUSE_SECONDS = 1.0
 _SOCKET_TIMEOUT_SECONDS = 2.0
 _HTTP_TIMEOUT_SECONDS = (2.0, 15.0)
 _GRACEFUL_STOP_SECONDS = 15.0
-_RESTART_TIMEOUT_SECONDS = 120.0
+_START_TIMEOUT_SECONDS = 120.0
 _RECORDING_SECONDS = 120.0
 _RELEASE_TIMEOUT_SECONDS = 30.0
 _IMPORT_ROOT = Path(__file__).parents[2]
@@ -189,9 +189,9 @@ class LocalCluster:
             send_signal(member.process, signal.SIGCONT)
             if not wait_until_gone(member.process, self._clock, _GRACEFUL_STOP_SECONDS):
                 end([member.process], self._clock)
-        self.start_members([member], _RESTART_TIMEOUT_SECONDS)
+        self.start_members([member])
 
-    def start_members(self, members: Sequence[Member], timeout_seconds: float) -> None:
+    def start_members(self, members: Sequence[Member], timeout_seconds: float = _START_TIMEOUT_SECONDS) -> None:
         """Start members side by side and wait until all are ready; no failure waits for the others.
 
         Raises:
@@ -278,19 +278,19 @@ class LocalCluster:
     def _start_all(self, spec: ClusterSpec, software: Software) -> None:
         self._progress(f"starting ZooKeeper, {spec.bookies} bookies and {spec.brokers} brokers of {spec.version}")
         zookeeper = plan_member(spec, software, "zookeeper", "")
-        self.start_members([zookeeper], spec.start_timeout_seconds)
+        self.start_members([zookeeper])
         url = metadata_store_url(zookeeper)
         planned = [plan_member(spec, software, name, url) for name in spec.member_names() if name != "zookeeper"]
         if planned:
             brokers = tuple(member for member in planned if member.role is Role.BROKER)
-            self._set_up_metadata(spec, metadata_setup_argv(spec, software, url, brokers))
-            self.start_members(planned, spec.start_timeout_seconds)
+            self._set_up_metadata(metadata_setup_argv(spec, software, url, brokers))
+            self.start_members(planned)
 
-    def _set_up_metadata(self, spec: ClusterSpec, argv: tuple[str, ...]) -> None:
+    def _set_up_metadata(self, argv: tuple[str, ...]) -> None:
         log = self._log_path("metadata-setup")
         process = spawn(argv, _environment(), log.parent, log)
         change_state(self._directory, lambda state: msgspec.structs.replace(state, metadata_setup=process))
-        if not wait_until_gone(process, self._clock, spec.start_timeout_seconds):
+        if not wait_until_gone(process, self._clock, _START_TIMEOUT_SECONDS):
             end([process], self._clock)
         if exit_code(process) != 0:
             raise MemberFailedError(f"the cluster's metadata could not be set up:\n{last_lines(log)}")

@@ -72,7 +72,6 @@ class ClusterSpec:
         offloaders: fetch Pulsar's tiered-storage offloaders and point the brokers at them.
         ends_with_starter: end the members when the process that starts them ends, however it ends; otherwise they
             live until ``down``, whatever becomes of that process and its terminal.
-        start_timeout_seconds: how long the members of one step may take to become ready.
     """
 
     directory: Path
@@ -87,7 +86,6 @@ class ClusterSpec:
     java_options: tuple[str, ...] = ()
     offloaders: bool = False
     ends_with_starter: bool = False
-    start_timeout_seconds: float = 120.0
 
     def __post_init__(self) -> None:
         if self.bookies < 0 or self.brokers < 0 or (self.brokers and not self.bookies):

@@ -5,13 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pulsar_sidecar.audit.requests import (
-    HOUR_MS,
-    Applied,
-    ApplyRequest,
-    AuditRequest,
-    Policy,
-)
+from pulsar_sidecar.audit.requests import HOUR_MS, Applied, ApplyRequest, AuditRequest, Policy
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import CommandGroup, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import GlobalOptions, LedgerIdArgument, is_true

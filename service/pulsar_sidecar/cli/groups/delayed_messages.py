@@ -68,19 +68,17 @@ def cancel_delayed_message(
     -t 1795269995318
     """
     options: GlobalOptions = ctx.obj
-    parameters: dict[str, str | int] = {"ledgerId": ledger_id, "entryId": entry_id, "deliverAt": deliver_at}
-    if subscription_names:
-        parameters["subscriptionNames"] = subscription_names
-    parameters |= _how(wait=wait, defer=defer)
+    message: dict[str, str | int | None] = {"ledgerId": ledger_id, "entryId": entry_id, "deliverAt": deliver_at}
+    parameters = message | {"subscriptionNames": subscription_names or None} | _how(wait=wait, defer=defer)
     client = options.client()
     path = topic_path(topic, of_any_domain=True)
     accepted = client.call("POST", f"{path}/cancelDelayedMessage", parameters=parameters)
-    if accepted is not None:
+    if accepted is None:
+        output.info(f"cancelled {ledger_id}:{entry_id}")
+        accepted = client.call("GET", f"{path}/cancellations/{ledger_id}:{entry_id}")
+    else:
         output.info("the cancellation is logged; the sidecars acknowledge the message as soon as they can")
-        output.document(accepted, options.format(form))
-        return
-    output.info(f"cancelled {ledger_id}:{entry_id}")
-    output.document(client.call("GET", f"{path}/cancellations/{ledger_id}:{entry_id}"), options.format(form))
+    output.document(accepted, options.format(form))
 
 
 @app.command(epilog=EXIT_CODES)
@@ -161,8 +159,8 @@ def cancellations(
 
     Example: pulsar-sidecar topics cancellations persistent://public/default/orders -l 12 -e 3
     """
-    path = f"{topic_path(topic, of_any_domain=True)}/cancellations/{ledger_id}:{entry_id}"
-    show_answer(ctx, form, "GET", path)
+    path = topic_path(topic, of_any_domain=True)
+    show_answer(ctx, form, "GET", f"{path}/cancellations/{ledger_id}:{entry_id}")
 
 
 @app.command(epilog=EXIT_CODES)
@@ -196,11 +194,8 @@ def reschedule_delayed_message(
     _reissue(ctx, topic, "rescheduleDelayedMessage", body, form)
 
 
-# --- many ----------------------------------------------------------------------------------------------------------
-
-
 def _of_lines(
-    client: "SidecarClient", path: str, file: str, parameters: Mapping[str, str | int]
+    client: "SidecarClient", path: str, file: str, parameters: Mapping[str, str | int | None]
 ) -> Iterator[dict[str, Any]]:
     with _lines_of(file) as stream:
         first = 0
@@ -251,9 +246,6 @@ def _report(verdicts: Iterable[dict[str, Any]]) -> None:
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
-# --- small ---------------------------------------------------------------------------------------------------------
-
-
 def _reissue(ctx: typer.Context, topic: str, verb: str, body: Mapping[str, object], form: Output) -> None:
     options: GlobalOptions = ctx.obj
     done = options.client().call("POST", f"{topic_path(topic, of_any_domain=True)}/{verb}", body)
@@ -287,5 +279,5 @@ def _message_id(text: str) -> object:
     return {"ledgerId": int(ledger), "entryId": int(entry.partition(":")[0])}
 
 
-def _how(*, wait: bool, defer: bool) -> dict[str, str | int]:
-    return {**({"wait": "persisted"} if wait else {}), **({"defer": "true"} if defer else {})}
+def _how(*, wait: bool, defer: bool) -> dict[str, str | int | None]:
+    return {"wait": "persisted" if wait else None, "defer": "true" if defer else None}

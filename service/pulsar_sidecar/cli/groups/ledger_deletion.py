@@ -233,19 +233,9 @@ def _rate(text: str) -> float | None:
 
 
 def _rows(letters: object) -> list[dict[str, object]]:
-    rows = []
-    for letter in letters if isinstance(letters, list) else []:
-        record = letter.get("record") or {}
-        rows.append(
-            {
-                "ledgerId": record.get("ledgerId"),
-                "topicName": record.get("topicName"),
-                "tries": letter.get("tries"),
-                "reason": letter.get("reason"),
-                "messageId": letter.get("messageId"),
-            }
-        )
-    return rows
+    shown = ("ledgerId", "topicName", "tries", "reason", "messageId")
+    flat = [{**(letter.get("record") or {}), **letter} for letter in (letters if isinstance(letters, list) else [])]
+    return [{name: letter.get(name) for name in shown} for letter in flat]
 
 
 def record_document(

@@ -23,7 +23,6 @@ from pulsar_sidecar.local_cluster.spec import (
     default_cluster_directory,
     parse_settings,
 )
-from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 
@@ -120,7 +119,14 @@ def up(
             offloaders=offloaders,
         )
         addresses = LocalCluster.up(spec, _stopwatch()).addresses()
-        output.result(addresses.json_line() if json else _as_text(addresses))
+    lines = (
+        f"web service     {' '.join(addresses.web_service_urls)}",
+        f"broker service  {addresses.broker_service_url}",
+        f"metadata store  {addresses.metadata_store_url}",
+        f"bookies (HTTP)  {' '.join(addresses.bookie_http_urls)}",
+        f"directory       {addresses.directory}",
+    )
+    output.result(addresses.json_line() if json else "\n".join(lines))
 
 
 @app.command(epilog=_EXIT_CODES)
@@ -129,8 +135,11 @@ def status(directory: _Directory = None, json: _Json = False) -> None:
     cluster = LocalCluster(_directory(directory))
     states = cluster.status()
     addresses = cluster.addresses()
-    line = addresses.json_line(ready=states) if json else _states_as_text(addresses, states)
-    output.result(line)
+    lines = (
+        f"{name:12} {'up' if is_up else 'DOWN':5} pid {addresses.members[name]:<8} {addresses.member_urls[name]}"
+        for name, is_up in states.items()
+    )
+    output.result(addresses.json_line(ready=states) if json else "\n".join(lines))
     if not all(states.values()):
         down_members = ", ".join(name for name, is_up in states.items() if not is_up)
         raise ClusterNotFoundError(f"not up: {down_members}; start them with restart")
@@ -195,24 +204,6 @@ def _member_settings(texts: list[str]) -> Mapping[str, Mapping[str, str]]:
             raise InvalidInputError(f"expected NAME:KEY=VALUE, got {text!r}")
         settings.setdefault(name, {}).update(parse_settings([setting]))
     return settings
-
-
-def _as_text(addresses: ClusterAddresses) -> str:
-    lines = [
-        f"web service     {' '.join(addresses.web_service_urls)}",
-        f"broker service  {addresses.broker_service_url}",
-        f"metadata store  {addresses.metadata_store_url}",
-        f"bookies (HTTP)  {' '.join(addresses.bookie_http_urls)}",
-        f"directory       {addresses.directory}",
-    ]
-    return "\n".join(lines)
-
-
-def _states_as_text(addresses: ClusterAddresses, states: Mapping[str, bool]) -> str:
-    return "\n".join(
-        f"{name:12} {'up' if is_up else 'DOWN':5} pid {addresses.members[name]:<8} {addresses.member_urls[name]}"
-        for name, is_up in states.items()
-    )
 
 
 @contextmanager

@@ -77,9 +77,7 @@ def delete(
     """
     options: GlobalOptions = ctx.obj
     path = topic_path(topic) + ("/partitions" if partitioned else "")
-    parameters = {"force": "true"} if force else {}
-    if confirm_source_data_loss is not None:
-        parameters["confirmSourceDataLoss"] = confirm_source_data_loss
+    parameters = {"force": "true" if force else None, "confirmSourceDataLoss": confirm_source_data_loss}
     running = options.client().call("DELETE", path, parameters=parameters)
     if running is None:
         output.info(f"deleted {output.printable(topic)}")
@@ -110,8 +108,7 @@ def delete_ledger(
     record = record_document(
         ledger_id, str(parse_topic_name(topic)), component, kind, cursor_name, schema_id, offload_context
     )
-    parameters = {"authoritative": "true"} if authoritative else None
-    options.client().call("POST", path, record, parameters)
+    options.client().call("POST", path, record, {"authoritative": "true" if authoritative else None})
     output.info(f"ledger {ledger_id} is deleted")
 
 
@@ -121,7 +118,7 @@ def get_of_topic(ctx: typer.Context, topic: Topic, applied: _Applied = False) ->
 
     Example: pulsar-sidecar topics get-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders -ap
     """
-    _get(ctx, _of_topic(topic), {"applied": "true"} if applied else None)
+    _get(ctx, _of_topic(topic), "true" if applied else None)
 
 
 @app.command(f"set-{_NAME}", epilog=EXIT_CODES)
@@ -139,7 +136,7 @@ def remove_of_topic(ctx: typer.Context, topic: Topic, force: _Force = False) -> 
 
     Example: pulsar-sidecar topics remove-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders
     """
-    show_answer(ctx, None, "DELETE", _of_topic(topic), parameters={"force": "true"} if force else None)
+    show_answer(ctx, None, "DELETE", _of_topic(topic), parameters={"force": "true" if force else None})
 
 
 @namespaces_app.command(f"get-{_NAME}", epilog=EXIT_CODES)
@@ -148,7 +145,7 @@ def get_of_namespace(ctx: typer.Context, namespace: _NamespaceArgument) -> None:
 
     Example: pulsar-sidecar namespaces get-dispatcher-pause-on-ack-state-persistent public/default
     """
-    _get(ctx, _of_namespace(namespace), None)
+    _get(ctx, _of_namespace(namespace))
 
 
 @namespaces_app.command(f"set-{_NAME}", epilog=EXIT_CODES)
@@ -166,11 +163,11 @@ def remove_of_namespace(ctx: typer.Context, namespace: _NamespaceArgument) -> No
 
     Example: pulsar-sidecar namespaces remove-dispatcher-pause-on-ack-state-persistent public/default
     """
-    show_answer(ctx, None, "DELETE", _of_namespace(namespace), parameters=None)
+    show_answer(ctx, None, "DELETE", _of_namespace(namespace))
 
 
-def _get(ctx: typer.Context, path: str, parameters: dict[str, str] | None) -> None:
-    policy = ctx.obj.client().call("GET", path, parameters=parameters)
+def _get(ctx: typer.Context, path: str, applied: str | None = None) -> None:
+    policy = ctx.obj.client().call("GET", path, parameters={"applied": applied})
     output.result(_VALUES.get(policy, str(policy)))
 
 

@@ -74,7 +74,7 @@ def _read(
     client: "SidecarClient", path: str, subscription: str | None, limit: int
 ) -> tuple[dict[str, Total], int, bool]:
     totals: dict[str, Total] = {}
-    parameters: dict[str, str | int] = {} if subscription is None else {"subscription": subscription}
+    parameters: dict[str, str | int | None] = {"subscription": subscription}
     done = 0
     with output.ProgressBar("entries", output.info) as progress:
         while True:
