@@ -3,13 +3,14 @@
 Invariant: a test that breaks a member never touches a cluster that somebody else started; it is skipped with a reason.
 """
 
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 import pytest
-from pulsar_sidecar.local_cluster.cluster import LocalCluster
+from pulsar_sidecar.local_cluster.cluster import LocalCluster, last_lines
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
 _COMPOSE_TIMEOUT_SECONDS = 300
@@ -62,10 +63,10 @@ class LocalClusterUnderTest:
         self._cluster.kill(name)
 
     def stop(self, name: str) -> None:
-        self._cluster.stop(name)
+        self._cluster.kill(name, signal.SIGSTOP)
 
     def cont(self, name: str) -> None:
-        self._cluster.cont(name)
+        self._cluster.kill(name, signal.SIGCONT)
 
     def restart(self, name: str) -> None:
         self._cluster.restart(name)
@@ -74,7 +75,7 @@ class LocalClusterUnderTest:
         return self._cluster.is_running(name)
 
     def log(self, name: str, lines: int = 40) -> str:
-        return self._cluster.log(name, lines)
+        return last_lines(self._cluster.log_path(name), lines)
 
 
 class ComposeClusterUnderTest:

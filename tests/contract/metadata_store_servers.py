@@ -1,6 +1,7 @@
 """The metadata stores that the behaviour suite runs on, and a ZooKeeper server that a test may break."""
 
 import secrets
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,10 +94,10 @@ class LoneZooKeeper:
         self.cluster.kill("zookeeper")
 
     def freeze(self) -> None:
-        self.cluster.stop("zookeeper")
+        self.cluster.kill("zookeeper", signal.SIGSTOP)
 
     def thaw(self) -> None:
-        self.cluster.cont("zookeeper")
+        self.cluster.kill("zookeeper", signal.SIGCONT)
 
     def restart(self) -> None:
         self.cluster.restart("zookeeper")

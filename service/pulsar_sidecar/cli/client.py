@@ -6,7 +6,6 @@ followed once, and only to a sidecar that the service itself lists, so a token g
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,15 +18,6 @@ from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
 from pulsar_sidecar.model.tls import trusting
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """How certificates are checked."""
-
-    trust_certificates_file: Path | None = None
-    allow_insecure: bool = False
-    verify_hostname: bool = True
-
-
 class _AnyHostname(HTTPAdapter):
     """Checks the certificate's signature but not its name."""
 
@@ -38,18 +28,26 @@ class _AnyHostname(HTTPAdapter):
 class SidecarClient:
     """One conversation with one sidecar."""
 
-    def __init__(self, admin_url: str, token: str | None, timeout_seconds: float, tls: Tls) -> None:
+    def __init__(
+        self,
+        admin_url: str,
+        token: str | None,
+        timeout_seconds: float,
+        *,
+        trusted: Path | None,
+        allow_insecure: bool,
+        verify_hostname: bool,
+    ) -> None:
         if urlsplit(admin_url).scheme not in ("http", "https"):
             raise InvalidInputError("--admin-url must begin with http:// or https://, such as http://127.0.0.1:8750")
         self._url = admin_url.rstrip("/")
         self._timeout_seconds = timeout_seconds
         self._session = requests.Session()
         self._session.trust_env = False  # no proxy and no .netrc may take the token's place
-        if tls.trust_certificates_file is not None:
-            trusting(tls.trust_certificates_file)  # requests would tell of a file that it cannot use only when it calls
-        trusted = True if tls.trust_certificates_file is None else str(tls.trust_certificates_file)
-        self._session.verify = False if tls.allow_insecure else trusted
-        if not tls.verify_hostname:
+        if trusted is not None:
+            trusting(trusted)  # requests would tell of a file that it cannot use only when it calls
+        self._session.verify = not allow_insecure and (True if trusted is None else str(trusted))
+        if not verify_hostname:
             self._session.mount("https://", _AnyHostname())
         if token is not None:
             self._session.headers["Authorization"] = f"Bearer {token}"

@@ -44,6 +44,9 @@ Subscription = Annotated[
     str | None, typer.Option("--subscription", "-s", help="Only this one; all durable ones without it.")
 ]
 LedgerIdArgument = Annotated[int, typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID)]
+NewDirectory = Annotated[
+    Path, typer.Option("--output", metavar="DIR", help="The directory to create; it must not exist.")
+]
 Output = Annotated[Format | None, typer.Option("--output", help="json or table; overrides the global option.")]
 Say = Callable[[str], None]
 
@@ -95,7 +98,7 @@ class GlobalOptions:
 
     def client(self) -> "SidecarClient":
         """A client with these options."""
-        from pulsar_sidecar.cli.client import SidecarClient, Tls
+        from pulsar_sidecar.cli.client import SidecarClient
 
         settings = self.settings()
         admin_url = settings.get("admin_url", "http://127.0.0.1:8750")
@@ -105,11 +108,9 @@ class GlobalOptions:
             admin_url,
             token,
             _seconds(settings.get("request_timeout", "60")),
-            Tls(
-                Path(trusted) if trusted else None,
-                is_true(settings, "tls_allow_insecure_connection", "false"),
-                is_true(settings, "tls_enable_hostname_verification", "true"),
-            ),
+            trusted=Path(trusted) if trusted else None,
+            allow_insecure=is_true(settings, "tls_allow_insecure_connection", "false"),
+            verify_hostname=is_true(settings, "tls_enable_hostname_verification", "true"),
         )
         parts = urlsplit(admin_url)
         host = parts.hostname or ""

@@ -169,14 +169,6 @@ class LocalCluster:
         if not wait_until_gone(process, self._clock, timeout_seconds):
             raise MemberFailedError(f"{name} still runs {timeout_seconds:.0f} s after {number.name}")
 
-    def stop(self, name: str) -> None:
-        """Freeze a member (SIGSTOP): it keeps its connections and its ports and does nothing."""
-        self.kill(name, signal.SIGSTOP)
-
-    def cont(self, name: str) -> None:
-        """Let a frozen member go on (SIGCONT)."""
-        self.kill(name, signal.SIGCONT)
-
     def restart(self, name: str) -> None:
         """Start a member again with the same ports and data, stopping it first if it runs; wait until it is ready.
 
@@ -206,9 +198,6 @@ class LocalCluster:
             except BaseException:  # such as Ctrl-C while waiting
                 give_up.set()
                 raise
-
-    def log(self, name: str, lines: int = _LAST_LINES) -> str:
-        return last_lines(self._log_path(name), lines)
 
     def down(self) -> None:
         """End every member and remove the directory; doing it twice is no error.
@@ -244,7 +233,7 @@ class LocalCluster:
         """Try once: None when the member is ready; else why it is worth another try, and its process is gone."""
         if not all(is_free(port) for port in member.ports.values()):
             return _LOST_PORT.format(ports=dict(member.ports))
-        log = self._log_path(member.name)
+        log = self.log_path(member.name)
         log_start = log.stat().st_size if log.exists() else 0
         process = spawn(member.argv, _environment(), log.parent, log)
         self._record(replace(member, process=process))
@@ -272,7 +261,8 @@ class LocalCluster:
     def _record(self, member: Member) -> None:
         change_state(self._directory, lambda state: state.with_member(member))
 
-    def _log_path(self, name: str) -> Path:
+    def log_path(self, name: str) -> Path:
+        """Where a member's output goes."""
         return self._directory / name / f"{name}.log"
 
     def _start_all(self, spec: ClusterSpec, software: Software) -> None:
@@ -287,7 +277,7 @@ class LocalCluster:
             self.start_members(planned)
 
     def _set_up_metadata(self, argv: tuple[str, ...]) -> None:
-        log = self._log_path("metadata-setup")
+        log = self.log_path("metadata-setup")
         process = spawn(argv, _environment(), log.parent, log)
         change_state(self._directory, lambda state: msgspec.structs.replace(state, metadata_setup=process))
         if not wait_until_gone(process, self._clock, _START_TIMEOUT_SECONDS):

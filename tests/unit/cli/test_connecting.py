@@ -8,7 +8,7 @@ from pathlib import Path
 import jwt
 import pytest
 from pulsar_sidecar.api.authentication import TokenAuthentication, secret_key
-from pulsar_sidecar.cli.client import SidecarClient, Tls
+from pulsar_sidecar.cli.client import SidecarClient
 from pulsar_sidecar.cli.connecting import token_of
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -90,7 +90,7 @@ def test_the_systems_authorities_are_not_loaded_for_nothing(monkeypatch: pytest.
         raise AssertionError("the system's authorities were loaded")
 
     monkeypatch.setattr("pulsar_sidecar.model.tls.ssl.create_default_context", load)
-    SidecarClient("http://127.0.0.1:8750", None, 1.0, Tls())
+    SidecarClient("http://127.0.0.1:8750", None, 1.0, trusted=None, allow_insecure=False, verify_hostname=True)
 
 
 def test_help_answers_without_loading_clients_and_servers() -> None:

@@ -1,14 +1,14 @@
 """``pulsar-sidecar audit``: what exists against what is referenced, and what to do about it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pulsar_sidecar.audit.requests import HOUR_MS, Applied, ApplyRequest, AuditRequest, Policy
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import CommandGroup, ExitCode, new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions, LedgerIdArgument, is_true
+from pulsar_sidecar.cli.connecting import GlobalOptions, LedgerIdArgument, NewDirectory, is_true
 from pulsar_sidecar.model.errors import SidecarError
 
 _EXIT_CODES = (
@@ -30,6 +30,14 @@ _Audit = Annotated[Path, typer.Argument(metavar="AUDIT", help="The audit's direc
 _Form = Annotated[output.Format | None, typer.Option("--format", help="json or table.")]
 
 
+def _hours(help_text: str) -> Any:
+    return typer.Option(metavar="HOURS", min=0, help=help_text)
+
+
+def _share(help_text: str) -> Any:
+    return typer.Option(metavar="SHARE", min=0, max=1, help=help_text)
+
+
 class _AuditGroup(CommandGroup):
     """Every error ends with 1, also that no answer came: 2 says that something was found."""
 
@@ -46,41 +54,21 @@ def run(
     ctx: typer.Context,
     dump: Annotated[Path, typer.Option(metavar="DIR", help="What metadata dump made.")],
     listing: Annotated[Path, typer.Option(metavar="DIR", help="What ledgers list made, before the dump.")],
-    directory: Annotated[
-        Path, typer.Option("--output", metavar="DIR", help="The directory to create; it must not exist.")
-    ],
+    directory: NewDirectory,
     previous: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The previous audit; without it nothing is condemned.")
     ] = None,
     min_age_hours: Annotated[
-        float,
-        typer.Option(metavar="HOURS", min=0, help="Minimum age of a condemned ledger, by the metadata store's clock."),
+        float, _hours("Minimum age of a condemned ledger, by the metadata store's clock.")
     ] = _DEFAULT.min_age_ms / HOUR_MS,
     look_window_hours: Annotated[
-        float,
-        typer.Option(
-            metavar="HOURS",
-            min=0,
-            help="Minimum time between the first dump that found a ledger unreferenced and this one.",
-        ),
+        float, _hours("Minimum time between the first dump that found a ledger unreferenced and this one.")
     ] = _DEFAULT.look_window_ms / HOUR_MS,
     max_share: Annotated[
-        float,
-        typer.Option(
-            metavar="SHARE",
-            min=0,
-            max=1,
-            help="Largest allowed share of all ledgers, and of all bytes, that may be condemned.",
-        ),
+        float, _share("Largest allowed share of all ledgers, and of all bytes, that may be condemned.")
     ] = _DEFAULT.max_share,
     max_shrink: Annotated[
-        float,
-        typer.Option(
-            metavar="SHARE",
-            min=0,
-            max=1,
-            help="Largest allowed shrinkage of the inputs since the previous audit, as a fraction.",
-        ),
+        float, _share("Largest allowed shrinkage of the inputs since the previous audit, as a fraction.")
     ] = _DEFAULT.max_shrink,
     allow_young: Annotated[
         bool, typer.Option("--allow-young", help="Allow --min-age-hours below 24. For experiments.")

@@ -8,7 +8,7 @@ import typer
 from pulsar_sidecar.audit.requests import DEFAULT_NODES_PER_SECOND, DumpRequest, ListingRequest
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions
+from pulsar_sidecar.cli.connecting import GlobalOptions, NewDirectory
 
 if TYPE_CHECKING:
     from pulsar_sidecar.audit.sources.manifests import Manifest
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 metadata_app = new_group("metadata", "Dump the metadata store's nodes, for an audit.")
 ledgers_app = new_group("ledgers", "List BookKeeper's ledgers, for an audit.")
 
-_Directory = Annotated[
-    Path, typer.Option("--output", metavar="DIR", help="The directory to create; it must not exist.")
-]
 _LedgersRoot = Annotated[
     str, typer.Option("--ledgers-root-path", metavar="PATH", help="BookKeeper's zkLedgersRootPath.")
 ]
@@ -48,7 +45,7 @@ _Form = Annotated[output.Format | None, typer.Option("--format", help="json or t
 def dump(
     ctx: typer.Context,
     source: Annotated[str, typer.Option(metavar="SOURCE", help="zk://..., zk-admin:http://... or zk-snapshot:...")],
-    directory: _Directory,
+    directory: NewDirectory,
     chroot: Annotated[
         str, typer.Option(metavar="PATH", help="Where in a snapshot the cluster is. With zk:// it is in the source.")
     ] = "",
@@ -103,7 +100,7 @@ def dump(
 def list_ledgers(
     ctx: typer.Context,
     source: Annotated[str, typer.Option(metavar="SOURCE", help="metadata, or bookie-http://HOST:PORT[,...].")],
-    directory: _Directory,
+    directory: NewDirectory,
     metadata_store_url: Annotated[
         str | None,
         typer.Option(

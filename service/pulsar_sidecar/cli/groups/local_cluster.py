@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,6 +39,10 @@ _EXIT_CODES = """Exit codes: 0 done; 1 failed or wrong usage, with the reason on
 Maven is missing; 4 no such cluster or member, or (status) a member that is not up."""
 
 
+def _setting(whose: str, metavar: str = "KEY=VALUE") -> Any:
+    return typer.Option(metavar=metavar, help=f"A setting {whose}. May be repeated.")
+
+
 class _LocalClusterGroup(CommandGroup):
     @staticmethod
     def exit_code(error: SidecarError) -> int:
@@ -68,17 +72,6 @@ _Directory = Annotated[
     ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of text.")]
-_BrokerConf = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="A setting of broker.conf, for every broker. May be repeated."),
-]
-_BookieConf = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="A setting of bookkeeper.conf, for every bookie. May be repeated."),
-]
-_ZookeeperConf = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of zookeeper.conf. May be repeated.")
-]
 _Name = Annotated[str, typer.Argument(help="zookeeper, bookie-1, broker-2, ...")]
 
 
@@ -88,12 +81,10 @@ def up(
     bookies: Annotated[int, typer.Option(min=1, help="Number of bookies.")] = 2,
     directory: _Directory = None,
     version: Annotated[str, typer.Option(help="Pulsar's version, fetched once.")] = DEFAULT_VERSION,
-    broker_conf: _BrokerConf = None,
-    bookie_conf: _BookieConf = None,
-    zookeeper_conf: _ZookeeperConf = None,
-    member_conf: Annotated[
-        list[str] | None, typer.Option(metavar="NAME:KEY=VALUE", help="A setting of one member. May be repeated.")
-    ] = None,
+    broker_conf: Annotated[list[str] | None, _setting("of broker.conf, for every broker")] = None,
+    bookie_conf: Annotated[list[str] | None, _setting("of bookkeeper.conf, for every bookie")] = None,
+    zookeeper_conf: Annotated[list[str] | None, _setting("of zookeeper.conf")] = None,
+    member_conf: Annotated[list[str] | None, _setting("of one member", "NAME:KEY=VALUE")] = None,
     offloaders: Annotated[
         bool, typer.Option("--offloaders", help="Fetch the tiered-storage offloaders and load them.")
     ] = False,
