@@ -50,14 +50,8 @@ def create_app(
 ) -> FastAPI:
     """Build the app that `gate.Gate` stands around.
 
-    Args:
-        routers: the routes of the rooms.
-        missing: says at once why no work can be done, for ``/readyz``; None when it can.
-        registry: what ``/metrics`` shows.
-        draining: once set, ``/readyz`` answers 503.
-        token_required: what the reference says of tokens.
-        docs: serve the reference as a page on ``/docs``.
-        version: this program's.
+    ``missing`` says at once why no work can be done, None when it can; ``/readyz`` tells it, and answers 503 once
+    ``draining`` is set. ``token_required`` is what the reference says of tokens; ``docs`` makes a page of it.
     """
     app = _App(
         title="pulsar-sidecar",

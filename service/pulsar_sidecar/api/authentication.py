@@ -88,20 +88,12 @@ class TokenKey:
 
 
 def secret_key(text: str) -> TokenKey:
-    """Read ``tokenSecretKey``.
-
-    Raises:
-        InvalidInputError: it cannot be read or is too short to resist guessing.
-    """
+    """Read ``tokenSecretKey``; `InvalidInputError` if it cannot be read or is too short to resist guessing."""
     return TokenKey("tokenSecretKey", text, _secret)
 
 
 def public_key(text: str) -> TokenKey:
-    """Read ``tokenPublicKey``: RSA or an elliptic curve, DER as Pulsar writes it, or PEM.
-
-    Raises:
-        InvalidInputError: it cannot be read, or is another kind of key.
-    """
+    """Read ``tokenPublicKey``: RSA or an elliptic curve, DER as Pulsar writes it, or PEM; else `InvalidInputError`."""
     return TokenKey("tokenPublicKey", text, _public)
 
 
@@ -118,15 +110,9 @@ class TokenAuthentication:
         audience: str | None = None,
         audience_claim: str = "aud",
     ) -> None:
-        """The claims have the names of ``broker.conf``.
+        """The claims are ``tokenAuthClaim`` and ``tokenAudienceClaim`` of ``broker.conf``.
 
-        Args:
-            key: verifies the tokens.
-            super_user_roles: may call.
-            clock: tells whether a token has expired.
-            role_claim: ``tokenAuthClaim``, the claim that names the role.
-            audience: ``tokenAudience``, the audience that a token must have; None accepts every audience.
-            audience_claim: ``tokenAudienceClaim``, the claim that says so.
+        ``audience`` is ``tokenAudience``, which a token must have; None accepts every audience.
         """
         self._key = key
         self._super_user_roles = frozenset(super_user_roles)
@@ -137,9 +123,7 @@ class TokenAuthentication:
     def role(self, authorization: str | None) -> str:
         """The caller's role from the ``Authorization`` header.
 
-        Raises:
-            NotAuthenticatedError: no token, or one that does not verify.
-            NotAuthorizedError: a verified role that is not a superuser.
+        `NotAuthenticatedError` without a token that verifies, `NotAuthorizedError` if its role is no superuser.
         """
         token = _bearer_token(authorization)
         key, algorithms = self._key.current()

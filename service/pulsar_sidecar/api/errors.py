@@ -20,19 +20,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
-from pulsar_sidecar.model.errors import (
-    BrokerRefusedError,
-    ConflictError,
-    DisabledError,
-    InvalidInputError,
-    NotAuthenticatedError,
-    NotAuthorizedError,
-    NotFoundError,
-    OutcomeUnknownError,
-    PermanentError,
-    SidecarError,
-    TemporaryError,
-)
+from pulsar_sidecar.model import errors
 
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 MAX_BODY_BYTES = 8 * 1024 * 1024
@@ -43,39 +31,35 @@ _MAX_PROBLEMS = 5
 _log = structlog.get_logger(__name__)
 
 
-class MismatchError(InvalidInputError):
+class MismatchError(errors.InvalidInputError):
     """The record is well-formed and not true: the ledger is not what it says."""
 
 
-class NotPersistentError(InvalidInputError):
+class NotPersistentError(errors.InvalidInputError):
     """The call makes no sense for a non-persistent topic."""
 
 
-class TooLargeError(InvalidInputError):
+class TooLargeError(errors.InvalidInputError):
     """The request's body is larger than the service reads."""
 
     def __init__(self) -> None:
         super().__init__(f"the body is larger than {MAX_BODY_BYTES} bytes; send it in parts")
 
 
-class CrossSiteError(NotAuthorizedError):
-    """A browser sends the request of another site's page."""
-
-
-STATUS_BY_ERROR: Mapping[type[SidecarError], int] = {
+STATUS_BY_ERROR: Mapping[type[errors.SidecarError], int] = {
     MismatchError: 412,
     NotPersistentError: 405,
     TooLargeError: 413,
-    InvalidInputError: 400,
-    NotAuthenticatedError: 401,
-    NotAuthorizedError: 403,
-    NotFoundError: 404,
-    DisabledError: 405,
-    ConflictError: 409,
-    PermanentError: 412,
-    TemporaryError: 503,
-    OutcomeUnknownError: 503,
-    SidecarError: 500,
+    errors.InvalidInputError: 400,
+    errors.NotAuthenticatedError: 401,
+    errors.NotAuthorizedError: 403,
+    errors.NotFoundError: 404,
+    errors.DisabledError: 405,
+    errors.ConflictError: 409,
+    errors.PermanentError: 412,
+    errors.TemporaryError: 503,
+    errors.OutcomeUnknownError: 503,
+    errors.SidecarError: 500,
 }
 
 _REASONS_OF_THE_FRAMEWORK = {
@@ -85,14 +69,14 @@ _REASONS_OF_THE_FRAMEWORK = {
 }
 
 
-def status_of(error: SidecarError) -> int:
+def status_of(error: errors.SidecarError) -> int:
     """The status code of an error: its own row, or the nearest ancestor's."""
-    if isinstance(error, BrokerRefusedError):
+    if isinstance(error, errors.BrokerRefusedError):
         return error.status if 400 <= error.status <= 499 else 502
     return next(STATUS_BY_ERROR[kind] for kind in type(error).__mro__ if kind in STATUS_BY_ERROR)
 
 
-def error_response(error: SidecarError) -> JSONResponse:
+def error_response(error: errors.SidecarError) -> JSONResponse:
     """The answer that says what went wrong and what to do next."""
     status = status_of(error)
     headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(status)
@@ -107,7 +91,7 @@ def reason_response(status: int, reason: str, headers: Mapping[str, str] | None 
     return JSONResponse({"reason": text}, status, dict(headers or {}))
 
 
-async def _ours(_: Request, error: SidecarError) -> JSONResponse:
+async def _ours(_: Request, error: errors.SidecarError) -> JSONResponse:
     return error_response(error)
 
 
@@ -145,7 +129,7 @@ async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
 
 
 HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]] = {
-    SidecarError: _ours,
+    errors.SidecarError: _ours,
     RequestValidationError: _validation,
     StarletteHTTPException: _framework,
     Exception: _unforeseen,

@@ -14,10 +14,16 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsar_sidecar.api.authentication import TokenAuthentication
-from pulsar_sidecar.api.errors import MAX_BODY_BYTES, CrossSiteError, TooLargeError, error_response
+from pulsar_sidecar.api.errors import MAX_BODY_BYTES, TooLargeError, error_response
 from pulsar_sidecar.api.schemas import Healthy
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import (
+    InvalidInputError,
+    NotAuthenticatedError,
+    NotAuthorizedError,
+    SidecarError,
+    TemporaryError,
+)
 from pulsar_sidecar.model.tls import is_loopback
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
@@ -101,11 +107,11 @@ class Gate:
             return self._authentication.role(credentials[0] if credentials else None)
         # Without a credential, the user's own browser must not become another site's hand.
         if not self._is_own(headers.get("host", "")):
-            raise CrossSiteError("the Host header is neither a loopback address nor advertisedUrl")
+            raise NotAuthorizedError("the Host header is neither a loopback address nor advertisedUrl")
         origin = headers.get("origin")
         same_site = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
         if not same_site or (origin is not None and not self._is_own(urlsplit(origin).netloc)):
-            raise CrossSiteError("requests from another site's pages are refused")
+            raise NotAuthorizedError("requests from another site's pages are refused")
         return None
 
     def _is_own(self, netloc: str) -> bool:

@@ -26,8 +26,7 @@ _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 def decode_segment(segment: str) -> str:
     """One path segment as JAX-RS and Pulsar decode it (``Codec.decode``).
 
-    Raises:
-        InvalidInputError: it is broken, too long, or a step through the path.
+    `InvalidInputError` if it is broken, too long, or a step through the path.
     """
     if len(segment) > 3 * MAX_NAME_BYTES:
         raise InvalidInputError(f"a name in the path is at most {MAX_NAME_BYTES} bytes long")

@@ -244,10 +244,7 @@ class DrainingServer(uvicorn.Server):
     ) -> None:
         """A server that is not running yet; ``run(sockets)`` blocks until SIGTERM or SIGINT has been obeyed.
 
-        With a certificate's file and its key's, it speaks HTTPS.
-
-        Raises:
-            InvalidInputError: the certificate or its key cannot be used.
+        With a certificate's file and its key's, it speaks HTTPS; `InvalidInputError` if they cannot be used.
         """
         config = uvicorn.Config(
             app,
@@ -346,8 +343,7 @@ class DrainingServer(uvicorn.Server):
 def listening_socket(host: str, port: int) -> socket.socket:
     """A socket that accepts connections from now on; they wait until the server runs.
 
-    Raises:
-        InvalidInputError: the address is taken, or is not this machine's.
+    `InvalidInputError` if the address is taken, or is not this machine's.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -51,11 +51,8 @@ def serve(
 ) -> int:
     """Run the service until SIGTERM or SIGINT; 0 when it ended in order.
 
-    ``steps`` is told of each step of ledger deletion; None in production.
-
-    Raises:
-        InvalidInputError: a setting is wrong, or the address is taken.
-        PermanentError: the brokers refuse to say which cluster they are.
+    ``steps`` is told of each step of ledger deletion; None in production. `InvalidInputError` if a setting is wrong or
+    the address is taken, `PermanentError` if the brokers refuse to say which cluster they are.
     """
     warnings: list[str] = []
     settings = load_settings(flags, environment, config, warnings.append)
@@ -79,11 +76,7 @@ class _Process:
     def __init__(
         self, settings: Settings, environment: Mapping[str, str], steps: Steps | None, stack: ExitStack
     ) -> None:
-        """Check what can be checked without the cluster.
-
-        Raises:
-            InvalidInputError: a setting cannot be used.
-        """
+        """Check what can be checked without the cluster; `InvalidInputError` if a setting cannot be used."""
         self._settings, self._stack, self._clock = settings, stack, SystemClock()
         self._access = partial(ClusterAccess, settings, environment, self._clock, stack, steps)
         credentials, tls = broker_identity_of(settings)
@@ -113,11 +106,7 @@ class _Process:
         log.info("listening", address=settings.listen, authentication=settings.authentication_enabled)
 
     def run(self) -> None:
-        """Serve until the process is told to stop.
-
-        Raises:
-            SidecarError: the rooms cannot be opened, and waiting longer changes nothing.
-        """
+        """Serve until the process is told to stop, or the rooms cannot be opened and waiting changes nothing."""
         threading.Thread(target=self._open, name="opening", daemon=True).start()
         try:
             self._server.run([self._listening])
@@ -262,11 +251,7 @@ class ClusterWatch:
 
 
 def authentication_of(settings: Settings, clock: Clock) -> TokenAuthentication | None:
-    """Who may call; None: everybody.
-
-    Raises:
-        InvalidInputError: the key cannot be read.
-    """
+    """Who may call, None for everybody; `InvalidInputError` if the key cannot be read."""
     if not settings.authentication_enabled:
         return None
     if settings.token_secret_key is not None:

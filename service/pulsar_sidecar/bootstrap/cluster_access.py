@@ -89,11 +89,7 @@ def close_at_the_end(stack: ExitStack, close: Callable[[], object]) -> None:
 
 
 def broker_identity_of(settings: Settings) -> tuple[ClientCredentials, TlsOptions]:
-    """Who the sidecar is to brokers, and how it connects to them.
-
-    Raises:
-        InvalidInputError: the settings do not belong together, or a file cannot be used.
-    """
+    """Who the sidecar is to brokers, and how it connects to them; `InvalidInputError` if that cannot be."""
     if settings.auth_params is not None and settings.auth_plugin is None:
         raise InvalidInputError("authParams are set and authPlugin is not; write for example authPlugin=token")
     params = settings.auth_params.get_secret_value() if settings.auth_params else None

@@ -46,13 +46,7 @@ LogFormat = Literal["auto", "json", "text"]
 
 
 def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None = None) -> None:
-    """Route every line of the process to ``stream`` (standard error), redacted.
-
-    Args:
-        level: DEBUG, INFO, WARNING or ERROR.
-        log_format: ``auto`` writes text on a terminal and JSON elsewhere.
-        stream: where to.
-    """
+    """Route every line of the process to ``stream`` (standard error), redacted; ``auto`` is text on a terminal only."""
     stream = stream or sys.stderr
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,

@@ -43,10 +43,6 @@ def _split_list(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
-def _upper_case(value: object) -> object:
-    return value.upper() if isinstance(value, str) else value
-
-
 def _with_scheme(*schemes: str) -> AfterValidator:
     def check(url: str) -> str:
         if not url.startswith(tuple(f"{scheme}:" for scheme in schemes)):
@@ -271,7 +267,7 @@ class Offload(_Group):
 class Logging(_Group):
     """Logging, and the REST reference."""
 
-    log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper_case)] = "INFO"
+    log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(str.upper)] = "INFO"
     """Lowest severity that the sidecar logs."""
     log_format: Literal["auto", "json", "text"] = "auto"
     """``json`` writes one object per line; ``auto`` writes text to a terminal and JSON elsewhere."""
@@ -357,14 +353,9 @@ def load_settings(
 ) -> Settings:
     """Read the settings from all sources.
 
-    Args:
-        flags: texts by the setting's Python name; None and an empty text are not a value.
-        environment: usually ``os.environ``; ``PULSAR_SIDECAR_CONFIG`` may name the file instead of ``config``.
-        config: a properties file.
-        warn: receives a text about each variable that is not a setting.
-
-    Raises:
-        InvalidInputError: a setting is unknown, wrong or missing; the text says which, where, and what to write.
+    ``flags`` are texts by the setting's Python name; None and an empty text are not a value. ``config`` is a properties
+    file, which ``PULSAR_SIDECAR_CONFIG`` may name instead; ``warn`` receives a text about each variable that is not a
+    setting. `InvalidInputError` if one is unknown, wrong or missing: it says which, where, and what to write.
     """
     config = config or (Path(named) if (named := environment.get("PULSAR_SIDECAR_CONFIG")) else None)
     sources: _Sources = (

@@ -51,11 +51,7 @@ def flag(field: str) -> str:
 
 
 def properties(path: Path) -> dict[str, str]:
-    """Read a Java properties file (``java.util.Properties``) by its own keys; the last of equal keys wins.
-
-    Raises:
-        InvalidInputError: it cannot be read.
-    """
+    """Read a Java properties file (``java.util.Properties``) by its own keys; the last of equal keys wins."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -14,30 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from pulsar_sidecar.api.errors import MismatchError
 from pulsar_sidecar.api.paths import V1_PATH, V2_PATH, V1Topic, V2Topic
-from pulsar_sidecar.api.rooms.ledger_deletion.schemas import (
-    AppendAnswer,
-    AppendRequest,
-    ControlAnswer,
-    DeadLetterAnswer,
-    DeadLetterParameters,
-    DeleteLedgerPayload,
-    EndProtectionAnswer,
-    EndProtectionRequest,
-    InflightAnswer,
-    LedgerDeletionParameters,
-    NotSent,
-    PauseRequest,
-    PendingDeleteLedgerPayload,
-    RateRequest,
-    RedriveAnswer,
-    RedriveRequest,
-    ShadowDeletionAnswer,
-    StatusAnswer,
-    TopicDeletionAnswer,
-    TopicDeletionParameters,
-    UndeleteAnswer,
-    UndeleteRequest,
-)
+from pulsar_sidecar.api.rooms.ledger_deletion import schemas
 from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, parse_record_document
 from pulsar_sidecar.ledger_deletion.service import (
@@ -53,7 +30,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
 
 AGE_HEADER = "X-Pulsar-Sidecar-Age-Ms"
-_Deletion = Annotated[TopicDeletionParameters, Query()]
+_Deletion = Annotated[schemas.TopicDeletionParameters, Query()]
 
 
 def router(service: LedgerDeletion) -> APIRouter:
@@ -79,7 +56,10 @@ def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
         status_code=204,
         response_description="Deleted.",
         responses={
-            202: {"model": TopicDeletionAnswer, "description": "Recorded; the sidecars finish it by themselves."}
+            202: {
+                "model": schemas.TopicDeletionAnswer,
+                "description": "Recorded; the sidecars finish it by themselves.",
+            }
         },
     )
 
@@ -122,7 +102,7 @@ def _delete(
         case OperationState.DONE:
             return Response(status_code=204)
         case OperationState.RUNNING:
-            return JSONResponse(TopicDeletionAnswer.model_validate(status).model_dump(mode="json"), 202)
+            return JSONResponse(schemas.TopicDeletionAnswer.model_validate(status).model_dump(mode="json"), 202)
         case OperationState.REFUSED:
             raise ConflictError(f"the deletion of {topic} was refused: {status.reason}")
         case _:
@@ -138,8 +118,8 @@ def _add_delete_ledger(routes: APIRouter, service: LedgerDeletion) -> None:
     )
     def delete_ledger(
         topic: V2Topic,
-        parameters: Annotated[LedgerDeletionParameters, Query()],
-        payload: DeleteLedgerPayload,
+        parameters: Annotated[schemas.LedgerDeletionParameters, Query()],
+        payload: schemas.DeleteLedgerPayload,
         request: Request,
     ) -> Response:
         """Judge one ledger now, and delete it if nothing references it (PIP-186 ``deleteLedger``).
@@ -168,9 +148,11 @@ def _add_delete_ledger(routes: APIRouter, service: LedgerDeletion) -> None:
 def _add_shadow_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
     stage = partial(
         routes.post,
-        response_model=ShadowDeletionAnswer,
+        response_model=schemas.ShadowDeletionAnswer,
         response_description="Deleted; what became of the source's ledgers.",
-        responses={202: {"model": ShadowDeletionAnswer, "description": "A stage was taken, or waits; call again."}},
+        responses={
+            202: {"model": schemas.ShadowDeletionAnswer, "description": "A stage was taken, or waits; call again."}
+        },
     )
 
     @stage(f"{V2_PATH}/deleteShadow")
@@ -191,7 +173,7 @@ def _add_shadow_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
 def _delete_shadow(service: LedgerDeletion, topic: TopicName, request: Request) -> JSONResponse:
     status = service.delete_shadow(topic, requested_by=request.state.role)
     check = status.source_check
-    answer = ShadowDeletionAnswer(
+    answer = schemas.ShadowDeletionAnswer(
         operation_id=status.operation_id,
         topic=str(status.topic),
         source=status.source,
@@ -209,7 +191,7 @@ def _delete_shadow(service: LedgerDeletion, topic: TopicName, request: Request) 
 
 def _add_first_phase(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post("/ledger-deletion/pending")
-    def send_pending_delete_ledgers(append: AppendRequest, request: Request) -> AppendAnswer:
+    def send_pending_delete_ledgers(append: schemas.AppendRequest, request: Request) -> schemas.AppendAnswer:
         """Record ledgers that are to be deleted (PIP-186 ``sendPendingDeleteLedger``), at most 8 MiB a call.
 
         A malformed record refuses the whole call. Whatever is in ``notSent`` must be sent again.
@@ -219,14 +201,14 @@ def _add_first_phase(routes: APIRouter, service: LedgerDeletion) -> None:
             producer_name=append.producer_name,
             first_sequence_id=append.first_sequence_id,
         )
-        return AppendAnswer(
+        return schemas.AppendAnswer(
             sent=[result.ledger_id for result in results if result.sent],
-            not_sent=[NotSent.model_validate(result) for result in results if not result.sent],
+            not_sent=[schemas.NotSent.model_validate(result) for result in results if not result.sent],
         )
 
 
 def _records_of(
-    payloads: Sequence[PendingDeleteLedgerPayload], requested_by: str | None
+    payloads: Sequence[schemas.PendingDeleteLedgerPayload], requested_by: str | None
 ) -> list[PendingDeleteLedgerInfo]:
     """All or none; an error says which one is wrong."""
     records = []
@@ -238,12 +220,8 @@ def _records_of(
     return records
 
 
-def _record_of(payload: DeleteLedgerPayload, requested_by: str | None) -> PendingDeleteLedgerInfo:
-    """The record that a payload stands for; who asked is ours to say, not the payload's.
-
-    Raises:
-        InvalidInputError: the room's grammar refuses it.
-    """
+def _record_of(payload: schemas.DeleteLedgerPayload, requested_by: str | None) -> PendingDeleteLedgerInfo:
+    """The record that a payload stands for, by the room's grammar; who asked is ours to say, not the payload's."""
     document = payload.model_dump(by_alias=True, exclude_none=True)
     if requested_by is not None:
         document.setdefault("sidecar", {})["requestedBy"] = requested_by
@@ -260,25 +238,25 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
         estimate = await _estimate(service)
         return JSONResponse(estimate.count, headers={AGE_HEADER: str(estimate.age_ms)})
 
-    @routes.get("/ledger-deletion/inflight", response_model=InflightAnswer)
+    @routes.get("/ledger-deletion/inflight", response_model=schemas.InflightAnswer)
     async def inflight() -> Response:
         """The work that waits, with the age of the estimate."""
-        return JSONResponse(InflightAnswer.model_validate(await _estimate(service)).model_dump())
+        return JSONResponse(schemas.InflightAnswer.model_validate(await _estimate(service)).model_dump())
 
     @routes.get("/ledger-deletion/status")
-    def status() -> StatusAnswer:
+    def status() -> schemas.StatusAnswer:
         """The state of the service, also while the feature is off."""
-        return StatusAnswer.model_validate(service.status())
+        return schemas.StatusAnswer.model_validate(service.status())
 
     @routes.get("/ledger-deletion/topic-deletions")
-    def topic_deletions() -> list[TopicDeletionAnswer]:
+    def topic_deletions() -> list[schemas.TopicDeletionAnswer]:
         """The two-phase topic deletions that are running now."""
-        return [TopicDeletionAnswer.model_validate(deletion) for deletion in service.topic_deletions()]
+        return [schemas.TopicDeletionAnswer.model_validate(deletion) for deletion in service.topic_deletions()]
 
     @routes.get("/ledger-deletion/dead-letters")
-    def dead_letters(parameters: Annotated[DeadLetterParameters, Query()]) -> list[DeadLetterAnswer]:
+    def dead_letters(parameters: Annotated[schemas.DeadLetterParameters, Query()]) -> list[schemas.DeadLetterAnswer]:
         """The records that were given up, oldest first."""
-        return [DeadLetterAnswer.model_validate(letter) for letter in service.dead_letters(parameters.limit)]
+        return [schemas.DeadLetterAnswer.model_validate(letter) for letter in service.dead_letters(parameters.limit)]
 
 
 async def _estimate(service: LedgerDeletion) -> InflightEstimate:
@@ -290,41 +268,43 @@ async def _estimate(service: LedgerDeletion) -> InflightEstimate:
 
 def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post("/ledger-deletion/pause")
-    def pause(pause: PauseRequest | None = None) -> ControlAnswer:
+    def pause(pause: schemas.PauseRequest | None = None) -> schemas.ControlAnswer:
         """Stop deleting on all sidecars; recording goes on."""
-        return ControlAnswer.model_validate(service.pause(pause.reason if pause else None))
+        return schemas.ControlAnswer.model_validate(service.pause(pause.reason if pause else None))
 
     @routes.post("/ledger-deletion/resume")
-    def resume() -> ControlAnswer:
+    def resume() -> schemas.ControlAnswer:
         """Go on deleting."""
-        return ControlAnswer.model_validate(service.resume())
+        return schemas.ControlAnswer.model_validate(service.resume())
 
     @routes.put("/ledger-deletion/rate")
-    def rate(rate: RateRequest) -> ControlAnswer:
+    def rate(rate: schemas.RateRequest) -> schemas.ControlAnswer:
         """Limit the ledgers deleted a second on each sidecar; null lifts the limit."""
-        return ControlAnswer.model_validate(service.limit_rate(rate.ledgers_per_second))
+        return schemas.ControlAnswer.model_validate(service.limit_rate(rate.ledgers_per_second))
 
 
 def _add_repair(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post("/ledger-deletion/dead-letters/redrive")
-    def redrive(redrive: RedriveRequest) -> RedriveAnswer:
+    def redrive(redrive: schemas.RedriveRequest) -> schemas.RedriveAnswer:
         """Send dead letters back to the system topic with a fresh count of tries."""
         chosen = None if redrive.ledger_ids is None else [LedgerId(ledger_id) for ledger_id in redrive.ledger_ids]
-        return RedriveAnswer.model_validate(service.redrive(chosen, redrive.limit))
+        return schemas.RedriveAnswer.model_validate(service.redrive(chosen, redrive.limit))
 
     @routes.post("/ledger-deletion/undelete")
-    def undelete(undelete: UndeleteRequest) -> UndeleteAnswer:
+    def undelete(undelete: schemas.UndeleteRequest) -> schemas.UndeleteAnswer:
         """Bring a deleted ledger back, as long as bookies hold its entries.
 
         Nothing deletes it again before ``protectedUntilMs``: put it back into a list until then. Records about it wait.
         """
-        return UndeleteAnswer.model_validate(service.undelete(LedgerId(undelete.ledger_id), force=undelete.force))
+        return schemas.UndeleteAnswer.model_validate(
+            service.undelete(LedgerId(undelete.ledger_id), force=undelete.force)
+        )
 
     @routes.post("/ledger-deletion/end-protection")
-    def end_protection(end: EndProtectionRequest) -> EndProtectionAnswer:
+    def end_protection(end: schemas.EndProtectionRequest) -> schemas.EndProtectionAnswer:
         """Let a ledger that was brought back be deleted before its protection ends.
 
         A record that waits for that end goes on waiting; to have the ledger deleted at once, record it again.
         """
         service.end_protection(LedgerId(end.ledger_id))
-        return EndProtectionAnswer(ledger_id=end.ledger_id)
+        return schemas.EndProtectionAnswer(ledger_id=end.ledger_id)
