@@ -102,13 +102,23 @@ def plan(
         if isinstance(positions, Verdict):
             draft.verdicts[None] = positions
             continue
+        assert facts.deliver_at_ms is not None
         chosen = chosen_by(target.subscriptions)
         draft.warnings += [*_time_to_live_warning(facts, snapshot.policy), *chosen.warnings]
         draft.verdicts.update({verdict.subscription: verdict for verdict in chosen.others})
         for subscription in chosen.admitted:
             name = subscription.name
             before = known_on(name)(target.position)
-            cancellation = _cancellation(snapshot, name, target.position, facts, positions, options)
+            cancellation = Cancellation(
+                snapshot.topic,
+                name,
+                target.position,
+                facts.deliver_at_ms,
+                snapshot.now_ms,
+                CancellationStatus.ACCEPTED,
+                positions,
+                requested_by=options.requested_by,
+            )
             decided = _check_cursor(snapshot, cancellation, before)
             if decided is None:
                 planned.wanted.setdefault(name, []).append(Wanted(draft, cancellation))
@@ -116,27 +126,6 @@ def plan(
                 draft.verdicts[name] = decided
                 planned.unexplained |= decided.cause is Cause.ACKED_BEFORE and before is None
     return planned
-
-
-def _cancellation(
-    snapshot: TopicSnapshot,
-    name: str,
-    position: Position,
-    facts: EntryFacts,
-    positions: tuple[Position, ...],
-    options: CancelOptions,
-) -> Cancellation:
-    assert facts.deliver_at_ms is not None
-    return Cancellation(
-        snapshot.topic,
-        name,
-        position,
-        facts.deliver_at_ms,
-        snapshot.now_ms,
-        CancellationStatus.ACCEPTED,
-        positions,
-        requested_by=options.requested_by,
-    )
 
 
 def _check_cursor(snapshot: TopicSnapshot, wanted: Cancellation, known: Cancellation | None) -> Verdict | None:

@@ -79,21 +79,21 @@ class CancellationStore:
             self.index.learn_all(known)
 
     def finish(self, cancellations: Sequence[Cancellation]) -> None:
-        """Record how they ended, and drop them from the log."""
+        """Record how they ended, and drop them from the log.
+
+        Of what was PERSISTED everybody takes its being forgotten for its having expired.
+        """
         if not cancellations:
             return
+        told: list[Cancellation] = []
+        for one in cancellations:
+            known = self.index.known(one.topic, one.position, one.subscription)
+            was_persisted = known is not None and known.status is CancellationStatus.PERSISTED
+            if one.status is not CancellationStatus.EXPIRED or not was_persisted:
+                told.append(one)
         forgotten = [(key_of(one.topic, one.position, one.subscription), None) for one in cancellations]
-        self._topic.append([*encode_all(one for one in cancellations if not self._goes_without(one)), *forgotten])
+        self._topic.append([*encode_all(told), *forgotten])
         self.index.learn_all(cancellations)
-
-    def _goes_without(self, end: Cancellation) -> bool:
-        """Whether everybody takes its being forgotten for this end: what was PERSISTED has expired then."""
-        known = self.index.known(end.topic, end.position, end.subscription)
-        return (
-            end.status is CancellationStatus.EXPIRED
-            and known is not None
-            and known.status is CancellationStatus.PERSISTED
-        )
 
     def begin_following(self) -> None:
         """The log is read from its beginning now; what was written may be compacted away and never come back."""

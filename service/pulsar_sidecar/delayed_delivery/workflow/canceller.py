@@ -125,8 +125,6 @@ class Canceller:
                 return snapshot, refused(Cause.ACK_STATE_FULL, _NO_ROOM, name)
         return snapshot, next(iter(planned.wanted.values()))[0].cancellation
 
-    # --- looking ---------------------------------------------------------------------------------------------------
-
     def _look(self, topic: TopicName, targets: Sequence[Target]) -> TopicSnapshot:
         """Everything a decision needs; each cursor is read for this request."""
         topics = self._ports.topics
@@ -176,8 +174,6 @@ class Canceller:
             )
         return planned
 
-    # --- acting ----------------------------------------------------------------------------------------------------
-
     def _carry_out(self, snapshot: TopicSnapshot, name: str, wanted: Sequence[Wanted], options: CancelOptions) -> None:
         """Record and acknowledge on one subscription: what is in the log is acknowledged now, or by the reconciler."""
         now, later = self._by_room(snapshot, name, wanted)
@@ -211,11 +207,7 @@ class Canceller:
         wanted: Sequence[Wanted],
         unrecorded: Sequence[Cancellation],
     ) -> None:
-        """Join, record what is not in the log yet, acknowledge, and prove; nothing is acknowledged before its record.
-
-        Raises:
-            TemporaryError: the log cannot be written.
-        """
+        """Join, record what is not in the log yet, acknowledge, prove: nothing is acknowledged before its record."""
         topic, name = snapshot.topic, joining.name
         positions = sorted({entry for one in wanted for entry in one.cancellation.entries})
         with ExitStack() as visit:

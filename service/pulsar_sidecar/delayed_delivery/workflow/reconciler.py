@@ -139,8 +139,7 @@ class Reconciler:
     def _visit(self, place: SubscriptionKey, agenda: _Agenda) -> DelayPolicy:
         """Do what is to be done for one subscription now; the topic's policy.
 
-        Raises:
-            TemporaryError: something could not be asked; nothing was concluded.
+        Where something cannot be asked, this raises TemporaryError, and nothing was concluded.
         """
         now_ms = self._ports.brokers_now_ms()
         held, agenda.held = agenda.held, None
@@ -166,11 +165,7 @@ class Reconciler:
         return seen.policy
 
     def _prove(self, place: SubscriptionKey, agenda: _Agenda) -> DelayPolicy:
-        """Do what is to be done for what is not PERSISTED yet; the others, however many, are not looked at.
-
-        Raises:
-            TemporaryError: something could not be asked; nothing was concluded.
-        """
+        """Do what is to be done for what is not PERSISTED yet; the others, however many, are not looked at."""
         now_ms = self._ports.brokers_now_ms()
         seen = self._ask(place, max_age_seconds=TYPES_SECONDS)
         if seen is None:
@@ -212,8 +207,6 @@ class Reconciler:
             return None
         cursor = state.cursors.get(name) if state else None
         return _Seen(topic, policy, found, state, cursor) if found and state and cursor else None
-
-    # --- acting ----------------------------------------------------------------------------------------------------
 
     def _carry_out(self, seen: _Seen, actions: ReconcileActions) -> bool:
         """End, prove, acknowledge; whether everything that had been lost was acknowledged again."""

@@ -126,8 +126,6 @@ class Reissuer:
         self._stop = stop
         self._progress: dict[str, _Progress] = {}
 
-    # --- asked -----------------------------------------------------------------------------------------------------
-
     def reissue(self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions) -> Reissued:
         """See `DelayedDelivery.reissue`; ``topic`` holds the entry."""
         self._store.await_log(self._configuration.log_patience_ms)
@@ -220,8 +218,6 @@ class Reissuer:
             raise
         return self._written(intent._replace(copy=copy))
 
-    # --- going on --------------------------------------------------------------------------------------------------
-
     def _go_on(self, intent: ReissueIntent, target: Target) -> Reissued:
         """From wherever the intent has come to; what is done already is not done again."""
         if intent.copy is None:
@@ -276,8 +272,6 @@ class Reissuer:
         if search.unreadable:
             raise TemporaryError(f"the copy was looked for on {topic}, and an entry could not be read; try again")
         return None
-
-    # --- leading ---------------------------------------------------------------------------------------------------
 
     def round(self) -> None:
         """Finish what other sidecars, or this one, left behind; forget what is over."""

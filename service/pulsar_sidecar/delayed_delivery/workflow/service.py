@@ -273,13 +273,15 @@ class DelayedDelivery:
                         self._reconciler.prove_for_caller((topic, name))
 
     def _now(self, topic: TopicName, outcome: Outcome) -> Outcome:
-        return outcome._replace(verdicts=tuple(self._newest(topic, outcome, verdict) for verdict in outcome.verdicts))
+        """The outcome as it is known now."""
 
-    def _newest(self, topic: TopicName, outcome: Outcome, verdict: Verdict) -> Verdict:
-        if verdict.subscription is None or not verdict.status.open:
-            return verdict
-        known = self._store.index.known(topic, outcome.target.position, verdict.subscription)
-        return verdict if known is None else known.verdict()
+        def newest(verdict: Verdict) -> Verdict:
+            if verdict.subscription is None or not verdict.status.open:
+                return verdict
+            known = self._store.index.known(topic, outcome.target.position, verdict.subscription)
+            return verdict if known is None else known.verdict()
+
+        return outcome._replace(verdicts=tuple(map(newest, outcome.verdicts)))
 
     def cancellations(self, topic: TopicName, position: Position) -> list[Cancellation]:
         """What is known of one message, by subscription.
@@ -290,11 +292,8 @@ class DelayedDelivery:
         self._check_enabled()
         self._store.await_log(self._configuration.log_patience_ms)
         found = self._store.index.find(topic, position)
-        if not found:
-            partitions = self._ports.topics.partitions(topic) or 0
-            index = (
-                self._ports.topics.partition_of_ledger(topic, partitions, position.ledger_id) if partitions else None
-            )
+        if not found and (partitions := self._ports.topics.partitions(topic)):
+            index = self._ports.topics.partition_of_ledger(topic, partitions, position.ledger_id)
             found = [] if index is None else self._store.index.find(topic.partition(index), position)
         if not found:
             raise NotFoundError(f"no cancellation of {position} on {topic} is known, or it is long over")

@@ -83,9 +83,7 @@ def router(service: DelayedDelivery) -> APIRouter:
     """The routes of cancelling under ``/admin/v2/persistent`` and ``/admin/persistent``."""
     routes = APIRouter(tags=["delayed messages"], responses={"default": {"model": Reason}})
     _add_pip_423(routes, service)
-    _add_skipping(routes, service)
     _add_bulk(routes, service)
-    _add_selections(routes, service)
     _add_reissuing(routes, service)
     return routes
 
@@ -159,7 +157,7 @@ def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
         return CancelStatusAnswer.model_validate(service.cancelling_status())
 
 
-def _add_skipping(routes: APIRouter, service: DelayedDelivery) -> None:
+def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(
         f"{V2_PATH}/subscription/{{subscription}}/skipByMessageIds",
         status_code=204,
@@ -183,8 +181,6 @@ def _add_skipping(routes: APIRouter, service: DelayedDelivery) -> None:
         options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.role)
         return _answer(service.cancel(topic, targets, options))
 
-
-def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(f"{V2_PATH}/cancelDelayedMessages", responses=_LINES, openapi_extra=_LINES_IN)
     async def cancel_delayed_messages(
         topic: V2Topic,
@@ -201,8 +197,6 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
         lines = await carried_out(request.stream(), lambda targets: service.cancel(topic, targets, options))
         return LinesResponse(lines)
 
-
-def _add_selections(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(f"{V2_PATH}/delayedMessages/preview")
     def preview(topic: V2Topic, payload: SelectionPayload) -> PreviewAnswer:
         """What a selection by due time, key or properties would cancel: how many, a sample, and a hash to confirm.
@@ -254,9 +248,6 @@ def _add_reissuing(routes: APIRouter, service: DelayedDelivery) -> None:
             raise InvalidInputError("newDeliverAt is missing: the new due time, milliseconds since the epoch")
         check_deliver_at(payload.new_deliver_at)
         return _reissue(service, topic, payload, payload.new_deliver_at, request)
-
-
-# --- shared --------------------------------------------------------------------------------------------------------
 
 
 def _answer(outcomes: Sequence[Outcome]) -> Response:
