@@ -12,11 +12,11 @@ from typing import Final
 from cachetools import TTLCache, cachedmethod
 
 from pulsar_sidecar.ack_state.limits import AckStateLimits, Policies, TopicPolicy
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, live_brokers, topic_path
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, json_object, live_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName
 
@@ -92,13 +92,7 @@ class BrokerAckStates(BrokerTopicAdmin):
         node = self._store.read(f"/admin/policies/{namespace}")
         if node is None:
             raise NotFoundError(f"there is no namespace {namespace}")
-        try:
-            document = json.loads(node.data)
-        except ValueError as error:
-            raise TemporaryError(f"the policies at {node.path} are no JSON document; try again") from error
-        if not isinstance(document, dict):
-            raise TemporaryError(f"the policies at {node.path} are no JSON object; try again")
-        return node, document
+        return node, json_object(node.data, node.path)
 
 
 def _namespace_path(namespace: str) -> str:

@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlencode, urljoin, urlsplit
 
 import orjson
@@ -74,18 +74,24 @@ def live_brokers(store: MetadataStore) -> list[Broker]:
 
 
 def _broker(name: str, node: Node) -> Broker:
-    try:
-        document = json.loads(node.data)
-    except ValueError as error:
-        raise TemporaryError(f"the registration of broker {name} is no JSON document; try again") from error
-    if not isinstance(document, dict):
-        raise TemporaryError(f"the registration of broker {name} is no JSON object; try again")
+    document = json_object(node.data, f"the registration of broker {name}")
     urls = (document.get("webServiceUrl"), document.get("webServiceUrlTls"))
     found = tuple(url.rstrip("/") for url in urls if isinstance(url, str) and url)
     if not found:
         raise TemporaryError(f"broker {name} registered no web service URL; try again")
     extensible = "ExtensibleLoadManager" in str(document.get("loadManagerClassName"))
     return Broker(name, found, node.created_order, extensible)
+
+
+def json_object(data: bytes, what: str) -> dict[str, Any]:
+    """A JSON object that brokers keep in the metadata store; ``what`` it is, for the `TemporaryError`."""
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise TemporaryError(f"{what} is not a JSON document; try again") from error
+    if not isinstance(document, dict):
+        raise TemporaryError(f"{what} is not a JSON object; try again")
+    return document
 
 
 class HttpSessions:

@@ -11,9 +11,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from typing import Final, Generic, TypeVar
 
-import orjson
-
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, json_object, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import partitions_in
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_internal_stats, parse_stats
@@ -21,7 +19,7 @@ from pulsar_sidecar.delayed_delivery.ports import DelayPolicy
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
@@ -54,7 +52,7 @@ class _Remembered(Generic[_Value]):
         self._renewing: set[object] = set()
         self._lock = threading.Lock()
 
-    def get(self, key: object, ask: Callable[[], _Value], *, seconds: float | None = None) -> _Value:
+    def get(self, key: object, ask: Callable[[], _Value], seconds: float | None = None) -> _Value:
         """The value, at most so old: ``seconds``, or what is usual here."""
         oldest = self._seconds if seconds is None else seconds
         with self._lock:
@@ -106,7 +104,7 @@ class BrokerTopics:
 
     def partitions(self, topic: TopicName) -> int | None:
         try:
-            return self._partitions.get(topic, lambda: self._asked_partitions(topic))
+            return self._partitions.get(topic, lambda: partitions_in(self._answer(topic_path(topic, "/partitions"))))
         except NotFoundError:
             return None
 
@@ -118,7 +116,9 @@ class BrokerTopics:
         return None
 
     def subscriptions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> Mapping[str, Subscription]:
-        return self._subscriptions.get(topic, lambda: self._asked_subscriptions(topic), seconds=max_age_seconds)
+        return self._subscriptions.get(
+            topic, lambda: parse_stats(self._answer(topic_path(topic, "/stats")), topic).subscriptions, max_age_seconds
+        )
 
     def state(self, topic: TopicName) -> TopicInternalStats:
         return parse_internal_stats(self._answer(topic_path(topic, "/internalStats")), topic)
@@ -147,15 +147,15 @@ class BrokerTopics:
         if ahead_ms > self.broker_ahead_ms():
             self._ahead = (ahead_ms, self._clock.monotonic_seconds())
 
-    def _asked_subscriptions(self, topic: TopicName) -> Mapping[str, Subscription]:
-        return parse_stats(self._answer(topic_path(topic, "/stats")), topic).subscriptions
-
-    def _asked_partitions(self, topic: TopicName) -> int:
-        return partitions_in(self._answer(topic_path(topic, "/partitions")))
-
     def _asked_policy(self, topic: TopicName) -> DelayPolicy:
         broker = self._runtime.get(None, lambda: RuntimeConfiguration.of(self._rest))
-        delayed, ttl = self._policies_of_v1(topic) if topic.cluster else self._policies_of(topic)
+        if topic.cluster:
+            # Brokers have no routes to policies of V1 topics; what holds is the namespace's (``Policies``).
+            node = self._store.read(f"/admin/policies/{topic.namespace}")
+            document = {} if node is None else json_object(node.data, node.path)
+            delayed, ttl = document.get("delayed_delivery_policies"), document.get("message_ttl_in_seconds")
+        else:
+            delayed, ttl = self._policy(topic, "delayedDelivery"), self._policy(topic, "messageTTL")
         policy = delayed if isinstance(delayed, dict) else {}
         ttl_seconds = ttl if isinstance(ttl, int) else broker.number("ttlDurationDefaultInSeconds", 0)
         return DelayPolicy(
@@ -164,18 +164,6 @@ class BrokerTopics:
             strict=broker.flag("isDelayedDeliveryDeliverAtTimeStrict"),
             ttl_seconds=ttl_seconds or None,
         )
-
-    def _policies_of(self, topic: TopicName) -> tuple[object, object]:
-        return self._policy(topic, "delayedDelivery"), self._policy(topic, "messageTTL")
-
-    def _policies_of_v1(self, topic: TopicName) -> tuple[object, object]:
-        """Brokers have no routes to policies of V1 topics; what holds is the namespace's (``Policies``)."""
-        node = self._store.read(f"/admin/policies/{topic.namespace}")
-        try:
-            document = {} if node is None else orjson.loads(node.data)
-            return document.get("delayed_delivery_policies"), document.get("message_ttl_in_seconds")
-        except (ValueError, AttributeError) as error:
-            raise TemporaryError(f"the policies of {topic.namespace} cannot be read; try again") from error
 
     def _policy(self, topic: TopicName, name: str) -> object:
         try:

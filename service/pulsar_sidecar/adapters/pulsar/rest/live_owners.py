@@ -12,14 +12,13 @@ they are asked is caught by the second round. Stores that are managed ledgers wi
 of their ledgers, because they are never compacted and have no schema.
 """
 
-import json
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, Broker, live_brokers, topic_path
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, Broker, json_object, live_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_internal_stats
 from pulsar_sidecar.model.errors import PermanentError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
@@ -67,11 +66,12 @@ class BrokerLiveOwners:
         boundaries = read_boundaries(self._store, topic.namespace)
         if boundaries is None:
             return None
-        node = self._store.read(ownership_path(topic, boundaries))
+        path = ownership_path(topic, boundaries)
+        node = self._store.read(path)
         if node is not None:
             return owning_url(node.data, topic)
         brokers = [broker for broker in live_brokers(self._store) if broker.extensible]
-        bundle = ownership_path(topic, boundaries).removeprefix("/namespace/")
+        bundle = path.removeprefix("/namespace/")
         owners = self._in_parallel(lambda broker: (broker, bundle in self._owned(broker)), brokers)
         return next((broker.web_service_urls[0] for broker, owns in owners if owns), None)
 
@@ -126,11 +126,8 @@ class BrokerLiveOwners:
 
 def owning_url(data: bytes, topic: TopicName) -> str:
     """The web service URL in a bundle's ownership node (``NamespaceEphemeralData``)."""
-    try:
-        document = json.loads(data)
-    except ValueError as error:
-        raise TemporaryError(f"the ownership of {topic}'s bundle cannot be read; try again") from error
-    url = (document.get("httpUrl") or document.get("httpUrlTls")) if isinstance(document, dict) else None
+    document = json_object(data, f"the ownership of {topic}'s bundle")
+    url = document.get("httpUrl") or document.get("httpUrlTls")
     if not isinstance(url, str):
         raise TemporaryError(f"the owner of {topic}'s bundle names no web service URL; try again")
     return url.rstrip("/")
@@ -175,9 +172,8 @@ def ownership_path(topic: TopicName, boundaries: tuple[str, ...]) -> str:
 
 
 def _boundaries(data: bytes, namespace: str) -> tuple[str, ...] | None:
+    bundles = json_object(data or b"{}", f"the bundles of namespace {namespace}").get("bundles") or {}
     try:
-        document = json.loads(data or b"{}")
-        bundles = document.get("bundles") or {}
         found = tuple(f"0x{int(str(boundary), 16):08x}" for boundary in bundles.get("boundaries") or ())
     except (ValueError, AttributeError, TypeError) as error:
         raise TemporaryError(f"the bundles of namespace {namespace} cannot be read; try again") from error

@@ -142,7 +142,14 @@ def entry_facts(entry: bytes) -> EntryFacts:
 def metadata_of(entry: bytes) -> tuple[api.MessageMetadata, int]:
     """An entry's metadata, and where its payload begins; an `UndecodableError` where it is no message."""
     try:
-        start, length = _metadata_place(entry)
+        start = 0
+        if entry.startswith(_BROKER_ENTRY_MAGIC):
+            (length,) = _SIZE.unpack_from(entry, len(_BROKER_ENTRY_MAGIC))
+            start = len(_BROKER_ENTRY_MAGIC) + _SIZE.size + length
+        if entry.startswith(_CHECKSUM_MAGIC, start):
+            start += len(_CHECKSUM_MAGIC) + _CHECKSUM_BYTES
+        (length,) = _SIZE.unpack_from(entry, start)
+        start += _SIZE.size
         metadata = api.MessageMetadata()
         if length > len(entry) - start:
             raise UndecodableError("an entry ends inside its metadata; read it again")
@@ -152,17 +159,6 @@ def metadata_of(entry: bytes) -> tuple[api.MessageMetadata, int]:
     if not metadata.IsInitialized():
         raise UndecodableError(f"an entry of {len(entry)} bytes holds no message: its metadata lacks a required field")
     return metadata, start + length
-
-
-def _metadata_place(entry: bytes) -> tuple[int, int]:
-    position = 0
-    if entry.startswith(_BROKER_ENTRY_MAGIC):
-        (length,) = _SIZE.unpack_from(entry, len(_BROKER_ENTRY_MAGIC))
-        position = len(_BROKER_ENTRY_MAGIC) + _SIZE.size + length
-    if entry.startswith(_CHECKSUM_MAGIC, position):
-        position += len(_CHECKSUM_MAGIC) + _CHECKSUM_BYTES
-    (length,) = _SIZE.unpack_from(entry, position)
-    return position + _SIZE.size, length
 
 
 # --- entries in headers of REST ------------------------------------------------------------------------------------
