@@ -82,7 +82,7 @@ class Gate:
         role: str | None = None
         try:
             try:
-                path = _raw_path(scope)
+                path = _ascii(scope["raw_path"])
                 headers = Headers(scope=scope)
                 role = self._admit(path, headers)
                 if scope["method"] in _READING or path in OPEN_PATHS:
@@ -95,7 +95,11 @@ class Gate:
                 state = {**scope.get("state", {}), "role": role}
                 await self.app({**scope, "path": path, "state": state}, receive, remember)
         finally:
-            self._record(scope, status, role, self._clock.monotonic_seconds() - begin)
+            sent = scope["raw_path"].decode("latin-1")
+            routine = sent in OPEN_PATHS or (scope["method"] in _READING and status < 500)
+            milliseconds = round((self._clock.monotonic_seconds() - begin) * 1000, 1)
+            log = _log.debug if routine else _log.info
+            log("request", method=scope["method"], path=sent[:500], status=status, role=role, milliseconds=milliseconds)
 
     def _admit(self, path: str, headers: Headers) -> str | None:
         if path in OPEN_PATHS:
@@ -120,19 +124,6 @@ class Gate:
         except ValueError:
             return False
         return is_loopback(host) or host in self._own_hosts
-
-    def _record(self, scope: Scope, status: int, role: str | None, seconds: float) -> None:
-        path = scope["raw_path"].decode("latin-1")
-        routine = path in OPEN_PATHS or (scope["method"] in _READING and status < 500)
-        level = _log.debug if routine else _log.info
-        level(
-            "request",
-            method=scope["method"],
-            path=path[:500],
-            status=status,
-            role=role,
-            milliseconds=round(seconds * 1000, 1),
-        )
 
 
 async def _whole_body(headers: Headers, receive: Receive) -> Receive:
@@ -165,9 +156,8 @@ def _beginning_with(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _raw_path(scope: Scope) -> str:
-    raw: bytes = scope["raw_path"]
+def _ascii(raw_path: bytes) -> str:
     try:
-        return raw.decode("ascii")
+        return raw_path.decode("ascii")
     except UnicodeDecodeError:
         raise InvalidInputError("the path has characters that must be written as %XX") from None

@@ -12,25 +12,18 @@ Text = Annotated[str, BeforeValidator(str)]
 """In an answer: whatever the room has, as text."""
 
 
-class Request(BaseModel):
-    """What a caller sends."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        alias_generator=to_camel,
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-        use_attribute_docstrings=True,
-    )
-
-
 class Query(BaseModel):
     """Parameters after the question mark; they arrive as text, so "true" is true."""
 
     model_config = ConfigDict(
         extra="forbid", alias_generator=to_camel, hide_input_in_errors=True, use_attribute_docstrings=True
     )
+
+
+class Request(Query):
+    """What a caller sends as JSON, so every type is exact."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 class Answer(BaseModel):

@@ -296,12 +296,13 @@ class Settings(
                 "authenticationEnabled=true with tokenSecretKey or tokenPublicKey and superUserRoles, "
                 "or listen on 127.0.0.1"
             )
-        if self.authentication_enabled and (self.token_secret_key is None) == (self.token_public_key is None):
-            raise ValueError("authenticationEnabled=true needs exactly one of tokenSecretKey and tokenPublicKey")
-        if self.authentication_enabled and not self.super_user_roles:
-            raise ValueError(
-                "authenticationEnabled=true needs superUserRoles; without them the sidecar refuses every role"
-            )
+        if self.authentication_enabled:
+            if (self.token_secret_key is None) == (self.token_public_key is None):
+                raise ValueError("authenticationEnabled=true needs exactly one of tokenSecretKey and tokenPublicKey")
+            if not self.super_user_roles:
+                raise ValueError(
+                    "authenticationEnabled=true needs superUserRoles; without them the sidecar refuses every role"
+                )
         if self.token_audience is None and "token_audience_claim" in self.model_fields_set:
             raise ValueError(
                 "tokenAudienceClaim is set and tokenAudience is not: set tokenAudience to the audience of the tokens"

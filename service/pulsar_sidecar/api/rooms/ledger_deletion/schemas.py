@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pulsar_sidecar.api.schemas import Answer, Query, Request
+from pulsar_sidecar.api.schemas import Answer, Query, Request, Text
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, record_document
 from pulsar_sidecar.ledger_deletion.service import OperationState, ShadowDeletionStage
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
@@ -170,7 +170,7 @@ class TopicDeletionAnswer(Answer):
     """A two-phase topic deletion."""
 
     operation_id: str
-    topic: Annotated[str, BeforeValidator(str)]
+    topic: Text
     state: OperationState
     recorded_ledgers: int
     attempts: int
