@@ -20,7 +20,7 @@ from pathlib import Path
 from kazoo.client import KazooClient
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.snapshot_format import SnapshotReader, decompressed
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import LiveZooKeeper, WalkOrder, ZooKeeperWalk
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
 from pulsar_sidecar.audit.requests import DumpRequest
 from pulsar_sidecar.audit.results.tables import Table as AuditTable
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, parse_manifest
@@ -209,7 +209,7 @@ def _fill(kazoo: KazooClient, paths: Sequence[str]) -> None:
 
 
 def _walk(url: str) -> int:
-    walk = ZooKeeperWalk(LiveZooKeeper(url), _CLOCK, WalkOrder("/ledgers"))
+    walk = ZooKeeperWalk(url, _CLOCK, root="/ledgers")
     return sum(batch.num_rows for batch in walk.batches())
 
 

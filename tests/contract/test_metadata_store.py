@@ -378,10 +378,10 @@ def test_ephemeral_nodes_vanish_with_their_session(sessions: TwoSessions) -> Non
 
 def test_the_session_epoch_is_steady(sessions: TwoSessions) -> None:
     sessions.store.create("/a", b"")
-    epoch = sessions.store.session_epoch
+    epoch = sessions.store.epoch
     assert epoch >= 1
     sessions.store.read("/a")
-    assert sessions.store.session_epoch == epoch
+    assert sessions.store.epoch == epoch
 
 
 def test_the_stores_clock_is_that_of_its_nodes(store: MetadataStore) -> None:

@@ -199,14 +199,14 @@ def test_deletions_in_flight_when_the_connection_breaks_are_unknown(
 
 def test_a_new_session_is_told_by_its_epoch(zookeeper: LoneZooKeeper, store: ZooKeeperMetadataStore) -> None:
     store.create("/mine", b"", ephemeral=True)
-    epoch = store.session_epoch
+    epoch = store.epoch
     expire(store, zookeeper.url)
     deadline = CLOCK.monotonic_seconds() + 30
-    while store.session_epoch == epoch:
+    while store.epoch == epoch:
         assert CLOCK.monotonic_seconds() < deadline
         CLOCK.wait_seconds(0.05, NEVER)
     wait_until_it_answers(store)
-    assert store.session_epoch == epoch + 1
+    assert store.epoch == epoch + 1
     assert store.read("/mine") is None
     assert store.create("/mine", b"", ephemeral=True).ephemeral
     assert store.now_ms() > 0
@@ -216,10 +216,10 @@ def test_a_reconnection_keeps_session_and_ephemeral_nodes(
     zookeeper: LoneZooKeeper, store: ZooKeeperMetadataStore
 ) -> None:
     store.create("/mine", b"", ephemeral=True)
-    epoch = store.session_epoch
+    epoch = store.epoch
     zookeeper.restart()
     wait_until_it_answers(store)
-    assert store.session_epoch == epoch
+    assert store.epoch == epoch
     assert store.read("/mine") is not None
 
 
@@ -232,13 +232,13 @@ def test_a_connection_whose_thread_died_is_replaced(store: ZooKeeperMetadataStor
             raise RuntimeError("what kazoo does not expect")
 
     store.create("/a", b"")
-    epoch = store.session_epoch
+    epoch = store.epoch
     logging.getLogger("pulsar_sidecar.adapters.metadata.session.kazoo").disabled = True
-    send(store._session._client, Poison())
+    send(store._client, Poison())
     wait_until_it_answers(store)
     logging.getLogger("pulsar_sidecar.adapters.metadata.session.kazoo").disabled = False
     assert store.read("/a") is not None
-    assert store.session_epoch == epoch + 1
+    assert store.epoch == epoch + 1
 
 
 @contextmanager
@@ -317,13 +317,13 @@ def test_nobody_listens(store: ZooKeeperMetadataStore) -> None:
 
 def test_too_large_a_node_is_refused_before_it_breaks_the_connection(store: ZooKeeperMetadataStore) -> None:
     store.create("/a", b"")
-    epoch = store.session_epoch
+    epoch = store.epoch
     with pytest.raises(InvalidInputError, match="more than"):
         store.write("/a", b"x" * 11_000_000, V0)
     with pytest.raises(InvalidInputError, match="longer than"):
         store.read("/" + "x" * 1_000_000)
     assert store.read("/a") is not None
-    assert store.session_epoch == epoch
+    assert store.epoch == epoch
 
 
 def test_large_nodes_among_small_ones_do_not_exhaust_a_small_server(store: ZooKeeperMetadataStore) -> None:
@@ -332,12 +332,12 @@ def test_large_nodes_among_small_ones_do_not_exhaust_a_small_server(store: ZooKe
     large = [f"/large/{number}" for number in range(24)]
     for path in large:
         store.create(path, b"x" * 1_040_000)
-    epoch = store.session_epoch
+    epoch = store.epoch
     asked = [*small, *large, *small, *large]
     assert [node and node.path for node in store.read_many(asked)] == asked
     deletions = [GuardedDeletion(path, NodeVersion(1)) for path in [*small, *large]]
     assert store.delete_many(deletions) == [DeletionResult.CONFLICT] * len(deletions)
-    assert store.session_epoch == epoch
+    assert store.epoch == epoch
     assert store.delete_many([GuardedDeletion(path, V0) for path in large]) == [DeletionResult.DELETED] * len(large)
 
 
@@ -364,7 +364,7 @@ def test_closing_while_the_server_is_dead(zookeeper: LoneZooKeeper, url: str) ->
 
 def expire(store: ZooKeeperMetadataStore, url: str) -> None:
     """End the store's session behind its back, as the server does when the timeout is over."""
-    identity = store._session._client.client_id
+    identity = store._client.client_id
     double = KazooClient(parse_metadata_store_url(url).hosts, client_id=identity)
     double.start()
     double.stop()

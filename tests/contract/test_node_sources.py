@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pulsar_sidecar.adapters.metadata.snapshots import snapshot_file
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import LiveZooKeeper, WalkOrder, ZooKeeperWalk
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
 from pulsar_sidecar.audit.ports import NodeSource
 from pulsar_sidecar.audit.results.tables import NODES
 from pulsar_sidecar.model.clocks import SystemClock
@@ -62,7 +62,7 @@ def _living(url: str, tree: Tree) -> NodeSource:
         for path, value in tree.items():
             if path != "/":
                 store.create(path, value)
-    return ZooKeeperWalk(LiveZooKeeper(url), SystemClock(), WalkOrder())
+    return ZooKeeperWalk(url, SystemClock())
 
 
 def test_every_node_once_as_it_is(open_source: OpenSource) -> None:

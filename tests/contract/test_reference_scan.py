@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import LiveTree, LiveZooKeeper
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import LiveTree
 from pulsar_sidecar.audit.reference_scan import ReferenceScan, demand_complete, scan_references
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
@@ -56,7 +56,7 @@ def census(url: str) -> ReferenceScan:
     entries = FakeLedgerEntries()
     entries.put(5, position_entry(6))
     with ZooKeeperMetadataStore(url, SystemClock(), patience_seconds=60) as store:
-        tree = LiveTree(LiveZooKeeper(url), store, SystemClock(), DEFAULT_LEDGERS_ROOT)
+        tree = LiveTree(url, store, SystemClock(), DEFAULT_LEDGERS_ROOT)
         return scan_references(tree, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT))
 
 

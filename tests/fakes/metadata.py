@@ -152,7 +152,7 @@ class FakeMetadataStore:
         return FakeMetadataStore(self._tree)
 
     @property
-    def session_epoch(self) -> int:
+    def epoch(self) -> int:
         """Counts the sessions of this client; ephemeral nodes of an earlier one are gone."""
         return self._epoch
 

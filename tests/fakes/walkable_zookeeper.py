@@ -13,7 +13,7 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from pulsar_sidecar.adapters.metadata.multiread import GET_CHILDREN, GET_DATA, MultiOperations, Sync
 from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOrder, ZooKeeperWalk
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
 from pulsar_sidecar.model.clocks import Clock
 
 from tests.fakes.clock import FakeClock
@@ -58,7 +58,6 @@ class WalkableZooKeeper:
     lost_requests: int = 0
     requests: int = 0
     chroot: str = ""
-    url: str = "zk:memory"
     connected: bool = True
     _names: dict[str, dict[str, None]] = field(default_factory=dict)
     handler: SequentialThreadingHandler = field(default_factory=SequentialThreadingHandler)
@@ -80,11 +79,7 @@ class WalkableZooKeeper:
 
     def walk(self, clock: Clock | None = None, **order: Any) -> ZooKeeperWalk:
         """A walk over this server."""
-        return ZooKeeperWalk(self, clock or FakeClock(), WalkOrder(**order))  # type: ignore[arg-type]
-
-    def session(self, clock: Clock) -> KazooSession:
-        """This server instead of a connection to one."""
-        return _Session(self, clock)
+        return _Walk(self, clock or FakeClock(), **order)
 
     def children(self, path: str) -> list[str]:
         """Names of a node's children."""
@@ -132,6 +127,15 @@ class WalkableZooKeeper:
             self.said_to_be_missing[path] -= 1
             return NO_NODE
         return None if path in self.nodes else NO_NODE
+
+
+class _Walk(ZooKeeperWalk):
+    def __init__(self, server: WalkableZooKeeper, clock: Clock, **order: Any) -> None:
+        super().__init__("zk:memory", clock, **order)
+        self._server = server
+
+    def _session(self) -> KazooSession:
+        return _Session(self._server, self._clock)
 
 
 class _Session(KazooSession):

@@ -14,7 +14,7 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_listing import BookieListing
 from pulsar_sidecar.adapters.metadata.addressing import parse_credential
 from pulsar_sidecar.adapters.metadata.snapshots import AdminServer, snapshot_file
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, LiveZooKeeper, WalkOrder, ZooKeeperWalk
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, ZooKeeperWalk
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.audit.ports import LedgerSource, NodeSource, Say
 from pulsar_sidecar.audit.requests import DumpRequest, ListingRequest, dump_source, listing_source, zookeeper_rate
@@ -69,23 +69,25 @@ def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Cl
     if kind is SourceKind.ZOOKEEPER:
         if request.chroot:
             raise InvalidInputError("a living ZooKeeper's chroot stands in its address: zk://HOST:PORT/CHROOT")
-        zookeeper = LiveZooKeeper(_pulsars_form(address), parse_credential(request.metadata_store_auth))
-        order = WalkOrder(
+        return ZooKeeperWalk(
+            _pulsars_form(address),
+            clock,
+            credential=parse_credential(request.metadata_store_auth),
             is_skipped=lambda path: path == _ZOOKEEPERS_OWN or path.startswith(skip),
             nodes_per_second=zookeeper_rate(request.nodes_per_second),
         )
-        return ZooKeeperWalk(zookeeper, clock, order)
     if request.nodes_per_second is not None:
         raise InvalidInputError("--rate limits reading from a living ZooKeeper; a snapshot is read as it comes")
     if kind is SourceKind.ZOOKEEPER_SNAPSHOT:
         return snapshot_file(Path(address), chroot=request.chroot, skip=skip)
-    server = AdminServer(
+    return AdminServer(
         address,
         say,
         credential=parse_credential(request.metadata_store_auth),
         trusted_certificates=request.trusted_certificates,
+        chroot=request.chroot,
+        skip=skip,
     )
-    return server.nodes(chroot=request.chroot, skip=skip)
 
 
 def _cursor_ledgers(url: str, request: DumpRequest, clock: Clock, stack: ExitStack) -> CursorLedgers:
@@ -106,10 +108,11 @@ def _ledger_source(request: ListingRequest, clock: Clock, stack: ExitStack) -> L
         raise InvalidInputError("--source metadata needs --metadata-store-url zk:HOST:PORT, as in broker.conf")
     credential = parse_credential(request.metadata_store_auth)
     return LedgerNodes(
-        LiveZooKeeper(request.metadata_store_url, credential),
+        request.metadata_store_url,
         stack.enter_context(ZooKeeperMetadataStore(request.metadata_store_url, clock, credential=credential)),
         clock,
         request.ledgers_root,
+        credential=credential,
         with_metadata=request.with_metadata,
         nodes_per_second=zookeeper_rate(request.ledgers_per_second),
     )

@@ -77,10 +77,10 @@ def test_an_ended_session_loses_its_ephemeral_nodes_only(store: FakeMetadataStor
     other = store.other_session()
     store.create("/s/mine", b"", ephemeral=True)
     other.create("/s/theirs", b"", ephemeral=True)
-    epoch = store.session_epoch
+    epoch = store.epoch
     store.end_session()
     assert store.children("/s") == ["theirs"]
-    assert store.session_epoch == epoch + 1
+    assert store.epoch == epoch + 1
 
 
 def test_the_journal_keeps_every_call(store: FakeMetadataStore) -> None:

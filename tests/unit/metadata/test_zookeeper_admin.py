@@ -68,12 +68,12 @@ def admin() -> Iterator[ZooKeeperAdmin]:
 
 
 def paths(admin: ZooKeeperAdmin) -> list[str]:
-    nodes = AdminServer(f"{admin.url}/", lambda text: None).nodes()
+    nodes = AdminServer(f"{admin.url}/", lambda text: None)
     return [row["path"] for batch in nodes.batches() for row in batch.to_pylist()]
 
 
 def test_a_whole_snapshot(admin: ZooKeeperAdmin) -> None:
-    nodes = AdminServer(admin.url, lambda text: None).nodes()
+    nodes = AdminServer(admin.url, lambda text: None)
     assert [row["path"] for batch in nodes.batches() for row in batch.to_pylist()] == ["/", "/a", "/a/b"]
     assert nodes.source == Source(SourceKind.ZOOKEEPER_ADMIN, admin.url)
     assert nodes.ending().zxids == OrderRange(0x1F, 0x22)
@@ -83,7 +83,7 @@ def test_a_whole_snapshot(admin: ZooKeeperAdmin) -> None:
 def test_a_credential_is_sent_and_somebody_without_rights_if_there_is_none(admin: ZooKeeperAdmin) -> None:
     paths(admin)
     server = AdminServer(admin.url, lambda text: None, credential=ZooKeeperCredential("digest", "super:secret"))
-    list(server.nodes().batches())
+    list(server.batches())
     assert admin.authorizations == ["digest pulsar-sidecar:", "digest super:secret"]
 
 
@@ -121,13 +121,13 @@ def test_versions_with_a_known_hole_are_named(admin: ZooKeeperAdmin) -> None:
     said: list[str] = []
     for version in ("3.9.3", "3.9.4", "3.10.0"):
         admin.version = version
-        list(AdminServer(admin.url, said.append).nodes().batches())
+        list(AdminServer(admin.url, said.append).batches())
     assert len(said) == 1
     assert "CVE-2025-58457" in said[0]
 
 
 def test_nobody_there_and_no_address() -> None:
     with pytest.raises(TemporaryError, match="check admin"):
-        list(AdminServer("http://127.0.0.1:9", lambda text: None).nodes().batches())
+        list(AdminServer("http://127.0.0.1:9", lambda text: None).batches())
     with pytest.raises(InvalidInputError, match="no address"):
-        list(AdminServer("http://", lambda text: None).nodes().batches())
+        list(AdminServer("http://", lambda text: None).batches())

@@ -12,7 +12,7 @@ node" except ZooKeeper's own answer NoNode.
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
@@ -144,7 +144,6 @@ class KazooSession:
         self,
         url: str,
         clock: Clock,
-        *,
         session_timeout_ms: int = 30_000,
         patience_seconds: float = 10.0,
         credential: ZooKeeperCredential | None = None,
@@ -178,7 +177,10 @@ class KazooSession:
 
     @property
     def epoch(self) -> int:
-        """Counts the sessions: when it has grown, every ephemeral node made before is gone or going."""
+        """0 before the first session, then one more with every new one.
+
+        When it has grown, every ephemeral node made before is gone or going: whoever made some makes them again.
+        """
         self._living_client()
         with self._changed:
             return self._epoch
@@ -245,13 +247,19 @@ class KazooSession:
         return client
 
     def close(self) -> None:
-        """End the session; ephemeral nodes vanish. Safe to call twice."""
+        """End the session; its ephemeral nodes vanish, and every later call raises `TemporaryError`. Idempotent."""
         with self._changed:
             if self._closed.is_set():
                 return
             self._closed.set()
             self._changed.notify_all()
         self._stop(self._client)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def _grace(self, patience: Patience) -> float:
         with self._changed:

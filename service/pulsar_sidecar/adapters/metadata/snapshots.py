@@ -141,7 +141,7 @@ def snapshot_file(path: Path, *, chroot: str = "", skip: tuple[str, ...] = ()) -
     return SnapshotNodes(source, opened, chroot=chroot, skip=skip, reservations=(_LATER,))
 
 
-class AdminServer:
+class AdminServer(SnapshotNodes):
     """One AdminServer, ``http://host:port`` or ``https://host:port`` (3.9 and later).
 
     Its snapshot is fuzzy like every one, but it begins when it is asked for, and the header says as of which zxid. The
@@ -156,6 +156,8 @@ class AdminServer:
         *,
         credential: ZooKeeperCredential | None = None,
         trusted_certificates: Path | None = None,
+        chroot: str = "",
+        skip: tuple[str, ...] = (),
     ) -> None:
         self._url = url.rstrip("/")
         self._say = say
@@ -166,11 +168,7 @@ class AdminServer:
         trusting(trusted_certificates)  # requests would tell a file that cannot be used only at the first request
         if trusted_certificates is not None:
             self._session.verify = str(trusted_certificates)
-
-    def nodes(self, *, chroot: str = "", skip: tuple[str, ...] = ()) -> SnapshotNodes:
-        """The nodes of a snapshot that is taken when they are read."""
-        source = Source(SourceKind.ZOOKEEPER_ADMIN, self._url)
-        return SnapshotNodes(source, self._snapshot, chroot=chroot, skip=skip)
+        super().__init__(Source(SourceKind.ZOOKEEPER_ADMIN, self._url), self._snapshot, chroot=chroot, skip=skip)
 
     @contextmanager
     def _snapshot(self) -> Iterator[OpenSnapshot]:

@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NoChildrenForEphemeralsError, NodeExistsError, NoNodeError, NotEmptyError
@@ -57,7 +55,7 @@ _GOOD_ROUND_TRIP_SECONDS = 0.1
 _STAMP_TRIES = 3
 
 
-class ZooKeeperMetadataStore:
+class ZooKeeperMetadataStore(KazooSession):
     """`model.metadata.MetadataStore` on one ZooKeeper session, for any number of threads."""
 
     def __init__(
@@ -71,20 +69,10 @@ class ZooKeeperMetadataStore:
         limit: DeletionLimit | None = None,
     ) -> None:
         """See `KazooSession`; without ``limit`` as many deletions are in flight as keep ZooKeeper busy."""
-        self._session = KazooSession(
-            url, clock, session_timeout_ms=session_timeout_ms, patience_seconds=patience_seconds, credential=credential
-        )
+        super().__init__(url, clock, session_timeout_ms, patience_seconds, credential)
         self._limit = limit or FixedLimit()
         self._turn = threading.Lock()
-        self._clock = StoreClock(self._session, clock)
-
-    @property
-    def session_epoch(self) -> int:
-        """0 before the first session, then one more with every new one.
-
-        Ephemeral nodes of an earlier session are gone or going: whoever made some makes them again when this grows.
-        """
-        return self._session.epoch
+        self._store_clock = StoreClock(self, clock)
 
     def read(self, path: str) -> Node | None:
         return self.read_many([path])[0]
@@ -93,7 +81,7 @@ class ZooKeeperMetadataStore:
         """See `MetadataStore.read_many`; nodes are read at different moments, all of them after the call began."""
         for path in paths:
             check_path(path)
-        return read_nodes(self._session, paths)
+        return read_nodes(self, paths)
 
     def children(self, path: str) -> list[str] | None:
         check_path(path)
@@ -106,7 +94,7 @@ class ZooKeeperMetadataStore:
 
         for _ in range(_LISTING_TRIES):
             try:
-                names, stat = self._session.reading(f"list {path}", attempt)
+                names, stat = self.reading(f"list {path}", attempt)
             except NoNodeError:
                 return None
             if len(names) == stat.numChildren:
@@ -118,7 +106,7 @@ class ZooKeeperMetadataStore:
         check_data(path, data)
 
         def create() -> ZnodeStat:
-            return self._session.writing(
+            return self.writing(
                 f"create {path}",
                 lambda client, patience: patience.answer(
                     client.create_async(path, data, ephemeral=ephemeral, include_data=True)
@@ -129,7 +117,7 @@ class ZooKeeperMetadataStore:
             try:
                 stat = create()
             except NoNodeError:
-                self._session.reading(f"create the parents of {path}", partial(_create_parents, path))
+                self.reading(f"create the parents of {path}", partial(_create_parents, path))
                 stat = create()
         except NodeExistsError as error:
             raise AlreadyExistsError(f"{path} is there already") from error
@@ -152,7 +140,7 @@ class ZooKeeperMetadataStore:
         check_data(path, data)
         check_version(version)
         try:
-            stat = self._session.writing(
+            stat = self.writing(
                 f"write {path}", lambda client, patience: patience.answer(client.set_async(path, data, version))
             )
         except NoNodeError as error:
@@ -167,9 +155,7 @@ class ZooKeeperMetadataStore:
             check_version(version)
         at = _WHATEVER_VERSION if version is None else version
         try:
-            self._session.writing(
-                f"delete {path}", lambda client, patience: patience.answer(client.delete_async(path, at))
-            )
+            self.writing(f"delete {path}", lambda client, patience: patience.answer(client.delete_async(path, at)))
         except NoNodeError:
             return DeletionResult.GONE
         except (BadVersionError, NotEmptyError):
@@ -185,22 +171,10 @@ class ZooKeeperMetadataStore:
         check_deletions(deletions)
         # The limit is for all calls together, so they take turns; a single deletion does not wait for thousands.
         with self._turn if len(deletions) > 1 else nullcontext():
-            return GuardedDeletions(self._session, deletions, self._limit, may_send).carry_out()
+            return GuardedDeletions(self, deletions, self._limit, may_send).carry_out()
 
     def now_ms(self) -> int:
-        return self._clock.now_ms()
-
-    def close(self) -> None:
-        """End the session; its ephemeral nodes vanish, and every later call raises `TemporaryError`."""
-        self._session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        return self._store_clock.now_ms()
 
 
 class StoreClock:

@@ -14,7 +14,6 @@ Invariants, each of which another tool broke and deleted live data for it:
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,35 +59,6 @@ _CHILD_BYTES = 48
 _NOT_PERMITTED = "NoAuth: no credential that may read it"
 
 
-@dataclass(frozen=True, slots=True)
-class WalkOrder:
-    """What to walk.
-
-    Attributes:
-        root: where to begin.
-        is_skipped: nodes that are left out with everything below; asked for children, never for ``root``.
-        is_unread: nodes without children of which only the existence is wanted.
-        nodes_per_second: at most so many nodes and lists are read a second; None for no limit.
-    """
-
-    root: str = "/"
-    is_skipped: Callable[[str], object] = lambda path: False
-    is_unread: Callable[[str], object] = lambda path: False
-    nodes_per_second: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LiveZooKeeper:
-    """How to reach it; ``url`` as Pulsar's ``metadataStoreUrl``."""
-
-    url: str
-    credential: ZooKeeperCredential | None = None
-
-    def session(self, clock: Clock) -> KazooSession:
-        """A new session."""
-        return KazooSession(self.url, clock, patience_seconds=_PATIENCE_SECONDS, credential=self.credential)
-
-
 class ZooKeeperWalk:
     """`audit.ports.NodeSource` by walking; a session lives as long as the walk.
 
@@ -98,18 +68,36 @@ class ZooKeeperWalk:
         checks: how many comparisons were made, all in agreement.
     """
 
-    def __init__(self, zookeeper: LiveZooKeeper, clock: Clock, order: WalkOrder) -> None:
-        self.source = Source(SourceKind.ZOOKEEPER, parse_metadata_store_url(zookeeper.url).hosts)
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        *,
+        credential: ZooKeeperCredential | None = None,
+        root: str = "/",
+        is_skipped: Callable[[str], object] = lambda path: False,
+        is_unread: Callable[[str], object] = lambda path: False,
+        nodes_per_second: float | None = None,
+    ) -> None:
+        """Prepare a walk of the metadata store at Pulsar's ``metadataStoreUrl``.
+
+        Nodes that are skipped are left out with everything below; ``is_skipped`` is never asked for ``root``. Of unread
+        ones, which have no children, only the existence is wanted. Without ``nodes_per_second`` there is no limit.
+        """
+        self.source = Source(SourceKind.ZOOKEEPER, parse_metadata_store_url(url).hosts)
         self.first_zxid: int | None = None
         self.last_zxid: int | None = None
         self.checks: Counter[str] = Counter()
-        self._zookeeper = zookeeper
+        self._url = url
         self._clock = clock
-        self._order = order
+        self._credential = credential
+        self._root = root
+        self._is_skipped = is_skipped
+        self._is_unread = is_unread
         self._size = PacketSize()
-        self._pace = Pace(clock, order.nodes_per_second)
+        self._pace = Pace(clock, nodes_per_second)
         self._highest_zxid = 0
-        self._to_read = [order.root]
+        self._to_read = [root]
         self._to_list: list[tuple[str, int]] = []
         # By parent, what its list named and ZooKeeper said not to be there; each parent waits to be listed again.
         self._suspects: dict[str, set[str]] = {}
@@ -119,9 +107,9 @@ class ZooKeeperWalk:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """See `NodeSource.batches`."""
-        with closing(self._zookeeper.session(self._clock)) as session:
+        with self._session() as session:
             while self.last_zxid is None:
-                session.reading(f"walk {self._order.root}", self._advance, answers=())
+                session.reading(f"walk {self._root}", self._advance, answers=())
                 yield from self._found.batches()
 
     def ending(self) -> Ending:
@@ -130,6 +118,9 @@ class ZooKeeperWalk:
             raise TemporaryError("the walk is not over; begin again")
         proof = Proof(f"sync at zxid 0x{self.first_zxid:x}", f"sync at zxid 0x{self.last_zxid:x}", dict(self.checks))
         return Ending(OrderRange(self.first_zxid, self.last_zxid), proof)
+
+    def _session(self) -> KazooSession:
+        return KazooSession(self._url, self._clock, patience_seconds=_PATIENCE_SECONDS, credential=self._credential)
 
     def _advance(self, client: KazooClient, patience: Patience) -> None:
         """Walk on until a batch is full, or to the end."""
@@ -239,9 +230,9 @@ class ZooKeeperWalk:
         # The last is read first; sorted the other way round, rows come out in order.
         for name in sorted(names, reverse=True):
             path = below + name
-            if self._order.is_skipped(path):
+            if self._is_skipped(path):
                 continue
-            if self._order.is_unread(path):
+            if self._is_unread(path):
                 self._found.unread.append(path)
             else:
                 self._to_read.append(path)
@@ -269,7 +260,7 @@ class ZooKeeperWalk:
             self._found.unreadable.append(path)
         elif code != NO_NODE:
             raise TemporaryError(f"ZooKeeper refused to read {path} (code {code}); read again")
-        elif path == self._order.root:
+        elif path == self._root:
             raise TemporaryError(f"there is no {path} in the metadata store; check the address and the path")
         else:
             # Whether it is gone, its parent decides.
@@ -290,49 +281,53 @@ class LedgerNodes(ZooKeeperWalk):
 
     def __init__(
         self,
-        zookeeper: LiveZooKeeper,
+        url: str,
         store: MetadataStore,
         clock: Clock,
         ledgers_root: str,
         *,
-        with_metadata: bool,
-        nodes_per_second: float | None,
+        credential: ZooKeeperCredential | None = None,
+        with_metadata: bool = False,
+        nodes_per_second: float | None = None,
     ) -> None:
         root = re.escape(ledgers_root)
-        # Directories of ledgers have numbers for names; everything else there is BookKeeper's own business.
-        is_skipped = re.compile(rf"{root}/[^0-9][^/]*").fullmatch
-        is_unread = re.compile(rf"{root}/.+/L[0-9]{{4}}" if not with_metadata else r"(?!)").fullmatch
-        super().__init__(zookeeper, clock, WalkOrder(ledgers_root, is_skipped, is_unread, nodes_per_second))
+        super().__init__(
+            url,
+            clock,
+            credential=credential,
+            root=ledgers_root,
+            # Directories of ledgers have numbers for names; everything else there is BookKeeper's own business.
+            is_skipped=re.compile(rf"{root}/[^0-9][^/]*").fullmatch,
+            is_unread=re.compile(rf"{root}/.+/L[0-9]{{4}}" if not with_metadata else r"(?!)").fullmatch,
+            nodes_per_second=nodes_per_second,
+        )
         self._store = store
 
     def instance_id(self) -> str:
         """See `LedgerSource.instance_id`; here it is always known."""
-        root = self._order.root
-        return instance_id_of(self._store.read(instance_id_path(root)), root)
+        return instance_id_of(self._store.read(instance_id_path(self._root)), self._root)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """See `LedgerSource.batches`."""
-        return ledgers_among(super().batches(), self._order.root)
+        return ledgers_among(super().batches(), self._root)
 
 
 class LiveTree:
     """`audit.reference_scan.ScannedTree` by walking."""
 
-    def __init__(self, zookeeper: LiveZooKeeper, store: MetadataStore, clock: Clock, ledgers_root: str) -> None:
-        self._zookeeper = zookeeper
+    def __init__(self, url: str, store: MetadataStore, clock: Clock, ledgers_root: str) -> None:
+        self._url = url
         self._store = store
         self._clock = clock
         self._root = ledgers_root
 
     def ledger_ids(self) -> frozenset[LedgerId]:
-        nodes = LedgerNodes(
-            self._zookeeper, self._store, self._clock, self._root, with_metadata=False, nodes_per_second=None
-        )
+        nodes = LedgerNodes(self._url, self._store, self._clock, self._root)
         return frozenset(LedgerId(id_) for batch in nodes.batches() for id_ in batch.column("ledger_id").to_pylist())
 
     def referring_nodes(self) -> Iterator[tuple[str, bytes]]:
         is_other = re.compile(rf"/(?!({MANAGED_LEDGERS[1:]}|{SCHEMAS[1:]})(/|$)).*").fullmatch
-        for batch in ZooKeeperWalk(self._zookeeper, self._clock, WalkOrder(is_skipped=is_other)).batches():
+        for batch in ZooKeeperWalk(self._url, self._clock, is_skipped=is_other).batches():
             paths, values, refusals = (batch.column(name).to_pylist() for name in ("path", "value", "unreadable"))
             for path, value, refusal in zip(paths, values, refusals, strict=True):
                 if refusal is not None:
