@@ -54,9 +54,7 @@ class BookieHttp:
         Raises:
             TemporaryError: no bookie could tell.
         """
-        if self._ask("GET", "/api/v1/ledger/metadata", {"ledger_id": str(ledger_id)}).status_code == _OK:
-            return True
-        return ledger_id in self.ledger_ids()
+        return self.ledger_metadata(ledger_id) is not None or ledger_id in self.ledger_ids()
 
     def delete(self, ledger_id: LedgerId) -> None:
         """Delete the ledger, at whatever version it is; one that is gone already is success.

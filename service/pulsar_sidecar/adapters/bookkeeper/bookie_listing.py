@@ -47,15 +47,10 @@ class BookieListing:
         return
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """See `LedgerSource.batches`."""
         ids = iter(sorted(self._agreed()))
         missing: list[LedgerId] = []
         while some := list(islice(ids, _BATCH_LEDGERS)):
-            yield _rows(
-                [{"ledger_id": ledger_id} for ledger_id in some]
-                if not self._with_metadata
-                else self._described(some, missing)
-            )
+            yield _rows(self._described(some, missing) if self._with_metadata else [{"ledger_id": id_} for id_ in some])
         if missing:
             # Gone, or not readable? A new listing decides.
             there = frozenset(self._first.ledger_ids())
@@ -96,11 +91,8 @@ class BookieListing:
         if len(in_one_only) > _MAX_DIFFERENCES:
             return in_one_only
         self._checks["lookedAtSingly"] += len(in_one_only)
-        return [ledger_id for ledger_id in in_one_only if self._exists(ledger_id)]
-
-    def _exists(self, ledger_id: LedgerId) -> bool:
-        """Whether either of those that were asked for a listing has its metadata."""
-        return any(bookie.ledger_metadata(ledger_id) is not None for bookie in (self._first, self._second))
+        asked = (self._first, self._second)
+        return [id_ for id_ in in_one_only if any(bookie.ledger_metadata(id_) is not None for bookie in asked)]
 
     def _described(self, ids: Sequence[LedgerId], missing: list[LedgerId]) -> list[dict[str, object]]:
         rows: list[dict[str, object]] = []

@@ -26,7 +26,6 @@ class BookieStoredCursors:
     def stored(
         self, topic: TopicName, subscription: str, lengths: Mapping[LedgerId, int], cursor: Cursor
     ) -> StoredCursor | None:
-        """See `StoredCursors.stored`."""
         return self._recovered(topic, subscription, lengths, cursor.ledger, cursor.ledger_last_entry)
 
     def _recovered(
@@ -56,7 +55,6 @@ class BookieStoredCursors:
     def read(
         self, topic: TopicName, subscription: str, known_ledger: LedgerId | None, known_last_entry: int
     ) -> PositionRanges | None:
-        """See `StoredAckState.read`."""
         found = self._recovered(topic, subscription, self._lengths(topic), known_ledger, EntryId(known_last_entry))
         return None if found is None else found.acknowledged
 

@@ -13,7 +13,7 @@ what is visible (gone, another version, a broken guard).
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -74,24 +74,18 @@ def look(deletion: GuardedDeletion, seen: Mapping[str, Node | None]) -> Deletion
     return None if node.version == deletion.version else DeletionResult.CONFLICT
 
 
+@dataclass(slots=True)
 class GuardedDeletions:
     """The deletions of one call, carried out over one session; ``may_send`` is asked before each packet."""
 
-    def __init__(
-        self,
-        session: KazooSession,
-        deletions: Sequence[GuardedDeletion],
-        limit: DeletionLimit,
-        may_send: Callable[[], bool],
-    ) -> None:
-        self._session = session
-        self._deletions = deletions
-        self._limit = limit
-        self._may_send = may_send
-        self._results: list[DeletionResult | None] = [None] * len(deletions)
-        self._has_begun = False
-        self._is_lost = False
-        self._refusal: Exception | None = None
+    _session: KazooSession
+    _deletions: Sequence[GuardedDeletion]
+    _limit: DeletionLimit
+    _may_send: Callable[[], bool]
+    _results: dict[int, DeletionResult] = field(default_factory=dict)
+    _has_begun: bool = False
+    _is_lost: bool = False
+    _refusal: Exception | None = None
 
     def carry_out(self) -> list[DeletionResult]:
         """One result each, in order; after a lost connection UNKNOWN for whatever is not settled.
@@ -109,7 +103,7 @@ class GuardedDeletions:
                 if not self._has_begun:
                     raise
                 self._is_lost = True
-        results = [result or DeletionResult.UNKNOWN for result in self._results]
+        results = [self._results.get(item, DeletionResult.UNKNOWN) for item in range(len(self._deletions))]
         if self._refusal is not None and not self._is_lost and set(results) == {DeletionResult.UNKNOWN}:
             raise TemporaryError(
                 f"ZooKeeper refused every deletion ({type(self._refusal).__name__}) and nothing was changed; "
@@ -123,7 +117,7 @@ class GuardedDeletions:
         self._has_begun = True
         while items:
             if not self._may_send():
-                self._set(items, DeletionResult.NOT_SENT)
+                self._results.update(dict.fromkeys(items, DeletionResult.NOT_SENT))
                 break
             packet = take_packet(items, self._deletions, self._limit.most_in_flight())
             try:
@@ -149,8 +143,9 @@ class GuardedDeletions:
             # One node that may not be read hides all others; the next waves find the offenders one by one.
             return suspects
         for item, deletion in zip(suspects, deletions, strict=True):
-            self._results[item] = look(deletion, seen)
-        return [item for item in suspects if self._results[item] is None]
+            if result := look(deletion, seen):
+                self._results[item] = result
+        return [item for item in suspects if item not in self._results]
 
     def _multi(self, client: KazooClient, packet: Packet) -> Transaction:
         checks = [CheckVersion(real_path(client, guard.path), guard.version) for guard in packet.guards]
@@ -160,15 +155,15 @@ class GuardedDeletions:
 
     def _apply(self, packet: Packet, answers: list[object]) -> list[int]:
         if not any(isinstance(answer, Exception) for answer in answers):
-            self._set(packet.items, DeletionResult.DELETED)
+            self._results.update(dict.fromkeys(packet.items, DeletionResult.DELETED))
             return []
         for position, answer in enumerate(answers):
             if isinstance(answer, Exception) and not isinstance(answer, _BYSTANDERS):
                 self._blame(packet, position, answer)
                 break
         else:
-            self._set(packet.items, DeletionResult.UNKNOWN)
-        return [item for item in packet.items if self._results[item] is None]
+            self._results.update(dict.fromkeys(packet.items, DeletionResult.UNKNOWN))
+        return [item for item in packet.items if item not in self._results]
 
     def _blame(self, packet: Packet, position: int, answer: Exception) -> None:
         guards = tuple(packet.guards)
@@ -178,17 +173,13 @@ class GuardedDeletions:
         else:
             offenders = [packet.items[position - len(guards)]]
         if isinstance(answer, NoNodeError):
-            self._set(offenders, DeletionResult.CONFLICT if is_guard else DeletionResult.GONE)
+            self._results.update(dict.fromkeys(offenders, DeletionResult.CONFLICT if is_guard else DeletionResult.GONE))
         elif isinstance(answer, (BadVersionError, NotEmptyError)):
-            self._set(offenders, DeletionResult.CONFLICT)
+            self._results.update(dict.fromkeys(offenders, DeletionResult.CONFLICT))
         else:
             _LOG.warning("ZooKeeper refused a deletion: %s", type(answer).__name__)
             self._refusal = answer
-            self._set(offenders, DeletionResult.UNKNOWN)
-
-    def _set(self, items: Iterable[int], result: DeletionResult) -> None:
-        for item in items:
-            self._results[item] = result
+            self._results.update(dict.fromkeys(offenders, DeletionResult.UNKNOWN))
 
 
 def _size_bytes(path: str) -> int:

@@ -15,10 +15,10 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import reduce
 
 import cramjam
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -113,38 +113,30 @@ class SnapshotReader:
         Raises:
             DamagedSnapshotError: not a snapshot, of another version, truncated, damaged, or followed by something.
         """
-        self._read_header()
-        self._read_over_sessions()
-        self._read_over_access_control_lists()
-        yield from self._nodes()
+        self._read_over_head()
+        more = True
+        while more:
+            starts, value_lengths_at, more = self._find_nodes()
+            if value_lengths_at:
+                yield self._read(starts, value_lengths_at)
         self._input.check_seal()
         self._read_trailer()
 
-    def _read_header(self) -> None:
+    def _read_over_head(self) -> None:
+        """The header, sessions, and access control lists."""
         magic, version, _ = _HEADER.unpack(self._input.take(_HEADER.size))
         if magic != _MAGIC:
             raise DamagedSnapshotError("this is no ZooKeeper snapshot: it does not begin with ZKSN; check the file")
         if version != _FORMAT:
             raise DamagedSnapshotError(f"snapshot format {version} is not known to this version; upgrade first")
-
-    def _read_over_sessions(self) -> None:
         for _ in range(self._input.take_count("sessions")):
             self._input.take(_SESSION_BYTES)
-
-    def _read_over_access_control_lists(self) -> None:
         for _ in range(self._input.take_count("access control lists")):
             self._input.take(_LONG.size)
             for _ in range(self._input.take_count("entries of an access control list")):
                 self._input.take(_INT.size)
                 for part in ("scheme", "id"):
                     self._input.take(self._input.take_count(f"bytes of an access control list's {part}"))
-
-    def _nodes(self) -> Iterator[pa.RecordBatch]:
-        more = True
-        while more:
-            starts, value_lengths_at, more = self._find_nodes()
-            if value_lengths_at:
-                yield self._read(starts, value_lengths_at)
 
     def _find_nodes(self) -> tuple[list[int], list[int], bool]:
         """Where the next nodes and the lengths of their values are; one start more than nodes, and whether more follow.
@@ -181,7 +173,8 @@ class SnapshotReader:
         data = self._input.data
         paths = cut(data, bounds[:-1] + _INT.size, values_at)
         if self._skip:
-            kept = np.logical_not(np.logical_or.reduce([_begin_with(paths, beginning) for beginning in self._skip]))
+            skipped = reduce(pc.or_, (pc.starts_with(paths, beginning) for beginning in self._skip))
+            kept = np.logical_not(np.asarray(skipped))
             paths, ends, values_at = paths.filter(pa.array(kept)), ends[kept], values_at[kept]
         try:
             texts = paths.cast(pa.string())
@@ -290,10 +283,6 @@ class _CheckedInput:
     def _add_to_checksum(self) -> None:
         self._checksum = zlib.adler32(memoryview(self.data)[self._checked : self.position], self._checksum)
         self._checked = self.position
-
-
-def _begin_with(paths: pa.Array, beginning: bytes) -> npt.NDArray[np.bool_]:
-    return np.asarray(pc.starts_with(paths, beginning))
 
 
 def _demand(holds: bool, otherwise: str) -> None:

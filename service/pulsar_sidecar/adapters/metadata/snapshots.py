@@ -71,7 +71,6 @@ class SnapshotNodes:
         self._ending: Ending | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """See `NodeSource.batches`."""
         with self._opened() as (stream, first_zxid):
             reader = SnapshotReader(decompressed(stream), self._skip)
             found_chroot = not self._chroot

@@ -189,7 +189,7 @@ class StoreClock:
         self._clock = clock
         self._lock = threading.Lock()
         self._offset_ms = 0.0
-        self._measured: tuple[float, int] | None = None
+        self._measured: tuple[float, int | None] = 0.0, None
 
     def now_ms(self) -> int:
         """The store's time, at most a second off.
@@ -198,32 +198,25 @@ class StoreClock:
             TemporaryError: it could not be measured.
         """
         with self._lock:
-            if self._is_stale():
+            at, epoch = self._measured
+            # Another session may be with another server, after another leader's election.
+            if epoch != self._session.epoch or self._clock.monotonic_seconds() - at >= _REFRESH_SECONDS:
                 self._measure()
             return int(self._offset_ms + self._clock.monotonic_seconds() * 1000)
 
-    def _is_stale(self) -> bool:
-        if self._measured is None:
-            return True
-        at, epoch = self._measured
-        # Another session may be with another server, after another leader's election.
-        return self._clock.monotonic_seconds() - at >= _REFRESH_SECONDS or epoch != self._session.epoch
-
     def _measure(self) -> None:
-        best: tuple[float, float, tuple[float, int]] | None = None
-        for _ in range(_STAMP_TRIES):
+        found: list[tuple[float, float, tuple[float, int]]] = []
+        while len(found) < _STAMP_TRIES and not (found and found[-1][0] <= _GOOD_ROUND_TRIP_SECONDS):
             epoch = self._session.epoch
             started, stamped_ms, ended = self._session.reading("measure the store's clock", self._stamp)
-            found = (ended - started, stamped_ms - (started + ended) / 2 * 1000, (ended, epoch))
-            best = found if best is None else min(best, found)
-            if best[0] <= _GOOD_ROUND_TRIP_SECONDS:
-                break
-        if best is None or best[0] > _MAX_ROUND_TRIP_SECONDS:
+            found.append((ended - started, stamped_ms - (started + ended) / 2 * 1000, (ended, epoch)))
+        round_trip_seconds, offset_ms, measured = min(found)
+        if round_trip_seconds > _MAX_ROUND_TRIP_SECONDS:
             raise TemporaryError(
                 f"ZooKeeper took longer than {_MAX_ROUND_TRIP_SECONDS:.0f} s for a write, too long to tell its time; "
                 "try again when it is less busy"
             )
-        _, self._offset_ms, self._measured = best
+        self._offset_ms, self._measured = offset_ms, measured
 
     def _stamp(self, client: KazooClient, patience: Patience) -> tuple[float, int, float]:
         # Writing it twice does no harm, so this may be repeated like a read.
@@ -253,8 +246,8 @@ class StoreTime:
             now_ms = self._store.now_ms()
         except SidecarError:
             offset_ms = self._offset_ms
-            return self._clock.now_ms() if offset_ms is None else round(offset_ms + self._monotonic_ms())
-        self._offset_ms = now_ms - self._monotonic_ms()
+            return self._clock.now_ms() if offset_ms is None else round(offset_ms + self.monotonic_seconds() * 1000)
+        self._offset_ms = now_ms - self.monotonic_seconds() * 1000
         return now_ms
 
     def monotonic_seconds(self) -> float:
@@ -262,9 +255,6 @@ class StoreTime:
 
     def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
         return self._clock.wait_seconds(seconds, stop)
-
-    def _monotonic_ms(self) -> float:
-        return self._clock.monotonic_seconds() * 1000
 
 
 def _create_parents(path: str, client: KazooClient, patience: Patience) -> None:

@@ -106,7 +106,6 @@ class ZooKeeperWalk:
         self._found = _Found()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """See `NodeSource.batches`."""
         with self._session() as session:
             while self.last_zxid is None:
                 session.reading(f"walk {self._root}", self._advance, answers=())
@@ -308,7 +307,6 @@ class LedgerNodes(ZooKeeperWalk):
         return instance_id_of(self._store.read(instance_id_path(self._root)), self._root)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """See `LedgerSource.batches`."""
         return ledgers_among(super().batches(), self._root)
 
 
