@@ -89,7 +89,6 @@ class AckStateService:
             return list(self._recent.values())
 
     def topic_pause(self, topic: TopicName) -> Policies:
-        """The policy for a topic on each level."""
         part = self._parts(topic)[0]
         return self._ports.policies.policies(topic, self._ports.subscriptions.stats(part).broker)
 
@@ -203,17 +202,15 @@ class AckStateWatch:
     def _run(self) -> None:
         while not self._stop.is_set():
             for topic in self._topics:
-                self._look_at(topic)
+                try:
+                    self._states.ack_states(topic, None, DetailOptions(ranges=0, stretches=0))
+                except SidecarError as error:
+                    text = "a watched topic's acknowledgement state could not be read"
+                    log.warning(text, topic=str(topic), error=str(error))
+                except Exception:
+                    # A defect of ours that meets one topic must not leave the others unwatched.
+                    log.exception("looking at a watched topic failed unexpectedly", topic=str(topic))
             self._clock.wait_seconds(self._every_seconds, self._stop)
-
-    def _look_at(self, topic: TopicName) -> None:
-        try:
-            self._states.ack_states(topic, None, DetailOptions(ranges=0, stretches=0))
-        except SidecarError as error:
-            log.warning("a watched topic's acknowledgement state could not be read", topic=str(topic), error=str(error))
-        except Exception:
-            # A defect of ours that meets one topic must not leave the others unwatched.
-            log.exception("looking at a watched topic failed unexpectedly", topic=str(topic))
 
 
 _NOTHING_TO_REMOVE = "the topic's own policy is not true, so nothing was changed; brokers do not tell false from unset"

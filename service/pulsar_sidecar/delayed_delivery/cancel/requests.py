@@ -201,7 +201,7 @@ class Cancellation(NamedTuple):
 
     def at(self, status: CancellationStatus, cause: Cause | None = None, reason: str | None = None) -> "Cancellation":
         """The same with another level."""
-        return self._replace(status=status, cause=cause, reason=reason)
+        return Cancellation(*self[:5], status, self.positions, cause, reason, self.requested_by)
 
     def verdict(self) -> Verdict:
         """What a caller is told."""

@@ -37,7 +37,6 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     CancellationStatus,
     CancelOptions,
     Outcome,
-    Target,
     check_deliver_at,
     check_subscription_name,
 )
@@ -177,7 +176,12 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
         each, use ``cancelDelayedMessages``.
         """
         where = (check_subscription_name(subscription),)
-        targets = _targets(payload, where)
+        targets = []
+        for index, one in enumerate(payload.message_ids):
+            try:
+                targets.append(target_of_message_id(one, where) if isinstance(one, str) else one.target(where))
+            except InvalidInputError as error:
+                raise InvalidInputError(f"messageIds.{index}: {error}; nothing was cancelled") from error
         options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.role)
         return _answer(service.cancel(topic, targets, options))
 
@@ -280,16 +284,6 @@ def _headers(outcomes: Sequence[Outcome]) -> dict[str, str]:
     if warnings:
         headers[WARNING_HEADER] = "; ".join(warnings).encode("ascii", "replace").decode()[:1000]
     return headers
-
-
-def _targets(payload: SkipRequest, where: tuple[str, ...]) -> list[Target]:
-    targets = []
-    for index, one in enumerate(payload.message_ids):
-        try:
-            targets.append(target_of_message_id(one, where) if isinstance(one, str) else one.target(where))
-        except InvalidInputError as error:
-            raise InvalidInputError(f"messageIds.{index}: {error}; nothing was cancelled") from error
-    return targets
 
 
 def _reissue(
