@@ -22,7 +22,7 @@ from tests.fakes.metadata import FakeMetadataStore
 
 
 class ShadowBrokers:
-    """`ledger_deletion.ports.ShadowAdmin` and `LiveOwners`, over a store with topics in it."""
+    """`ledger_deletion.ports.TopicAdmin` and `LiveOwners`, over a store with topics in it."""
 
     def __init__(self, store: FakeMetadataStore) -> None:
         self.store = store

@@ -92,7 +92,6 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room:
         entries=cluster.entries,
         owners=BrokerLiveOwners(rest, store),
         admin=admin,
-        shadow_admin=admin,
         shadows=BrokerShadows(rest, store),
         topics=PulsarDeletionTopics(
             client,
@@ -113,8 +112,10 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room:
         offloaded=ObjectStoreOffloadedLedgers(
             settings.offload_allowed_locations, cluster.cluster_name, _offload_credentials(cluster)
         ),
-        brokers_metadata=AdminBrokersMetadata(rest, store, settings.metadata_store_url, settings.ledgers_root_path),
-        direct=direct,
+        metadata_mismatch=AdminBrokersMetadata(
+            rest, store, settings.metadata_store_url, settings.ledgers_root_path
+        ).mismatch,
+        direct=direct.delete if direct is not None else None,
         limit=cluster.limit,
     )
     instance = SidecarInstance(

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+
+import msgspec
+from msgspec.structs import replace
 
 from pulsar_sidecar.ledger_deletion.service import Control, SidecarInstance
 from pulsar_sidecar.model.errors import (
@@ -41,9 +43,9 @@ class ServiceControl:
             changed = change(Control() if node is None else _decode_control(node.data))
             try:
                 if node is None:
-                    self._store.create(CONTROL, _encode_control(changed))
+                    self._store.create(CONTROL, _encode(changed))
                 else:
-                    self._store.write(CONTROL, _encode_control(changed), node.version)
+                    self._store.write(CONTROL, _encode(changed), node.version)
             except (ConflictError, NotFoundError):
                 continue
             return changed
@@ -93,7 +95,7 @@ class SidecarRegistry:
                 )
             return
         try:
-            self._store.create(path, _encode_instance(self._own), ephemeral=True)
+            self._store.create(path, _encode(self._own), ephemeral=True)
         except AlreadyExistsError:
             return
 
@@ -108,20 +110,18 @@ class SidecarRegistry:
         return tuple(_decode_instance(node.data) for node in nodes if node is not None)
 
 
-def _encode_control(control: Control) -> bytes:
-    return json.dumps(
-        {"paused": control.paused, "pausedReason": control.paused_reason, "ratePerSecond": control.rate_per_second}
-    ).encode()
+def _encode(stored: Control | SidecarInstance) -> bytes:
+    return json.dumps(msgspec.to_builtins(stored)).encode()
 
 
 def _decode_control(data: bytes) -> Control:
     try:
         document = json.loads(data)
-        paused, reason, rate = document["paused"], document["pausedReason"], document["ratePerSecond"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        control = msgspec.convert(document, Control)
+        is_complete = document.keys() >= set(Control.__struct_encode_fields__)
+    except (ValueError, OverflowError, RecursionError):
         return _UNREADABLE
-    well_formed = isinstance(paused, bool) and isinstance(reason, str | None) and _is_rate(rate)
-    return Control(paused, reason, rate) if well_formed else _UNREADABLE
+    return control if is_complete and _is_rate(control.rate_per_second) else _UNREADABLE
 
 
 def _is_rate(value: object) -> bool:
@@ -130,22 +130,8 @@ def _is_rate(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and _SLOWEST <= value <= _FASTEST
 
 
-def _encode_instance(instance: SidecarInstance) -> bytes:
-    return json.dumps(
-        {
-            "name": instance.name,
-            "advertisedUrl": instance.advertised_url,
-            "brokerUrl": instance.broker_url,
-            "startedMs": instance.started_ms,
-        }
-    ).encode()
-
-
 def _decode_instance(data: bytes) -> SidecarInstance:
     try:
-        document = json.loads(data)
-        return SidecarInstance(
-            document["name"], document["advertisedUrl"], document["brokerUrl"], document["startedMs"]
-        )
-    except (ValueError, KeyError, TypeError):
+        return msgspec.convert(json.loads(data), SidecarInstance)
+    except ValueError:
         return SidecarInstance("unreadable", "", None, 0)

@@ -5,7 +5,7 @@ PIP-186 asks for nine counters; where it counts ledgers and offload-ledgers apar
 it is never 0.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import Counter, Histogram
@@ -36,38 +36,34 @@ class GaugeReadings:
 
 
 class DeletionMetrics(Collector):
-    """What ledger deletion counts and reads; thread-safe."""
+    """What ledger deletion counts and reads; thread-safe.
+
+    Attributes:
+        received: messages that arrived at the consumer.
+        acknowledged: messages that are finished for good.
+        max_retry_reached: messages that went to the dead-letter topic after the last try.
+        batch_seconds: how long batches took.
+    """
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
-        self._counters: list[Counter] = []
+        self._series: list[Counter | Histogram] = []
         self._read: Callable[[], GaugeReadings] | None = None
-        self._sent = self._ledger_counter("sent", "Records sent to the system topic, by ledger type (first phase).")
-        self._received = self._counter("received", "Messages received from the system topic and its retry topic.")
-        self._deleted = self._ledger_counter("deleted", "Ledgers deleted.")
-        self._failed = self._ledger_counter(
-            "delete_failed", "Attempts to delete a ledger that were refused or not confirmed."
-        )
-        self._acknowledged = self._counter("acknowledged", "Messages acknowledged.")
-        self._max_retry = self._counter(
-            "max_retry_reached", "Messages given up after twoPhaseDeletionMaxRetryDeleteCount tries."
-        )
-        self._deleted_bytes = self._ledger_counter(
-            "deleted_bytes", "Length of the ledgers deleted, before replication."
-        )
-        self._decisions = self._counter(
-            "decisions", "Decisions about records, by decision and reason.", "decision", "reason"
-        )
-        self._batch_seconds = Histogram(
-            f"{_PREFIX}_batch_seconds",
-            "Time from receiving a batch to acknowledging it.",
-            ("cluster",),
-            buckets=SECONDS,
-            registry=None,
-        )
+        count, ledgers = self._counter, self._ledger_counter
         # A series that starts at 0 has a rate from its first event on.
-        for each in (self._received, self._acknowledged, self._max_retry, self._batch_seconds):
-            each.labels(cluster)
+        self._sent = ledgers("sent", "Records sent to the system topic, by ledger type (first phase).")
+        received = count("received", "Messages received from the system topic and its retry topic.")
+        self._deleted = ledgers("deleted", "Ledgers deleted.")
+        self._failed = ledgers("delete_failed", "Attempts to delete a ledger that were refused or not confirmed.")
+        acknowledged = count("acknowledged", "Messages acknowledged.")
+        given_up = count("max_retry_reached", "Messages given up after twoPhaseDeletionMaxRetryDeleteCount tries.")
+        self._deleted_bytes = ledgers("deleted_bytes", "Length of the ledgers deleted, before replication.")
+        self._decisions = count("decisions", "Decisions about records, by decision and reason.", "decision", "reason")
+        took = "Time from receiving a batch to acknowledging it."
+        seconds = Histogram(f"{_PREFIX}_batch_seconds", took, ("cluster",), buckets=SECONDS, registry=None)
+        self._series.append(seconds)
+        self.received, self.acknowledged = received.labels(cluster), acknowledged.labels(cluster)
+        self.max_retry_reached, self.batch_seconds = given_up.labels(cluster), seconds.labels(cluster)
 
     def bind(self, read: Callable[[], GaugeReadings]) -> None:
         """Read the gauges through ``read`` at every scrape; it must answer from memory."""
@@ -76,10 +72,6 @@ class DeletionMetrics(Collector):
     def sent(self, ledger_type: LedgerType, component: LedgerComponent, count: int = 1) -> None:
         """Records are durably in the system topic."""
         self._of(self._sent, ledger_type, component).inc(count)
-
-    def received(self, count: int = 1) -> None:
-        """Messages arrived at the consumer."""
-        self._received.labels(self._cluster).inc(count)
 
     def deleted(
         self, ledger_type: LedgerType, component: LedgerComponent, count: int = 1, length_bytes: int = 0
@@ -92,28 +84,13 @@ class DeletionMetrics(Collector):
         """Deletions were sent, and refused or not confirmed; what was only put off is not counted."""
         self._of(self._failed, ledger_type, component).inc(count)
 
-    def acknowledged(self, count: int = 1) -> None:
-        """Messages are finished for good."""
-        self._acknowledged.labels(self._cluster).inc(count)
-
-    def max_retry_reached(self, count: int = 1) -> None:
-        """Messages went to the dead-letter topic after the last try."""
-        self._max_retry.labels(self._cluster).inc(count)
-
     def decided(self, decision: str, reason: str, count: int = 1) -> None:
         """Records were decided; both texts must come from closed lists, or the scrape grows without bound."""
         self._decisions.labels(self._cluster, decision, reason).inc(count)
 
-    def batch_seconds(self, seconds: float) -> None:
-        """One batch took so long."""
-        self._batch_seconds.labels(self._cluster).observe(seconds)
-
     def collect(self) -> Iterator[Metric]:
-        for metric in (*self._counters, self._batch_seconds):
+        for metric in self._series:
             yield from metric.collect()
-        yield from self._gauges()
-
-    def _gauges(self) -> Iterable[Metric]:
         try:
             readings = None if self._read is None else self._read()
         except SidecarError:
@@ -126,7 +103,7 @@ class DeletionMetrics(Collector):
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         counter = Counter(f"{_PREFIX}_{name}_total", text, ("cluster", *labels), registry=None)
-        self._counters.append(counter)
+        self._series.append(counter)
         return counter
 
     def _ledger_counter(self, name: str, text: str) -> Counter:

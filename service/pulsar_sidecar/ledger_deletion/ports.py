@@ -4,7 +4,7 @@ Every method raises `TemporaryError` when the other side could not be asked and 
 to a change was lost. No method reports an absence that it did not read.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -48,20 +48,20 @@ class LiveOwners(Protocol):
         ...
 
 
-class BrokersMetadata(Protocol):
-    """The metadata that the brokers work on."""
+@dataclass(frozen=True, slots=True)
+class ConnectedClients:
+    """Who is connected to a topic.
 
-    def mismatch(self) -> str | None:
-        """How it differs from the metadata that the sidecar works on; None if it is the same.
+    ``replicators`` counts the producers through which brokers replicate its source to a shadow topic.
+    """
 
-        Raises:
-            TemporaryError: the brokers did not say.
-        """
-        ...
+    consumers: int = 0
+    producers: int = 0
+    replicators: int = 0
 
 
 class TopicAdmin(Protocol):
-    """The admin REST calls that the first phase makes (Pulsar ``PersistentTopics``)."""
+    """The admin REST calls that deleting a topic, or a shadow topic, takes (Pulsar ``PersistentTopics``)."""
 
     def load_topic(self, topic: TopicName) -> None:
         """Have a broker own and load the topic, and wait until it has; nothing is created.
@@ -89,37 +89,8 @@ class TopicAdmin(Protocol):
         """
         ...
 
-
-@dataclass(frozen=True, slots=True)
-class ConnectedClients:
-    """Who is connected to a topic.
-
-    ``replicators`` counts the producers through which brokers replicate its source to a shadow topic.
-    """
-
-    consumers: int = 0
-    producers: int = 0
-    replicators: int = 0
-
-
-class EndangeredSources(Protocol):
-    """Which shadow topics endanger their sources (PIP-180)."""
-
-    def endangered_source(self, topic: TopicName) -> str | None:
-        """The source whose ledgers brokers may delete when they load this topic, or None; loads nothing.
-
-        Raises:
-            TemporaryError: the metadata store or the brokers did not answer.
-        """
-        ...
-
-
-class ShadowAdmin(TopicAdmin, Protocol):
-    """The admin REST calls that deleting a shadow topic takes (Pulsar ``PersistentTopics``).
-
-    Each of these calls raises `NotFoundError` when a broker knows no such topic, and `BrokerRefusedError` on any other
-    refusal.
-    """
+    # What deleting a shadow topic takes. Each raises `NotFoundError` when a broker knows no such topic, and
+    # `BrokerRefusedError` on any other refusal.
 
     def keeps_forever(self, topic: TopicName) -> bool:
         """Whether the topic's own retention policy is infinite in time and size; loads nothing."""
@@ -143,6 +114,18 @@ class ShadowAdmin(TopicAdmin, Protocol):
 
     def can_load(self, topic: TopicName) -> bool:
         """Have the owner load the topic, or wait until a load under way has ended; whether it is loaded then."""
+        ...
+
+
+class EndangeredSources(Protocol):
+    """Which shadow topics endanger their sources (PIP-180)."""
+
+    def endangered_source(self, topic: TopicName) -> str | None:
+        """The source whose ledgers brokers may delete when they load this topic, or None; loads nothing.
+
+        Raises:
+            TemporaryError: the metadata store or the brokers did not answer.
+        """
         ...
 
 
@@ -349,9 +332,6 @@ class OffloadDeletion(Enum):
     """Nothing was there."""
 
 
-class DirectLedgerDeletion(Protocol):
-    """The fallback where the metadata store cannot be reached: BookKeeper's own, unconditional delete."""
-
-    def delete(self, ledger_id: LedgerId) -> None:
-        """``DELETE /api/v1/ledger/delete``; a ledger that is gone already is success."""
-        ...
+DirectLedgerDeletion = Callable[[LedgerId], None]
+"""The fallback where the metadata store cannot be reached: BookKeeper's own, unconditional ``DELETE
+/api/v1/ledger/delete``; a ledger that is gone already is success."""

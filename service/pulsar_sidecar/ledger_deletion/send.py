@@ -87,7 +87,17 @@ def _payload(record: PendingDeleteLedgerInfo) -> bytes:
 
 def list_dead(dead_letters: DeadLetters, limit: int) -> list[DeadLetter]:
     """Up to ``limit`` dead letters, oldest first; they stay where they are."""
-    return [_dead_letter(delivery) for delivery in dead_letters.receive(limit)]
+    return [
+        DeadLetter(
+            message_id=delivery.message_id,
+            record=_record(delivery),
+            raw=delivery.payload[:_SHOWN_BYTES].decode("utf-8", "replace"),
+            reason=delivery.properties.get(REASON, "written by another client without a reason"),
+            tries=tries(delivery.properties),
+            dead_since_ms=delivery.publish_time_ms,
+        )
+        for delivery in dead_letters.receive(limit)
+    ]
 
 
 def redrive(
@@ -104,8 +114,12 @@ def redrive(
     seen = chosen = redriven = 0
     while chosen < limit:
         deliveries = dead_letters.receive(limit)
-        wanted = [delivery for delivery in deliveries if ledger_ids is None or _ledger_id(delivery) in ledger_ids]
-        wanted = wanted[: limit - chosen]
+        records = ((delivery, _record(delivery)) for delivery in deliveries)
+        wanted = [
+            delivery
+            for delivery, record in records
+            if ledger_ids is None or (record is not None and record.ledger_id in ledger_ids)
+        ][: limit - chosen]
         seen, chosen = seen + len(deliveries), chosen + len(wanted)
         redriven += _send_back(dead_letters, publisher, wanted, steps) if wanted else 0
         if ledger_ids is None or not deliveries:
@@ -123,24 +137,8 @@ def _send_back(dead_letters: DeadLetters, publisher: Publisher, wanted: Sequence
     return len(stored)
 
 
-def _dead_letter(delivery: Delivery) -> DeadLetter:
-    return DeadLetter(
-        message_id=delivery.message_id,
-        record=_record(delivery),
-        raw=delivery.payload[:_SHOWN_BYTES].decode("utf-8", "replace"),
-        reason=delivery.properties.get(REASON, "written by another client without a reason"),
-        tries=tries(delivery.properties),
-        dead_since_ms=delivery.publish_time_ms,
-    )
-
-
 def _record(delivery: Delivery) -> PendingDeleteLedgerInfo | None:
     try:
         return parse_record(delivery.payload)
     except InvalidInputError:
         return None
-
-
-def _ledger_id(delivery: Delivery) -> LedgerId | None:
-    record = _record(delivery)
-    return record.ledger_id if record else None

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.second_phase.limits import LimitReadings
 from pulsar_sidecar.model.ids import LedgerId, OperationId
@@ -121,8 +123,7 @@ class InflightEstimate:
     waiting_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
+class Control(msgspec.Struct, frozen=True, rename="camel"):
     """Pause and rate, which all sidecars of a cluster share; ``rate_per_second`` None means no limit."""
 
     paused: bool = False
@@ -130,8 +131,7 @@ class Control:
     rate_per_second: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SidecarInstance:
+class SidecarInstance(msgspec.Struct, frozen=True, rename="camel"):
     """One registered sidecar: its name, where it listens and which broker it stands beside."""
 
     name: str

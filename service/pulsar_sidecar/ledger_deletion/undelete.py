@@ -115,7 +115,10 @@ def undelete(
         raise NotFoundError(f"the outcome topic has no deletion of ledger {ledger_id} in the time that was searched")
     if store.read(kept.path) is not None:
         raise ConflictError(f"ledger {ledger_id} exists; there is nothing to bring back")
-    readable = _readable(entries, kept)
+    try:
+        readable = entries.readable(kept.ledger_id, decode_ledger_metadata(kept.metadata))
+    except TemporaryError:
+        readable = False
     if not readable and not force:
         raise ConflictError(
             f"bookies no longer hold the entries of ledger {ledger_id}, or did not answer; "
@@ -130,13 +133,6 @@ def undelete(
     except AlreadyExistsError as error:
         raise ConflictError(f"ledger {ledger_id} came back in this moment") from error
     return Undeleted(ledger_id, readable, protected_until_ms)
-
-
-def _readable(entries: LedgerEntries, kept: KeptLedger) -> bool:
-    try:
-        return entries.readable(kept.ledger_id, decode_ledger_metadata(kept.metadata))
-    except TemporaryError:
-        return False
 
 
 def _last_kept(topics: DeletionTopics, ledger_id: LedgerId, since_ms: int) -> KeptLedger | None:

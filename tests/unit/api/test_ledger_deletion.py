@@ -183,7 +183,7 @@ def test_probes(service: FakeDeletionService, server: Served) -> None:
 
 
 def test_metrics_are_prometheus_text(server: Served) -> None:
-    server.metrics.received(3)
+    server.metrics.received.inc(3)
     answer = server.ask("GET", "/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert b'pulsar_ledger_deletion_received_total{cluster="east"} 3.0' in answer.body

@@ -16,7 +16,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.batch import BatchReport
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
 from pulsar_sidecar.ledger_deletion.second_phase.limits import RateLimiter
-from pulsar_sidecar.ledger_deletion.second_phase.processor import LedgerDeleter, PendingDeletionProcessor
+from pulsar_sidecar.ledger_deletion.second_phase.processor import PendingDeletionProcessor
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import OperationState
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
@@ -175,7 +175,9 @@ class Sidecar:
             self._processor = PendingDeletionProcessor(
                 sidecar=self.name,
                 clock=self.world.clock,
-                deleter=LedgerDeleter(self.store, self.direct, self.offloaded, self.steps, self.warnings.append),
+                store=self.store,
+                direct=self.direct,
+                offloaded=self.offloaded,
                 gatherer=self.gatherer,
                 publishers={
                     topic: self._publisher(topic)

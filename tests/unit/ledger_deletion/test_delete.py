@@ -176,7 +176,7 @@ class Bookies:
         self._world = world
         self._error = error
 
-    def delete(self, ledger_id: LedgerId) -> None:
+    def __call__(self, ledger_id: LedgerId) -> None:
         if self._error is not None:
             raise self._error
         self.deleted.append(ledger_id)

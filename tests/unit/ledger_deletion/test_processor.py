@@ -245,7 +245,7 @@ def test_a_retried_record_is_not_sent_again_for_want_of_an_outcome(world: World,
     ledger_id = orphan(world, topic, state=LedgerState.OPEN, age_ms=0)
     send(world, about(topic, ledger_id))
     sidecar = Sidecar(world)
-    sidecar.processor()._publishers[DeletionTopic.OUTCOME].close()  # from now on the outcome topic takes nothing
+    sidecar.processor().publishers[DeletionTopic.OUTCOME].close()  # from now on the outcome topic takes nothing
     for _ in range(20):
         sidecar.process()
         world.clock.advance_ms(2_000)

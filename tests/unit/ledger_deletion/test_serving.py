@@ -34,12 +34,11 @@ def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
         store=made.store,
         entries=world.entries,
         owners=made.brokers,
-        admin=world.admin,
-        shadow_admin=made.brokers,
+        admin=made.brokers,
         shadows=NoShadows(),
         topics=world.topics,
         offloaded=world.offloaded,
-        brokers_metadata=OtherMetadata(),
+        metadata_mismatch=OtherMetadata().mismatch,
     )
     configuration = Configuration(
         enabled=True,

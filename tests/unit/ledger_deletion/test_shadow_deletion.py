@@ -1,5 +1,6 @@
 """Deleting a shadow topic: stage by stage, and what it refuses."""
 
+import dataclasses
 import json
 
 import pytest
@@ -318,8 +319,7 @@ def test_a_ledger_that_the_source_trims_meanwhile_is_not_missing() -> None:
         made.store.remove(ledger_path(listed[0]))
 
     made.store.before("read_many", trim)
-    sidecar = made.sidecar()
-    sidecar._store = made.store
+    sidecar = dataclasses.replace(made.sidecar(), store=made.store)
     assert made.advance(sidecar).source_check.missing == ()
 
 

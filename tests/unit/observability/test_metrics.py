@@ -67,12 +67,12 @@ def test_ledgers_and_offload_ledgers_are_counted_apart(metrics: DeletionMetrics,
 def test_each_method_moves_its_own_counter(metrics: DeletionMetrics, registry: CollectorRegistry) -> None:
     before = samples(registry)
     metrics.sent(LedgerType.LEDGER, LedgerComponent.SCHEMA_STORAGE, 2)
-    metrics.received(5)
+    metrics.received.inc(5)
     metrics.delete_failed(LedgerType.LEDGER, LedgerComponent.MANAGED_CURSOR)
-    metrics.acknowledged(4)
-    metrics.max_retry_reached()
+    metrics.acknowledged.inc(4)
+    metrics.max_retry_reached.inc()
     metrics.decided("keep", "in use", 6)
-    metrics.batch_seconds(0.2)
+    metrics.batch_seconds.observe(0.2)
 
     changed = {
         name: after - before.get((name, labels), 0)

@@ -96,7 +96,7 @@ class Batch:
             decision = Decision.RETRY
             if again.destination is DeletionTopic.DEAD_LETTER:
                 decision = Decision.DEAD_LETTER
-                self.metrics.max_retry_reached()
+                self.metrics.max_retry_reached.inc()
         self._count(decision, verdict.reason)
         outcome = RecordOutcome(decision, verdict.reason, verdict.detail, delivery.message_id, candidate.record, facts)
         self.reconsumptions.append((delivery, again, outcome))

@@ -63,14 +63,14 @@ from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 Decoded = TypeVar("Decoded")
 
 
+@dataclass(frozen=True, slots=True)
 class Gatherer:
     """Reads everything that a batch of evaluations needs."""
 
-    def __init__(self, store: MetadataStore, entries: LedgerEntries, owners: LiveOwners, ledgers_root: str) -> None:
-        self._store = store
-        self._owners = owners
-        self._root = ledgers_root
-        self._compacted = CompactedLedgers(store, entries, ledgers_root)
+    store: MetadataStore
+    entries: LedgerEntries
+    owners: LiveOwners
+    root: str
 
     def gather(self, records: Sequence[PendingDeleteLedgerInfo]) -> list[Facts]:
         """The facts of each record, in order.
@@ -78,23 +78,22 @@ class Gatherer:
         Raises:
             TemporaryError: the store or a live broker could not be asked; nothing is known about any of them.
         """
-        paths = {record.ledger_id: ledger_path(record.ledger_id, self._root) for record in records}
-        nodes = self._read([instance_id_path(self._root), *paths.values(), *_marked_paths(records)])
-        instance_id = instance_id_of(nodes[instance_id_path(self._root)], self._root)
+        paths = {record.ledger_id: ledger_path(record.ledger_id, self.root) for record in records}
+        nodes = self._read([instance_id_path(self.root), *paths.values(), *_marked_paths(records)])
+        instance_id = instance_id_of(nodes[instance_id_path(self.root)], self.root)
         locks, marks = self._replication_locks(), self._under_replication_marks(paths)
         ledgers = {
-            ledger_id: _ledger(
-                nodes[path], locked=bool(locks) and replication_lock_path(ledger_id, self._root) in locks
-            )
+            ledger_id: _ledger(nodes[path], locked=bool(locks) and replication_lock_path(ledger_id, self.root) in locks)
             for ledger_id, path in paths.items()
         }
         claims = [_claim(record, ledgers[record.ledger_id]) for record in records]
         topics = [_topic(record, claim) for record, claim in zip(records, claims, strict=True)]
         # After the ledgers' nodes: a ledger that is brought back is protected before it is there.
-        protected = protected_until(self._store, paths)
-        now_ms = self._store.now_ms()
-        views = self._owners.views({topic for topic in topics if topic is not None})
-        owners = OwnerNodes(self._read([owner_path(claim) for claim in claims if claim is not None]), self._compacted)
+        protected = protected_until(self.store, paths)
+        now_ms = self.store.now_ms()
+        views = self.owners.views({topic for topic in topics if topic is not None})
+        owner_nodes = self._read([owner_path(claim) for claim in claims if claim is not None])
+        owners = OwnerNodes(owner_nodes, CompactedLedgers(self.store, self.entries, self.root))
         key = nodes.get(SIGNING_KEY)
         return [
             Facts(
@@ -114,18 +113,18 @@ class Gatherer:
 
     def _read(self, paths: Iterable[str]) -> dict[str, Node | None]:
         distinct = list(dict.fromkeys(paths))
-        return dict(zip(distinct, self._store.read_many(distinct), strict=True))
+        return dict(zip(distinct, self.store.read_many(distinct), strict=True))
 
     # Two listings, mostly empty, instead of two reads for each ledger.
 
     def _replication_locks(self) -> frozenset[str]:
-        locks = replication_locks_path(self._root)
-        return frozenset(f"{locks}/{name}" for name in self._store.children(locks) or ())
+        locks = replication_locks_path(self.root)
+        return frozenset(f"{locks}/{name}" for name in self.store.children(locks) or ())
 
     def _under_replication_marks(self, ledger_ids: Iterable[LedgerId]) -> dict[LedgerId, str]:
-        if not self._store.children(under_replication_marks_path(self._root)):
+        if not self.store.children(under_replication_marks_path(self.root)):
             return {}
-        paths = {ledger_id: under_replication_mark_path(ledger_id, self._root) for ledger_id in ledger_ids}
+        paths = {ledger_id: under_replication_mark_path(ledger_id, self.root) for ledger_id in ledger_ids}
         found = self._read(paths.values())
         return {ledger_id: path for ledger_id, path in paths.items() if found[path] is not None}
 

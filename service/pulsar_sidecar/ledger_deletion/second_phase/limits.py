@@ -71,8 +71,6 @@ class AdaptiveLimit:
         self._recent: deque[float] = deque(maxlen=_PROBES)
         self._idle_p99_seconds: float | None = None
 
-    # --- what the metadata store's driver asks and tells --------------------------------------------------------------
-
     def most_in_flight(self) -> int:
         """How many deletions may be in flight now; to be asked before each transaction."""
         with self._lock:
@@ -92,8 +90,6 @@ class AdaptiveLimit:
                 self._in_flight -= 1
                 self._answered_at = self._worked_at = self._clock.monotonic_seconds()
 
-    # --- what the worker tells ---------------------------------------------------------------------------------------
-
     @contextmanager
     def batch(self) -> Iterator[None]:
         """Around a batch: what is measured meanwhile is not idle, even while nothing is in flight.
@@ -108,8 +104,6 @@ class AdaptiveLimit:
             with self._lock:
                 self._batches -= 1
                 self._worked_at = self._clock.monotonic_seconds()
-
-    # --- what the probe asks and tells --------------------------------------------------------------------------------
 
     def probe_interval_seconds(self) -> float:
         """When the next probe is due after this one."""
@@ -136,15 +130,11 @@ class AdaptiveLimit:
             if seconds > _STALL_SECONDS and self._overlaps(self._clock.monotonic_seconds() - seconds):
                 self._level = LOWEST_LEVEL
 
-    # --- what operators ask ------------------------------------------------------------------------------------------
-
     def readings(self) -> LimitReadings:
         """For the status and the metrics."""
         with self._lock:
             recent_p99 = percentile(self._recent, 0.99) if self._recent else None
             return LimitReadings(self._level, _milliseconds(self._idle_p99_seconds), _milliseconds(recent_p99))
-
-    # --- the law -----------------------------------------------------------------------------------------------------
 
     def _steer(self, seconds: float) -> None:
         if seconds > _STALL_SECONDS:
@@ -185,6 +175,7 @@ _EARLY_SECONDS = 0.001
 """So much of a wait is not worth waiting for."""
 
 
+@dataclass(slots=True)
 class RateLimiter:
     """Hands out deletions in chunks of at most a second's worth.
 
@@ -192,28 +183,17 @@ class RateLimiter:
     was handed out is not saved up.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        stop: StopSignal,
-        rate_per_second: Callable[[], float | None],
-        is_paused: Callable[[], bool],
-    ) -> None:
-        self._clock = clock
-        self._stop = stop
-        self._rate_per_second = rate_per_second
-        self._is_paused = is_paused
-        self._free_at_seconds = 0.0
-        self._handed_at_seconds = 0.0
-        self._handed = 0
+    clock: Clock
+    stop: StopSignal
+    rate_per_second: Callable[[], float | None]
+    is_paused: Callable[[], bool]
+    _free_at_seconds: float = 0.0
+    _handed_at_seconds: float = 0.0
+    _handed: int = 0
 
     def is_stopped(self) -> bool:
         """Whether the sidecar is being stopped: nothing more is to be begun."""
-        return self._stop.is_set()
-
-    def is_paused(self) -> bool:
-        """Whether an operator has paused deletion."""
-        return self._is_paused()
+        return self.stop.is_set()
 
     def may_continue(self) -> bool:
         """Whether another deletion may be begun: neither stopped nor paused."""
@@ -221,7 +201,7 @@ class RateLimiter:
 
     def most_within(self, seconds: float) -> int | None:
         """How many the rate lets through in so many seconds, at least one; None when there is no rate."""
-        rate = self._rate_per_second()
+        rate = self.rate_per_second()
         return None if rate is None else max(1, int(rate * seconds))
 
     def wait(self) -> bool:
@@ -230,21 +210,21 @@ class RateLimiter:
             late_seconds = self._late_seconds()
             if late_seconds <= _EARLY_SECONDS:
                 return True
-            self._clock.wait_seconds(min(late_seconds, _SLICE_SECONDS), self._stop)
+            self.clock.wait_seconds(min(late_seconds, _SLICE_SECONDS), self.stop)
         return False
 
     def _late_seconds(self) -> float:
-        rate = self._rate_per_second()
+        rate = self.rate_per_second()
         if rate is None:
             return 0.0
         free_at_seconds = min(self._free_at_seconds, self._handed_at_seconds + self._handed / rate)
-        return free_at_seconds - self._clock.monotonic_seconds()
+        return free_at_seconds - self.clock.monotonic_seconds()
 
     def chunks(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
         """The items in order, each chunk not before its time; ends early when stopped or paused."""
         position = 0
         while position < len(items) and self.wait():
-            rate = self._rate_per_second()
+            rate = self.rate_per_second()
             size = len(items) if rate is None else max(1, int(rate))
             chunk = items[position : position + size]
             if rate is not None:
@@ -254,6 +234,6 @@ class RateLimiter:
 
     def _hand_out(self, count: int, rate: float) -> None:
         # Late only by what is not worth waiting for.
-        self._handed_at_seconds = self._clock.monotonic_seconds() + max(0.0, self._late_seconds())
+        self._handed_at_seconds = self.clock.monotonic_seconds() + max(0.0, self._late_seconds())
         self._handed = count
         self._free_at_seconds = self._handed_at_seconds + count / rate

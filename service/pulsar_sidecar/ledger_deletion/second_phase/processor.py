@@ -9,7 +9,7 @@ store bears; those whose turn comes when their facts are too old are decided on 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
@@ -61,184 +61,38 @@ _ROUNDS = 3
 """How often a batch decides on a record whose nodes change meanwhile, before the record goes to the retry topic."""
 
 
-class LedgerDeleter:
-    """Deletes exactly the ledgers whose evaluation says so, and records of each how it ended.
-
-    BookKeeper's own delete ignores versions (``LedgerDeleteOp`` removes with ``Version.ANY``), so the rule is the
-    metadata store's guarded delete. Only where the store takes no deletion from us, although the ledger was evaluated
-    again and again, and bookie HTTP addresses are configured, is BookKeeper asked instead; the outcome then says that
-    the deletion was unconditional.
-    """
-
-    def __init__(
-        self,
-        store: MetadataStore,
-        direct: DirectLedgerDeletion | None,
-        offloaded: OffloadedLedgers,
-        steps: Steps,
-        warn: Callable[[str], None],
-    ) -> None:
-        self._store = store
-        self._direct = direct
-        self._offloaded = offloaded
-        self._steps = steps
-        self._warn = warn
-
-    def delete(self, round_: Round, evaluations: Sequence[Evaluation]) -> None:
-        """Delete what the evaluations say; none of it is sent once the round may no longer send.
-
-        BookKeeper is asked only as a last resort: one lost answer of the store is no reason to do without guards.
-        """
-        self._delete_stored(round_, evaluations)
-        for evaluation in evaluations:
-            if isinstance(evaluation.verdict, DeleteOffloaded):
-                if round_.may_send():
-                    self._delete_offloaded(round_.batch, evaluation, evaluation.verdict)
-                else:
-                    round_.unreached.append(evaluation.candidate)
-
-    def finish(
-        self,
-        batch: Batch,
-        evaluation: Evaluation,
-        decision: Decision,
-        reason: Reason,
-        detail: str,
-        *,
-        conditional: bool = True,
-    ) -> None:
-        """End the record, and auto-recovery's note about a ledger that is gone: auto-recovery would try to repair it.
-
-        See BookKeeper #3316.
-        """
-        gone = decision is Decision.DELETED or reason is Reason.ALREADY_GONE
-        mark = evaluation.facts.under_replication_mark
-        if gone and evaluation.candidate.record.ledger_type is LedgerType.LEDGER and mark is not None:
-            with self._steps.taking(Step.UNDER_REPLICATION_CLEARED):
-                try:
-                    self._store.delete(mark)
-                except SidecarError as error:
-                    self._warn(f"auto-recovery's note {mark} about a deleted ledger stays: {error}")
-        batch.finish(evaluation, decision, reason, detail, conditional=conditional)
-
-    def _delete_stored(self, round_: Round, evaluations: Sequence[Evaluation]) -> None:
-        chosen = [(each, each.verdict) for each in evaluations if isinstance(each.verdict, Delete)]
-        with self._steps.taking(Step.LEDGERS_DELETED):
-            results = self._delete_ledgers(round_, chosen)
-        for (evaluation, _), (result, conditional) in zip(chosen, results, strict=True):
-            match result:
-                case DeletionResult.DELETED:
-                    self._deleted(round_.batch, evaluation, conditional=conditional)
-                case DeletionResult.GONE:
-                    detail = "another client deleted it just now"
-                    self.finish(round_.batch, evaluation, Decision.KEPT, Reason.ALREADY_GONE, detail)
-                case DeletionResult.CONFLICT | DeletionResult.UNKNOWN:
-                    round_.batch.metrics.delete_failed(*_kind(evaluation))
-                    round_.again.append(evaluation.candidate)
-                case DeletionResult.NOT_SENT:
-                    round_.unreached.append(evaluation.candidate)
-                case never:
-                    assert_never(never)
-
-    def _delete_ledgers(
-        self, round_: Round, chosen: Sequence[tuple[Evaluation, Delete]]
-    ) -> list[tuple[DeletionResult, bool]]:
-        """What became of each ledger, and whether its version and its guards were the condition."""
-        deletions = [
-            GuardedDeletion(verdict.ledger.path, verdict.ledger.version, verdict.guards) for _, verdict in chosen
-        ]
-        try:
-            results = self._store.delete_many(deletions, round_.may_send)
-        except (TemporaryError, OutcomeUnknownError) as error:
-            self._warn(f"the metadata store did not answer {len(deletions)} deletions: {error}")
-            results = [DeletionResult.UNKNOWN] * len(deletions)
-        return [
-            (self._delete_directly(self._direct, round_, evaluation), False)
-            if self._direct is not None and round_.last_resort and result is DeletionResult.UNKNOWN
-            else (result, True)
-            for (evaluation, _), result in zip(chosen, results, strict=True)
-        ]
-
-    def _delete_directly(self, direct: DirectLedgerDeletion, round_: Round, evaluation: Evaluation) -> DeletionResult:
-        if not round_.may_send():
-            return DeletionResult.NOT_SENT
-        ledger_id = evaluation.candidate.record.ledger_id
-        try:
-            direct.delete(ledger_id)
-        except SidecarError as error:
-            self._warn(f"ledger {ledger_id} could not be deleted over a bookie's HTTP either: {error}")
-            return DeletionResult.UNKNOWN
-        return DeletionResult.DELETED
-
-    def _deleted(self, batch: Batch, evaluation: Evaluation, *, conditional: bool) -> None:
-        verdict = evaluation.verdict
-        length_bytes = verdict.ledger.metadata.length_bytes if isinstance(verdict, Delete) else 0
-        batch.metrics.deleted(*_kind(evaluation), length_bytes=length_bytes)
-        detail = "nothing references it"
-        self.finish(batch, evaluation, Decision.DELETED, Reason.UNREFERENCED, detail, conditional=conditional)
-
-    def _delete_offloaded(self, batch: Batch, evaluation: Evaluation, verdict: DeleteOffloaded) -> None:
-        candidate, record = evaluation.candidate, evaluation.candidate.record
-        try:
-            with self._steps.taking(Step.OFFLOADED_DELETED):
-                result = self._offloaded.delete_offloaded(
-                    record.ledger_id, verdict.context, record.topic.managed_ledger_name
-                )
-        except DisabledError as error:
-            # An operator who adds the missing setting finds the record on the dead-letter topic at the latest.
-            batch.send_again(candidate, RetryLater(Reason.REFUSED_BY_STORAGE, str(error)), evaluation.facts)
-        except PermanentError as error:
-            batch.metrics.delete_failed(*_kind(evaluation))
-            self.finish(batch, evaluation, Decision.KEPT, Reason.REFUSED_BY_STORAGE, str(error))
-        except (TemporaryError, OutcomeUnknownError) as error:
-            batch.metrics.delete_failed(*_kind(evaluation))
-            batch.send_again(candidate, RetryLater(Reason.TEMPORARY_FAILURE, str(error)), evaluation.facts)
-        else:
-            if result is OffloadDeletion.DELETED:
-                self._deleted(batch, evaluation, conditional=True)
-            else:
-                detail = "tiered storage holds no such objects"
-                self.finish(batch, evaluation, Decision.KEPT, Reason.ALREADY_GONE, detail)
-
-
+@dataclass(slots=True)
 class PendingDeletionProcessor:
     """Takes batches of messages to their end.
 
-    ``publishers`` write to the retry, the dead-letter and the outcome topic; a message counts as written only when the
-    broker's receipt has come.
+    Attributes:
+        direct: BookKeeper's own delete, which ignores versions (``LedgerDeleteOp`` removes with ``Version.ANY``). So
+            the rule is the metadata store's guarded delete. Only where the store takes no deletion from us, although
+            the ledger was evaluated again and again, is BookKeeper asked instead, if bookie HTTP addresses are
+            configured; the outcome then says that the deletion was unconditional.
+        publishers: to the retry, the dead-letter and the outcome topic; a message counts as written only when the
+            broker's receipt has come.
     """
 
-    def __init__(
-        self,
-        sidecar: str,
-        clock: Clock,
-        deleter: LedgerDeleter,
-        gatherer: Gatherer,
-        publishers: Mapping[DeletionTopic, Publisher],
-        policy: Policy,
-        retry_policy: RetryPolicy,
-        metrics: DeletionMetrics,
-        steps: Steps,
-        rate_limiter: RateLimiter,
-        warn: Callable[[str], None],
-    ) -> None:
-        self._sidecar = sidecar
-        self._clock = clock
-        self._deleter = deleter
-        self._gatherer = gatherer
-        self._publishers = publishers
-        self._policy = policy
-        self._retry_policy = retry_policy
-        self._metrics = metrics
-        self._steps = steps
-        self._rate_limiter = rate_limiter
-        self._warn = warn
+    sidecar: str
+    clock: Clock
+    store: MetadataStore
+    direct: DirectLedgerDeletion | None
+    offloaded: OffloadedLedgers
+    gatherer: Gatherer
+    publishers: Mapping[DeletionTopic, Publisher]
+    policy: Policy
+    retry_policy: RetryPolicy
+    metrics: DeletionMetrics
+    steps: Steps
+    rate_limiter: RateLimiter
+    warn: Callable[[str], None]
 
     def process(self, pending: PendingDeletions, deliveries: Sequence[Delivery]) -> BatchReport:
         """Take one batch to its end; a failure postpones, it never raises for a single record."""
-        self._metrics.received(len(deliveries))
-        batch, candidates = Batch(self._retry_policy, self._metrics), list[Candidate]()
-        with self._steps.taking(Step.BATCH_RECEIVED):
+        self.metrics.received.inc(len(deliveries))
+        batch, candidates = Batch(self.retry_policy, self.metrics), list[Candidate]()
+        with self.steps.taking(Step.BATCH_RECEIVED):
             for delivery in deliveries:
                 try:
                     candidates.append(Candidate(delivery, parse_record(delivery.payload)))
@@ -255,7 +109,7 @@ class PendingDeletionProcessor:
         Raises:
             TemporaryError: the facts could not be read, or could not be stored on the outcome topic.
         """
-        batch = Batch(self._retry_policy, self._metrics)
+        batch = Batch(self.retry_policy, self.metrics)
         delivery = Delivery(None, encode_record(record), str(record.topic), {}, origin, "", 0)
         self._process_some(batch, [Candidate(delivery, record)], paced=False)
         if batch.reconsumptions:
@@ -263,10 +117,10 @@ class PendingDeletionProcessor:
         if not batch.outcomes:
             raise TemporaryError(f"ledger {record.ledger_id} could not be decided on now; try again")
         if not self._log_outcomes(batch.outcomes):
-            self._warn(f"the outcome of ledger {record.ledger_id} could not be kept")
+            self.warn(f"the outcome of ledger {record.ledger_id} could not be kept")
         return batch.outcomes[0]
 
-    # --- deciding and deleting ---------------------------------------------------------------------------------------
+    # --- deciding ----------------------------------------------------------------------------------------------------
 
     def _process_all(self, batch: Batch, candidates: Sequence[Candidate]) -> None:
         """All of them, unless the sidecar is stopped or deletion paused: what was not begun is delivered again."""
@@ -274,10 +128,10 @@ class PendingDeletionProcessor:
         most = count = len(waiting)
         while waiting:
             unreached = self._process_some(batch, waiting[:count], paced=True)
-            if self._rate_limiter.is_stopped():
+            if self.rate_limiter.is_stopped():
                 return
             waiting = unreached + waiting[count:]
-            if self._rate_limiter.is_paused():
+            if self.rate_limiter.is_paused():
                 # Unlike a stop, a pause leaves the consumer connected, which would keep what is not given back.
                 self._postpone_all(batch, waiting, "deletion is paused")
                 return
@@ -287,7 +141,7 @@ class PendingDeletionProcessor:
             if most == 0:
                 self._postpone_all(batch, waiting, "the facts of the first were too old before its turn")
                 return
-            count = min(len(waiting), most, self._rate_limiter.most_within(FACTS_SECONDS) or most)
+            count = min(len(waiting), most, self.rate_limiter.most_within(FACTS_SECONDS) or most)
 
     def _process_some(self, batch: Batch, candidates: Sequence[Candidate], *, paced: bool) -> list[Candidate]:
         """Decide and carry out; returns those whose deletion has to wait for new facts."""
@@ -295,11 +149,11 @@ class PendingDeletionProcessor:
         unreached: list[Candidate] = []
         for rounds_left in reversed(range(_ROUNDS)):
             # Waiting for the first deletion's turn comes before gathering, or a low rate would only make facts old.
-            if not open_candidates or (paced and not self._rate_limiter.wait()):
+            if not open_candidates or (paced and not self.rate_limiter.wait()):
                 return unreached + open_candidates
             round_ = Round(batch, self._while_fresh(), last_resort=rounds_left == 0, paced=paced)
             try:
-                with self._steps.taking(Step.FACTS_GATHERED):
+                with self.steps.taking(Step.FACTS_GATHERED):
                     evaluations = self._evaluate(open_candidates)
             except (TemporaryError, OutcomeUnknownError) as error:
                 self._postpone_all(batch, open_candidates, f"facts could not be gathered: {error}")
@@ -315,15 +169,15 @@ class PendingDeletionProcessor:
 
     def _while_fresh(self) -> Callable[[], bool]:
         """Whether facts that are gathered from now on may still be acted on."""
-        until = self._clock.monotonic_seconds() + FACTS_SECONDS
-        return lambda: self._clock.monotonic_seconds() <= until and self._rate_limiter.may_continue()
+        until = self.clock.monotonic_seconds() + FACTS_SECONDS
+        return lambda: self.clock.monotonic_seconds() <= until and self.rate_limiter.may_continue()
 
     def _evaluate(self, candidates: Sequence[Candidate]) -> list[Evaluation]:
         evaluations = []
-        gathered = self._gatherer.gather([candidate.record for candidate in candidates])
+        gathered = self.gatherer.gather([candidate.record for candidate in candidates])
         for candidate, read in zip(candidates, gathered, strict=True):
             facts = replace(read, in_use_since_ms=in_use_since_ms(candidate.delivery.properties))
-            evaluations.append(Evaluation(candidate, facts, decide(facts, self._policy)))
+            evaluations.append(Evaluation(candidate, facts, decide(facts, self.policy)))
         return evaluations
 
     def _process_halves(
@@ -344,7 +198,7 @@ class PendingDeletionProcessor:
             record = evaluation.candidate.record
             match evaluation.verdict:
                 case Finish(reason, detail):
-                    self._deleter.finish(batch, evaluation, Decision.KEPT, reason, detail)
+                    self._finish(batch, evaluation, Decision.KEPT, reason, detail)
                 case RetryLater() | SetAside() as verdict:
                     batch.send_again(evaluation.candidate, verdict, evaluation.facts)
                 case Postpone(reason, _):
@@ -361,7 +215,7 @@ class PendingDeletionProcessor:
 
     def _delete(self, round_: Round, evaluations: Sequence[Evaluation]) -> None:
         # An evaluation is logged only for what the rate lets through while its facts are fresh.
-        most = self._rate_limiter.most_within(FACTS_SECONDS) if round_.paced else None
+        most = self.rate_limiter.most_within(FACTS_SECONDS) if round_.paced else None
         first = evaluations if most is None else evaluations[:most]
         round_.unreached += [evaluation.candidate for evaluation in evaluations[len(first) :]]
         if not self._log_evaluations(first):
@@ -369,25 +223,143 @@ class PendingDeletionProcessor:
             self._postpone_all(round_.batch, candidates, "the outcome topic did not store what is to be deleted")
             return
         reached = 0
-        for chunk in self._rate_limiter.chunks(first) if round_.paced else [first]:
-            self._deleter.delete(round_, chunk)
+        for chunk in self.rate_limiter.chunks(first) if round_.paced else [first]:
+            self._delete_chunk(round_, chunk)
             reached += len(chunk)
             if not round_.may_send():
                 # The others would wait for their turn, and use up the rate, only to be decided on again.
                 break
         round_.unreached += [evaluation.candidate for evaluation in first[reached:]]
 
+    # --- deleting ----------------------------------------------------------------------------------------------------
+
+    def _delete_chunk(self, round_: Round, evaluations: Sequence[Evaluation]) -> None:
+        """Delete what the evaluations say; none of it is sent once the round may no longer send.
+
+        BookKeeper is asked only as a last resort: one lost answer of the store is no reason to do without guards.
+        """
+        self._delete_stored(round_, evaluations)
+        for evaluation in evaluations:
+            if isinstance(evaluation.verdict, DeleteOffloaded):
+                if round_.may_send():
+                    self._delete_offloaded(round_.batch, evaluation, evaluation.verdict)
+                else:
+                    round_.unreached.append(evaluation.candidate)
+
+    def _finish(
+        self,
+        batch: Batch,
+        evaluation: Evaluation,
+        decision: Decision,
+        reason: Reason,
+        detail: str,
+        *,
+        conditional: bool = True,
+    ) -> None:
+        """End the record, and auto-recovery's note about a ledger that is gone: auto-recovery would try to repair it.
+
+        See BookKeeper #3316.
+        """
+        gone = decision is Decision.DELETED or reason is Reason.ALREADY_GONE
+        mark = evaluation.facts.under_replication_mark
+        if gone and evaluation.candidate.record.ledger_type is LedgerType.LEDGER and mark is not None:
+            with self.steps.taking(Step.UNDER_REPLICATION_CLEARED):
+                try:
+                    self.store.delete(mark)
+                except SidecarError as error:
+                    self.warn(f"auto-recovery's note {mark} about a deleted ledger stays: {error}")
+        batch.finish(evaluation, decision, reason, detail, conditional=conditional)
+
+    def _delete_stored(self, round_: Round, evaluations: Sequence[Evaluation]) -> None:
+        chosen = [(each, each.verdict) for each in evaluations if isinstance(each.verdict, Delete)]
+        with self.steps.taking(Step.LEDGERS_DELETED):
+            results = self._delete_ledgers(round_, chosen)
+        for (evaluation, _), (result, conditional) in zip(chosen, results, strict=True):
+            match result:
+                case DeletionResult.DELETED:
+                    self._deleted(round_.batch, evaluation, conditional=conditional)
+                case DeletionResult.GONE:
+                    detail = "another client deleted it just now"
+                    self._finish(round_.batch, evaluation, Decision.KEPT, Reason.ALREADY_GONE, detail)
+                case DeletionResult.CONFLICT | DeletionResult.UNKNOWN:
+                    round_.batch.metrics.delete_failed(*_kind(evaluation))
+                    round_.again.append(evaluation.candidate)
+                case DeletionResult.NOT_SENT:
+                    round_.unreached.append(evaluation.candidate)
+                case never:
+                    assert_never(never)
+
+    def _delete_ledgers(
+        self, round_: Round, chosen: Sequence[tuple[Evaluation, Delete]]
+    ) -> list[tuple[DeletionResult, bool]]:
+        """What became of each ledger, and whether its version and its guards were the condition."""
+        deletions = [
+            GuardedDeletion(verdict.ledger.path, verdict.ledger.version, verdict.guards) for _, verdict in chosen
+        ]
+        try:
+            results = self.store.delete_many(deletions, round_.may_send)
+        except (TemporaryError, OutcomeUnknownError) as error:
+            self.warn(f"the metadata store did not answer {len(deletions)} deletions: {error}")
+            results = [DeletionResult.UNKNOWN] * len(deletions)
+        return [
+            (self._delete_directly(self.direct, round_, evaluation), False)
+            if self.direct is not None and round_.last_resort and result is DeletionResult.UNKNOWN
+            else (result, True)
+            for (evaluation, _), result in zip(chosen, results, strict=True)
+        ]
+
+    def _delete_directly(self, direct: DirectLedgerDeletion, round_: Round, evaluation: Evaluation) -> DeletionResult:
+        if not round_.may_send():
+            return DeletionResult.NOT_SENT
+        ledger_id = evaluation.candidate.record.ledger_id
+        try:
+            direct(ledger_id)
+        except SidecarError as error:
+            self.warn(f"ledger {ledger_id} could not be deleted over a bookie's HTTP either: {error}")
+            return DeletionResult.UNKNOWN
+        return DeletionResult.DELETED
+
+    def _deleted(self, batch: Batch, evaluation: Evaluation, *, conditional: bool) -> None:
+        verdict = evaluation.verdict
+        length_bytes = verdict.ledger.metadata.length_bytes if isinstance(verdict, Delete) else 0
+        batch.metrics.deleted(*_kind(evaluation), length_bytes=length_bytes)
+        detail = "nothing references it"
+        self._finish(batch, evaluation, Decision.DELETED, Reason.UNREFERENCED, detail, conditional=conditional)
+
+    def _delete_offloaded(self, batch: Batch, evaluation: Evaluation, verdict: DeleteOffloaded) -> None:
+        candidate, record = evaluation.candidate, evaluation.candidate.record
+        try:
+            with self.steps.taking(Step.OFFLOADED_DELETED):
+                result = self.offloaded.delete_offloaded(
+                    record.ledger_id, verdict.context, record.topic.managed_ledger_name
+                )
+        except DisabledError as error:
+            # An operator who adds the missing setting finds the record on the dead-letter topic at the latest.
+            batch.send_again(candidate, RetryLater(Reason.REFUSED_BY_STORAGE, str(error)), evaluation.facts)
+        except PermanentError as error:
+            batch.metrics.delete_failed(*_kind(evaluation))
+            self._finish(batch, evaluation, Decision.KEPT, Reason.REFUSED_BY_STORAGE, str(error))
+        except (TemporaryError, OutcomeUnknownError) as error:
+            batch.metrics.delete_failed(*_kind(evaluation))
+            batch.send_again(candidate, RetryLater(Reason.TEMPORARY_FAILURE, str(error)), evaluation.facts)
+        else:
+            if result is OffloadDeletion.DELETED:
+                self._deleted(batch, evaluation, conditional=True)
+            else:
+                detail = "tiered storage holds no such objects"
+                self._finish(batch, evaluation, Decision.KEPT, Reason.ALREADY_GONE, detail)
+
     # --- how a batch ends --------------------------------------------------------------------------------------------
 
     def _postpone_all(self, batch: Batch, candidates: Sequence[Candidate], why: str) -> None:
-        self._warn(f"{len(candidates)} records are postponed: {why}")
+        self.warn(f"{len(candidates)} records are postponed: {why}")
         batch.postpone(candidates, Reason.TEMPORARY_FAILURE)
 
     def _complete(self, batch: Batch, pending: PendingDeletions) -> None:
         self._send_again(batch, DeletionTopic.RETRY, Step.RETRIES_SENT)
         self._send_again(batch, DeletionTopic.DEAD_LETTER, Step.DEAD_LETTERS_SENT)
         if not self._log_outcomes(batch.outcomes):
-            self._warn(f"{len(batch.finished)} records are postponed: their outcome could not be kept")
+            self.warn(f"{len(batch.finished)} records are postponed: their outcome could not be kept")
             batch.postponed.extend(batch.finished)
             batch.finished.clear()
         if batch.postponed:
@@ -395,9 +367,9 @@ class PendingDeletionProcessor:
         # What was handed on is durable in its copy; keeping the original as well would hand it on again and again.
         done = batch.finished + batch.handed_on
         if done:
-            with self._steps.taking(Step.ACKNOWLEDGED):
+            with self.steps.taking(Step.ACKNOWLEDGED):
                 pending.acknowledge(done)
-            self._metrics.acknowledged(len(done))
+            self.metrics.acknowledged.inc(len(done))
 
     def _log_evaluations(self, evaluations: Sequence[Evaluation]) -> bool:
         """Why these ledgers are about to be deleted, and what brings them back; whether all of it is written."""
@@ -406,14 +378,14 @@ class PendingDeletionProcessor:
             for evaluation in evaluations
             if isinstance(evaluation.verdict, (Delete, DeleteOffloaded))
         ]
-        payloads = judged_messages(self._sidecar, self._clock.now_ms(), judged)
-        with self._steps.taking(Step.JUDGEMENT_KEPT):
+        payloads = judged_messages(self.sidecar, self.clock.now_ms(), judged)
+        with self.steps.taking(Step.JUDGEMENT_KEPT):
             return self._keep(payloads)
 
     def _log_outcomes(self, outcomes: Sequence[RecordOutcome]) -> bool:
         """How records ended; whether all of it is written."""
-        payloads = settled_messages(self._sidecar, self._clock.now_ms(), outcomes)
-        with self._steps.taking(Step.OUTCOMES_KEPT):
+        payloads = settled_messages(self.sidecar, self.clock.now_ms(), outcomes)
+        with self.steps.taking(Step.OUTCOMES_KEPT):
             return self._keep(payloads) if payloads else True
 
     def _keep(self, payloads: Sequence[bytes]) -> bool:
@@ -425,7 +397,7 @@ class PendingDeletionProcessor:
         group = [entry for entry in batch.reconsumptions if entry[1].destination is topic]
         if not group:
             return
-        with self._steps.taking(step):
+        with self.steps.taking(step):
             results = self._publish(topic, [again.message for _, again, _ in group])
         for (delivery, _, outcome), result in zip(group, results, strict=True):
             if result.stored:
@@ -436,9 +408,9 @@ class PendingDeletionProcessor:
 
     def _publish(self, topic: DeletionTopic, messages: Sequence[OutgoingMessage]) -> list[PublishResult]:
         try:
-            return self._publishers[topic].publish(messages)
+            return self.publishers[topic].publish(messages)
         except SidecarError as error:
-            self._warn(f"{len(messages)} messages could not be published: {error}")
+            self.warn(f"{len(messages)} messages could not be published: {error}")
             return [PublishResult.UNKNOWN] * len(messages)
 
 

@@ -11,6 +11,7 @@ caller's confirmation. A look-up that failed is never taken for an absence: it r
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -58,16 +59,16 @@ _NODES_AT_ONCE = 1_000
 _MOST_NAMED = 5
 
 
+@dataclass(frozen=True, slots=True)
 class TopicDeleter:
     """Begins, drives and ends topic deletions."""
 
-    def __init__(self, sidecar: str, store: MetadataStore, recorder: Recorder, admin: TopicAdmin, steps: Steps) -> None:
-        self._sidecar = sidecar
-        self._store = store
-        self._recorder = recorder
-        self._admin = admin
-        self._steps = steps
-        self._driving: set[OperationId] = set()
+    sidecar: str
+    store: MetadataStore
+    recorder: Recorder
+    admin: TopicAdmin
+    steps: Steps
+    _driving: set[OperationId] = field(default_factory=set)
 
     def begin(
         self,
@@ -87,11 +88,11 @@ class TopicDeleter:
         """
         partitions = None
         if partitioned:
-            node = self._store.read(partitioned_topic_path(topic))
+            node = self.store.read(partitioned_topic_path(topic))
             if node is None:
                 raise NotFoundError("Partitioned Topic Metadata not found")
             partitions = partition_count(node.data)
-        now_ms = self._store.now_ms()
+        now_ms = self.store.now_ms()
         planned = Operation(
             operation_id=operation_id,
             topic_name=str(topic),
@@ -109,15 +110,15 @@ class TopicDeleter:
         )
         reason = None
         try:
-            _refuse_data_loss(self._store, self._admin, planned)
+            _refuse_data_loss(self.store, self.admin, planned)
         except UndecodableError:
             raise
         except (TemporaryError, OutcomeUnknownError) as error:
             # Brokers cannot be asked now. The promise is made all the same: each attempt looks again and waits.
             reason = str(error)
-        operation = replace(planned, last_reason=reason, incarnations=incarnations(self._store, planned.node_paths))
-        with self._steps.taking(Step.OPERATION_CREATED):
-            node = self._store.create(operation_path(operation_id), encode_operation(operation))
+        operation = replace(planned, last_reason=reason, incarnations=incarnations(self.store, planned.node_paths))
+        with self.steps.taking(Step.OPERATION_CREATED):
+            node = self.store.create(operation_path(operation_id), encode_operation(operation))
         if self._take_over(node) is None:
             raise TemporaryError(f"another sidecar has taken over the topic deletion {operation_id}")
         self._driving.add(operation_id)
@@ -144,18 +145,18 @@ class TopicDeleter:
                 return self._done(held)
             held = self._with_new_partitions(held)
             # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
-            _refuse_shadow(self._store, held.operation)
-            held = self._count_attempt(self._recorder.record(held))
-            _refuse_data_loss(self._store, self._admin, held.operation)
+            _refuse_shadow(self.store, held.operation)
+            held = self._count_attempt(self.recorder.record(held))
+            _refuse_data_loss(self.store, self.admin, held.operation)
             # After the look for shadows, which may take long: until then an earlier request may have done its work.
             if self._all_nodes_gone(held.operation):
                 return self._done(held)
-            with self._steps.taking(Step.BROKER_ASKED):
-                delete_marked(self._store, self._admin, held.operation)
-            remaining = remaining_nodes(self._store, held.operation.incarnations)
+            with self.steps.taking(Step.BROKER_ASKED):
+                delete_marked(self.store, self.admin, held.operation)
+            remaining = remaining_nodes(self.store, held.operation.incarnations)
         except OperationEndedError as error:
             self._driving.discard(held.operation.operation_id)
-            if remaining_nodes(self._store, held.operation.incarnations):
+            if remaining_nodes(self.store, held.operation.incarnations):
                 refused = "another sidecar took this topic deletion over, and its broker refused it"
                 raise ConflictError(refused) from error
             return held, OperationState.DONE
@@ -195,18 +196,18 @@ class TopicDeleter:
         self._delete_driver_node(operation.operation_id)
 
     def _delete_driver_node(self, operation_id: OperationId) -> None:
-        with self._steps.taking(Step.OPERATION_RELEASED):
-            self._store.delete(driver_path(operation_id))
+        with self.steps.taking(Step.OPERATION_RELEASED):
+            self.store.delete(driver_path(operation_id))
 
     def _delete_nodes(self, operation_id: OperationId) -> DeletionResult:
         self._delete_driver_node(operation_id)
-        with self._steps.taking(Step.OPERATION_ENDED):
-            return self._store.delete(operation_path(operation_id))
+        with self.steps.taking(Step.OPERATION_ENDED):
+            return self.store.delete(operation_path(operation_id))
 
     def running(self) -> list[TopicDeletionStatus]:
         """The deletions that have not ended, as far as this version can read them."""
-        names = self._store.children(OPERATIONS) or []
-        nodes = self._store.read_many([operation_path(OperationId(name)) for name in names])
+        names = self.store.children(OPERATIONS) or []
+        nodes = self.store.read_many([operation_path(OperationId(name)) for name in names])
         operations = [_decoded(node.data) for node in nodes if node is not None]
         return [each.status(OperationState.RUNNING, each.last_reason) for each in operations if each is not None]
 
@@ -214,20 +215,20 @@ class TopicDeleter:
 
     def take_due(self) -> HeldOperation | None:
         """Take over one deletion that nobody works on and whose next attempt is due; None when there is none."""
-        now_ms = self._store.now_ms()
-        for operation_id in self._store.children(OPERATIONS) or []:
+        now_ms = self.store.now_ms()
+        for operation_id in self.store.children(OPERATIONS) or []:
             held = self._take(OperationId(operation_id), now_ms)
             if held is not None:
                 return held
         return None
 
     def _take(self, operation_id: OperationId, now_ms: int) -> HeldOperation | None:
-        node = self._store.read(operation_path(operation_id))
+        node = self.store.read(operation_path(operation_id))
         if node is None:
             return None
         if not node.data:
-            with self._steps.taking(Step.OPERATION_ENDED):
-                self._store.delete(operation_path(operation_id), node.version)
+            with self.steps.taking(Step.OPERATION_ENDED):
+                self.store.delete(operation_path(operation_id), node.version)
             return None
         operation = _decoded(node.data)
         current = self._take_over(node) if operation is not None and operation.not_before_ms <= now_ms else None
@@ -246,7 +247,7 @@ class TopicDeleter:
         operation_id = OperationId(node.path.rpartition("/")[2])
         if not self._became_driver(operation_id):
             return None
-        current = self._store.read(node.path)
+        current = self.store.read(node.path)
         if current is None or current.created_order != node.created_order:
             # Creating the driver's node re-created a parent that had just ended.
             self._delete_nodes(operation_id)
@@ -256,15 +257,15 @@ class TopicDeleter:
     def _became_driver(self, operation_id: OperationId) -> bool:
         """Whether nobody drove it; then this sidecar does."""
         path = driver_path(operation_id)
-        driver = self._store.read(path)
+        driver = self.store.read(path)
         if driver is not None:
-            if driver.data != self._sidecar.encode() or operation_id in self._driving:
+            if driver.data != self.sidecar.encode() or operation_id in self._driving:
                 return False
             # This sidecar's own, but nobody drives: an answer was lost, or an earlier process of that name died.
             self._delete_driver_node(operation_id)
         try:
-            with self._steps.taking(Step.OPERATION_HELD):
-                self._store.create(path, self._sidecar.encode(), ephemeral=True)
+            with self.steps.taking(Step.OPERATION_HELD):
+                self.store.create(path, self.sidecar.encode(), ephemeral=True)
         except AlreadyExistsError:
             return False
         return True
@@ -273,11 +274,11 @@ class TopicDeleter:
 
     def _count_attempt(self, held: HeldOperation) -> HeldOperation:
         operation = replace(held.operation, attempts=held.operation.attempts + 1)
-        with self._steps.taking(Step.ATTEMPT_COUNTED):
-            return write_operation(self._store, operation, held.version)
+        with self.steps.taking(Step.ATTEMPT_COUNTED):
+            return write_operation(self.store, operation, held.version)
 
     def _all_nodes_gone(self, operation: Operation) -> bool:
-        return bool(operation.incarnations) and not remaining_nodes(self._store, operation.incarnations)
+        return bool(operation.incarnations) and not remaining_nodes(self.store, operation.incarnations)
 
     def _with_new_partitions(self, held: HeldOperation) -> HeldOperation:
         """Mark partitions that came into being since: they belong to the same partitioned topic while its node stays.
@@ -286,26 +287,26 @@ class TopicDeleter:
         """
         operation = held.operation
         path = partitioned_topic_path(operation.topic)
-        node = marked_node(self._store, operation.incarnations, path) if operation.partitioned else None
+        node = marked_node(self.store, operation.incarnations, path) if operation.partitioned else None
         if node is None:
             return held
         grown = replace(operation, partitions=max(operation.partitions or 0, partition_count(node.data)))
-        found = incarnations(self._store, grown.node_paths)
-        if found.get(path) != node.created_order or marked_node(self._store, operation.incarnations, path) is None:
+        found = incarnations(self.store, grown.node_paths)
+        if found.get(path) != node.created_order or marked_node(self.store, operation.incarnations, path) is None:
             return held
         return HeldOperation(replace(grown, incarnations={**operation.incarnations, **found}), held.version)
 
     def _postpone(self, held: HeldOperation, reason: str) -> HeldOperation:
         """Store why the deletion continues and when, if that is possible; the holder of the newest version decides."""
         try:
-            node = self._store.read(operation_path(held.operation.operation_id))
+            node = self.store.read(operation_path(held.operation.operation_id))
             if node is None:
                 return held
             current = decode_operation(node.data)
             backoff_ms = min(_FIRST_BACKOFF_MS * 2 ** min(current.attempts, _MOST_DOUBLINGS), _LONGEST_BACKOFF_MS)
-            later = replace(current, last_reason=reason, not_before_ms=self._store.now_ms() + backoff_ms)
-            with self._steps.taking(Step.ATTEMPT_PUT_OFF):
-                return write_operation(self._store, later, node.version)
+            later = replace(current, last_reason=reason, not_before_ms=self.store.now_ms() + backoff_ms)
+            with self.steps.taking(Step.ATTEMPT_PUT_OFF):
+                return write_operation(self.store, later, node.version)
         except (TemporaryError, OutcomeUnknownError, ConflictError):
             return held
 

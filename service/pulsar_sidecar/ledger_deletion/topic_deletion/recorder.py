@@ -155,28 +155,18 @@ _STABLE_ROUNDS = 5
 """A topic that gains ledgers faster than they can be recorded is too busy to be deleted now."""
 
 
+@dataclass(frozen=True, slots=True)
 class Recorder:
     """Records what topics reference."""
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        entries: LedgerEntries,
-        owners: LiveOwners,
-        admin: TopicAdmin,
-        topics: DeletionTopics,
-        ledgers_root: str,
-        metrics: DeletionMetrics,
-        steps: Steps,
-    ) -> None:
-        self._store = store
-        self._owners = owners
-        self._admin = admin
-        self._topics = topics
-        self._root = ledgers_root
-        self._metrics = metrics
-        self._steps = steps
-        self._compacted = CompactedLedgers(store, entries, ledgers_root)
+    store: MetadataStore
+    entries: LedgerEntries
+    owners: LiveOwners
+    admin: TopicAdmin
+    topics: DeletionTopics
+    root: str
+    metrics: DeletionMetrics
+    steps: Steps
 
     def record(self, held: HeldOperation) -> HeldOperation:
         """Record everything that the operation's topics reference, until a look after loading them finds nothing new.
@@ -196,8 +186,8 @@ class Recorder:
         try:
             for _ in range(_STABLE_ROUNDS):
                 if numbered:
-                    with self._steps.taking(Step.RECORDS_SENT):
-                        publisher = publisher or self._topics.publisher(
+                    with self.steps.taking(Step.RECORDS_SENT):
+                        publisher = publisher or self.topics.publisher(
                             DeletionTopic.PENDING, held.operation.producer_name, first_use=first_use
                         )
                         self._send(publisher, numbered)
@@ -220,8 +210,8 @@ class Recorder:
         """
         for topic in operation.topics if operation.incarnations else ():
             try:
-                with self._steps.taking(Step.TOPIC_LOADED):
-                    self._admin.load_topic(topic)
+                with self.steps.taking(Step.TOPIC_LOADED):
+                    self.admin.load_topic(topic)
             except PermanentError:
                 continue
             except (TemporaryError, OutcomeUnknownError):
@@ -231,21 +221,21 @@ class Recorder:
         self, held: HeldOperation, *, resend: bool
     ) -> tuple[HeldOperation, list[tuple[int, PendingDeleteLedgerInfo]]]:
         """The records to send with their sequence ids, ascending; new ones are persisted in the node first."""
-        with self._steps.taking(Step.REFERENCES_GATHERED):
+        with self.steps.taking(Step.REFERENCES_GATHERED):
             records = self._current_records(held.operation)
         recorded = held.operation.recorded
         numbers = {key: number for number, key in enumerate(recorded)}
         new = [record for record in records if record_key(record) not in numbers]
         if new:
             operation = held.operation.recording(tuple(record_key(record) for record in new))
-            with self._steps.taking(Step.RECORDING_PERSISTED):
-                held = write_operation(self._store, operation, held.version)
+            with self.steps.taking(Step.RECORDING_PERSISTED):
+                held = write_operation(self.store, operation, held.version)
         known = [(numbers[record_key(record)], record) for record in records if record_key(record) in numbers]
         return held, [*(sorted(known, key=itemgetter(0)) if resend else ()), *enumerate(new, start=len(recorded))]
 
     def _current_records(self, operation: Operation) -> list[PendingDeleteLedgerInfo]:
         """Every ledger that the operation's incarnations reference now, as records."""
-        instance_id = instance_id_of(self._store.read(instance_id_path(self._root)), self._root)
+        instance_id = instance_id_of(self.store.read(instance_id_path(self.root)), self.root)
         mark = Mark(operation_id=operation.operation_id, instance_id=instance_id, requested_by=operation.requested_by)
         found = (self._topic_references(topic, operation.incarnations) for topic in operation.topics)
         references = [each for each in found if each is not None]
@@ -256,12 +246,12 @@ class Recorder:
             _refuse_former_shadow(each, details)
         if not records:
             return []
-        key = signing_key(self._store, self._steps)
+        key = signing_key(self.store, self.steps)
         return [signed(marked_record(record, details, mark), key) for record in records]
 
     def _topic_references(self, topic: TopicName, incarnations: Mapping[str, int]) -> TopicReferences | None:
         path = managed_ledger_path(topic.managed_ledger_name)
-        node = self._store.read(path)
+        node = self.store.read(path)
         if node is None or incarnations.get(path) != node.created_order:
             return None
         managed_ledger = managed_ledger_references(node.data)
@@ -275,30 +265,30 @@ class Recorder:
 
     def _compacted_ledgers(self, topic: TopicName, compaction: CursorReferences) -> frozenset[LedgerId]:
         # A broker writes the new ledger's id into the cursor's ledger up to a minute after it has switched to it.
-        view = self._owners.views({topic}).get(topic)
+        view = self.owners.views({topic}).get(topic)
         held = frozenset() if view is None or view.compacted_ledger is None else frozenset({view.compacted_ledger})
         try:
-            return held | self._compacted.referenced(compaction)
+            return held | CompactedLedgers(self.store, self.entries, self.root).referenced(compaction)
         except CursorLedgerGoneError:
             # A broker deletes a topic's ledgers before its nodes, and may die in between. What was to be recorded was
             # recorded before it was asked; waiting for the cursor's ledger to come back would wait for ever.
             return held
 
     def _cursors(self, topic: TopicName, path: str) -> dict[CursorName, CursorReferences]:
-        names = [CursorName(name) for name in self._store.children(path) or []]
-        nodes = self._store.read_many([cursor_path(topic.managed_ledger_name, name) for name in names])
+        names = [CursorName(name) for name in self.store.children(path) or []]
+        nodes = self.store.read_many([cursor_path(topic.managed_ledger_name, name) for name in names])
         return {name: cursor_references(node.data) for name, node in zip(names, nodes, strict=True) if node is not None}
 
     def _schema_ledgers(self, topic: TopicName) -> frozenset[LedgerId]:
         # Partitions share the schema of their topic, so deleting one partition does not take it along.
         if topic.partition_index is not None:
             return frozenset()
-        node = self._store.read(schema_path(topic.schema_id))
+        node = self.store.read(schema_path(topic.schema_id))
         return schema_references(node.data) if node else frozenset()
 
     def _ledger_details(self, ledger_ids: set[LedgerId]) -> dict[LedgerId, LedgerDetails]:
         ordered = sorted(ledger_ids)
-        nodes = self._store.read_many([ledger_path(ledger_id, self._root) for ledger_id in ordered])
+        nodes = self.store.read_many([ledger_path(ledger_id, self.root) for ledger_id in ordered])
         return {each: _details_of(node) for each, node in zip(ordered, nodes, strict=True) if node is not None}
 
     def _send(self, publisher: Publisher, numbered: Sequence[tuple[int, PendingDeleteLedgerInfo]]) -> None:
@@ -308,7 +298,7 @@ class Recorder:
         results = publisher.publish(messages)
         for (_, record), result in zip(numbered, results, strict=True):
             if result is PublishResult.STORED:
-                self._metrics.sent(record.ledger_type, record.component)
+                self.metrics.sent(record.ledger_type, record.component)
         missing = sum(not result.stored for result in results)
         if missing:
             raise TemporaryError(f"{missing} of {len(numbered)} records have no receipt from __ledger_deletion")

@@ -9,11 +9,12 @@ source. Every stage may be taken again from its beginning, by any sidecar.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from msgspec.structs import replace
 
-from pulsar_sidecar.ledger_deletion.ports import LiveOwners, ShadowAdmin
+from pulsar_sidecar.ledger_deletion.ports import LiveOwners, TopicAdmin
 from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, ShadowDeletionStatus, SourceCheck
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     SHADOW_DELETIONS,
@@ -62,16 +63,16 @@ class _NotReadyError(TemporaryError):
     """The stage cannot be completed at this moment; the text says what it waits for."""
 
 
+@dataclass(frozen=True, slots=True)
 class ShadowDeleter:
     """Begins deletions of shadow topics and continues them."""
 
-    def __init__(self, store: MetadataStore, admin: ShadowAdmin, owners: LiveOwners, ledgers_root: str) -> None:
-        self._store = store
-        self._admin = admin
-        self._owners = owners
-        self._root = ledgers_root
-        self._unloaded_ms: dict[OperationId, int] = {}
-        """When this process unloaded the sources of a deletion whose replicators it still waits for."""
+    store: MetadataStore
+    admin: TopicAdmin
+    owners: LiveOwners
+    root: str
+    _unloaded_ms: dict[OperationId, int] = field(default_factory=dict)
+    """When this process unloaded the sources of a deletion whose replicators it still waits for."""
 
     def advance(self, operation_id: OperationId, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
         """Begin the topic's deletion, under the new id, or take the next stage of the one that was begun.
@@ -81,13 +82,13 @@ class ShadowDeleter:
             ConflictError: it is not a shadow topic, or clients are connected to it.
             BrokerRefusedError, NotAuthorizedError: a broker refuses a call; what was done so far stays.
         """
-        node = self._store.read(shadow_deletion_path(topic))
+        node = self.store.read(shadow_deletion_path(topic))
         if node is None:
-            return self._begin(planned_deletion(self._store, topic, operation_id, requested_by, self._root), None)
+            return self._begin(planned_deletion(self.store, topic, operation_id, requested_by, self.root), None)
         deletion = decode_node(node.data, ShadowDeletion)
         if deletion.stage is ShadowDeletionStage.DONE:
             try:
-                again = planned_deletion(self._store, topic, operation_id, requested_by, self._root)
+                again = planned_deletion(self.store, topic, operation_id, requested_by, self.root)
             except (NotFoundError, ConflictError):
                 return deletion.status()
             return self._begin(again, node.version)
@@ -111,27 +112,27 @@ class ShadowDeleter:
         path = shadow_deletion_path(deletion.topic)
         try:
             if version is None:
-                self._store.create(path, encode_node(deletion))
+                self.store.create(path, encode_node(deletion))
             else:
-                self._store.write(path, encode_node(deletion), version)
+                self.store.write(path, encode_node(deletion), version)
         except (ConflictError, NotFoundError) as error:
             raise TemporaryError(f"another sidecar continues the deletion of {deletion.topic}; ask again") from error
         return deletion.status()
 
     def _remove_old_reports(self) -> None:
-        oldest_ms = self._store.now_ms() - _REPORT_KEPT_MS
-        for name in self._store.children(SHADOW_DELETIONS) or []:
-            node = self._store.read(f"{SHADOW_DELETIONS}/{name}")
+        oldest_ms = self.store.now_ms() - _REPORT_KEPT_MS
+        for name in self.store.children(SHADOW_DELETIONS) or []:
+            node = self.store.read(f"{SHADOW_DELETIONS}/{name}")
             if node is None or node.modified_ms >= oldest_ms:
                 continue
             with suppress(UndecodableError):
                 if decode_node(node.data, ShadowDeletion).stage is ShadowDeletionStage.DONE:
-                    self._store.delete(node.path, node.version)
+                    self.store.delete(node.path, node.version)
 
     def _run_stage(self, deletion: ShadowDeletion) -> ShadowDeletion:
         match deletion.stage:
             case ShadowDeletionStage.VERIFYING | ShadowDeletionStage.DONE:
-                check = check_sources(self._store, deletion.sources, self._root)
+                check = check_sources(self.store, deletion.sources, self.root)
                 return replace(
                     deletion,
                     stage=ShadowDeletionStage.DONE,
@@ -157,9 +158,9 @@ class ShadowDeleter:
     def _protect(self, deletion: ShadowDeletion) -> ShadowDeletion:
         """A broker that loads the shadow from now on trims nothing: what it would trim is the source's."""
         self._refuse_clients(deletion)
-        if not self._admin.keeps_forever(deletion.topic):
-            self._admin.keep_forever(deletion.topic)
-        if not self._admin.keeps_forever(deletion.topic):
+        if not self.admin.keeps_forever(deletion.topic):
+            self.admin.keep_forever(deletion.topic)
+        if not self.admin.keeps_forever(deletion.topic):
             raise _NotReadyError(f"the broker has not taken up infinite retention for {deletion.topic} yet")
         return deletion.at(ShadowDeletionStage.DISCONNECTING)
 
@@ -178,12 +179,12 @@ class ShadowDeleter:
     def _unload_sources(self, deletion: ShadowDeletion) -> None:
         """Once for some seconds of calls: it disconnects the source's clients, and replicators go a little later."""
         last_ms = self._unloaded_ms.get(deletion.operation_id)
-        if last_ms is not None and 0 <= self._store.now_ms() - last_ms < _BETWEEN_UNLOADS_MS:
+        if last_ms is not None and 0 <= self.store.now_ms() - last_ms < _BETWEEN_UNLOADS_MS:
             return
         # Brokers unload a partitioned topic's partitions at once.
         for source in dict.fromkeys(source.base if deletion.partitioned else source for source in deletion.sources):
             self._unload(source)
-        self._unloaded_ms[deletion.operation_id] = self._store.now_ms()
+        self._unloaded_ms[deletion.operation_id] = self.store.now_ms()
 
     def _remove_from_list(self, deletion: ShadowDeletion) -> None:
         source = source_topic(deletion.source)
@@ -191,10 +192,10 @@ class ShadowDeleter:
             return
         # Policies belong to the partitioned topic, whichever partition a shadow's source may be.
         with suppress(NotFoundError):
-            listed = self._admin.shadow_topics(source.base)
+            listed = self.admin.shadow_topics(source.base)
             if deletion.topic in listed:
-                self._admin.set_shadow_topics(source.base, [each for each in listed if each != deletion.topic])
-                if deletion.topic in self._admin.shadow_topics(source.base):
+                self.admin.set_shadow_topics(source.base, [each for each in listed if each != deletion.topic])
+                if deletion.topic in self.admin.shadow_topics(source.base):
                     raise _NotReadyError(f"the broker still lists {deletion.topic} among the shadow topics of {source}")
 
     def _detach(self, deletion: ShadowDeletion) -> ShadowDeletion:
@@ -224,7 +225,7 @@ class ShadowDeleter:
         else:
             changed = detached(node.data, deletion.no_source, spells_source=not deletion.partitioned)
         try:
-            self._store.write(path, changed, node.version)
+            self.store.write(path, changed, node.version)
         except (ConflictError, NotFoundError) as error:
             raise _NotReadyError(f"a broker changed {path} at the same time") from error
 
@@ -248,7 +249,7 @@ class ShadowDeleter:
     def _require_unloaded(self, deletion: ShadowDeletion, shadow: TopicName) -> None:
         self._unload(shadow)
         # Asking waits for a load that began before the nodes were changed, which may list the ledgers again.
-        if self._admin.can_load(shadow):
+        if self.admin.can_load(shadow):
             self._detach_nodes(deletion)
             raise _NotReadyError(f"a broker still has {shadow} loaded")
 
@@ -274,7 +275,7 @@ class ShadowDeleter:
 
     def _delete_by_broker(self, topic: TopicName, *, partitioned: bool) -> None:
         try:
-            self._admin.delete_topic(topic, partitioned=partitioned, force=False)
+            self.admin.delete_topic(topic, partitioned=partitioned, force=False)
         except NotFoundError:
             return
         except BrokerRefusedError as error:
@@ -290,8 +291,8 @@ class ShadowDeleter:
         Only a shadow that is loaded anyway is asked: a load may be what destroys the source.
         """
         replicators = 0
-        for shadow in self._owners.views(deletion.topics):
-            clients = self._admin.clients(shadow)
+        for shadow in self.owners.views(deletion.topics):
+            clients = self.admin.clients(shadow)
             if clients.consumers or clients.producers:
                 raise ConflictError(
                     f"{clients.consumers} consumers or readers and {clients.producers} producers are connected to "
@@ -302,20 +303,20 @@ class ShadowDeleter:
 
     def _unload(self, shadow: TopicName) -> None:
         with suppress(NotFoundError):
-            self._admin.unload(shadow)
+            self.admin.unload(shadow)
 
     def _own_node(self, deletion: ShadowDeletion, path: str) -> Node | None:
         """The node, unless it belongs to a topic that was created again under the name."""
-        node = self._store.read(path)
+        node = self.store.read(path)
         if node is None or deletion.incarnations.get(path) == node.created_order:
             return node
         partitioned = partitioned_topic_path(deletion.topic)
         # A partition that was created since belongs to the same topic as long as the partitioned topic's node stays.
-        is_own = path != partitioned and marked_node(self._store, deletion.incarnations, partitioned) is not None
+        is_own = path != partitioned and marked_node(self.store, deletion.incarnations, partitioned) is not None
         return node if is_own else None
 
     def _all_nodes_gone(self, deletion: ShadowDeletion) -> bool:
-        return not remaining_nodes(self._store, deletion.incarnations)
+        return not remaining_nodes(self.store, deletion.incarnations)
 
 
 def _require_none_left(left: Sequence[TopicName], what: str) -> None:

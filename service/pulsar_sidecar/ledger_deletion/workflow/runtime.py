@@ -15,7 +15,6 @@ from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.outcomes import note_message
 from pulsar_sidecar.ledger_deletion.ports import (
     Backlog,
-    BrokersMetadata,
     DeletionTopic,
     DeletionTopics,
     Delivery,
@@ -26,13 +25,12 @@ from pulsar_sidecar.ledger_deletion.ports import (
     OutgoingMessage,
     PendingDeletions,
     Publisher,
-    ShadowAdmin,
     TopicAdmin,
 )
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
 from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit, LimitReadings, RateLimiter
-from pulsar_sidecar.ledger_deletion.second_phase.processor import LedgerDeleter, PendingDeletionProcessor
+from pulsar_sidecar.ledger_deletion.second_phase.processor import PendingDeletionProcessor
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import (
     Control,
@@ -94,6 +92,8 @@ class Ports:
     """The adapters that ledger deletion works with.
 
     Attributes:
+        metadata_mismatch: how the metadata that the brokers work on differs from the sidecar's; None if it is the same.
+            Raises `TemporaryError` when the brokers did not say.
         direct: only where deleting without the metadata store is wanted.
         limit: what the store's driver asks, to be shown; None when it is switched off.
     """
@@ -103,11 +103,10 @@ class Ports:
     entries: LedgerEntries
     owners: LiveOwners
     admin: TopicAdmin
-    shadow_admin: ShadowAdmin
     shadows: EndangeredSources
     topics: DeletionTopics
     offloaded: OffloadedLedgers
-    brokers_metadata: BrokersMetadata
+    metadata_mismatch: Callable[[], str | None]
     direct: DirectLedgerDeletion | None = None
     limit: AdaptiveLimit | None = None
 
@@ -197,7 +196,7 @@ class Runtime:
         self.registry = SidecarRegistry(store, instance)
         recorder = Recorder(store, ports.entries, owners, ports.admin, ports.topics, root, metrics, self.steps)
         self.deleter = TopicDeleter(instance.name, store, recorder, ports.admin, self.steps)
-        self.shadow_deleter = ShadowDeleter(store, ports.shadow_admin, owners, root)
+        self.shadow_deleter = ShadowDeleter(store, ports.admin, owners, root)
         self.shadow_watch = ShadowWatch(store, ports.shadows, clock, lambda: len(self.registry.instances()))
         self._gatherer = Gatherer(store, ports.entries, owners, root)
         self._rate_limiter = RateLimiter(clock, self.stop, self.rate_per_second, self._is_paused)
@@ -231,7 +230,9 @@ class Runtime:
         return PendingDeletionProcessor(
             sidecar=self.instance.name,
             clock=self.ports.clock,
-            deleter=LedgerDeleter(self.ports.store, self.ports.direct, self.ports.offloaded, self.steps, self.warn),
+            store=self.ports.store,
+            direct=self.ports.direct,
+            offloaded=self.ports.offloaded,
             gatherer=self._gatherer,
             publishers={topic: self.publisher(topic) for topic in topics},
             policy=self.configuration.policy,
@@ -335,7 +336,7 @@ class Runtime:
             self.ports.clock.wait_seconds(_UPKEEP_SECONDS, self.stop)
 
     def _work(self) -> None:
-        mismatch = self.ports.brokers_metadata.mismatch()
+        mismatch = self.ports.metadata_mismatch()
         if mismatch is not None:
             raise ConflictError(f"nothing is deleted: {mismatch}")
         self.ports.topics.ensure()
@@ -385,7 +386,7 @@ class Runtime:
         limit = self.ports.limit
         with nullcontext() if limit is None else limit.batch():
             report = processor.process(pending, deliveries)
-        self.metrics.batch_seconds(self.ports.clock.monotonic_seconds() - started)
+        self.metrics.batch_seconds.observe(self.ports.clock.monotonic_seconds() - started)
         if report.mean_length_bytes is not None:
             # A running mean of the ledgers' lengths, for the estimate of waiting bytes.
             self._mean_length_bytes += _MEAN_WEIGHT * (report.mean_length_bytes - self._mean_length_bytes)

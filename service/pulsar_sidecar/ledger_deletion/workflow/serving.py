@@ -19,7 +19,6 @@ from pulsar_sidecar.ledger_deletion.service import (
     InflightEstimate,
     LedgerDeletionAnswer,
     OperationState,
-    ProtectedLedger,
     Redirect,
     Redriven,
     SentLedger,
@@ -107,19 +106,15 @@ class LedgerDeletion:
         self._require_ready()
         check_numbering(producer_name, first_sequence_id, len(records))
         with self._runtime.steps.taking(Step.RECORDS_APPENDED):
-            answers = self._send(records, producer_name, first_sequence_id)
+            if producer_name is None:
+                answers = send(self._runtime.publisher(DeletionTopic.PENDING), records, None)
+            else:
+                with closing(self._runtime.ports.topics.publisher(DeletionTopic.PENDING, producer_name)) as publisher:
+                    answers = send(publisher, records, first_sequence_id)
         for record, answer in zip(records, answers, strict=True):
             if answer.sent:
                 self._runtime.metrics.sent(record.ledger_type, record.component)
         return answers
-
-    def _send(
-        self, records: Sequence[PendingDeleteLedgerInfo], producer_name: str | None, first_sequence_id: int | None
-    ) -> list[SentLedger]:
-        if producer_name is None:
-            return send(self._runtime.publisher(DeletionTopic.PENDING), records, None)
-        with closing(self._runtime.ports.topics.publisher(DeletionTopic.PENDING, producer_name)) as publisher:
-            return send(publisher, records, first_sequence_id)
 
     def delete_topic(
         self,
@@ -156,17 +151,20 @@ class LedgerDeletion:
         try:
             held, state = self._attempt_for_a_while(held)
         except (TemporaryError, OutcomeUnknownError):
-            self._release_quietly(held)
+            try:
+                self._runtime.deleter.release(held.operation)
+            except SidecarError as error:
+                log.warning("a topic deletion stays held until this session ends", error=str(error))
             raise
         except PermanentError as error:
             self._runtime.note_end(held.operation.status(OperationState.REFUSED, str(error)))
             raise
+        operation = held.operation
         if state is OperationState.RUNNING:
-            self._runtime.deleter.release(held.operation)
-            return held.operation.status(state, held.operation.last_reason)
-        status = held.operation.status(state)
-        self._runtime.note_end(status)
-        return status
+            self._runtime.deleter.release(operation)
+            return operation.status(state, operation.last_reason)
+        self._runtime.note_end(operation.status(state))
+        return operation.status(state)
 
     def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
         """Begin to delete a shadow topic without touching its source's ledgers, or go on with it: one stage a call.
@@ -195,12 +193,6 @@ class LedgerDeletion:
             clock.wait_seconds(min(1.0, max(0.0, give_up - clock.monotonic_seconds())), stop)
             held, state = self._runtime.deleter.attempt(held)
         return held, state
-
-    def _release_quietly(self, held: HeldOperation) -> None:
-        try:
-            self._runtime.deleter.release(held.operation)
-        except SidecarError as error:
-            log.warning("a topic deletion stays held until this session ends", error=str(error))
 
     # --- second phase, at once -------------------------------------------------------------------------------------
 
@@ -243,8 +235,12 @@ class LedgerDeletion:
 
     def status(self) -> ServiceStatus:
         """What an operator wants to see first; works while the feature is off."""
-        runtime = self._runtime
+        runtime, store = self._runtime, self._runtime.ports.store
         enabled = runtime.configuration.enabled
+        found, now_ms = protections(store), store.now_ms()
+        protected = sorted(
+            (each for each in found if each.until_ms > now_ms), key=lambda each: (each.until_ms, each.ledger_id)
+        )
         return ServiceStatus(
             enabled=enabled,
             control=runtime.service_control.read(),
@@ -253,7 +249,7 @@ class LedgerDeletion:
             running_topic_deletions=len(runtime.deleter.running()),
             last_error=runtime.last_error,
             adaptive_limit=runtime.limit_readings(),
-            protected_ledgers=self._protected_ledgers(),
+            protected_ledgers=tuple(protected[:_SHOWN_PROTECTIONS]),
             bookkeeper_exclusive_to_cluster=runtime.configuration.policy.bookkeeper_exclusive,
             warnings=(*runtime.ports.topics.warnings(), *runtime.shadow_watch.warnings()),
         )
@@ -291,16 +287,15 @@ class LedgerDeletion:
             ConflictError: the ledger exists, or its entries are gone (unless ``force``).
         """
         self._require_ready()
-        ports = self._runtime.ports
-        since_ms = max(0, ports.clock.now_ms() - self._runtime.configuration.undelete_lookback_ms)
+        ports, configuration = self._runtime.ports, self._runtime.configuration
         undeleted = undelete(
             ports.store,
             ports.entries,
             ports.topics,
             ledger_id,
-            since_ms=since_ms,
+            since_ms=max(0, ports.clock.now_ms() - configuration.undelete_lookback_ms),
             force=force,
-            protection_ms=self._runtime.configuration.undelete_protection_ms,
+            protection_ms=configuration.undelete_protection_ms,
             steps=self._runtime.steps,
         )
         self._runtime.note("undeleted", {"ledgerId": ledger_id, "readable": undeleted.readable})
@@ -319,12 +314,6 @@ class LedgerDeletion:
             raise NotFoundError(f"nothing protects ledger {ledger_id}; status lists the ledgers that are protected")
         self._runtime.note("protection-ended", {"ledgerId": ledger_id})
 
-    def _protected_ledgers(self) -> tuple[ProtectedLedger, ...]:
-        store = self._runtime.ports.store
-        found, now_ms = protections(store), store.now_ms()
-        left = sorted((each.until_ms, each.ledger_id) for each in found if each.until_ms > now_ms)
-        return tuple(ProtectedLedger(ledger_id, until_ms) for until_ms, ledger_id in left[:_SHOWN_PROTECTIONS])
-
     # --- shared ----------------------------------------------------------------------------------------------------
 
     def _changed(self, control: Control) -> Control:
@@ -338,8 +327,7 @@ class LedgerDeletion:
 
     def _require_ready(self) -> None:
         self._require_enabled()
-        missing = self.ready()
-        if missing is not None:
+        if (missing := self.ready()) is not None:
             raise TemporaryError(missing)
 
     def _gauges(self) -> GaugeReadings:

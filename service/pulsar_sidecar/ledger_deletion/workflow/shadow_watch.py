@@ -4,6 +4,7 @@ Invariant: a look that has not ended, or that failed, is told as such, never as 
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -27,24 +28,18 @@ _MOST_WARNINGS = 100
 _NOT_KNOWN_YET = "shadow topics are not known yet: the first look for those that endanger their sources has not ended"
 
 
+@dataclass(slots=True)
 class ShadowWatch:
     """What the last look found; `run` is a loop for a thread of its own."""
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        shadows: EndangeredSources,
-        clock: Clock,
-        sidecars: Callable[[], int] = lambda: 1,
-    ) -> None:
-        """``sidecars``: how many there are; they share the rate, because each looks for itself."""
-        self._store = store
-        self._shadows = shadows
-        self._clock = clock
-        self._sidecars = sidecars
-        self._found: tuple[str, ...] = ()
-        self._looked_at: str | None = None
-        self._warnings: tuple[str, ...] = (_NOT_KNOWN_YET,)
+    store: MetadataStore
+    shadows: EndangeredSources
+    clock: Clock
+    sidecars: Callable[[], int] = lambda: 1
+    """How many there are; they share the rate, because each looks for itself."""
+    _found: tuple[str, ...] = ()
+    _looked_at: str | None = None
+    _warnings: tuple[str, ...] = (_NOT_KNOWN_YET,)
 
     def warnings(self) -> tuple[str, ...]:
         """One for each shadow that endangers its source, or why that is not known; asks nobody."""
@@ -57,7 +52,7 @@ class ShadowWatch:
                 found = self._look(stop)
             except SidecarError as error:
                 self._report_failure(str(error))
-                self._clock.wait_seconds(_AFTER_FAILURE_SECONDS, stop)
+                self.clock.wait_seconds(_AFTER_FAILURE_SECONDS, stop)
                 continue
             except Exception:
                 # A defect must not leave the last look's answer standing for good.
@@ -65,9 +60,9 @@ class ShadowWatch:
                 raise
             if not stop.is_set():
                 self._found = found
-                self._looked_at = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).isoformat(timespec="seconds")
+                self._looked_at = datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC).isoformat(timespec="seconds")
                 self._report(found)
-                self._clock.wait_seconds(_LOOK_EVERY_SECONDS, stop)
+                self.clock.wait_seconds(_LOOK_EVERY_SECONDS, stop)
 
     def _report_failure(self, why: str) -> None:
         before = "no look has ended yet" if self._looked_at is None else f"the last look ended at {self._looked_at}"
@@ -104,7 +99,7 @@ class ShadowWatch:
 
     def _dangers(self, base: TopicName, topic: TopicName) -> Iterator[str]:
         try:
-            source = self._shadows.endangered_source(topic)
+            source = self.shadows.endangered_source(topic)
         except SidecarError as error:
             yield f"shadow topic {base}: whether its retention is infinite could not be asked: {error}"
             return
@@ -118,23 +113,23 @@ class ShadowWatch:
     def _nodes(self, stop: StopSignal) -> Iterator[Node]:
         """The nodes of all persistent topics at a bounded rate; ends early when stopped."""
         every = self._paths()
-        per_second = _NODES_PER_SECOND / max(1, self._sidecars())
+        per_second = _NODES_PER_SECOND / max(1, self.sidecars())
         while paths := list(islice(every, _NODES_AT_ONCE)):
-            yield from (node for node in self._store.read_many(paths) if node is not None)
-            if self._clock.wait_seconds(len(paths) / per_second, stop):
+            yield from (node for node in self.store.read_many(paths) if node is not None)
+            if self.clock.wait_seconds(len(paths) / per_second, stop):
                 return
 
     def _paths(self) -> Iterator[str]:
         for root in (PARTITIONED_TOPICS, MANAGED_LEDGERS):
-            for tenant in self._store.children(root) or ():
-                for namespace in self._store.children(f"{root}/{tenant}") or ():
+            for tenant in self.store.children(root) or ():
+                for namespace in self.store.children(f"{root}/{tenant}") or ():
                     yield from self._paths_below(f"{root}/{tenant}/{namespace}")
 
     def _paths_below(self, namespace: str) -> Iterator[str]:
         """The topics of a namespace, or of the namespaces below a V1 name's cluster."""
         # Directories are read as well, so that those without topics count for the rate.
         yield namespace
-        for name in self._store.children(namespace) or ():
+        for name in self.store.children(namespace) or ():
             topics = f"{namespace}/persistent" if name == "persistent" else f"{namespace}/{name}/persistent"
             yield topics
-            yield from (f"{topics}/{topic}" for topic in self._store.children(topics) or ())
+            yield from (f"{topics}/{topic}" for topic in self.store.children(topics) or ())
