@@ -85,14 +85,13 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room:
     direct = BookieHttp(settings.bookie_http_urls) if settings.bookie_http_urls else None
     if direct is not None:
         close_at_the_end(cluster.stack, direct.close)
-    admin = BrokerTopicAdmin(rest)
     ports = DeletionPorts(
         clock=clock,
         store=store,
         entries=cluster.entries,
         owners=BrokerLiveOwners(rest, store),
-        admin=admin,
-        shadows=BrokerShadows(rest, store),
+        admin=BrokerTopicAdmin(rest),
+        endangered_source=BrokerShadows(rest, store).endangered_source,
         topics=PulsarDeletionTopics(
             client,
             rest,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
@@ -25,27 +26,27 @@ _UNREADABLE = Control(
 )
 
 
+@dataclass(frozen=True, slots=True)
 class ServiceControl:
     """Pause and rate, kept in one node that every sidecar reads."""
 
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
+    store: MetadataStore
 
     def read(self) -> Control:
         """Pause and rate now; a node that cannot be read means paused, since an operator wrote it to limit deletion."""
-        node = self._store.read(CONTROL)
+        node = self.store.read(CONTROL)
         return Control() if node is None else _decode_control(node.data)
 
     def change(self, change: Callable[[Control], Control]) -> Control:
         """Change pause or rate by compare-and-set; what holds then."""
         for _ in range(_CHANGE_TRIES):
-            node = self._store.read(CONTROL)
+            node = self.store.read(CONTROL)
             changed = change(Control() if node is None else _decode_control(node.data))
             try:
                 if node is None:
-                    self._store.create(CONTROL, _encode(changed))
+                    self.store.create(CONTROL, _encode(changed))
                 else:
-                    self._store.write(CONTROL, _encode(changed), node.version)
+                    self.store.write(CONTROL, _encode(changed), node.version)
             except (ConflictError, NotFoundError):
                 continue
             return changed
@@ -72,12 +73,12 @@ class ServiceControl:
         return self.change(lambda control: replace(control, rate_per_second=ledgers_per_second))
 
 
+@dataclass(frozen=True, slots=True)
 class SidecarRegistry:
     """The sidecars that are alive: ephemeral nodes that die with their sessions."""
 
-    def __init__(self, store: MetadataStore, own: SidecarInstance) -> None:
-        self._store = store
-        self._own = own
+    store: MetadataStore
+    own: SidecarInstance
 
     def keep(self) -> None:
         """Be registered; repeat it, because a lost session takes the node away.
@@ -85,28 +86,28 @@ class SidecarRegistry:
         Raises:
             ConflictError: another sidecar lives under the same name.
         """
-        path = f"{INSTANCES}/{self._own.name}"
-        node = self._store.read(path)
+        path = f"{INSTANCES}/{self.own.name}"
+        node = self.store.read(path)
         if node is not None:
-            if _decode_instance(node.data) != self._own:
+            if _decode_instance(node.data) != self.own:
                 raise ConflictError(
-                    f"another sidecar is registered as {self._own.name!r}; give each its own instanceName, "
+                    f"another sidecar is registered as {self.own.name!r}; give each its own instanceName, "
                     "or wait until the old one's session has ended"
                 )
             return
         try:
-            self._store.create(path, _encode(self._own), ephemeral=True)
+            self.store.create(path, _encode(self.own), ephemeral=True)
         except AlreadyExistsError:
             return
 
     def withdraw(self) -> None:
         """Leave; a redirect no longer comes here."""
-        self._store.delete(f"{INSTANCES}/{self._own.name}")
+        self.store.delete(f"{INSTANCES}/{self.own.name}")
 
     def instances(self) -> tuple[SidecarInstance, ...]:
         """Every sidecar that is alive, by name."""
-        names = self._store.children(INSTANCES) or []
-        nodes = self._store.read_many([f"{INSTANCES}/{name}" for name in names])
+        names = self.store.children(INSTANCES) or []
+        nodes = self.store.read_many([f"{INSTANCES}/{name}" for name in names])
         return tuple(_decode_instance(node.data) for node in nodes if node is not None)
 
 

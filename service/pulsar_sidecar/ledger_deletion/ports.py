@@ -38,14 +38,12 @@ class LiveOwners(Protocol):
 
         Asks for no topic that no broker names as loaded. Raises `TemporaryError` unless every live broker was asked.
         """
-        ...
 
     def owner_url(self, topic: TopicName) -> str | None:
         """The web service URL of the broker that owns the topic's bundle, or None when no broker does.
 
         Assigns nothing: it reads the ownership that exists.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +68,12 @@ class TopicAdmin(Protocol):
             PermanentError: a broker knows no such topic, or refuses.
             OutcomeUnknownError, TemporaryError: it is not known to be loaded.
         """
-        ...
 
     def shadow_topics(self, topic: TopicName) -> Sequence[TopicName]:
         """The shadows that brokers replicate the topic to (``GET .../shadowTopics``); none for an unknown topic.
 
         Loads nothing.
         """
-        ...
 
     def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
         """``DELETE /admin/v2/persistent/...`` (``.../partitions`` when partitioned), following redirects.
@@ -87,46 +83,27 @@ class TopicAdmin(Protocol):
             BrokerRefusedError: any other 4xx, with the broker's own status and reason.
             OutcomeUnknownError: 5xx, a timeout or a broken connection after sending.
         """
-        ...
 
     # What deleting a shadow topic takes. Each raises `NotFoundError` when a broker knows no such topic, and
     # `BrokerRefusedError` on any other refusal.
 
     def keeps_forever(self, topic: TopicName) -> bool:
         """Whether the topic's own retention policy is infinite in time and size; loads nothing."""
-        ...
 
     def keep_forever(self, topic: TopicName) -> None:
         """Set that policy; brokers apply it within moments."""
-        ...
 
     def set_shadow_topics(self, source: TopicName, shadows: Sequence[TopicName]) -> None:
         """Replace the list of `shadow_topics`."""
-        ...
 
     def unload(self, topic: TopicName) -> None:
         """Close the topic at its broker; loads nothing that stays loaded."""
-        ...
 
     def clients(self, topic: TopicName) -> ConnectedClients:
         """Who is connected; loads the topic."""
-        ...
 
     def can_load(self, topic: TopicName) -> bool:
         """Have the owner load the topic, or wait until a load under way has ended; whether it is loaded then."""
-        ...
-
-
-class EndangeredSources(Protocol):
-    """Which shadow topics endanger their sources (PIP-180)."""
-
-    def endangered_source(self, topic: TopicName) -> str | None:
-        """The source whose ledgers brokers may delete when they load this topic, or None; loads nothing.
-
-        Raises:
-            TemporaryError: the metadata store or the brokers did not answer.
-        """
-        ...
 
 
 # --- topics of the service -----------------------------------------------------------------------------------------
@@ -170,11 +147,9 @@ class Publisher(Protocol):
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[PublishResult]:
         """Send all, wait for every receipt; one result each, in order. Thread-safe."""
-        ...
 
     def close(self) -> None:
         """Give the name free; idempotent."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,26 +179,21 @@ class PendingDeletions(Protocol):
 
     def receive(self) -> list[Delivery]:
         """The next batch, at most the configured size; empty after the configured wait."""
-        ...
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Finish these messages for good."""
-        ...
 
     def postpone(self, deliveries: Sequence[Delivery]) -> None:
         """Have them delivered again after the configured short delay, without counting a retry."""
-        ...
 
     def overdue(self, late_ms: int, limit: int) -> list[Delivery]:
         """Messages of the retry topic that were due more than ``late_ms`` ago and are still not acknowledged.
 
         Reads the topic directly, beside the broker's delayed tracker; `acknowledge` takes them.
         """
-        ...
 
     def close(self) -> None:
         """Give unfinished messages back to the other sidecars; idempotent."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,15 +224,12 @@ class DeadLetters(Protocol):
 
     def receive(self, limit: int) -> list[Delivery]:
         """Up to ``limit`` waiting dead letters, oldest first."""
-        ...
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Take them off the dead-letter topic."""
-        ...
 
     def close(self) -> None:
         """Leave the others where they are; idempotent."""
-        ...
 
 
 class DeletionTopics(Protocol):
@@ -270,11 +237,9 @@ class DeletionTopics(Protocol):
 
     def ensure(self) -> None:
         """Create what is missing, with its partitions, retention, subscriptions and deduplication; idempotent."""
-        ...
 
     def warnings(self) -> Sequence[str]:
         """Settings of the cluster that hinder retries or endanger records, as `ensure` left them."""
-        ...
 
     def publisher(self, topic: DeletionTopic, producer_name: str, *, first_use: bool = False) -> Publisher:
         """A producer under that stable name.
@@ -285,26 +250,21 @@ class DeletionTopics(Protocol):
         Raises:
             ConflictError: another process uses the name now.
         """
-        ...
 
     def pending(self) -> PendingDeletions:
         """A new Shared consumer."""
-        ...
 
     def dead_letters(self) -> DeadLetters:
         """Exclusive access to the dead letters."""
-        ...
 
     def outcomes_since(self, since_ms: int, *, quickly: bool = False) -> Iterator[bytes]:
         """Payloads of ``__ledger_deletion-OUTCOME`` published since then, oldest first, up to now.
 
         Read ``quickly``, some may be lacking; otherwise the topic is gone through from its beginning.
         """
-        ...
 
     def backlog(self) -> Backlog:
         """Measure the backlog now."""
-        ...
 
 
 # --- storage -------------------------------------------------------------------------------------------------------
@@ -321,7 +281,6 @@ class OffloadedLedgers(Protocol):
         Raises:
             PermanentError: the driver is unknown or not configured, or the objects belong to somebody else.
         """
-        ...
 
 
 class OffloadDeletion(Enum):

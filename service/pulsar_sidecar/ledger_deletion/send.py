@@ -101,11 +101,7 @@ def list_dead(dead_letters: DeadLetters, limit: int) -> list[DeadLetter]:
 
 
 def redrive(
-    dead_letters: DeadLetters,
-    publisher: Publisher,
-    ledger_ids: Collection[LedgerId] | None,
-    limit: int,
-    steps: Steps,
+    dead_letters: DeadLetters, publisher: Publisher, ledger_ids: Collection[LedgerId] | None, limit: int, steps: Steps
 ) -> Redriven:
     """Send up to ``limit`` dead letters back: the oldest, or those of the given ledgers wherever they wait.
 

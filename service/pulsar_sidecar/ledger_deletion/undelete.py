@@ -8,7 +8,8 @@ node of its own, made before the ledger's node: whoever sees the ledger sees its
 after every restart.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from pulsar_sidecar.ledger_deletion.outcomes import KeptLedger, kept_ledgers
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopics
@@ -136,17 +137,10 @@ def undelete(
 
 
 def _last_kept(topics: DeletionTopics, ledger_id: LedgerId, since_ms: int) -> KeptLedger | None:
+    found: KeptLedger | None = None
     # Only a thorough reading can say that there is none.
     for quickly in (True, False):
-        found = [kept for kept in _all_kept(topics, since_ms, quickly=quickly) if kept.ledger_id == ledger_id]
-        if found:
-            return found[-1]
-    return None
-
-
-def _all_kept(topics: DeletionTopics, since_ms: int, *, quickly: bool) -> Iterator[KeptLedger]:
-    for payload in topics.outcomes_since(since_ms, quickly=quickly):
-        try:
-            yield from kept_ledgers(payload)
-        except UndecodableError:
-            continue
+        for payload in topics.outcomes_since(since_ms, quickly=quickly) if found is None else ():
+            with suppress(UndecodableError):
+                found = next((kept for kept in reversed(kept_ledgers(payload)) if kept.ledger_id == ledger_id), found)
+    return found

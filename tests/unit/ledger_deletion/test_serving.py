@@ -19,13 +19,6 @@ class OtherMetadata:
         return "the brokers' metadata store is zk:b:2181, the sidecar's is zk:a:2181"
 
 
-class NoShadows:
-    """Nothing is known to be a shadow."""
-
-    def endangered_source(self, _topic: object) -> None:
-        return None
-
-
 def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
     made, world = setting(), World()
     before = {path: made.store.peek(path) for path in made.store.paths()}
@@ -35,7 +28,7 @@ def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
         entries=world.entries,
         owners=made.brokers,
         admin=made.brokers,
-        shadows=NoShadows(),
+        endangered_source=lambda _topic: None,
         topics=world.topics,
         offloaded=world.offloaded,
         metadata_mismatch=OtherMetadata().mismatch,

@@ -60,7 +60,7 @@ class Watched:
         self.source = self.world.topic(SOURCE)
         self.brokers = FakeEndangeredSources()
         self.clock = PausedClock()
-        self.watch = ShadowWatch(self.world.store, self.brokers, self.clock)
+        self.watch = ShadowWatch(self.world.store, self.brokers.endangered_source, self.clock)
 
     def look(self) -> tuple[str, ...]:
         self.watch.run(threading.Event())
@@ -177,7 +177,7 @@ def test_the_rate_of_the_walk_is_bounded(watched: Watched) -> None:
 
 
 def test_sidecars_share_the_rate(watched: Watched) -> None:
-    watched.watch = ShadowWatch(watched.world.store, watched.brokers, watched.clock, lambda: 3)
+    watched.watch = ShadowWatch(watched.world.store, watched.brokers.endangered_source, watched.clock, lambda: 3)
     for number in range(600):
         watched.world.store.put(f"/managed-ledgers/public/default/persistent/plain-{number}", managed_ledger_bytes([1]))
     watched.look()

@@ -67,21 +67,19 @@ class Batch:
 
     def reject(self, delivery: Delivery, detail: str) -> None:
         """A message that is no record ends with its reason."""
-        self._count(Decision.REJECTED, Reason.MALFORMED)
-        self.outcomes.append(
-            RecordOutcome(Decision.REJECTED, Reason.MALFORMED, detail, delivery.message_id, record=None)
-        )
-        self.finished.append(delivery)
+        self._finish(delivery, RecordOutcome(Decision.REJECTED, Reason.MALFORMED, detail, delivery.message_id, None))
 
     def finish(
         self, evaluation: Evaluation, decision: Decision, reason: Reason, detail: str, *, conditional: bool = True
     ) -> None:
         """The record ends here."""
-        delivery, record = evaluation.candidate.delivery, evaluation.candidate.record
-        self._count(decision, reason)
-        self.outcomes.append(
-            RecordOutcome(decision, reason, detail, delivery.message_id, record, evaluation.facts, conditional)
-        )
+        delivery, record, facts = evaluation.candidate.delivery, evaluation.candidate.record, evaluation.facts
+        outcome = RecordOutcome(decision, reason, detail, delivery.message_id, record, facts, conditional)
+        self._finish(delivery, outcome)
+
+    def _finish(self, delivery: Delivery, outcome: RecordOutcome) -> None:
+        self._count(outcome.decision, outcome.reason)
+        self.outcomes.append(outcome)
         self.finished.append(delivery)
 
     def send_again(self, candidate: Candidate, verdict: RetryLater | SetAside, facts: Facts | None = None) -> None:

@@ -81,7 +81,10 @@ class Gatherer:
         paths = {record.ledger_id: ledger_path(record.ledger_id, self.root) for record in records}
         nodes = self._read([instance_id_path(self.root), *paths.values(), *_marked_paths(records)])
         instance_id = instance_id_of(nodes[instance_id_path(self.root)], self.root)
-        locks, marks = self._replication_locks(), self._under_replication_marks(paths)
+        # Two listings, mostly empty, instead of two reads for each ledger.
+        locks_path = replication_locks_path(self.root)
+        locks = frozenset(f"{locks_path}/{name}" for name in self.store.children(locks_path) or ())
+        marks = self._under_replication_marks(paths)
         ledgers = {
             ledger_id: _ledger(nodes[path], locked=bool(locks) and replication_lock_path(ledger_id, self.root) in locks)
             for ledger_id, path in paths.items()
@@ -114,12 +117,6 @@ class Gatherer:
     def _read(self, paths: Iterable[str]) -> dict[str, Node | None]:
         distinct = list(dict.fromkeys(paths))
         return dict(zip(distinct, self.store.read_many(distinct), strict=True))
-
-    # Two listings, mostly empty, instead of two reads for each ledger.
-
-    def _replication_locks(self) -> frozenset[str]:
-        locks = replication_locks_path(self.root)
-        return frozenset(f"{locks}/{name}" for name in self.store.children(locks) or ())
 
     def _under_replication_marks(self, ledger_ids: Iterable[LedgerId]) -> dict[LedgerId, str]:
         if not self.store.children(under_replication_marks_path(self.root)):

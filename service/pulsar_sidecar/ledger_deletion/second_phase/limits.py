@@ -118,7 +118,13 @@ class AdaptiveLimit:
             sent_at = self._observed_at - seconds
             if self._overlaps(sent_at):
                 self._recent.append(seconds)
-                self._steer(seconds)
+                late_seconds = self._factor * max(_LEAST_IDLE_P99_SECONDS, self._idle_p99_seconds or 0.0)
+                if seconds > _STALL_SECONDS:
+                    self._level = LOWEST_LEVEL
+                elif seconds > late_seconds:
+                    self._level = max(LOWEST_LEVEL, self._level * _CUT)
+                else:
+                    self._level = min(HIGHEST_LEVEL, self._level + _GROWTH)
             elif self._is_idle_since(sent_at):
                 self._idle.append(seconds)
                 if len(self._idle) == _PROBES:
@@ -135,17 +141,6 @@ class AdaptiveLimit:
         with self._lock:
             recent_p99 = percentile(self._recent, 0.99) if self._recent else None
             return LimitReadings(self._level, _milliseconds(self._idle_p99_seconds), _milliseconds(recent_p99))
-
-    def _steer(self, seconds: float) -> None:
-        if seconds > _STALL_SECONDS:
-            self._level = LOWEST_LEVEL
-        elif seconds > self._late_seconds():
-            self._level = max(LOWEST_LEVEL, self._level * _CUT)
-        else:
-            self._level = min(HIGHEST_LEVEL, self._level + _GROWTH)
-
-    def _late_seconds(self) -> float:
-        return self._factor * max(_LEAST_IDLE_P99_SECONDS, self._idle_p99_seconds or 0.0)
 
     def _overlaps(self, sent_at: float) -> bool:
         """Whether a deletion was in flight at any moment since then."""
@@ -228,12 +223,9 @@ class RateLimiter:
             size = len(items) if rate is None else max(1, int(rate))
             chunk = items[position : position + size]
             if rate is not None:
-                self._hand_out(len(chunk), rate)
+                # Late only by what is not worth waiting for.
+                self._handed_at_seconds = self.clock.monotonic_seconds() + max(0.0, self._late_seconds())
+                self._handed = len(chunk)
+                self._free_at_seconds = self._handed_at_seconds + len(chunk) / rate
             yield chunk
             position += len(chunk)
-
-    def _hand_out(self, count: int, rate: float) -> None:
-        # Late only by what is not worth waiting for.
-        self._handed_at_seconds = self.clock.monotonic_seconds() + max(0.0, self._late_seconds())
-        self._handed = count
-        self._free_at_seconds = self._handed_at_seconds + count / rate

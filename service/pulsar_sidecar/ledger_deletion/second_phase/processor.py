@@ -198,7 +198,9 @@ class PendingDeletionProcessor:
             record = evaluation.candidate.record
             match evaluation.verdict:
                 case Finish(reason, detail):
-                    self._finish(batch, evaluation, Decision.KEPT, reason, detail)
+                    if reason is Reason.ALREADY_GONE:
+                        self._clear_mark(evaluation)
+                    batch.finish(evaluation, Decision.KEPT, reason, detail)
                 case RetryLater() | SetAside() as verdict:
                     batch.send_again(evaluation.candidate, verdict, evaluation.facts)
                 case Postpone(reason, _):
@@ -246,29 +248,15 @@ class PendingDeletionProcessor:
                 else:
                     round_.unreached.append(evaluation.candidate)
 
-    def _finish(
-        self,
-        batch: Batch,
-        evaluation: Evaluation,
-        decision: Decision,
-        reason: Reason,
-        detail: str,
-        *,
-        conditional: bool = True,
-    ) -> None:
-        """End the record, and auto-recovery's note about a ledger that is gone: auto-recovery would try to repair it.
-
-        See BookKeeper #3316.
-        """
-        gone = decision is Decision.DELETED or reason is Reason.ALREADY_GONE
+    def _clear_mark(self, evaluation: Evaluation) -> None:
+        """Remove auto-recovery's note about a ledger that is gone, which it would try to repair (BookKeeper #3316)."""
         mark = evaluation.facts.under_replication_mark
-        if gone and evaluation.candidate.record.ledger_type is LedgerType.LEDGER and mark is not None:
+        if evaluation.candidate.record.ledger_type is LedgerType.LEDGER and mark is not None:
             with self.steps.taking(Step.UNDER_REPLICATION_CLEARED):
                 try:
                     self.store.delete(mark)
                 except SidecarError as error:
                     self.warn(f"auto-recovery's note {mark} about a deleted ledger stays: {error}")
-        batch.finish(evaluation, decision, reason, detail, conditional=conditional)
 
     def _delete_stored(self, round_: Round, evaluations: Sequence[Evaluation]) -> None:
         chosen = [(each, each.verdict) for each in evaluations if isinstance(each.verdict, Delete)]
@@ -280,7 +268,8 @@ class PendingDeletionProcessor:
                     self._deleted(round_.batch, evaluation, conditional=conditional)
                 case DeletionResult.GONE:
                     detail = "another client deleted it just now"
-                    self._finish(round_.batch, evaluation, Decision.KEPT, Reason.ALREADY_GONE, detail)
+                    self._clear_mark(evaluation)
+                    round_.batch.finish(evaluation, Decision.KEPT, Reason.ALREADY_GONE, detail)
                 case DeletionResult.CONFLICT | DeletionResult.UNKNOWN:
                     round_.batch.metrics.delete_failed(*_kind(evaluation))
                     round_.again.append(evaluation.candidate)
@@ -323,8 +312,9 @@ class PendingDeletionProcessor:
         verdict = evaluation.verdict
         length_bytes = verdict.ledger.metadata.length_bytes if isinstance(verdict, Delete) else 0
         batch.metrics.deleted(*_kind(evaluation), length_bytes=length_bytes)
+        self._clear_mark(evaluation)
         detail = "nothing references it"
-        self._finish(batch, evaluation, Decision.DELETED, Reason.UNREFERENCED, detail, conditional=conditional)
+        batch.finish(evaluation, Decision.DELETED, Reason.UNREFERENCED, detail, conditional=conditional)
 
     def _delete_offloaded(self, batch: Batch, evaluation: Evaluation, verdict: DeleteOffloaded) -> None:
         candidate, record = evaluation.candidate, evaluation.candidate.record
@@ -338,7 +328,7 @@ class PendingDeletionProcessor:
             batch.send_again(candidate, RetryLater(Reason.REFUSED_BY_STORAGE, str(error)), evaluation.facts)
         except PermanentError as error:
             batch.metrics.delete_failed(*_kind(evaluation))
-            self._finish(batch, evaluation, Decision.KEPT, Reason.REFUSED_BY_STORAGE, str(error))
+            batch.finish(evaluation, Decision.KEPT, Reason.REFUSED_BY_STORAGE, str(error))
         except (TemporaryError, OutcomeUnknownError) as error:
             batch.metrics.delete_failed(*_kind(evaluation))
             batch.send_again(candidate, RetryLater(Reason.TEMPORARY_FAILURE, str(error)), evaluation.facts)
@@ -347,7 +337,7 @@ class PendingDeletionProcessor:
                 self._deleted(batch, evaluation, conditional=True)
             else:
                 detail = "tiered storage holds no such objects"
-                self._finish(batch, evaluation, Decision.KEPT, Reason.ALREADY_GONE, detail)
+                batch.finish(evaluation, Decision.KEPT, Reason.ALREADY_GONE, detail)
 
     # --- how a batch ends --------------------------------------------------------------------------------------------
 

@@ -146,7 +146,10 @@ class TopicDeleter:
             held = self._with_new_partitions(held)
             # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
             _refuse_shadow(self.store, held.operation)
-            held = self._count_attempt(self.recorder.record(held))
+            held = self.recorder.record(held)
+            counted = replace(held.operation, attempts=held.operation.attempts + 1)
+            with self.steps.taking(Step.ATTEMPT_COUNTED):
+                held = write_operation(self.store, counted, held.version)
             _refuse_data_loss(self.store, self.admin, held.operation)
             # After the look for shadows, which may take long: until then an earlier request may have done its work.
             if self._all_nodes_gone(held.operation):
@@ -271,11 +274,6 @@ class TopicDeleter:
         return True
 
     # --- around the broker's deletion --------------------------------------------------------------------------------
-
-    def _count_attempt(self, held: HeldOperation) -> HeldOperation:
-        operation = replace(held.operation, attempts=held.operation.attempts + 1)
-        with self.steps.taking(Step.ATTEMPT_COUNTED):
-            return write_operation(self.store, operation, held.version)
 
     def _all_nodes_gone(self, operation: Operation) -> bool:
         return bool(operation.incarnations) and not remaining_nodes(self.store, operation.incarnations)

@@ -6,7 +6,7 @@ They process batches, drive topic deletions, and renew the registration, pause a
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -19,7 +19,6 @@ from pulsar_sidecar.ledger_deletion.ports import (
     DeletionTopics,
     Delivery,
     DirectLedgerDeletion,
-    EndangeredSources,
     LiveOwners,
     OffloadedLedgers,
     OutgoingMessage,
@@ -49,6 +48,7 @@ from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
 from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.model.errors import ConflictError, PermanentError, SidecarError
 from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.runtime import SupervisedLoops
 
 log = structlog.get_logger("ledger-deletion")
@@ -92,6 +92,8 @@ class Ports:
     """The adapters that ledger deletion works with.
 
     Attributes:
+        endangered_source: the source whose ledgers brokers may delete when they load this shadow (PIP-180), or None;
+            loads nothing, and raises `TemporaryError` when the metadata store or the brokers did not answer.
         metadata_mismatch: how the metadata that the brokers work on differs from the sidecar's; None if it is the same.
             Raises `TemporaryError` when the brokers did not say.
         direct: only where deleting without the metadata store is wanted.
@@ -103,7 +105,7 @@ class Ports:
     entries: LedgerEntries
     owners: LiveOwners
     admin: TopicAdmin
-    shadows: EndangeredSources
+    endangered_source: Callable[[TopicName], str | None]
     topics: DeletionTopics
     offloaded: OffloadedLedgers
     metadata_mismatch: Callable[[], str | None]
@@ -111,6 +113,7 @@ class Ports:
     limit: AdaptiveLimit | None = None
 
 
+@dataclass(slots=True)
 class BacklogCache:
     """The backlog as brokers count it, measured ahead of those who ask, for any number of threads.
 
@@ -118,17 +121,16 @@ class BacklogCache:
     and answers come from memory. Invariant: what is answered was measured at most a second ago, or is measured now.
     """
 
-    def __init__(self, measure: Callable[[], Backlog], clock: Clock) -> None:
-        """``measure`` asks the brokers; it may take its time, and raise one of `model.errors`."""
-        self._measure = measure
-        self._clock = clock
-        self._measuring = threading.Lock()
-        self._backlog: Backlog | None = None
-        self._asked_at: float | None = None
+    measure: Callable[[], Backlog]
+    """Asks the brokers; it may take its time, and raise one of `model.errors`."""
+    clock: Clock
+    _measuring: threading.Lock = field(default_factory=threading.Lock)
+    _backlog: Backlog | None = None
+    _asked_at: float | None = None
 
     def cached(self) -> Backlog | None:
         """The last measurement unless it is too old; never waits, and has the thread measure again (`keep_fresh`)."""
-        self._asked_at = self._clock.monotonic_seconds()
+        self._asked_at = self.clock.monotonic_seconds()
         return self._young()
 
     def fresh(self) -> Backlog:
@@ -137,8 +139,7 @@ class BacklogCache:
         Raises:
             TemporaryError: the brokers cannot be asked.
         """
-        young = self._young()
-        if young is not None:
+        if (young := self._young()) is not None:
             return young
         with self._measuring:
             # Another caller may have measured meanwhile.
@@ -147,26 +148,26 @@ class BacklogCache:
     def keep_fresh(self, stop: StopSignal) -> None:
         """Measure again and again while anybody asks for what is remembered; returns when stopped."""
         while not stop.is_set():
-            began = self._clock.monotonic_seconds()
+            began = self.clock.monotonic_seconds()
             if self._asked_at is None or began - self._asked_at > _INTEREST_SECONDS:
-                self._clock.wait_seconds(_ESTIMATE_LOOK_SECONDS, stop)
+                self.clock.wait_seconds(_ESTIMATE_LOOK_SECONDS, stop)
                 continue
             try:
                 with self._measuring:
                     self._measured()
             except SidecarError:
                 pass  # the next caller of `fresh` measures, and hears what is wrong
-            passed = self._clock.monotonic_seconds() - began
-            self._clock.wait_seconds(max(0.0, _PERIOD_SECONDS - passed), stop)
+            passed = self.clock.monotonic_seconds() - began
+            self.clock.wait_seconds(max(0.0, _PERIOD_SECONDS - passed), stop)
 
     def _young(self) -> Backlog | None:
         backlog = self._backlog
-        if backlog is None or not 0 <= self._clock.now_ms() - backlog.measured_ms <= MAX_AGE_MS:
+        if backlog is None or not 0 <= self.clock.now_ms() - backlog.measured_ms <= MAX_AGE_MS:
             return None
         return backlog
 
     def _measured(self) -> Backlog:
-        self._backlog = self._measure()
+        self._backlog = self.measure()
         return self._backlog
 
 
@@ -197,7 +198,7 @@ class Runtime:
         recorder = Recorder(store, ports.entries, owners, ports.admin, ports.topics, root, metrics, self.steps)
         self.deleter = TopicDeleter(instance.name, store, recorder, ports.admin, self.steps)
         self.shadow_deleter = ShadowDeleter(store, ports.admin, owners, root)
-        self.shadow_watch = ShadowWatch(store, ports.shadows, clock, lambda: len(self.registry.instances()))
+        self.shadow_watch = ShadowWatch(store, ports.endangered_source, clock, lambda: len(self.registry.instances()))
         self._gatherer = Gatherer(store, ports.entries, owners, root)
         self._rate_limiter = RateLimiter(clock, self.stop, self.rate_per_second, self._is_paused)
         self._publishers: dict[DeletionTopic, Publisher] = {}

@@ -10,7 +10,6 @@ from itertools import islice
 
 import structlog
 
-from pulsar_sidecar.ledger_deletion.ports import EndangeredSources
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, PARTITIONED_TOPICS
 from pulsar_sidecar.ledger_ownership.shadows import shadow_at
 from pulsar_sidecar.model.clocks import Clock, StopSignal
@@ -33,7 +32,7 @@ class ShadowWatch:
     """What the last look found; `run` is a loop for a thread of its own."""
 
     store: MetadataStore
-    shadows: EndangeredSources
+    endangered_source: Callable[[TopicName], str | None]
     clock: Clock
     sidecars: Callable[[], int] = lambda: 1
     """How many there are; they share the rate, because each looks for itself."""
@@ -99,7 +98,7 @@ class ShadowWatch:
 
     def _dangers(self, base: TopicName, topic: TopicName) -> Iterator[str]:
         try:
-            source = self.shadows.endangered_source(topic)
+            source = self.endangered_source(topic)
         except SidecarError as error:
             yield f"shadow topic {base}: whether its retention is infinite could not be asked: {error}"
             return

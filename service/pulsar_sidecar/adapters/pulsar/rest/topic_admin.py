@@ -33,7 +33,7 @@ _CONFLICT = 409
 
 
 class BrokerTopicAdmin:
-    """`ledger_deletion.ports.ShadowAdmin`, and the other calls on topics (Pulsar ``PersistentTopics``)."""
+    """`ledger_deletion.ports.TopicAdmin`, and the other calls on topics (Pulsar ``PersistentTopics``)."""
 
     def __init__(self, rest: AdminRest) -> None:
         self._rest = rest
@@ -177,7 +177,7 @@ class BrokerTopicAdmin:
 
 
 class BrokerShadows:
-    """`ack_state.ports.Shadows` and `ledger_deletion.ports.EndangeredSources`."""
+    """`ack_state.ports.Shadows`, and which shadows endanger their sources."""
 
     def __init__(self, rest: AdminRest, store: MetadataStore) -> None:
         self._rest = rest
