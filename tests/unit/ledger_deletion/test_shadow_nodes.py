@@ -16,10 +16,9 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_deleter import (
     detached,
     detached_partitioned_topic,
     is_detached,
-    is_partitioned_topic_detached,
 )
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE, partitioned_topic_shadow_source
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.names import parse_topic_name
@@ -89,13 +88,13 @@ def test_a_node_that_holds_something_unknown_is_not_written() -> None:
 
 def test_a_partitioned_topics_other_fields_stay() -> None:
     node = json.dumps({"partitions": 3, "deleted": False, "properties": {SHADOW_SOURCE: "s", "a": "b"}}).encode()
-    assert not is_partitioned_topic_detached(node, NO_SOURCE)
+    assert partitioned_topic_shadow_source(node) != NO_SOURCE
     changed = detached_partitioned_topic(node, NO_SOURCE)
-    assert is_partitioned_topic_detached(changed, NO_SOURCE)
+    assert partitioned_topic_shadow_source(changed) == NO_SOURCE
     properties = {SHADOW_SOURCE: NO_SOURCE, "a": "b"}
     assert json.loads(changed) == {"partitions": 3, "deleted": False, "properties": properties}
     bare = detached_partitioned_topic(b'{"partitions":3,"deleted":false,"properties":null}', NO_SOURCE)
-    assert is_partitioned_topic_detached(bare, NO_SOURCE)
+    assert partitioned_topic_shadow_source(bare) == NO_SOURCE
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ class ShadowDeleter:
     def _leads_nowhere(self, deletion: ShadowDeletion, node: Node) -> bool:
         """Whether no broker reaches a ledger of the source through the node."""
         if node.path == partitioned_topic_path(deletion.topic):
-            return is_partitioned_topic_detached(node.data, deletion.no_source)
+            return partitioned_topic_shadow_source(node.data) == deletion.no_source
         return is_detached(node.data, deletion.no_source, spells_source=not deletion.partitioned)
 
     def _delete_by_broker(self, topic: TopicName, *, partitioned: bool) -> None:
@@ -345,7 +345,10 @@ def planned_deletion(
     if topic.partition_index is not None and store.read(partitioned_topic_path(topic.base)) is not None:
         raise InvalidInputError(f"{topic} is a partition; name the partitioned topic {topic.base}")
     own = None if partitioned is None else partitioned_topic_shadow_source(partitioned.data)
-    spelled = {shadow: _spelled(nodes, shadow) for shadow in topics_with_ledgers(topic, partitions)}
+    spelled: dict[TopicName, str | None] = {}
+    for shadow in topics_with_ledgers(topic, partitions):
+        node = nodes.get(managed_ledger_path(shadow.managed_ledger_name))
+        spelled[shadow] = None if node is None else managed_ledger_shadow_source(node.data)
     source = next((each for each in (own, *spelled.values()) if each is not None), None)
     if source is None:
         raise ConflictError(
@@ -369,11 +372,6 @@ def planned_deletion(
         missing_before=check.missing,
         stage=ShadowDeletionStage.PROTECTING,
     )
-
-
-def _spelled(nodes: Mapping[str, Node], shadow: TopicName) -> str | None:
-    node = nodes.get(managed_ledger_path(shadow.managed_ledger_name))
-    return None if node is None else managed_ledger_shadow_source(node.data)
 
 
 def _sources(own: str | None, spelled: Mapping[TopicName, str | None]) -> tuple[TopicName, ...]:
@@ -445,11 +443,6 @@ def detached(data: bytes, no_source: str, *, spells_source: bool) -> bytes:
     for key, value in kept:
         info.properties.add(key=key, value=value)
     return info.SerializeToString()
-
-
-def is_partitioned_topic_detached(data: bytes, no_source: str) -> bool:
-    """Whether a node below ``/admin/partitioned-topics`` names the source that does not exist."""
-    return partitioned_topic_shadow_source(data) == no_source
 
 
 def detached_partitioned_topic(data: bytes, no_source: str) -> bytes:

@@ -289,6 +289,31 @@ class Runtime:
             waiting_bytes=round(backlog.total * self._mean_length_bytes),
         )
 
+    # --- topic deletions -------------------------------------------------------------------------------------------
+
+    def drive(self, held: HeldOperation, wait_ms: int) -> tuple[TopicDeletionStatus, PermanentError | None]:
+        """Attempt a topic deletion, and again for so long; what became of it, and a broker's refusal.
+
+        What is over is kept on the outcome topic; what is not, any sidecar may continue.
+        """
+        clock = self.ports.clock
+        give_up = clock.monotonic_seconds() + wait_ms / 1000
+        try:
+            held, state = self.deleter.attempt(held)
+            while state is OperationState.RUNNING and clock.monotonic_seconds() < give_up and not self.stop.is_set():
+                clock.wait_seconds(min(1.0, max(0.0, give_up - clock.monotonic_seconds())), self.stop)
+                held, state = self.deleter.attempt(held)
+        except PermanentError as error:
+            refused = held.operation.status(OperationState.REFUSED, str(error))
+            self._note_end(refused)
+            return refused, error
+        if state is OperationState.RUNNING:
+            self.deleter.release(held.operation)
+            return held.operation.status(state, held.operation.last_reason), None
+        status = held.operation.status(state)
+        self._note_end(status)
+        return status, None
+
     # --- what is told ----------------------------------------------------------------------------------------------
 
     def _note_failure(self, failure: str) -> None:
@@ -299,7 +324,7 @@ class Runtime:
         self.last_error = text
         log.warning(text)
 
-    def note_end(self, status: TopicDeletionStatus) -> None:
+    def _note_end(self, status: TopicDeletionStatus) -> None:
         """Keep the end of a topic deletion on the outcome topic."""
         topic, state = str(status.topic), status.state.value
         log.info("topic deletion ended", topic=topic, state=state, reason=status.reason)
@@ -400,17 +425,6 @@ class Runtime:
             if held is None:
                 self.ports.clock.wait_seconds(_DRIVER_LOOK_SECONDS, self.stop)
             else:
-                self._go_on(held)
-
-    def _go_on(self, held: HeldOperation) -> None:
-        operation = held.operation
-        log.info("going on with a topic deletion", topic=str(operation.topic), operation=operation.operation_id)
-        try:
-            held, state = self.deleter.attempt(held)
-        except PermanentError as error:
-            self.note_end(operation.status(OperationState.REFUSED, str(error)))
-            return
-        if state is OperationState.DONE:
-            self.note_end(held.operation.status(OperationState.DONE))
-        else:
-            self.deleter.release(held.operation)
+                topic, operation_id = str(held.operation.topic), held.operation.operation_id
+                log.info("going on with a topic deletion", topic=topic, operation=operation_id)
+                self.drive(held, wait_ms=0)

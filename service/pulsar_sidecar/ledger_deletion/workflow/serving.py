@@ -18,7 +18,6 @@ from pulsar_sidecar.ledger_deletion.service import (
     DeadLetter,
     InflightEstimate,
     LedgerDeletionAnswer,
-    OperationState,
     Redirect,
     Redriven,
     SentLedger,
@@ -29,7 +28,6 @@ from pulsar_sidecar.ledger_deletion.service import (
     Undeleted,
 )
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
 from pulsar_sidecar.ledger_deletion.undelete import end_protection, protections, undelete
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
 from pulsar_sidecar.model.errors import (
@@ -38,7 +36,6 @@ from pulsar_sidecar.model.errors import (
     InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
-    PermanentError,
     SidecarError,
     TemporaryError,
 )
@@ -149,22 +146,16 @@ class LedgerDeletion:
             source_data_loss_confirmed=confirm_source_data_loss is not None,
         )
         try:
-            held, state = self._attempt_for_a_while(held)
+            status, refusal = self._runtime.drive(held, self._runtime.configuration.topic_deletion_wait_ms)
         except (TemporaryError, OutcomeUnknownError):
             try:
                 self._runtime.deleter.release(held.operation)
             except SidecarError as error:
                 log.warning("a topic deletion stays held until this session ends", error=str(error))
             raise
-        except PermanentError as error:
-            self._runtime.note_end(held.operation.status(OperationState.REFUSED, str(error)))
-            raise
-        operation = held.operation
-        if state is OperationState.RUNNING:
-            self._runtime.deleter.release(operation)
-            return operation.status(state, operation.last_reason)
-        self._runtime.note_end(operation.status(state))
-        return operation.status(state)
+        if refusal is not None:
+            raise refusal
+        return status
 
     def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
         """Begin to delete a shadow topic without touching its source's ledgers, or go on with it: one stage a call.
@@ -184,15 +175,6 @@ class LedgerDeletion:
         """The deletions that are running now."""
         self._require_enabled()
         return self._runtime.deleter.running()
-
-    def _attempt_for_a_while(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
-        clock, stop = self._runtime.ports.clock, self._runtime.stop
-        give_up = clock.monotonic_seconds() + self._runtime.configuration.topic_deletion_wait_ms / 1000
-        held, state = self._runtime.deleter.attempt(held)
-        while state is OperationState.RUNNING and clock.monotonic_seconds() < give_up and not stop.is_set():
-            clock.wait_seconds(min(1.0, max(0.0, give_up - clock.monotonic_seconds())), stop)
-            held, state = self._runtime.deleter.attempt(held)
-        return held, state
 
     # --- second phase, at once -------------------------------------------------------------------------------------
 
