@@ -52,7 +52,7 @@ class DeletableLedger:
     topic: str
     cursor_name: str | None
     schema_id: str | None
-    created_ms: int | None
+    ctime_ms: int | None
     length_bytes: int | None
 
 
@@ -76,7 +76,6 @@ class DeletableSender(Protocol):
         Raises:
             TemporaryError: not all of them are; sending them again is safe.
         """
-        ...
 
 
 class Progress(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -205,40 +204,33 @@ def demand_target(summary: AuditSummary, instance_id: str, now_ms: int, max_age_
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Application:
-    """What sending a plan takes.
+def send_plan(
+    plan: Plan,
+    held: HeldProgress,
+    batches: Batches,
+    store: MetadataStore,
+    sender: DeletableSender,
+    clock: Clock,
+    pace: Callable[[int], None],
+    at_once: int,
+    tell: Tell,
+) -> Sent:
+    """Send what is left of a plan that was verified, ``at_once`` rows in one piece at most.
 
-    Attributes:
-        pace: called with how many rows were sent, waits to keep a rate.
-        at_once: how many rows to send in one piece, at most.
-        tell: told of every piece.
+    ``pace`` is called with how many rows were sent, and waits to keep a rate. After `TemporaryError` not everything was
+    sent, and the same call again goes on; `ConflictError` says that somebody else is sending it.
     """
-
-    store: MetadataStore
-    sender: DeletableSender
-    clock: Clock
-    pace: Callable[[int], None]
-    at_once: int
-    tell: Tell
-
-    def send(self, plan: Plan, held: HeldProgress, batches: Batches) -> Sent:
-        """Send what is left of a plan that was verified.
-
-        Raises:
-            TemporaryError: not everything was sent; the same call again goes on.
-            ConflictError: somebody else is sending it.
-        """
-        first = held.progress.done_rows
-        done, total = first, Sent(earlier=first)
-        self.tell(done, plan.rows)
-        for piece in _pieces(_ledgers(batches(), first), min(self.at_once, _CHUNK_ROWS)):
-            total += self.sender.send(piece)
-            done = piece[-1].row + 1
-            held = advance(self.store, plan.sha256, held, done, self.clock.now_ms())
-            self.tell(done, plan.rows)
-            self.pace(len(piece))
-        return total
+    done = held.progress.done_rows
+    total = Sent(earlier=done)
+    tell(done, plan.rows)
+    ledgers = _ledgers(batches(), done)
+    while piece := list(islice(ledgers, min(at_once, _CHUNK_ROWS))):
+        total += sender.send(piece)
+        done = piece[-1].row + 1
+        held = advance(store, plan.sha256, held, done, clock.now_ms())
+        tell(done, plan.rows)
+        pace(len(piece))
+    return total
 
 
 def _demand_recordable(batch: pa.RecordBatch) -> None:
@@ -257,20 +249,5 @@ def _demand_recordable(batch: pa.RecordBatch) -> None:
 
 def _ledgers(batches: Iterable[pa.RecordBatch], first: int) -> Iterator[DeletableLedger]:
     for batch in batches:
-        behind = batch.filter(pc.greater_equal(batch.column("row"), first))
-        for row in behind.to_pylist():
-            yield DeletableLedger(
-                row=row["row"],
-                ledger_id=row["ledger_id"],
-                kind=row["kind"],
-                topic=row["topic"],
-                cursor_name=row["cursor_name"],
-                schema_id=row["schema_id"],
-                created_ms=row["ctime_ms"],
-                length_bytes=row["length_bytes"],
-            )
-
-
-def _pieces(ledgers: Iterator[DeletableLedger], size: int) -> Iterator[list[DeletableLedger]]:
-    while piece := list(islice(ledgers, size)):
-        yield piece
+        for row in batch.filter(pc.greater_equal(batch.column("row"), first)).to_pylist():
+            yield DeletableLedger(**{name: row[name] for name in DeletableLedger.__slots__})

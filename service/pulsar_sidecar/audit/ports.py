@@ -41,7 +41,6 @@ class NodeSource(Protocol):
     @property
     def source(self) -> Source:
         """Where it reads."""
-        ...
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Every node once, as `audit.tables.NODES`, each after its parent; to be called once.
@@ -49,11 +48,9 @@ class NodeSource(Protocol):
         Raises:
             TemporaryError: something could not be read, or contradicts itself. What was yielded is then worthless.
         """
-        ...
 
     def ending(self) -> Ending:
         """What is known now; to be called after the last batch."""
-        ...
 
 
 class LedgerSource(NodeSource, Protocol):
@@ -61,7 +58,6 @@ class LedgerSource(NodeSource, Protocol):
 
     def instance_id(self) -> str | None:
         """BookKeeper's id of the ledger storage, None if the source does not tell."""
-        ...
 
 
 class AuditFiles(Protocol):
@@ -69,11 +65,9 @@ class AuditFiles(Protocol):
 
     def write_text(self, name: str, text: str) -> None:
         """Add a file that is no table."""
-        ...
 
     def finish(self, name: str, document: Mapping[str, Any]) -> None:
         """Write the manifest or the summary and let the directory appear, all at once."""
-        ...
 
 
 class TablesOutput(AuditFiles, Protocol):
@@ -81,11 +75,9 @@ class TablesOutput(AuditFiles, Protocol):
 
     def write(self, table: Table, rows: pa.RecordBatch, subtree: Subtree | None = None) -> None:
         """Add rows to a table, or to one part of it."""
-        ...
 
     def close_tables(self) -> tuple[FileDigest, ...]:
         """End every table; tables without rows become empty files."""
-        ...
 
 
 class AuditInputs(Protocol):
@@ -98,31 +90,25 @@ class AuditInputs(Protocol):
     @property
     def dump(self) -> Manifest:
         """The dump's manifest."""
-        ...
 
     @property
     def listing(self) -> Manifest:
         """The listing's manifest."""
-        ...
 
     @property
     def inputs(self) -> Mapping[str, Input]:
         """Both as a summary names them, ``dump`` and ``listing``."""
-        ...
 
     def rows(self, part: Part, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
         """Go through a part."""
-        ...
 
     def columns(self, part: Part, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
         """The same for work of a few steps over whole columns, whose answers are large."""
-        ...
 
     def rows_at(
         self, part: Part, columns: Sequence[str], positions: Numbers, work: Callable[[pa.RecordBatch], Worked]
     ) -> Iterator[Worked]:
         """Go through some rows of a part, by their places in the order of `rows`, ascending."""
-        ...
 
     def ledgers_at(
         self,
@@ -133,11 +119,9 @@ class AuditInputs(Protocol):
         work: Callable[[pa.RecordBatch, Ids], Worked],
     ) -> Iterator[Worked]:
         """The same for rows of ledgers; the work is told their ``ids`` beside."""
-        ...
 
     def table(self, table: Table) -> pa.Table:
         """One of the dump's small tables, whole."""
-        ...
 
 
 OpenOutput = Callable[[tuple[Table, ...]], AbstractContextManager[TablesOutput]]

@@ -27,11 +27,9 @@ class ScannedTree(Protocol):
 
     def ledger_ids(self) -> frozenset[LedgerId]:
         """Every ledger that has metadata."""
-        ...
 
     def referring_nodes(self) -> Iterator[tuple[str, bytes]]:
         """Path and value of every node below `MANAGED_LEDGERS` and `SCHEMAS`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.credentials import TlsOptions, parse_credentials
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, open_plan_publisher
 from pulsar_sidecar.audit.applying import (
-    Application,
     Batches,
     HeldProgress,
     Tell,
     begin,
     demand_approval,
     demand_target,
+    send_plan,
     verified_plan,
 )
 from pulsar_sidecar.audit.engine.decoding import referring_paths
@@ -168,8 +168,8 @@ def _sent(
         pace = Pace(clock, request.rate)
         with _publisher(request, plan.sha256, held, StoreTime(store, clock)) as publisher:
             sender = PendingDeletionSender(publisher, clock, instance_id, f"audit {summary.audit_id}")
-            application = Application(store, sender, clock, pace.after, pace.at_once(_ALL_AT_ONCE), tell)
-            sent = application.send(plan, held, batches)
+            at_once = pace.at_once(_ALL_AT_ONCE)
+            sent = send_plan(plan, held, batches, store, sender, clock, pace.after, at_once, tell)
     return replace(executed, sent=sent.now, sent_earlier=sent.earlier)
 
 

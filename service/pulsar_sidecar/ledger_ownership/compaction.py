@@ -28,11 +28,9 @@ class LedgerEntries(Protocol):
         Of an open ledger the newest may not be acknowledged yet. Raises `TemporaryError` when too few bookies
         answered to be sure of having seen the last acknowledged entry. Empty only if the bookies hold no entry.
         """
-        ...
 
     def readable(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> bool:
         """Whether the first and the last entry of a closed ledger can be read; True for a ledger without entries."""
-        ...
 
 
 class CursorLedgerGoneError(TemporaryError):

@@ -16,12 +16,12 @@ from pulsar_sidecar.adapters.parquet.directories import open_audit
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, producer_name
 from pulsar_sidecar.audit.applying import (
-    Application,
     Sent,
     begin,
     demand_approval,
     demand_target,
     progress_path,
+    send_plan,
     verified_plan,
 )
 from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
@@ -67,8 +67,7 @@ class Cluster:
         try:
             sender = PendingDeletionSender(publisher, self.clock, INSTANCE_ID, f"audit {AUDIT_ID}")
             telling = tell or (lambda done, total: self.told.append((done, total)))
-            application = Application(self.store, sender, self.clock, self.paced.append, at_once, telling)
-            return application.send(plan, held, batches)
+            return send_plan(plan, held, batches, self.store, sender, self.clock, self.paced.append, at_once, telling)
         finally:
             publisher.close()
 

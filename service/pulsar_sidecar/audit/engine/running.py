@@ -102,7 +102,6 @@ class AuditEngine(Protocol[Tables]):
 
     def find(self) -> Findings[Tables]:
         """Compare and judge; `InvalidInputError` if no audit can be made of these inputs."""
-        ...
 
     def write(
         self, findings: Findings[Tables], audit_id: str, instance_id: str, failed_guards: str
@@ -111,7 +110,6 @@ class AuditEngine(Protocol[Tables]):
 
         Leaving the context without `AuditFiles.finish` leaves nothing behind.
         """
-        ...
 
 
 def run_audit(engine: AuditEngine[Tables], opened: Opened, order: Order) -> AuditSummary:

@@ -155,16 +155,12 @@ def metrics_text(summary: AuditSummary) -> str:
     registry = CollectorRegistry(auto_describe=False)
     cluster = summary.cluster_name or summary.instance_id
 
-    def gauge(name: str, text: str, value: float | None) -> None:
-        family = Gauge(f"{_PREFIX}_{name}", text, ["cluster"], registry=registry)
-        if value is not None:
-            family.labels(cluster).set(value)
-
-    def gauges(name: str, text: str, label: str, values: Mapping[str, float | None]) -> None:
-        family = Gauge(f"{_PREFIX}_{name}", text, ["cluster", label], registry=registry)
-        for key, value in values.items():
-            if value is not None:
-                family.labels(cluster, key).set(value)
+    def gauge(name: str, text: str, value: float | Mapping[str, float | None] | None, label: str = "") -> None:
+        labels = [label] if label else []
+        family = Gauge(f"{_PREFIX}_{name}", text, ["cluster", *labels], registry=registry)
+        for key, each in value.items() if isinstance(value, Mapping) else [("", value)]:
+            if each is not None:
+                family.labels(cluster, *([key] if label else [])).set(each)
 
     unknown_text = "Ledgers whose size is not known: they are not in ledger_bytes."
     orphans_text = "Ledgers that nothing references"
@@ -176,15 +172,15 @@ def metrics_text(summary: AuditSummary) -> str:
     gauge("unattributed_ledgers", "Unreferenced ledgers that nobody known claims.", summary.unattributed.ledgers)
     gauge("dangers", "Topics that may destroy other topics' ledgers.", len(summary.dangers))
     gauge("plan_ledgers", "Ledgers in the plan; 0 without a plan.", summary.plan.rows if summary.plan else 0)
-    gauges("orphan_ledgers", f"{orphans_text}.", "standing", _ledgers(summary.orphans))
+    gauge("orphan_ledgers", f"{orphans_text}.", _ledgers(summary.orphans), "standing")
     sizes = {name: count.bytes for name, count in sorted(summary.orphans.items())}
-    gauges("orphan_bytes", f"Bytes of {orphans_text.lower()}, as far as known.", "standing", sizes)
-    gauges("orphan_ledgers_by_kind", f"{orphans_text}, by kind.", "kind", _ledgers(summary.orphans_by_kind))
-    gauges("orphan_ledgers_by_cause", f"{orphans_text}, by likely cause.", "cause", _ledgers(summary.orphans_by_cause))
+    gauge("orphan_bytes", f"Bytes of {orphans_text.lower()}, as far as known.", sizes, "standing")
+    gauge("orphan_ledgers_by_kind", f"{orphans_text}, by kind.", _ledgers(summary.orphans_by_kind), "kind")
+    gauge("orphan_ledgers_by_cause", f"{orphans_text}, by likely cause.", _ledgers(summary.orphans_by_cause), "cause")
     passed = {guard.name: guard.passed for guard in summary.guards}
-    gauges("guard_passed", "Whether a guard let ledgers be condemned.", "guard", passed)
+    gauge("guard_passed", "Whether a guard let ledgers be condemned.", passed, "guard")
     unseen = {part.what: part.count for part in summary.unseen}
-    gauges("unseen", "Things that could not be seen.", "what", unseen)
+    gauge("unseen", "Things that could not be seen.", unseen, "what")
     return generate_latest(registry).decode()
 
 

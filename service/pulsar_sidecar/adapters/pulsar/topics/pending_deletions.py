@@ -104,7 +104,7 @@ class PendingDeletionSender:
             mark=Mark(
                 unreferenced=True,
                 instance_id=self._instance_id,
-                created_ms=row.created_ms,
+                created_ms=row.ctime_ms,
                 length_bytes=row.length_bytes,
                 requested_by=self._requested_by,
             ),
