@@ -108,7 +108,6 @@ class ClientCredentials:
                 return b""
 
     def shown_certificate(self, tls: TlsOptions) -> ClientCertificate | None:
-        """The client certificate that brokers are shown."""
         return self.certificate or tls.client_certificate
 
     def client_authentication(self) -> pulsar.Authentication | None:

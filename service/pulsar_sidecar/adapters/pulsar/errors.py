@@ -4,6 +4,7 @@ Every class that is in no table is a `TemporaryError`. Invariant: each class of 
 ``tests/unit/pulsar/test_errors.py`` names those that are temporary, and finds a new one before an operator does.
 """
 
+import logging
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from pulsar_sidecar.model.errors import (
 )
 
 _Kind = type[SidecarError]
+_LOGGER = logging.getLogger(__name__)
 
 CLIENT_ERRORS: Final[dict[type[pulsar.PulsarException], _Kind]] = {
     client.AuthenticationError: NotAuthenticatedError,
@@ -106,6 +108,15 @@ def translated(doing: str) -> Iterator[None]:
     except pulsar.PulsarException as error:
         kind = CLIENT_ERRORS.get(type(error), TemporaryError)
         raise kind(f"{doing}: {type(error).__name__} from the Pulsar client; {_NEXT_STEP[kind]}") from error
+
+
+def close_quietly(opened: pulsar.Producer | pulsar.Consumer, doing: str) -> None:
+    """Close it, and log a failure: brokers notice that it is gone, and give what it held to others."""
+    try:
+        with translated(doing):
+            opened.close()
+    except SidecarError as error:
+        _LOGGER.warning("%s", error)
 
 
 def publish_result(result: pulsar.Result, ledger_id: int) -> PublishResult:

@@ -153,7 +153,6 @@ def handle_of(delivery: Delivery) -> _pulsar.MessageId:
 
 
 def position_of(message_id: _pulsar.MessageId) -> Position:
-    """The entry that holds the message."""
     return Position(LedgerId(message_id.ledger_id()), EntryId(message_id.entry_id()))
 
 

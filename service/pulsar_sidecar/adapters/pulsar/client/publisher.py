@@ -32,10 +32,10 @@ import _pulsar
 import pulsar
 
 from pulsar_sidecar.adapters.pulsar.client.clients import SEQUENCE_ID, messages_since, partitions_of
-from pulsar_sidecar.adapters.pulsar.errors import publish_result, translated
+from pulsar_sidecar.adapters.pulsar.errors import close_quietly, publish_result, translated
 from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage, PublishResult
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, PermanentError, TemporaryError
 
 _BATCH_MESSAGES: Final = 500
 _BATCH_DELAY_MS: Final = 2
@@ -90,22 +90,18 @@ class Receipts:
         return receipt
 
     def set_already_stored(self, index: int) -> None:
-        """Give the result of a message that an earlier attempt stored."""
         with self._arrived:
             self._results[index] = PublishResult.ALREADY_STORED
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Whether every expected receipt came in time."""
         with self._arrived:
             return self._arrived.wait_for(lambda: self._expected == 0, timeout_seconds)
 
     def of(self, indexes: Sequence[int]) -> dict[int, PublishResult]:
-        """What is known of some messages now."""
         with self._arrived:
             return {index: self._results[index] for index in indexes}
 
     def results(self) -> list[PublishResult]:
-        """What is known of all messages now."""
         with self._arrived:
             return list(self._results)
 
@@ -217,13 +213,8 @@ class _PartitionProducer:
 
     def close(self) -> None:
         producer, self.producer = self.producer, None
-        if producer is None:
-            return
-        try:
-            with translated(f"closing the producer {self.producer_name} on {self.uri}"):
-                producer.close()
-        except SidecarError as error:
-            _LOGGER.warning("%s", error)
+        if producer is not None:
+            close_quietly(producer, f"closing the producer {self.producer_name} on {self.uri}")
 
     def first_window(self, messages: _Numbered) -> _Numbered:
         """What to send next; a missing id and what is below it go alone, so that its success lets the others follow."""

@@ -194,7 +194,6 @@ class AdminRest:
 
     @property
     def addresses(self) -> str:
-        """The configured brokers, for messages."""
         return ", ".join(map(_shown_address, self._bases))
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> object:
@@ -202,11 +201,9 @@ class AdminRest:
         return _document(self._send(_Call("GET", path, dict(params or {}), None)))
 
     def headers(self, path: str, params: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """The headers of the answer to a GET, for the calls that answer in headers."""
         return self._send(_Call("GET", path, dict(params or {}), None)).headers
 
     def get_with_headers(self, path: str) -> tuple[object, Mapping[str, str]]:
-        """The JSON answer to a GET, and the answer's headers."""
         answer = self._send(_Call("GET", path, {}, None))
         return _document(answer), answer.headers
 

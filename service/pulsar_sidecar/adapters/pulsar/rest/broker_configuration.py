@@ -23,7 +23,6 @@ class RuntimeConfiguration:
 
     @classmethod
     def of(cls, rest: AdminRest, web_service_url: str | None = None) -> "RuntimeConfiguration":
-        """That broker's settings, or without an address any broker's."""
         return cls(rest.get(_RUNTIME) if web_service_url is None else rest.get_exactly(web_service_url, _RUNTIME))
 
     def text(self, name: str) -> str | None:
@@ -32,7 +31,6 @@ class RuntimeConfiguration:
         return None if value is None else str(value)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """Whether the setting is on."""
         text = self.text(name)
         return default if text is None else text.lower() == "true"
 

@@ -60,7 +60,6 @@ class BrokerTopicAdmin:
         self._rest.change("DELETE", path, params={"force": "true" if force else "false"})
 
     def partitions(self, topic: TopicName) -> int | None:
-        """How many partitions the topic has, 0 for an unpartitioned one; None when a broker knows no such topic."""
         try:
             return partitions_in(self._rest.get(topic_path(topic, "/partitions")))
         except NotFoundError:
@@ -73,7 +72,6 @@ class BrokerTopicAdmin:
         return self._created(topic_path(topic), None)
 
     def add_partitions(self, topic: TopicName, partitions: int) -> None:
-        """Raise the number of partitions to ``partitions``."""
         self._rest.change("POST", topic_path(topic, "/partitions"), partitions)
 
     def create_subscription(self, topic: TopicName, subscription: str) -> bool:
@@ -116,7 +114,6 @@ class BrokerTopicAdmin:
         return max(1, int(count)) if count.isascii() and count.isdigit() else 1
 
     def unload(self, topic: TopicName) -> None:
-        """Close the topic on its broker; it loads again on next use."""
         self._rest.change("PUT", topic_path(topic, "/unload"))
 
     def keeps_forever(self, topic: TopicName) -> bool:
@@ -145,11 +142,9 @@ class BrokerTopicAdmin:
         return True
 
     def namespace_policy(self, namespace: str, name: str) -> object:
-        """A policy set on the namespace itself, None when unset."""
         return self._rest.get(f"/admin/v2/namespaces/{namespace}/{name}")
 
     def set_namespace_policy(self, namespace: str, name: str, value: object) -> None:
-        """Set a policy on a namespace; it holds for every topic in it."""
         self._rest.change("POST", f"/admin/v2/namespaces/{namespace}/{name}", value)
 
     def broker_setting(self, name: str) -> str | None:
@@ -200,7 +195,6 @@ class BrokerShadows:
 
 
 def partitions_in(document: object) -> int:
-    """The number in an answer to ``partitions``."""
     found = document.get("partitions") if isinstance(document, dict) else None
     if not isinstance(found, int) or isinstance(found, bool):
         raise TemporaryError("a broker's answer lacks the number partitions; try again")

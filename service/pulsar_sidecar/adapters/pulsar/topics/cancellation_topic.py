@@ -95,7 +95,6 @@ class PulsarCancellationTopic:
             raise
 
     def close(self) -> None:
-        """Close the producers; idempotent."""
         self._producers.close()
 
     def _set_up(self) -> None:

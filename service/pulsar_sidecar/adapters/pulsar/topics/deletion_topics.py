@@ -3,7 +3,6 @@
 Invariant: nothing here decides anything about a record; it moves records, and reports exactly which it moved.
 """
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -12,7 +11,7 @@ import pulsar
 
 from pulsar_sidecar.adapters.pulsar.client.clients import delivery_of, handle_of, messages_since, position_of
 from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
-from pulsar_sidecar.adapters.pulsar.errors import translated
+from pulsar_sidecar.adapters.pulsar.errors import close_quietly, translated
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import ConsumerSettings, SharedPendingDeletions
@@ -20,7 +19,7 @@ from pulsar_sidecar.adapters.pulsar.topics.topics_setup import DEAD_LETTERS_SUBS
 from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, Backlog, DeletionTopic, Delivery
 from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
@@ -28,11 +27,9 @@ _BATCHED: Final = (DeletionTopic.PENDING, DeletionTopic.OUTCOME)
 """Retries and dead letters are acknowledged one by one and long apart, so each has an entry of its own, as in Java."""
 _RECEIVE_TIMEOUT_MS: Final = 500
 _DEADLINE_SECONDS: Final = 15.0
-_LOGGER = logging.getLogger(__name__)
 
 
 def topic_name(topic: DeletionTopic) -> TopicName:
-    """The full name of one of the service's topics."""
     return parse_topic_name(f"persistent://{SYSTEM_NAMESPACE}/{topic.value}")
 
 
@@ -207,14 +204,9 @@ class ExclusiveDeadLetters:
                 self._finished.add(position_of(message_id))
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            with translated("leaving the dead letters"):
-                self._consumer.close()
-        except SidecarError as error:
-            _LOGGER.warning("%s", error)
+        if not self._closed:
+            self._closed = True
+            close_quietly(self._consumer, "leaving the dead letters")
 
     def _next_message(self) -> pulsar.Message | None:
         with translated("receiving dead letters"):

@@ -14,7 +14,6 @@ does not show it acknowledged. That only reads.
 """
 
 import concurrent.futures
-import logging
 import threading
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,12 +26,12 @@ import pulsar
 from cachetools import LRUCache
 
 from pulsar_sidecar.adapters.pulsar.client.clients import delivery_of, handle_of, position_of
-from pulsar_sidecar.adapters.pulsar.errors import translated
+from pulsar_sidecar.adapters.pulsar.errors import close_quietly, translated
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.ledger_deletion.ports import Delivery
 from pulsar_sidecar.ledger_deletion.second_phase.retry import DELAY_TIME, SUBSCRIPTION
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 
@@ -42,7 +41,6 @@ _GRACE_SECONDS: Final = 10.0
 _READ_TIMEOUT_MS: Final = 10_000
 _EARLY_MS: Final = 2_000
 """Brokers may deliver up to a tick early (``delayedDeliveryTickTimeMillis``, a second); and clocks differ."""
-_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,16 +178,10 @@ class SharedPendingDeletions:
                 reader.close()
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._batches.close()
-        try:
-            with translated("closing the consumer of pending deletions"):
-                self._consumer.close()
-        except SidecarError as error:
-            # The broker gives the messages to others once it notices that the connection is gone.
-            _LOGGER.warning("%s", error)
+        if not self._closed:
+            self._closed = True
+            self._batches.close()
+            close_quietly(self._consumer, "closing the consumer of pending deletions")
 
     def _check_open(self) -> None:
         if self._closed:
@@ -234,12 +226,10 @@ class FinishedMessages:
         self._places: LRUCache[str, int] = LRUCache(entries)
 
     def add(self, message_id: str) -> None:
-        """Note an acknowledged message."""
         entry, place = _entry_and_place(message_id)
         self._places[entry] = self._places.get(entry, 0) | place
 
     def holds(self, message_id: str) -> bool:
-        """Whether the message was acknowledged here before."""
         entry, place = _entry_and_place(message_id)
         return bool(self._places.get(entry, 0) & place)
 

@@ -74,7 +74,6 @@ class PendingDeletionSender:
         self._requested_by = requested_by
 
     def send(self, rows: Sequence[DeletableLedger]) -> Sent:
-        """See `DeletableSender.send`; what was not stored is tried again for about two minutes."""
         left = [self._message(row) for row in rows]
         total = Sent()
         pause_seconds = _FIRST_PAUSE_SECONDS

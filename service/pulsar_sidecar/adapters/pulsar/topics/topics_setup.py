@@ -102,7 +102,6 @@ class TopicsSetup:
         self._clock = clock
 
     def run(self) -> None:
-        """Create and configure what is missing; a pending topic without partitions is a `ConflictError`."""
         pending = self._topic(DeletionTopic.PENDING)
         self._confirmed(lambda: self._admin.ensure_namespace(pending.tenant, pending.namespace_portion))
         partitions = self._confirmed(lambda: self._partitions(pending))

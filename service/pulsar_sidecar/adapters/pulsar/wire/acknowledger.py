@@ -109,7 +109,6 @@ class _Consumer:
             ) from error
 
     def leave(self) -> None:
-        """Go."""
         self._connection.leave(api.CommandCloseConsumer(consumer_id=self._consumer_id), f"leaving {self._place}")
 
     def _acknowledge(self, positions: Sequence[Position]) -> None:

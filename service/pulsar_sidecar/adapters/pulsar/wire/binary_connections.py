@@ -115,11 +115,9 @@ class BinaryConnection:
         return next(self._ids)
 
     def send(self, *commands: Message) -> None:
-        """Send ``Command...`` messages, in order."""
         self._connection.sendall(b"".join(encode(command_of(command)) for command in commands))
 
     def send_message(self, command: api.CommandSend, metadata: api.MessageMetadata, payload: bytes) -> None:
-        """Send a message."""
         self._connection.sendall(encode_message(command_of(command), metadata, payload))
 
     def ask(self, command: _Request) -> int:
@@ -182,7 +180,6 @@ class BinaryConnection:
                     return command, message
 
     def close(self) -> None:
-        """Close it; the broker forgets its consumers and producers."""
         self._is_closed = True
         self._connection.close()
 
@@ -219,7 +216,6 @@ def answered_request(command: api.BaseCommand) -> int:
 
 
 def server_error(doing: str, refusal: _Refusal) -> SidecarError:
-    """A broker's error as ours."""
     kind = SERVER_ERRORS.get(refusal.error, TemporaryError)
     return kind(f"{doing}: the broker answered {api.ServerError.Name(refusal.error)}: {refusal.message[:300]}")
 
@@ -314,15 +310,12 @@ class BinaryConnections:
         self._idle: IdlePool[BrokerAddress, BinaryConnection] = IdlePool(clock, self.open)
 
     def using(self, place: BrokerAddress) -> AbstractContextManager[BinaryConnection]:
-        """A connection for one conversation."""
         return self._idle.using(place)
 
     def close(self) -> None:
-        """Close what is idle; idempotent."""
         self._idle.close()
 
     def open(self, place: BrokerAddress) -> BinaryConnection:
-        """A new connection, which the caller closes."""
         if self._idle.closed:
             raise TemporaryError("connections to brokers are closed; the process is stopping")
         address = place.via or place.url

@@ -53,7 +53,6 @@ def command_of(body: Message) -> api.BaseCommand:
 
 
 def encode(command: api.BaseCommand) -> bytes:
-    """The frame of a command."""
     body = command.SerializeToString()
     return _SIZES.pack(len(body) + _SIZE.size, len(body)) + body
 
@@ -214,7 +213,6 @@ class KeyedBatch:
     records: int
 
     def metadata(self, producer_name: str, sequence_id: int, publish_time_ms: int) -> api.MessageMetadata:
-        """What stands before the payload."""
         return api.MessageMetadata(
             producer_name=producer_name,
             sequence_id=sequence_id,

@@ -48,7 +48,6 @@ class _Producer:
         connection.request(command, api.BaseCommand.PRODUCER_SUCCESS, f"opening a producer on {topic}")
 
     def send(self, metadata: api.MessageMetadata, payload: bytes, *, messages: int = 1, is_chunk: bool = False) -> None:
-        """Send one entry."""
         command = api.CommandSend(
             producer_id=self._id, sequence_id=metadata.sequence_id, num_messages=messages, is_chunk=is_chunk
         )
@@ -69,7 +68,6 @@ class _Producer:
                 raise TemporaryError(str(server_error(doing, answer.error)))
 
     def leave(self) -> None:
-        """Close the producer, and keep the connection."""
         self._connection.leave(api.CommandCloseProducer(producer_id=self._id), f"closing a producer on {self._topic}")
 
 
@@ -112,7 +110,6 @@ class LogProducers:
         ) from failure
 
     def close(self) -> None:
-        """Close what is idle; idempotent."""
         self._idle.close()
 
     def _open(self, topic: TopicName) -> "_LogProducer":
@@ -134,11 +131,9 @@ class _LogProducer(_Producer):
 
     @property
     def is_reusable(self) -> bool:
-        """See `BinaryConnection.is_reusable`."""
         return self._connection.is_reusable
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     def store(self, left: "deque[KeyedBatch]") -> None:
