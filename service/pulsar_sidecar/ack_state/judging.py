@@ -14,14 +14,7 @@ from pulsar_sidecar.model.topic_stats import Cursor, Subscription, TopicInternal
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Some entries in a row, one of several stretches of the same length.
-
-    Attributes:
-        first: where it begins, as ``ledgerId:entryId``.
-        entries: how many there are.
-        acknowledged: how many of them are acknowledged.
-        stored: how many of the acknowledged ones are stored as such.
-    """
+    """Some entries in a row, from ``first`` (``ledgerId:entryId``) on; ``stored`` are some of the acknowledged ones."""
 
     first: str
     entries: int

@@ -26,13 +26,7 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class PauseRemoval:
-    """What became of removing a policy.
-
-    Attributes:
-        removed: whether nothing is set on that level now.
-        in_effect: whether dispatch pauses now where this level decides; None when it cannot be told.
-        remark: what the caller should know.
-    """
+    """What became of removing a policy; ``in_effect`` None when it cannot be told."""
 
     removed: bool
     in_effect: bool | None

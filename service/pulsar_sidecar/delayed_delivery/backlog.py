@@ -269,12 +269,9 @@ class BacklogPosition:
 
 @dataclass(frozen=True, slots=True)
 class WaitingPage:
-    """So many entries of the backlog.
+    """So many entries of the backlog; ``after`` None at the end.
 
-    Attributes:
-        after: where to go on; None at the end.
-        entries_read: entries that at least one subscription has not acknowledged.
-        entries_left: entries beyond the page, acknowledged ones included.
+    ``entries_read`` are those that at least one subscription has not acknowledged, ``entries_left`` all beyond it.
     """
 
     now_ms: int
