@@ -125,11 +125,8 @@ class LedgerDeletion:
         """Record every ledger the topic references, then have the broker delete it.
 
         Answers DONE, or RUNNING when the broker could not finish in time: the sidecars go on by themselves. A
-        broker's refusal is raised as it came (`BrokerRefusedError`, `NotFoundError`).
-
-        Raises:
-            DataLossError: the topic is a shadow, or the source of one and ``confirm_source_data_loss`` is not given.
-            InvalidInputError: ``confirm_source_data_loss`` is not the topic's full name.
+        broker's refusal is raised as it came (`BrokerRefusedError`, `NotFoundError`), `DataLossError` as
+        `TopicDeleter.begin` does. ``confirm_source_data_loss`` is the topic's full name.
         """
         self._require_ready()
         refuse_own_topics(topic)
@@ -160,10 +157,7 @@ class LedgerDeletion:
     def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
         """Begin to delete a shadow topic without touching its source's ledgers, or go on with it: one stage a call.
 
-        It is DONE when a call says so; any sidecar may take the next call.
-
-        Raises:
-            ConflictError: it is not a shadow topic, or clients are connected to it.
+        It is DONE when a call says so; any sidecar may take the next call. Raises what `ShadowDeleter.advance` does.
         """
         self._require_ready()
         refuse_own_topics(topic)
@@ -262,12 +256,7 @@ class LedgerDeletion:
             return redrive(dead_letters, publisher, ledger_ids, limit, self._runtime.steps)
 
     def undelete(self, ledger_id: LedgerId, *, force: bool) -> Undeleted:
-        """Write a deleted ledger's metadata back, as long as bookies hold its entries.
-
-        Raises:
-            NotFoundError: the outcome log has no deletion of it.
-            ConflictError: the ledger exists, or its entries are gone (unless ``force``).
-        """
+        """Write a deleted ledger's metadata back, as long as bookies hold its entries; raises what `undelete` does."""
         self._require_ready()
         ports, configuration = self._runtime.ports, self._runtime.configuration
         undeleted = undelete(
