@@ -6,10 +6,11 @@ Invariant: ``--help`` imports no client, no server and no settings; a command do
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_group
 
 from pulsar_sidecar.cli import output as say
-from pulsar_sidecar.cli.command_groups import LazyCommand, RootGroup, new_group
+from pulsar_sidecar.cli.command_groups import LazyCommand, new_group
 from pulsar_sidecar.cli.connecting import GlobalOptions, Programs
 from pulsar_sidecar.cli.groups import (
     audit,
@@ -31,29 +32,32 @@ PULSAR_CLIENT_CONF names.
 Example: pulsar-sidecar --admin-url http://127.0.0.1:8750 ledger-deletion status"""
 
 
-def command_line(programs: Programs) -> RootGroup:
-    """The whole command line."""
-    app = new_group("pulsar-sidecar", _HELP, cls=RootGroup, context_settings={"obj": programs})
+def command_line(programs: Programs) -> TyperGroup:
+    """The whole command line; its commands stand in the order in which a newcomer needs them."""
+    app = new_group("pulsar-sidecar", _HELP, context_settings={"obj": programs})
     app.callback()(_global_options)
     for group in (
         ledger_deletion.app,
         delayed_messages.app,
-        topics.namespaces_app,
-        subscriptions.app,
         ledger_deletion.broker_stats_app,
         audit_sources.metadata_app,
         audit_sources.ledgers_app,
         audit.app,
+        topics.namespaces_app,
+        subscriptions.app,
     ):
         app.add_typer(group)
     root = get_group(app)
-    assert isinstance(root, RootGroup)
-    for name, short_help, place in (
-        ("serve", "Run the sidecar until a signal stops it.", "serving:app"),
-        ("local-cluster", "Start, inspect, break and take down a real Pulsar cluster here.", "local_cluster:app"),
-        ("demo", "Show what the sidecar is for, on a real cluster started on this machine.", "local_cluster:demo_app"),
-    ):
-        root.add_command(LazyCommand(name, short_help, place))
+    root.commands = {
+        "serve": LazyCommand("serve", "Run the sidecar until a signal stops it.", "serving:app"),
+        "local-cluster": LazyCommand(
+            "local-cluster", "Start, inspect, break and take down a real Pulsar cluster here.", "local_cluster:app"
+        ),
+        "demo": LazyCommand(
+            "demo", "Show what the sidecar is for, on a real cluster started on this machine.", "local_cluster:demo_app"
+        ),
+        **root.commands,
+    }
     return root
 
 

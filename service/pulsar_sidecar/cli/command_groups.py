@@ -17,8 +17,6 @@ from typer.main import get_command
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, UnreachableError
 
-_ORDER = ("serve", "local-cluster", "demo", "ledger-deletion", "topics", "broker-stats", "metadata", "ledgers", "audit")
-
 
 class ExitCode(IntEnum):
     """Documented in every ``--help``."""
@@ -68,14 +66,6 @@ class CommandGroup(TyperGroup):
         except SidecarError as error:
             output.info(output.printable(str(error), kept="\n\t"))
             raise typer.Exit(self.exit_code(error)) from error
-
-
-class RootGroup(CommandGroup):
-    """The whole command line; its commands stand in the order in which a newcomer needs them."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        names = super().list_commands(ctx)
-        return sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
 
 
 class LazyCommand(TyperCommand):

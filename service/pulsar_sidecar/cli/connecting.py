@@ -121,8 +121,14 @@ class GlobalOptions:
         return client
 
 
+class Context(typer.Context):
+    """A command's context, for its annotation only: typer makes a plain one, whose ``obj`` is the global options."""
+
+    obj: GlobalOptions
+
+
 def show_answer(
-    ctx: typer.Context,
+    ctx: Context,
     form: Format | None,
     method: str,
     path: str,
@@ -130,8 +136,7 @@ def show_answer(
     parameters: Mapping[str, str | int | None] | None = None,
 ) -> None:
     """Call the sidecar and write its answer."""
-    options: GlobalOptions = ctx.obj
-    output.document(options.client().call(method, path, body, parameters), options.format(form))
+    output.document(ctx.obj.client().call(method, path, body, parameters), ctx.obj.format(form))
 
 
 def topic_path(topic: str, *, of_any_domain: bool = False) -> str:
@@ -158,7 +163,9 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 86_400:
-        raise InvalidInputError("PULSAR_SIDECAR_REQUEST_TIMEOUT must be a number of seconds above 0, such as 60")
+        raise InvalidInputError(
+            "--request-timeout and PULSAR_SIDECAR_REQUEST_TIMEOUT are seconds above 0 and below 86400, such as 60"
+        )
     return seconds
 
 

@@ -8,7 +8,7 @@ import typer
 from pulsar_sidecar.audit.requests import HOUR_MS, Applied, ApplyRequest, AuditRequest, Policy
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import CommandGroup, ExitCode, new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions, LedgerIdArgument, NewDirectory, is_true
+from pulsar_sidecar.cli.connecting import Context, LedgerIdArgument, NewDirectory, is_true
 from pulsar_sidecar.model.errors import SidecarError
 
 _EXIT_CODES = (
@@ -51,7 +51,7 @@ app = new_group("audit", _HELP, cls=_AuditGroup, epilog=_EXIT_CODES)
 
 @app.command(epilog=_RUN_EXIT_CODES)
 def run(
-    ctx: typer.Context,
+    ctx: Context,
     dump: Annotated[Path, typer.Option(metavar="DIR", help="What metadata dump made.")],
     listing: Annotated[Path, typer.Option(metavar="DIR", help="What ledgers list made, before the dump.")],
     directory: NewDirectory,
@@ -129,7 +129,7 @@ def run(
 
 @app.command(epilog=_EXIT_CODES)
 def show(
-    ctx: typer.Context,
+    ctx: Context,
     audit: _Audit,
     orphans: Annotated[bool, typer.Option("--orphans", help="Unreferenced ledgers.")] = False,
     missing: Annotated[bool, typer.Option("--missing", help="References to missing ledgers.")] = False,
@@ -152,13 +152,12 @@ def show(
 
     Example: pulsar-sidecar audit show audits/monday --orphans --kind cursor --limit 50
     """
-    options: GlobalOptions = ctx.obj
     wanted = {"orphans": orphans, "missing": missing, "unattributed": unattributed, "usage": usage}
     values = {"standing": standing, "kind": kind, "cause": cause, "tenant": tenant, "topic": topic}
     equal = {name: value for name, value in values.items() if value is not None}
     tables = tuple(name for name, is_wanted in wanted.items() if is_wanted) or (("orphans",) if equal else ())
-    shown = options.programs.show_audit(audit, tables, equal, limit)
-    if options.format(form) is output.Format.JSON:
+    shown = ctx.obj.programs.show_audit(audit, tables, equal, limit)
+    if ctx.obj.format(form) is output.Format.JSON:
         output.document(shown.document, output.Format.JSON)
     else:
         output.result(output.printable(shown.text))
@@ -167,7 +166,7 @@ def show(
 
 @app.command(epilog=_EXIT_CODES)
 def explain(
-    ctx: typer.Context,
+    ctx: Context,
     audit: _Audit,
     ledger_id: LedgerIdArgument,
     dump: Annotated[
@@ -187,7 +186,7 @@ def explain(
 
 @app.command(epilog=_EXIT_CODES)
 def apply(
-    ctx: typer.Context,
+    ctx: Context,
     audit: _Audit,
     execute: Annotated[bool, typer.Option("--execute", help="Send the records.")] = False,
     plan: Annotated[str | None, typer.Option(metavar="HASH", help="The plan that was approved.")] = None,
@@ -219,8 +218,7 @@ def apply(
 
     Then: pulsar-sidecar audit apply audits/monday --execute --plan HASH
     """
-    options: GlobalOptions = ctx.obj
-    settings = options.settings(
+    settings = ctx.obj.settings(
         metadata_store_url=metadata_store_url, metadata_store_auth=auth, broker_service_url=broker_service_url
     )
     trusted = settings.get("tls_trust_certs_file_path")
@@ -240,8 +238,8 @@ def apply(
         tls_verify_hostname=is_true(settings, "tls_enable_hostname_verification", "true"),
     )
     with output.ProgressBar("sending", output.info) as bar:
-        applied = options.programs.apply_audit(request, bar.report)
-    _show_applied(applied, audit, options.format(form))
+        applied = ctx.obj.programs.apply_audit(request, bar.report)
+    _show_applied(applied, audit, ctx.obj.format(form))
 
 
 def _show_applied(applied: Applied, audit: Path, form: output.Format) -> None:
@@ -272,7 +270,7 @@ def _show_applied(applied: Applied, audit: Path, form: output.Format) -> None:
 
 @app.command(epilog=_EXIT_CODES)
 def report(
-    ctx: typer.Context,
+    ctx: Context,
     audit: _Audit,
     output_file: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Default: report.html in the audit.")
@@ -287,7 +285,7 @@ def report(
 
 @app.command(epilog=_EXIT_CODES)
 def prune(
-    ctx: typer.Context,
+    ctx: Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where audits, dumps and listings are.")],
     keep: Annotated[int, typer.Option(min=1, help="How many of each kind are always kept.")] = 5,
     older_than_days: Annotated[float, typer.Option(min=0, help="Younger ones are kept.")] = 30.0,
@@ -301,12 +299,11 @@ def prune(
 
     Example: pulsar-sidecar audit prune /var/lib/audits --keep 5 --older-than-days 30 --execute
     """
-    options: GlobalOptions = ctx.obj
-    pruned = options.programs.prune_archive(directory, keep, older_than_days, execute)
+    pruned = ctx.obj.programs.prune_archive(directory, keep, older_than_days, execute)
     gone = "removed" if pruned.executed else "would be removed"
     rows = [{"directory": str(path), "what": gone, "why": "old"} for path in pruned.removed]
     rows += [{"directory": str(path), "what": "stays", "why": reason} for path, reason in pruned.kept.items()]
-    output.document(rows, options.format(form))
+    output.document(rows, ctx.obj.format(form))
     if not rows:
         output.info(f"there is no audit, dump or listing below {directory}")
     elif pruned.removed and not pruned.executed:

@@ -8,7 +8,7 @@ import typer
 from pulsar_sidecar.audit.requests import DEFAULT_NODES_PER_SECOND, DumpRequest, ListingRequest
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions, NewDirectory
+from pulsar_sidecar.cli.connecting import Context, NewDirectory
 
 if TYPE_CHECKING:
     from pulsar_sidecar.audit.sources.manifests import Manifest
@@ -43,7 +43,7 @@ _Form = Annotated[output.Format | None, typer.Option("--format", help="json or t
 
 @metadata_app.command(epilog=EXIT_CODES)
 def dump(
-    ctx: typer.Context,
+    ctx: Context,
     source: Annotated[str, typer.Option(metavar="SOURCE", help="zk://..., zk-admin:http://... or zk-snapshot:...")],
     directory: NewDirectory,
     chroot: Annotated[
@@ -80,8 +80,7 @@ def dump(
 
     Example: pulsar-sidecar metadata dump --source zk://zookeeper:2181 --output dumps/monday
     """
-    options: GlobalOptions = ctx.obj
-    trusted = options.flags.get("tls_trust_certs_file_path")
+    trusted = ctx.obj.flags.get("tls_trust_certs_file_path")
     request = DumpRequest(
         source=source,
         output=directory,
@@ -90,15 +89,15 @@ def dump(
         without_ledgers=without_ledgers,
         cursors_from=cursors_from,
         nodes_per_second=rate,
-        metadata_store_auth=options.settings(metadata_store_auth=auth).get("metadata_store_auth"),
+        metadata_store_auth=ctx.obj.settings(metadata_store_auth=auth).get("metadata_store_auth"),
         trusted_certificates=Path(trusted) if trusted else None,
     )
-    output.document(_summary(options.programs.make_dump(request, output.info), directory), options.format(form))
+    output.document(_summary(ctx.obj.programs.make_dump(request, output.info), directory), ctx.obj.format(form))
 
 
 @ledgers_app.command("list", epilog=EXIT_CODES)
 def list_ledgers(
-    ctx: typer.Context,
+    ctx: Context,
     source: Annotated[str, typer.Option(metavar="SOURCE", help="metadata, or bookie-http://HOST:PORT[,...].")],
     directory: NewDirectory,
     metadata_store_url: Annotated[
@@ -128,8 +127,7 @@ def list_ledgers(
 
     Example: pulsar-sidecar ledgers list --source bookie-http://bookie-1:8000,bookie-2:8000 --output listings/monday
     """
-    options: GlobalOptions = ctx.obj
-    settings = options.settings(metadata_store_url=metadata_store_url, metadata_store_auth=auth)
+    settings = ctx.obj.settings(metadata_store_url=metadata_store_url, metadata_store_auth=auth)
     request = ListingRequest(
         source=source,
         output=directory,
@@ -139,7 +137,7 @@ def list_ledgers(
         ledgers_per_second=rate,
         metadata_store_auth=settings.get("metadata_store_auth"),
     )
-    output.document(_summary(options.programs.make_listing(request, output.info), directory), options.format(form))
+    output.document(_summary(ctx.obj.programs.make_listing(request, output.info), directory), ctx.obj.format(form))
 
 
 def _summary(manifest: "Manifest", directory: Path) -> dict[str, object]:

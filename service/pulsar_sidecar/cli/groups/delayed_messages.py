@@ -13,7 +13,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Topic, show_answer, topic_path
+from pulsar_sidecar.cli.connecting import Context, Output, Topic, show_answer, topic_path
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.names import java_url_encode
@@ -49,7 +49,7 @@ app = new_group("topics", "Delete topics and ledgers in two phases; cancel delay
 
 @app.command(epilog=EXIT_CODES)
 def cancel_delayed_message(
-    ctx: typer.Context,
+    ctx: Context,
     topic: Topic,
     ledger_id: _LedgerId,
     entry_id: _EntryId,
@@ -67,10 +67,9 @@ def cancel_delayed_message(
     Example: pulsar-sidecar topics cancel-delayed-message persistent://public/default/orders -l 12 -e 3
     -t 1795269995318
     """
-    options: GlobalOptions = ctx.obj
     message: dict[str, str | int | None] = {"ledgerId": ledger_id, "entryId": entry_id, "deliverAt": deliver_at}
     parameters = message | {"subscriptionNames": subscription_names or None} | _how(wait=wait, defer=defer)
-    client = options.client()
+    client = ctx.obj.client()
     path = topic_path(topic, of_any_domain=True)
     accepted = client.call("POST", f"{path}/cancelDelayedMessage", parameters=parameters)
     if accepted is None:
@@ -78,12 +77,12 @@ def cancel_delayed_message(
         accepted = client.call("GET", f"{path}/cancellations/{ledger_id}:{entry_id}")
     else:
         output.info("the cancellation is logged; the sidecars acknowledge the message as soon as they can")
-    output.document(accepted, options.format(form))
+    output.document(accepted, ctx.obj.format(form))
 
 
 @app.command(epilog=EXIT_CODES)
 def skip_messages(
-    ctx: typer.Context,
+    ctx: Context,
     topic: Topic,
     subscription: Annotated[str, typer.Option("--subscription", "-s", help="The subscription.")],
     message_ids: Annotated[
@@ -96,10 +95,9 @@ def skip_messages(
 
     Example: pulsar-sidecar topics skip-messages persistent://public/default/orders -s workers 12:3 12:4
     """
-    options: GlobalOptions = ctx.obj
     place = f"{topic_path(topic, of_any_domain=True)}/subscription/{java_url_encode(subscription)}/skipByMessageIds"
     body = {"messageIds": [_message_id(text) for text in message_ids]}
-    accepted = options.client().call("POST", place, body, _how(wait=wait, defer=defer))
+    accepted = ctx.obj.client().call("POST", place, body, _how(wait=wait, defer=defer))
     output.info(
         f"cancelled {len(message_ids)} messages"
         if accepted is None
@@ -109,7 +107,7 @@ def skip_messages(
 
 @app.command(epilog=EXIT_CODES)
 def cancel_delayed_messages(
-    ctx: typer.Context,
+    ctx: Context,
     topic: Topic,
     file: Annotated[
         str | None,
@@ -136,11 +134,10 @@ def cancel_delayed_messages(
     Examples: pulsar-sidecar topics cancel-delayed-messages persistent://public/default/orders --file ids.jsonl
     ... cancel-delayed-messages persistent://public/default/orders --property customer=4711
     """
-    options: GlobalOptions = ctx.obj
     selection = _selection(due_from, due_to, key, properties or [], subscription_names)
     if (file is None) == (not selection.keys() - {"subscriptionNames"}):
         raise InvalidInputError("give --file, or a selection (--due-from, --due-to, --key, --property), not both")
-    path, client = topic_path(topic, of_any_domain=True), options.client()
+    path, client = topic_path(topic, of_any_domain=True), ctx.obj.client()
     if file is not None:
         verdicts = _of_lines(client, path, file, _how(wait=wait, defer=defer))
     else:
@@ -149,9 +146,7 @@ def cancel_delayed_messages(
 
 
 @app.command(epilog=EXIT_CODES)
-def cancellations(
-    ctx: typer.Context, topic: Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None
-) -> None:
+def cancellations(ctx: Context, topic: Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None) -> None:
     """Show the state of a cancellation on each subscription, and its evidence.
 
     It ends as EXPIRED (not delivered), RACED or TOO_LATE, or as UNKNOWN where the cursor may have been lost or moved
@@ -165,7 +160,7 @@ def cancellations(
 
 @app.command(epilog=EXIT_CODES)
 def expedite_delayed_message(
-    ctx: typer.Context, topic: Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None
+    ctx: Context, topic: Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None
 ) -> None:
     """Deliver a delayed message now: it is published again without a delay, and the old one is cancelled.
 
@@ -176,7 +171,7 @@ def expedite_delayed_message(
 
 @app.command(epilog=EXIT_CODES)
 def reschedule_delayed_message(
-    ctx: typer.Context,
+    ctx: Context,
     topic: Topic,
     ledger_id: _LedgerId,
     entry_id: _EntryId,
@@ -246,10 +241,9 @@ def _report(verdicts: Iterable[dict[str, Any]]) -> None:
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
-def _reissue(ctx: typer.Context, topic: str, verb: str, body: Mapping[str, object], form: Output) -> None:
-    options: GlobalOptions = ctx.obj
-    done = options.client().call("POST", f"{topic_path(topic, of_any_domain=True)}/{verb}", body)
-    output.document(done, options.format(form))
+def _reissue(ctx: Context, topic: str, verb: str, body: Mapping[str, object], form: Output) -> None:
+    done = ctx.obj.client().call("POST", f"{topic_path(topic, of_any_domain=True)}/{verb}", body)
+    output.document(done, ctx.obj.format(form))
     if isinstance(done, dict) and done.get("messageId") is None:
         raise typer.Exit(ExitCode.FAILED)
 

@@ -15,7 +15,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, ServiceRefusedError, new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions, LedgerIdArgument, Output, show_answer
+from pulsar_sidecar.cli.connecting import Context, LedgerIdArgument, Output, show_answer
 from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
@@ -43,7 +43,7 @@ broker_stats_app = new_group("broker-stats", "Figures about deletion (PIP-186 Br
 
 @app.command(epilog=EXIT_CODES)
 def append(
-    ctx: typer.Context,
+    ctx: Context,
     ledger_ids: Annotated[
         list[int] | None, typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID, help="The ledgers.")
     ] = None,
@@ -70,7 +70,6 @@ def append(
 
     Example: pulsar-sidecar ledger-deletion append 4711 4712 --topic persistent://public/default/orders
     """
-    options: GlobalOptions = ctx.obj
     if (producer_name is None) != (first_sequence_id is None):
         raise InvalidInputError("--producer-name and --first-sequence-id belong together")
     if file is not None and not ledger_ids and topic is None:
@@ -83,14 +82,14 @@ def append(
         ]
     else:
         raise InvalidInputError("give ledger ids and --topic, or --file alone")
-    appended = _append_all(options.client(), records, producer_name, first_sequence_id)
-    output.document(appended, options.format(form))
+    appended = _append_all(ctx.obj.client(), records, producer_name, first_sequence_id)
+    output.document(appended, ctx.obj.format(form))
     if appended["notSent"]:
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
 @app.command(epilog=EXIT_CODES)
-def status(ctx: typer.Context, form: Output = None) -> None:
+def status(ctx: Context, form: Output = None) -> None:
     """Print the state of the service: settings, pending work, registered sidecars.
 
     Example: pulsar-sidecar --output json ledger-deletion status
@@ -100,7 +99,7 @@ def status(ctx: typer.Context, form: Output = None) -> None:
 
 @app.command(epilog=EXIT_CODES)
 def pause(
-    ctx: typer.Context, reason: Annotated[str | None, typer.Option(help="Shown by status.")] = None, form: Output = None
+    ctx: Context, reason: Annotated[str | None, typer.Option(help="Shown by status.")] = None, form: Output = None
 ) -> None:
     """Stop deleting on all sidecars; recording continues.
 
@@ -110,7 +109,7 @@ def pause(
 
 
 @app.command(epilog=EXIT_CODES)
-def resume(ctx: typer.Context, form: Output = None) -> None:
+def resume(ctx: Context, form: Output = None) -> None:
     """Resume deleting on all sidecars.
 
     Example: pulsar-sidecar ledger-deletion resume
@@ -120,7 +119,7 @@ def resume(ctx: typer.Context, form: Output = None) -> None:
 
 @app.command(epilog=EXIT_CODES)
 def rate(
-    ctx: typer.Context,
+    ctx: Context,
     ledgers_per_second: Annotated[str, typer.Argument(metavar="NUMBER|none", help="none lifts the limit.")],
     form: Output = None,
 ) -> None:
@@ -133,7 +132,7 @@ def rate(
 
 
 @app.command("topic-deletions", epilog=EXIT_CODES)
-def topic_deletions(ctx: typer.Context, form: Output = None) -> None:
+def topic_deletions(ctx: Context, form: Output = None) -> None:
     """List the two-phase topic deletions that are running.
 
     Example: pulsar-sidecar ledger-deletion topic-deletions
@@ -143,7 +142,7 @@ def topic_deletions(ctx: typer.Context, form: Output = None) -> None:
 
 @app.command(epilog=EXIT_CODES)
 def undelete(
-    ctx: typer.Context,
+    ctx: Context,
     ledger_id: LedgerIdArgument,
     force: Annotated[bool, typer.Option("--force", help="Even if bookies no longer hold the entries.")] = False,
     form: Output = None,
@@ -159,7 +158,7 @@ def undelete(
 
 
 @app.command("end-protection", epilog=EXIT_CODES)
-def end_protection(ctx: typer.Context, ledger_id: LedgerIdArgument, form: Output = None) -> None:
+def end_protection(ctx: Context, ledger_id: LedgerIdArgument, form: Output = None) -> None:
     """End the protection of a ledger that undelete restored, so that it can be deleted.
 
     A record that waits for the protection's end keeps waiting; to delete the ledger at once, append it again.
@@ -171,7 +170,7 @@ def end_protection(ctx: typer.Context, ledger_id: LedgerIdArgument, form: Output
 
 @dead_letters.command("list", epilog=EXIT_CODES)
 def list_dead_letters(
-    ctx: typer.Context,
+    ctx: Context,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, oldest first.")] = 100,
     form: Output = None,
 ) -> None:
@@ -179,15 +178,14 @@ def list_dead_letters(
 
     Example: pulsar-sidecar ledger-deletion dlq list --limit 10
     """
-    options: GlobalOptions = ctx.obj
-    letters = options.client().call("GET", f"{_BASE}/dead-letters", parameters={"limit": limit})
-    chosen = options.format(form)
+    letters = ctx.obj.client().call("GET", f"{_BASE}/dead-letters", parameters={"limit": limit})
+    chosen = ctx.obj.format(form)
     output.document(letters if chosen is output.Format.JSON else _rows(letters), chosen)
 
 
 @dead_letters.command(epilog=EXIT_CODES)
 def redrive(
-    ctx: typer.Context,
+    ctx: Context,
     ledger_ids: Annotated[
         list[int] | None,
         typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID, help="Only these; all without any."),
@@ -206,14 +204,13 @@ def redrive(
 
 
 @broker_stats_app.command("estimated-inflight-deletion-ledger-count", epilog=EXIT_CODES)
-def estimated_inflight_deletion_ledger_count(ctx: typer.Context, form: Output = None) -> None:
+def estimated_inflight_deletion_ledger_count(ctx: Context, form: Output = None) -> None:
     """Print how many ledgers wait to be deleted; 0 means that all are done.
 
     Example: pulsar-sidecar broker-stats estimated-inflight-deletion-ledger-count
     """
-    options: GlobalOptions = ctx.obj
-    estimate = options.client().call("GET", "/admin/v2/ledger-deletion/inflight")
-    if options.format(form) is output.Format.TABLE and isinstance(estimate, dict):
+    estimate = ctx.obj.client().call("GET", "/admin/v2/ledger-deletion/inflight")
+    if ctx.obj.format(form) is output.Format.TABLE and isinstance(estimate, dict):
         output.result(str(estimate["count"]))
         output.info(f"measured {estimate['ageMs']} ms ago")
     else:

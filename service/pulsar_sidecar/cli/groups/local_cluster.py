@@ -4,8 +4,7 @@ Invariant: standard output carries only what was asked for (addresses, states); 
 """
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, CommandGroup, new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions
+from pulsar_sidecar.cli.connecting import Context
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import (
     DEFAULT_VERSION,
@@ -97,19 +96,20 @@ def up(
 
     Example: local-cluster up --brokers 1 --broker-conf transactionCoordinatorEnabled=true --json
     """
-    with _ending_like_ctrl_c():
-        spec = ClusterSpec(
-            directory=_directory(directory),
-            brokers=brokers,
-            bookies=bookies,
-            version=version,
-            broker_conf=parse_settings(broker_conf or []),
-            bookie_conf=parse_settings(bookie_conf or []),
-            zookeeper_conf=parse_settings(zookeeper_conf or []),
-            member_conf=_member_settings(member_conf or []),
-            offloaders=offloaders,
-        )
-        addresses = LocalCluster.up(spec, _stopwatch()).addresses()
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a polite end, too, takes down what has been started so far
+        signal.signal(number, signal.default_int_handler)
+    spec = ClusterSpec(
+        directory=_directory(directory),
+        brokers=brokers,
+        bookies=bookies,
+        version=version,
+        broker_conf=parse_settings(broker_conf or []),
+        bookie_conf=parse_settings(bookie_conf or []),
+        zookeeper_conf=parse_settings(zookeeper_conf or []),
+        member_conf=_member_settings(member_conf or []),
+        offloaders=offloaders,
+    )
+    addresses = LocalCluster.up(spec, _stopwatch()).addresses()
     lines = (
         f"web service     {' '.join(addresses.web_service_urls)}",
         f"broker service  {addresses.broker_service_url}",
@@ -156,19 +156,18 @@ def restart(name: _Name, directory: _Directory = None) -> None:
 
 @demo_app.callback(invoke_without_command=True)
 def _demo(
-    ctx: typer.Context,
+    ctx: Context,
     directory: _DemoDirectory = None,
     topics: Annotated[int, typer.Option(min=1, max=1000, help="How many topics each act deletes.")] = 100,
 ) -> None:
     if ctx.invoked_subcommand is None:
-        options: GlobalOptions = ctx.obj
-        report = options.programs.run_demo(directory, topics, output.info)
+        report = ctx.obj.programs.run_demo(directory, topics, output.info)
         output.result("\n".join(report.lines()))
         raise typer.Exit(0 if report.kept_its_promise else 1)
 
 
 @demo_app.command("down", help="End the demo's processes and remove its files.", epilog=EXIT_CODES)
-def _demo_down(ctx: typer.Context, directory: _DemoDirectory = None) -> None:
+def _demo_down(ctx: Context, directory: _DemoDirectory = None) -> None:
     ctx.obj.programs.tear_demo_down(directory, output.info)
     output.info("the demo is gone: no process and no file is left")
 
@@ -195,15 +194,3 @@ def _member_settings(texts: list[str]) -> Mapping[str, Mapping[str, str]]:
             raise InvalidInputError(f"expected NAME:KEY=VALUE, got {text!r}")
         settings.setdefault(name, {}).update(parse_settings([setting]))
     return settings
-
-
-@contextmanager
-def _ending_like_ctrl_c() -> Iterator[None]:
-    """Let a polite end of this process take down what it has started so far."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -12,7 +12,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from pulsar_sidecar.cli.command_groups import EXIT_CODES
-from pulsar_sidecar.cli.connecting import GlobalOptions
+from pulsar_sidecar.cli.connecting import Context
 from pulsar_sidecar.settings.fields import GROUPS
 from pulsar_sidecar.settings.sources import flag
 
@@ -26,13 +26,12 @@ Example: pulsar-sidecar serve --web-service-url http://broker:8080 --broker-serv
 
 
 def _with_flags() -> Callable[..., None]:
-    def command(ctx: typer.Context, config: Path | None = None, **flags: str | bool | None) -> None:
-        options: GlobalOptions = ctx.obj
+    def command(ctx: Context, config: Path | None = None, **flags: str | bool | None) -> None:
         given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in flags.items()}
-        raise typer.Exit(options.programs.serve(given, config))
+        raise typer.Exit(ctx.obj.programs.serve(given, config))
 
     config_option = typer.Option("--config", metavar="FILE", help="Properties file, camelCase keys as in broker.conf.")
-    parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
+    parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)]
     parameters += [_parameter("config", Annotated[Path | None, config_option])]
     parameters += [
         _parameter(name, _annotation(name, field)) for group in GROUPS for name, field in group.model_fields.items()

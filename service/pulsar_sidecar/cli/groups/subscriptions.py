@@ -7,7 +7,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Subscription, Topic, topic_path
+from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_path
 from pulsar_sidecar.model.names import java_url_encode
 
 _PAUSES = {
@@ -25,7 +25,7 @@ app = new_group("subscriptions", "Show how full acknowledgement states are (PIP-
 
 @app.command("ack-state", epilog=EXIT_CODES)
 def ack_state(
-    ctx: typer.Context,
+    ctx: Context,
     topic: Topic,
     subscription: Subscription = None,
     ranges: Annotated[int, typer.Option(min=0, max=100_000, help="How many lost ranges --output json lists.")] = 20,
@@ -41,12 +41,11 @@ def ack_state(
 
     Example: pulsar-sidecar subscriptions ack-state persistent://public/default/orders -s billing
     """
-    options: GlobalOptions = ctx.obj
     path = topic_path(topic)
     if subscription is not None:
         path += f"/subscription/{java_url_encode(subscription)}"
-    answer = options.client().call("GET", f"{path}/ackState", parameters={"ranges": ranges, "stretches": width})
-    if options.format(form) is output.Format.TABLE:
+    answer = ctx.obj.client().call("GET", f"{path}/ackState", parameters={"ranges": ranges, "stretches": width})
+    if ctx.obj.format(form) is output.Format.TABLE:
         output.result(_report(cast("list[dict[str, object]]", answer)))
     else:
         output.document(answer, output.Format.JSON)

@@ -10,7 +10,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, ServiceRefusedError, new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Topic, show_answer, topic_path
+from pulsar_sidecar.cli.connecting import Context, Output, Topic, show_answer, topic_path
 from pulsar_sidecar.cli.groups.delayed_messages import app
 from pulsar_sidecar.cli.groups.ledger_deletion import (
     Component,
@@ -41,7 +41,7 @@ _NEXT = {
 }
 _NAME = "dispatcher-pause-on-ack-state-persistent"
 _ROUTE = "dispatcherPauseOnAckStatePersistent"
-_VALUES = {True: "true", False: "false", None: "null"}
+_VALUES: dict[object, str] = {True: "true", False: "false", None: "null"}
 _NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="tenant/namespace")]
 _Applied = Annotated[
     bool, typer.Option("--applied", "-ap", help="What is in effect: topic, else namespace, else broker.")
@@ -55,7 +55,7 @@ namespaces_app = new_group("namespaces", "Pause dispatch before acknowledgements
 
 @app.command(epilog=EXIT_CODES)
 def delete(
-    ctx: typer.Context,
+    ctx: Context,
     topic: Topic,
     partitioned: Annotated[bool, typer.Option("--partitioned", help="The topic with all its partitions.")] = False,
     force: Annotated[bool, typer.Option("--force", "-f", help="Even if clients are connected.")] = False,
@@ -75,19 +75,18 @@ def delete(
 
     Example: pulsar-sidecar topics delete persistent://public/default/orders
     """
-    options: GlobalOptions = ctx.obj
     path = topic_path(topic) + ("/partitions" if partitioned else "")
     parameters = {"force": "true" if force else None, "confirmSourceDataLoss": confirm_source_data_loss}
-    running = options.client().call("DELETE", path, parameters=parameters)
+    running = ctx.obj.client().call("DELETE", path, parameters=parameters)
     if running is None:
         output.info(f"deleted {output.printable(topic)}")
     else:
-        output.document(running, options.format(form))
+        output.document(running, ctx.obj.format(form))
 
 
 @app.command("delete-ledger", epilog=EXIT_CODES)
 def delete_ledger(
-    ctx: typer.Context,
+    ctx: Context,
     topic: Topic,
     ledger_id: Annotated[int, typer.Option("--ledger-id", "-l", min=0, max=MAX_LEDGER_ID, help="The ledger.")],
     component: Component = LedgerComponent.MANAGED_LEDGER,
@@ -103,17 +102,16 @@ def delete_ledger(
 
     Example: pulsar-sidecar topics delete-ledger persistent://public/default/orders -l 4711
     """
-    options: GlobalOptions = ctx.obj
     path = f"{topic_path(topic)}/deleteLedger"
     record = record_document(
         ledger_id, str(parse_topic_name(topic)), component, kind, cursor_name, schema_id, offload_context
     )
-    options.client().call("POST", path, record, {"authoritative": "true" if authoritative else None})
+    ctx.obj.client().call("POST", path, record, {"authoritative": "true" if authoritative else None})
     output.info(f"ledger {ledger_id} is deleted")
 
 
 @app.command(f"get-{_NAME}", epilog=EXIT_CODES)
-def get_of_topic(ctx: typer.Context, topic: Topic, applied: _Applied = False) -> None:
+def get_of_topic(ctx: Context, topic: Topic, applied: _Applied = False) -> None:
     """Print whether the topic's own policy is true; with --applied what is in effect, null if it cannot be told.
 
     Example: pulsar-sidecar topics get-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders -ap
@@ -122,7 +120,7 @@ def get_of_topic(ctx: typer.Context, topic: Topic, applied: _Applied = False) ->
 
 
 @app.command(f"set-{_NAME}", epilog=EXIT_CODES)
-def set_of_topic(ctx: typer.Context, topic: Topic) -> None:
+def set_of_topic(ctx: Context, topic: Topic) -> None:
     """Pause dispatch of the topic's subscriptions while their acknowledgements do not fit.
 
     Example: pulsar-sidecar topics set-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders
@@ -131,7 +129,7 @@ def set_of_topic(ctx: typer.Context, topic: Topic) -> None:
 
 
 @app.command(f"remove-{_NAME}", epilog=EXIT_CODES)
-def remove_of_topic(ctx: typer.Context, topic: Topic, force: _Force = False) -> None:
+def remove_of_topic(ctx: Context, topic: Topic, force: _Force = False) -> None:
     """Remove the topic's own policy, as far as brokers can; prints what really happened.
 
     Example: pulsar-sidecar topics remove-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders
@@ -140,7 +138,7 @@ def remove_of_topic(ctx: typer.Context, topic: Topic, force: _Force = False) -> 
 
 
 @namespaces_app.command(f"get-{_NAME}", epilog=EXIT_CODES)
-def get_of_namespace(ctx: typer.Context, namespace: _NamespaceArgument) -> None:
+def get_of_namespace(ctx: Context, namespace: _NamespaceArgument) -> None:
     """Print what the namespace's policies say; null if they say nothing.
 
     Example: pulsar-sidecar namespaces get-dispatcher-pause-on-ack-state-persistent public/default
@@ -149,7 +147,7 @@ def get_of_namespace(ctx: typer.Context, namespace: _NamespaceArgument) -> None:
 
 
 @namespaces_app.command(f"set-{_NAME}", epilog=EXIT_CODES)
-def set_of_namespace(ctx: typer.Context, namespace: _NamespaceArgument) -> None:
+def set_of_namespace(ctx: Context, namespace: _NamespaceArgument) -> None:
     """Pause dispatch in the namespace while acknowledgements do not fit, where no topic says otherwise.
 
     Example: pulsar-sidecar namespaces set-dispatcher-pause-on-ack-state-persistent public/default
@@ -158,7 +156,7 @@ def set_of_namespace(ctx: typer.Context, namespace: _NamespaceArgument) -> None:
 
 
 @namespaces_app.command(f"remove-{_NAME}", epilog=EXIT_CODES)
-def remove_of_namespace(ctx: typer.Context, namespace: _NamespaceArgument) -> None:
+def remove_of_namespace(ctx: Context, namespace: _NamespaceArgument) -> None:
     """Remove the namespace's policy, so that its brokers' configuration counts again; prints what really happened.
 
     Example: pulsar-sidecar namespaces remove-dispatcher-pause-on-ack-state-persistent public/default
@@ -166,12 +164,12 @@ def remove_of_namespace(ctx: typer.Context, namespace: _NamespaceArgument) -> No
     show_answer(ctx, None, "DELETE", _of_namespace(namespace))
 
 
-def _get(ctx: typer.Context, path: str, applied: str | None = None) -> None:
+def _get(ctx: Context, path: str, applied: str | None = None) -> None:
     policy = ctx.obj.client().call("GET", path, parameters={"applied": applied})
     output.result(_VALUES.get(policy, str(policy)))
 
 
-def _set(ctx: typer.Context, path: str) -> None:
+def _set(ctx: Context, path: str) -> None:
     ctx.obj.client().call("POST", path)
     output.info("set to true")
 
@@ -189,7 +187,7 @@ def _of_namespace(namespace: str) -> str:
 
 @app.command("delete-shadow", epilog=EXIT_CODES)
 def delete_shadow(
-    ctx: typer.Context,
+    ctx: Context,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The shadow topic; a partitioned one by its own name.")],
     wait_seconds: Annotated[
         float, typer.Option("--wait-seconds", min=0, help="Maximum time to wait; the same command continues later.")
@@ -204,12 +202,11 @@ def delete_shadow(
 
     Example: pulsar-sidecar topics delete-shadow persistent://public/default/orders-shadow
     """
-    options: GlobalOptions = ctx.obj
-    answer = _until_deleted(options.client(), f"{topic_path(topic)}/deleteShadow", wait_seconds)
+    answer = _until_deleted(ctx.obj.client(), f"{topic_path(topic)}/deleteShadow", wait_seconds)
     if answer is None:
         output.info(f"{output.printable(topic)} is not deleted yet; run the same command again to go on")
         raise typer.Exit(ExitCode.NOT_ALL)
-    output.document(answer, options.format(form))
+    output.document(answer, ctx.obj.format(form))
     if answer["missingLedgers"]:
         output.info(
             f"{len(answer['missingLedgers'])} ledgers of the source are missing that were there before; "

@@ -10,7 +10,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
-from pulsar_sidecar.cli.connecting import GlobalOptions, Output, Subscription, Topic, topic_path
+from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_path
 from pulsar_sidecar.cli.groups.delayed_messages import app
 
 if TYPE_CHECKING:  # requests takes longer to load than --help to answer
@@ -42,7 +42,7 @@ class Total:
 
 @app.command("delayed-messages", epilog=EXIT_CODES)
 def delayed_messages(
-    ctx: typer.Context,
+    ctx: Context,
     topic: Topic,
     subscription: Subscription = None,
     limit: Annotated[
@@ -58,10 +58,9 @@ def delayed_messages(
 
     Example: pulsar-sidecar topics delayed-messages persistent://public/default/orders -s billing
     """
-    options: GlobalOptions = ctx.obj
     path = f"{topic_path(topic)}/delayedMessages"
-    totals, now_ms, complete = _read(options.client(), path, subscription, limit)
-    if options.format(form) is output.Format.TABLE:
+    totals, now_ms, complete = _read(ctx.obj.client(), path, subscription, limit)
+    if ctx.obj.format(form) is output.Format.TABLE:
         output.result("\n\n".join("\n".join(_lines(name, total, now_ms, rows)) for name, total in totals.items()))
     else:
         output.document(_document(totals, now_ms, complete), output.Format.JSON)
