@@ -4,6 +4,7 @@ It stands where a kazoo session would stand, so the walk's own requests and deco
 """
 
 import struct
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -143,16 +144,14 @@ class _Session(KazooSession):
 
     def __init__(self, server: WalkableZooKeeper, clock: Clock) -> None:
         self._server = server
-        self._fake_clock = clock
+        self._clock = clock
+        self._closed = threading.Event()
 
     def patience(self) -> Patience:
-        return Patience(self._fake_clock, _PATIENCE_SECONDS)
+        return Patience(self._clock, _PATIENCE_SECONDS)
 
     def connected(self, patience: Patience) -> Any:
         return self._server
-
-    def pause(self) -> None:
-        """Nothing to wait for."""
 
     def close(self) -> None:
         """Nothing to end."""

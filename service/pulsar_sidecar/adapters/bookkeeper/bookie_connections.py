@@ -152,7 +152,10 @@ class BookieConnections:
                 return self._ask(kept, bookie, ledger_id, wanted, batches)
             except TemporaryError:
                 # The bookie may have restarted since the connection was last used; a fresh one decides.
-                self._discard_idle(bookie)
+                with self._lock:
+                    stale = self._idle.pop(bookie, [])
+                for connection in stale:
+                    connection.close()
         return self._ask(self._connect(bookie), bookie, ledger_id, wanted, batches)
 
     def _ask(
@@ -186,12 +189,6 @@ class BookieConnections:
         except (OSError, UnicodeError) as error:
             raise UnreachableError(f"bookie {bookie} cannot be reached ({error}); try again") from error
         return connection
-
-    def _discard_idle(self, bookie: BookieId) -> None:
-        with self._lock:
-            stale = self._idle.pop(bookie, [])
-        for connection in stale:
-            connection.close()
 
 
 class EntryRun(NamedTuple):

@@ -40,20 +40,12 @@ class BookieHttp:
             raise TemporaryError(f"{_answered(response)} with something that is no listing of ledgers") from error
 
     def ledger_metadata(self, ledger_id: LedgerId) -> str | None:
-        """The ledger's metadata as JSON, None when no metadata came: a bookie does not say why.
-
-        Raises:
-            TemporaryError: no bookie could be reached.
-        """
+        """The ledger's metadata as JSON, None when no metadata came: a bookie does not say why."""
         response = self._ask("GET", "/api/v1/ledger/metadata", {"ledger_id": str(ledger_id)})
         return response.text if response.status_code == _OK else None
 
     def ledger_exists(self, ledger_id: LedgerId) -> bool:
-        """Whether the cluster has metadata of the ledger.
-
-        Raises:
-            TemporaryError: no bookie could tell.
-        """
+        """Whether the cluster has metadata of the ledger; `TemporaryError` when no bookie could tell."""
         return self.ledger_metadata(ledger_id) is not None or ledger_id in self.ledger_ids()
 
     def delete(self, ledger_id: LedgerId) -> None:

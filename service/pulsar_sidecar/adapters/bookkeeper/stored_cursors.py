@@ -26,22 +26,32 @@ class BookieStoredCursors:
     def stored(
         self, topic: TopicName, subscription: str, lengths: Mapping[LedgerId, int], cursor: Cursor
     ) -> StoredCursor | None:
-        return self._recovered(topic, subscription, lengths, cursor.ledger, cursor.ledger_last_entry)
+        return self._recovered(topic, subscription, lengths, (cursor.ledger, cursor.ledger_last_entry))
+
+    def read(
+        self, topic: TopicName, subscription: str, known_ledger: LedgerId | None, known_last_entry: int
+    ) -> PositionRanges | None:
+        # The entries of the topic's ledgers that are closed: a stored range over several ends in the last at most.
+        node = self._store.read(managed_ledger_path(topic.managed_ledger_name))
+        listed = {} if node is None else managed_ledger_references(node.data).ledgers
+        lengths = {ledger_id: ledger.entries for ledger_id, ledger in listed.items()}
+        found = self._recovered(topic, subscription, lengths, (known_ledger, EntryId(known_last_entry)))
+        return None if found is None else found.acknowledged
 
     def _recovered(
         self,
         topic: TopicName,
         subscription: str,
         lengths: Mapping[LedgerId, int],
-        known_ledger: LedgerId | None,
-        known_last_entry: EntryId,
+        known: tuple[LedgerId | None, EntryId],
     ) -> StoredCursor | None:
         node = self._store.read(cursor_path(topic.managed_ledger_name, encode_cursor(subscription)))
         if node is None:
             return None
         cursor_ledger = cursor_references(node.data).cursor_ledger
-        if cursor_ledger is None or (known_ledger, known_last_entry) == (cursor_ledger, -1):
+        if cursor_ledger is None or known == (cursor_ledger, -1):
             return stored_in_node(node.data, lengths)
+        known_ledger, known_last_entry = known
         if known_ledger != cursor_ledger:
             raise TemporaryError(f"the cursor of {subscription} on {topic} has just moved to another ledger; try again")
         ledger = self._store.read(ledger_path(cursor_ledger, self._root))
@@ -51,15 +61,3 @@ class BookieStoredCursors:
             )
         entry = self._entries.read(cursor_ledger, decode_ledger_metadata(ledger.data), known_last_entry)
         return stored_in_entry(entry.payload, lengths, cursor_ledger, known_last_entry)
-
-    def read(
-        self, topic: TopicName, subscription: str, known_ledger: LedgerId | None, known_last_entry: int
-    ) -> PositionRanges | None:
-        found = self._recovered(topic, subscription, self._lengths(topic), known_ledger, EntryId(known_last_entry))
-        return None if found is None else found.acknowledged
-
-    def _lengths(self, topic: TopicName) -> Mapping[LedgerId, int]:
-        """The entries of the topic's ledgers that are closed: a stored range over several ends in the last at most."""
-        node = self._store.read(managed_ledger_path(topic.managed_ledger_name))
-        listed = {} if node is None else managed_ledger_references(node.data).ledgers
-        return {ledger_id: ledger.entries for ledger_id, ledger in listed.items()}

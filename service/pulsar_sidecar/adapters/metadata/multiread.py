@@ -44,11 +44,10 @@ _MAX_IN_FLIGHT = 8
 Result = TypeVar("Result")
 
 
-# --- requests ------------------------------------------------------------------------------------------------------
 # Every answer has the server's zxid in its header (``ReplyHeader``: xid, zxid, err); kazoo hands it to nobody.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MultiOperations:
     """Reads of several kinds in one request (``ZooDefs.OpCode.multiRead``, ZooKeeper 3.6 and later)."""
 
@@ -68,9 +67,6 @@ class MultiOperations:
     def deserialize(self, packet: bytes, offset: int) -> tuple[int, bytes]:
         """The server's zxid, and the answers undecoded: the thread that asked decodes them, not the connection's."""
         return _ZXID_IN_REPLY.unpack_from(packet)[0], packet[offset:]
-
-    def __repr__(self) -> str:
-        return f"MultiOperations({len(self.operations)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +92,6 @@ def ask(client: KazooClient, paths: Sequence[str], *kinds: int) -> "AsyncResult[
     """Queue reads of these kinds of each path; the answer is that of `MultiOperations`."""
     encoded = ((kind, real_path(client, path).encode()) for path in paths for kind in kinds)
     return send(client, MultiOperations(tuple(encoded)))
-
-
-# --- answers -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +186,6 @@ def decode(answer: bytes, paths: Sequence[str]) -> list[Node | None]:
             advice = "give the sidecar a credential that may read it" if result.code == NO_AUTH else "read again"
             raise TemporaryError(f"ZooKeeper refused to read {path} (code {result.code}); {advice}")
     return nodes
-
-
-# --- reading -------------------------------------------------------------------------------------------------------
 
 
 class PacketSize:

@@ -177,10 +177,7 @@ class KazooSession:
 
     @property
     def epoch(self) -> int:
-        """0 before the first session, then one more with every new one.
-
-        When it has grown, every ephemeral node made before is gone or going: whoever made some makes them again.
-        """
+        """Counts the sessions, from 0: when it has grown, every ephemeral node made before is gone or going."""
         self._living_client()
         with self._changed:
             return self._epoch
@@ -207,11 +204,7 @@ class KazooSession:
                 if not may_be_repeated(error) or patience.remaining_seconds() == 0.0:
                     raise reading_failed(error, what) from error
                 _LOG.debug("asking again to %s after %s", what, type(error).__name__)
-            self.pause()
-
-    def pause(self) -> None:
-        """The wait before a call that changes nothing is made again."""
-        self._clock.wait_seconds(_REPEAT_PAUSE_SECONDS, self._closed)
+            self._clock.wait_seconds(_REPEAT_PAUSE_SECONDS, self._closed)
 
     def writing(self, what: str, attempt: Attempt[T]) -> T:
         """Ask once: a write that is sent again reports the first one's success as a failure (BookKeeper issue 1971).

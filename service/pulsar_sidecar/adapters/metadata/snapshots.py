@@ -47,11 +47,7 @@ OpenSnapshot = tuple[io.BufferedReader, int]
 
 
 class SnapshotNodes:
-    """A snapshot, from wherever it comes.
-
-    Attributes:
-        source: where it comes from.
-    """
+    """`audit.ports.NodeSource` of a snapshot, from wherever it comes."""
 
     def __init__(
         self,
@@ -174,7 +170,9 @@ class AdminServer(SnapshotNodes):
         self._warn_of_old_versions()
         try:
             with self._ask("/commands/snapshot?streaming=true", stream=True) as response:
-                self._demand_ok(response)
+                if response.status_code != _OK:
+                    advice = _ADVICE.get(response.status_code, "look into ZooKeeper's log")
+                    raise TemporaryError(f"the AdminServer at {self._url} answered {response.status_code}: {advice}")
                 response.raw.auto_close = False
                 stream = io.BufferedReader(response.raw, _BUFFER_BYTES)
                 yield stream, _last_zxid(response)
@@ -199,11 +197,6 @@ class AdminServer(SnapshotNodes):
             raise UnreachableError(
                 f"the AdminServer at {self._url} gave no answer ({error}); check admin.enableServer and the address"
             ) from error
-
-    def _demand_ok(self, response: requests.Response) -> None:
-        if response.status_code != _OK:
-            advice = _ADVICE.get(response.status_code, "look into ZooKeeper's log")
-            raise TemporaryError(f"the AdminServer at {self._url} answered {response.status_code}: {advice}")
 
     def _warn_of_old_versions(self) -> None:
         match = _VERSION.search(self._ask("/commands/srvr").text)
