@@ -174,7 +174,9 @@ def parse_credentials(
         case AuthPlugin.TOKEN:
             return _token_credentials(params)
         case AuthPlugin.BASIC:
-            return _basic_credentials(params)
+            document = _json_object(params)
+            user, password = _text_of(document, "userId"), _text_of(document, "password")
+            return ClientCredentials(AuthPlugin.BASIC, user=user, password=password)
         case AuthPlugin.TLS:
             return _tls_credentials(params, certificate)
 
@@ -193,24 +195,15 @@ def _token_credentials(params: str) -> ClientCredentials:
     return ClientCredentials(AuthPlugin.TOKEN, token=token)
 
 
-def _basic_credentials(params: str) -> ClientCredentials:
-    document = _json_object(params)
-    return ClientCredentials(
-        AuthPlugin.BASIC, user=_text_of(document, "userId"), password=_text_of(document, "password")
-    )
-
-
 def _tls_credentials(params: str, certificate: ClientCertificate | None) -> ClientCredentials:
     if not params and certificate is not None:
         return ClientCredentials(AuthPlugin.TLS, certificate=certificate)
-    values = _json_object(params) if params.startswith("{") else _pairs(params)
+    pairs = (part.partition(":") for part in params.split(",") if part.strip())
+    values: dict[str, object] = {name.strip(): value.strip() for name, _, value in pairs}
+    if params.startswith("{"):
+        values = _json_object(params)
     named = ClientCertificate(Path(_text_of(values, "tlsCertFile")), Path(_text_of(values, "tlsKeyFile")))
     return ClientCredentials(AuthPlugin.TLS, certificate=named)
-
-
-def _pairs(params: str) -> dict[str, object]:
-    pairs = (part.partition(":") for part in params.split(",") if part.strip())
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _json_object(params: str) -> dict[str, object]:

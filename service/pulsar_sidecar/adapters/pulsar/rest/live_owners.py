@@ -51,13 +51,17 @@ class BrokerLiveOwners:
         wanted = frozenset(topics)
         if not wanted:
             return {}
-        brokers = self._live_brokers()
+        brokers = live_brokers(self._store)
+        if not brokers:
+            raise TemporaryError("no broker is registered in the metadata store; try again when one is up")
         loaded: dict[TopicName, Broker] = {}
         for _ in range(_ROUNDS):
-            loaded.update(self._loaded(wanted - loaded.keys(), brokers))
+            listed = self._in_parallel(lambda broker: (broker, self._listed(broker)), brokers)
+            missing = wanted - loaded.keys()
+            loaded |= {topic: broker for broker, names in listed for topic in missing if str(topic) in names}
             if loaded.keys() == wanted:
                 break
-        if set(brokers) != set(self._live_brokers()):
+        if set(brokers) != set(live_brokers(self._store)):
             raise TemporaryError("brokers came or went while they were asked for their topics; try again")
         found = self._in_parallel(lambda pair: (pair[0], self._view(*pair)), loaded.items())
         return dict(found)
@@ -74,16 +78,6 @@ class BrokerLiveOwners:
         bundle = path.removeprefix("/namespace/")
         owners = self._in_parallel(lambda broker: (broker, bundle in self._owned(broker)), brokers)
         return next((broker.web_service_urls[0] for broker, owns in owners if owns), None)
-
-    def _live_brokers(self) -> list[Broker]:
-        brokers = live_brokers(self._store)
-        if not brokers:
-            raise TemporaryError("no broker is registered in the metadata store; try again when one is up")
-        return brokers
-
-    def _loaded(self, topics: Collection[TopicName], brokers: Collection[Broker]) -> dict[TopicName, Broker]:
-        listed = self._in_parallel(lambda broker: (broker, self._listed(broker)), brokers)
-        return {topic: broker for broker, names in listed for topic in topics if str(topic) in names}
 
     def _listed(self, broker: Broker) -> frozenset[str]:
         document = self._ask(broker, _LOADED_TOPICS_PATH, {})

@@ -89,11 +89,7 @@ class PendingDeletionSender:
         raise TemporaryError(f"the brokers did not take {len(left)} records; run the same command again to continue")
 
     def _message(self, row: DeletableLedger) -> OutgoingMessage:
-        record = self._record(row)
-        return OutgoingMessage(encode_record(record), key=str(record.topic), sequence_id=row.row)
-
-    def _record(self, row: DeletableLedger) -> PendingDeleteLedgerInfo:
-        return PendingDeleteLedgerInfo(
+        record = PendingDeleteLedgerInfo(
             topic=parse_topic_name(row.topic),
             component=_COMPONENTS[LedgerKind(row.kind)],
             ledger_type=LedgerType.LEDGER,
@@ -108,3 +104,4 @@ class PendingDeletionSender:
                 requested_by=self._requested_by,
             ),
         )
+        return OutgoingMessage(encode_record(record), key=str(record.topic), sequence_id=row.row)
