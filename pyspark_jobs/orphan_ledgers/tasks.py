@@ -19,7 +19,6 @@ from pulsar_sidecar.audit.engine.judging import (
     NODE_METADATA_COLUMNS,
     SIZES,
     Judge,
-    as_listed,
     earlier_looks,
     judge_cases,
     newest_sizes,
@@ -134,7 +133,8 @@ def _listed(columns: ColumnReader, batch: pa.RecordBatch, root: str) -> pa.Recor
     """Rows of a listing; nodes of ledgers become such rows."""
     if "path" not in batch.schema.names:
         return batch
-    return as_listed(columns.ledger_ids(batch.column("path"), root), batch.select(list(NODE_METADATA_COLUMNS)))
+    rows = batch.select(list(NODE_METADATA_COLUMNS)).columns
+    return pa.RecordBatch.from_arrays([columns.ledger_ids(batch.column("path"), root), *rows], schema=LISTED)
 
 
 def _read(

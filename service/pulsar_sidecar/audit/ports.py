@@ -12,7 +12,6 @@ from typing import Any, Literal, Protocol, TypeVar
 import pyarrow as pa
 
 from pulsar_sidecar.audit.arrays import Ids, Numbers
-from pulsar_sidecar.audit.results.summaries import Input
 from pulsar_sidecar.audit.results.tables import Subtree, Table
 from pulsar_sidecar.audit.sources.manifests import FileDigest, Manifest, OrderRange, Proof, Source
 
@@ -95,10 +94,6 @@ class AuditInputs(Protocol):
     def listing(self) -> Manifest:
         """The listing's manifest."""
 
-    @property
-    def inputs(self) -> Mapping[str, Input]:
-        """Both as a summary names them, ``dump`` and ``listing``."""
-
     def rows(self, part: Part, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
         """Go through a part."""
 
@@ -106,19 +101,17 @@ class AuditInputs(Protocol):
         """The same for work of a few steps over whole columns, whose answers are large."""
 
     def rows_at(
-        self, part: Part, columns: Sequence[str], positions: Numbers, work: Callable[[pa.RecordBatch], Worked]
-    ) -> Iterator[Worked]:
-        """Go through some rows of a part, by their places in the order of `rows`, ascending."""
-
-    def ledgers_at(
         self,
         part: Part,
         columns: Sequence[str],
         positions: Numbers,
-        ids: Ids,
-        work: Callable[[pa.RecordBatch, Ids], Worked],
+        work: Callable[[pa.RecordBatch], Worked],
+        ids: Ids | None = None,
     ) -> Iterator[Worked]:
-        """The same for rows of ledgers; the work is told their ``ids`` beside."""
+        """Go through some rows of a part, by their places in the order of `rows`, ascending.
+
+        ``ids`` are their ledgers, as a first column of the rows.
+        """
 
     def table(self, table: Table) -> pa.Table:
         """One of the dump's small tables, whole."""

@@ -14,9 +14,9 @@ from importlib import import_module
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, TypeVar
 
-from pulsar_sidecar.adapters.parquet.directories import read_manifest
+from pulsar_sidecar.adapters.parquet.directories import read_manifest, sha256_of
 from pulsar_sidecar.audit.requests import Audited, AuditRequest
-from pulsar_sidecar.audit.sources.manifests import Kind
+from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind
 from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
@@ -45,7 +45,7 @@ def make_audit(request: AuditRequest, say: "Say") -> Audited:
         from pulsar_sidecar.adapters.parquet.inputs import ParquetInputs, open_earlier
         from pulsar_sidecar.adapters.parquet.output import parquet_output
         from pulsar_sidecar.audit.engine.comparing import EmbeddedEngine
-        from pulsar_sidecar.audit.engine.running import Opened, Order, run_audit
+        from pulsar_sidecar.audit.engine.running import Opened, Order, input_of, run_audit
         from pulsar_sidecar.audit.results.formatting import conclude
         from pulsar_sidecar.audit.results.guards import exit_code
 
@@ -53,7 +53,10 @@ def make_audit(request: AuditRequest, say: "Say") -> Audited:
         inputs = ParquetInputs(request.dump, request.listing, *manifests, *workers)
         order = Order(request.policy, tool_version(), str(request.output), request.exact)
         engine = EmbeddedEngine(inputs, order, earlier, partial(parquet_output, request.output), say)
-        named = inputs.inputs if earlier is None else {**inputs.inputs, "previous": earlier.named}
+        directories = zip(("dump", "listing"), manifests, (request.dump, request.listing), strict=True)
+        named = {role: input_of(read, sha256_of(place / MANIFEST_NAME)) for role, read, place in directories}
+        if earlier is not None:
+            named["previous"] = earlier.named
         opened = Opened(*manifests, named, None if earlier is None else earlier.earlier)
         summary = run_audit(engine, opened, order)
     conclusion = conclude(summary, str(request.output))

@@ -13,7 +13,6 @@ from pulsar_sidecar.adapters.parquet.inputs import (
     RowGroup,
     marked_groups,
     work_on_group,
-    work_on_ledgers,
     work_on_rows,
 )
 from pulsar_sidecar.adapters.parquet.output import parquet_output
@@ -52,11 +51,11 @@ def test_marked_rows_are_those_at_their_positions(groups: list[RowGroup], marked
     assert [value for values in every for value in values] == marked
     assert all(every)
     told = [
-        work_on_ledgers(["value"], lambda batch, ids: (batch.column(0).to_pylist(), ids.tolist()), group)
+        work_on_rows(["value"], lambda batch: [column.to_pylist() for column in batch.columns], group)
         for group in marked_groups(groups, positions, positions * 10)
     ]
-    assert [value for values, _ in told for value in values] == marked
-    assert [number for _, ids in told for number in ids] == [10 * each for each in marked]
+    assert [value for _, values in told for value in values] == marked
+    assert [number for ids, _ in told for number in ids] == [10 * each for each in marked]
 
 
 def test_columns_come_in_the_order_in_which_they_were_asked_for(groups: list[RowGroup]) -> None:

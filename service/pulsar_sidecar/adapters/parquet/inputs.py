@@ -20,19 +20,18 @@ from pulsar_sidecar.adapters.parquet.directories import demand_sha256, open_audi
 from pulsar_sidecar.audit.arrays import Ids, Numbers
 from pulsar_sidecar.audit.engine.comparing import EarlierAudit
 from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS
-from pulsar_sidecar.audit.engine.running import input_of, input_of_audit
+from pulsar_sidecar.audit.engine.running import input_of_audit
 from pulsar_sidecar.audit.engine.usage import counts_of_usage
 from pulsar_sidecar.audit.ports import Part
 from pulsar_sidecar.audit.results.guards import Earlier
-from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary, Input
+from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary
 from pulsar_sidecar.audit.results.tables import SCHEMAS, OrphanStatus, Subtree, Table
-from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Manifest
+from pulsar_sidecar.audit.sources.manifests import Manifest
 
 Piece = TypeVar("Piece")
 Worked = TypeVar("Worked")
 
 _ROWS_AT_ONCE = 16_384
-_NONE: Numbers = np.zeros(0, np.int64)
 
 
 class Workers(Protocol):
@@ -107,7 +106,7 @@ class MarkedGroup:
 
     group: RowGroup
     places: Numbers
-    ids: Ids
+    ids: Ids | None
 
 
 def row_groups(directory: Path, manifest: Manifest, beginning: str) -> list[RowGroup]:
@@ -122,12 +121,12 @@ def row_groups(directory: Path, manifest: Manifest, beginning: str) -> list[RowG
     return groups
 
 
-def marked_groups(groups: Sequence[RowGroup], positions: Numbers, ids: Ids = _NONE) -> list[MarkedGroup]:
+def marked_groups(groups: Sequence[RowGroup], positions: Numbers, ids: Ids | None = None) -> list[MarkedGroup]:
     """The groups with rows at these positions, which count through all groups, ascending."""
     starts = np.cumsum([0, *(group.rows for group in groups)])
     cuts = np.searchsorted(positions, starts)
     return [
-        MarkedGroup(group, positions[first:last] - start, ids[first:last])
+        MarkedGroup(group, positions[first:last] - start, None if ids is None else ids[first:last])
         for group, start, first, last in zip(groups, starts, cuts, cuts[1:], strict=False)
         if last > first
     ]
@@ -140,23 +139,16 @@ def work_on_group(columns: Sequence[str], work: Callable[[pa.RecordBatch], Worke
 
 def work_on_rows(columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked], marked: MarkedGroup) -> Worked:
     """The work's answer for the marked rows alone."""
-    return work(_marked_rows(columns, marked))
-
-
-def work_on_ledgers(
-    columns: Sequence[str], work: Callable[[pa.RecordBatch, Ids], Worked], marked: MarkedGroup
-) -> Worked:
-    """The same, the work being told their ids."""
-    return work(_marked_rows(columns, marked), marked.ids)
-
-
-def _marked_rows(columns: Sequence[str], marked: MarkedGroup) -> pa.RecordBatch:
     first, chosen = 0, []
     for batch in _batches(columns, marked.group):
         cuts = np.searchsorted(marked.places, [first, first + batch.num_rows])
         chosen.append(batch.take(pa.array(marked.places[slice(*cuts)] - first)))
         first += batch.num_rows
-    return pa.concat_batches(chosen)
+    rows = pa.concat_batches(chosen)
+    if marked.ids is not None:
+        ids = pa.array(marked.ids, pa.int64())
+        rows = pa.RecordBatch.from_arrays([ids, *rows.columns], names=["ledger_id", *rows.schema.names])
+    return work(rows)
 
 
 def _batches(columns: Sequence[str], group: RowGroup) -> Iterator[pa.RecordBatch]:
@@ -174,15 +166,10 @@ class ParquetInputs:
     def __init__(
         self, dump: Path, listing: Path, dumped: Manifest, listed: Manifest, processes: Workers, threads: Workers
     ) -> None:
-        """Compare the files.
+        """Compare the files of both directories with their manifests, as `read_manifest` read them.
 
-        Args:
-            dump: the directory of the manifest ``dumped``.
-            listing: the one of ``listed``.
-            dumped: what `read_manifest` read.
-            listed: likewise.
-            processes: for work of many small steps; it, pieces and answers are pickled.
-            threads: for work of few long steps, each of which leaves the interpreter to others meanwhile.
+        ``processes`` do what has many small steps, and pickle it, its pieces and answers; ``threads`` do what has few
+        long steps, each of which leaves the interpreter to others meanwhile.
 
         Raises:
             InvalidInputError: one of them is not what it says.
@@ -192,22 +179,10 @@ class ParquetInputs:
         self.listing = listed
         self._processes = processes
         self._threads = threads
-        files = [
-            (directory / file.path, file.sha256)
-            for directory, manifest in ((dump, dumped), (listing, listed))
-            for file in manifest.files
-        ]
+        files = [(dump / file.path, file.sha256) for file in dumped.files]
+        files += [(listing / file.path, file.sha256) for file in listed.files]
         for _ in threads(lambda file: demand_sha256(*file), files):
             pass
-
-    @property
-    def inputs(self) -> Mapping[str, Input]:
-        """See `AuditInputs.inputs`."""
-        dump, listing = self._directories
-        return {
-            "dump": input_of(self.dump, sha256_of(dump / MANIFEST_NAME)),
-            "listing": input_of(self.listing, sha256_of(listing / MANIFEST_NAME)),
-        }
 
     def rows(self, part: Part, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
         """See `AuditInputs.rows`."""
@@ -218,23 +193,16 @@ class ParquetInputs:
         return chain.from_iterable(self._threads(partial(work_on_group, columns, work), self._groups(part)))
 
     def rows_at(
-        self, part: Part, columns: Sequence[str], positions: Numbers, work: Callable[[pa.RecordBatch], Worked]
-    ) -> Iterator[Worked]:
-        """See `AuditInputs.rows_at`."""
-        groups = marked_groups(self._groups(part), positions)
-        return self._processes(partial(work_on_rows, columns, work), groups)
-
-    def ledgers_at(
         self,
         part: Part,
         columns: Sequence[str],
         positions: Numbers,
-        ids: Ids,
-        work: Callable[[pa.RecordBatch, Ids], Worked],
+        work: Callable[[pa.RecordBatch], Worked],
+        ids: Ids | None = None,
     ) -> Iterator[Worked]:
-        """See `AuditInputs.ledgers_at`."""
-        marked = marked_groups(self._groups(part), positions, ids)
-        return self._processes(partial(work_on_ledgers, columns, work), marked)
+        """See `AuditInputs.rows_at`."""
+        groups = marked_groups(self._groups(part), positions, ids)
+        return self._processes(partial(work_on_rows, columns, work), groups)
 
     def table(self, table: Table) -> pa.Table:
         """See `AuditInputs.table`."""

@@ -97,7 +97,7 @@ class ParquetOutput:
         with (self._making / name).open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            _to_disk(file.fileno())
+            os.fsync(file.fileno())
 
     def finish(self, name: str, document: Mapping[str, Any]) -> None:
         """See `TablesOutput.finish`."""
@@ -134,8 +134,10 @@ class _Part:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
         self._schema = schema
+        # Versions, zxids and ids are told by their differences: a tenth of the size, and read six times as fast.
+        encodings = {field.name: "DELTA_BINARY_PACKED" for field in schema if field.type == pa.int64()}
         self._writer = pq.ParquetWriter(
-            self._file, schema, compression=_COMPRESSION, use_dictionary=False, column_encoding=_encodings(schema)
+            self._file, schema, compression=_COMPRESSION, use_dictionary=False, column_encoding=encodings
         )
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -149,8 +151,7 @@ class _Part:
     def close(self) -> FileDigest:
         self._flush()
         self._writer.close()
-        self._file.flush()
-        _to_disk(self._file.fileno())
+        os.fsync(self._file.fileno())
         self._file.close()
         return FileDigest(self._name, self.rows, self._file.size_bytes, self._file.hexdigest())
 
@@ -189,18 +190,9 @@ class _HashingFile(io.FileIO):
         return self._digest.hexdigest()
 
 
-def _encodings(schema: pa.Schema) -> dict[str, str]:
-    """Versions, zxids and ids are told by their differences: a tenth of the size, and read six times as fast."""
-    return {field.name: "DELTA_BINARY_PACKED" for field in schema if field.type == pa.int64()}
-
-
 def _close_to_others(directory: Path) -> None:
     for path in (directory, *directory.rglob("*")):
         path.chmod(OWNERS_DIRECTORY if path.is_dir() else OWNERS_FILE)
-
-
-def _to_disk(descriptor: int) -> None:
-    os.fsync(descriptor)
 
 
 def _directory_to_disk(directory: Path) -> None:

@@ -267,7 +267,7 @@ class EmbeddedEngine:
         part: Part = Subtree.LEDGERS if self._own_ledgers else Table.LEDGERS
         columns = NODE_METADATA_COLUMNS if self._own_ledgers else LISTED_METADATA_COLUMNS
         work = partial(read_ledgers, self._columns, candidates)
-        answers = list(self._inputs.ledgers_at(part, columns, positions, sets.dumped[positions], work))
+        answers = list(self._inputs.rows_at(part, columns, positions, work, sets.dumped[positions]))
         sizes = pa.Table.from_batches([sized for sized, _ in answers], SIZES)
         return newest_sizes(sizes), newest_cases(case for _, some in answers for case in some)
 

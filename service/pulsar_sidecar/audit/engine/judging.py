@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.arrays import NO_LEDGER, Ids, Numbers
+from pulsar_sidecar.audit.arrays import NO_LEDGER, Numbers
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.candidates import (
     Claimed,
@@ -231,17 +231,15 @@ def is_deletable(batch: pa.RecordBatch) -> pa.Array:
 
 
 def read_ledgers(
-    columns: ColumnReader, candidates: Numbers, rows: pa.RecordBatch, ids: Ids
+    columns: ColumnReader, candidates: Numbers, ledgers: pa.RecordBatch
 ) -> tuple[pa.RecordBatch, list[Case]]:
-    """`SIZES` of the ledgers that are no candidates, and the candidates, from rows as `as_listed` takes."""
-    listed = as_listed(pa.array(ids, pa.int64()), rows)
-    is_candidate = np.isin(ids, candidates)
+    """`SIZES` of the ledgers that are no candidates, and the candidates.
+
+    ``ledgers`` are ids, and rows with `NODE_METADATA_COLUMNS` or `LISTED_METADATA_COLUMNS`.
+    """
+    listed = pa.RecordBatch.from_arrays(ledgers.columns, schema=LISTED)
+    is_candidate = np.isin(listed.column("ledger_id").to_numpy(), candidates)
     return sizes_of(columns, listed.filter(pa.array(~is_candidate))), read_cases(listed.filter(pa.array(is_candidate)))
-
-
-def as_listed(ids: pa.Array, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows with `NODE_METADATA_COLUMNS` or `LISTED_METADATA_COLUMNS`, with their ledgers' ids."""
-    return pa.RecordBatch.from_arrays([ids, *rows.columns], schema=LISTED)
 
 
 def sizes_of(columns: ColumnReader, ledgers: pa.RecordBatch) -> pa.RecordBatch:
