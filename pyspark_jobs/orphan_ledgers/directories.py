@@ -18,7 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary, parse_summary
+from pulsar_sidecar.audit.results.tables import LEDGERS, NODES, Subtree, Table
 from pulsar_sidecar.audit.sources.manifests import (
+    LEDGERS_LEFT_OUT,
     MANIFEST_NAME,
     OWNERS_DIRECTORY,
     OWNERS_FILE,
@@ -225,3 +227,36 @@ def _read(numbers: Batches, groups: Sequence[tuple[str, int]], columns: list[str
             with pq.ParquetFile(path) as file:
                 for some in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=columns, use_threads=False):
                     yield some.select(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """A dump and a listing that were opened."""
+
+    spark: SparkSession
+    dump: Directory
+    listing: Directory
+    dump_manifest: Manifest
+    listing_manifest: Manifest
+
+    @property
+    def own_ledgers(self) -> bool:
+        """Whether the dump holds BookKeeper's ledgers itself."""
+        return LEDGERS_LEFT_OUT not in self.dump_manifest.left_out
+
+    def nodes(self, columns: Sequence[str], *subtrees: Subtree) -> Rows:
+        """Nodes of some subtrees."""
+        return self._dumped(NODES, columns, *(f"{Table.NODES.value}/subtree={each.value}/" for each in subtrees))
+
+    def table(self, table: Table, schema: pa.Schema) -> Rows:
+        """One of the dump's small tables."""
+        return self._dumped(schema, schema.names, f"{table.value}/")
+
+    def ledgers(self, columns: Sequence[str]) -> Rows:
+        """The listing."""
+        names = [file.path for file in self.listing_manifest.files]
+        return Rows(self.spark, self.listing, names, LEDGERS, columns)
+
+    def _dumped(self, schema: pa.Schema, columns: Sequence[str], *beginnings: str) -> Rows:
+        names = [file.path for file in self.dump_manifest.files if file.path.startswith(beginnings)]
+        return Rows(self.spark, self.dump, names, schema, columns)

@@ -17,10 +17,14 @@ from pulsar_sidecar.audit.engine.decoding import (
     decode_part,
     dumped_ids,
     singles_batch,
+    unread_compaction_cursors,
 )
-from pulsar_sidecar.audit.engine.protections import UnreadableNode, unknown_subtrees
+from pulsar_sidecar.audit.engine.protections import Protection, Scope, UnreadableNode, unknown_subtrees
 from pulsar_sidecar.audit.results.tables import schema_of
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
+from pulsar_sidecar.model.names import topic_of_managed_ledger
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
 from pyspark_jobs.orphan_ledgers.forms import (
     About,
@@ -175,3 +179,53 @@ def _unreadable_facts(unreadable_nodes: Iterable[UnreadableNode]) -> Iterator[di
 
 def _shadow_facts(shadows: Iterable[Shadow]) -> Iterator[dict[str, Any]]:
     return ({"tag": SHADOW, "path": each.topic.managed_ledger_name, "reason": each.source} for each in shadows)
+
+
+class Reported:
+    """What the first pass reports beside ids: few rows, once they are summed, that the driver reads whole.
+
+    Tenants, shadows, and what was not read: nodes, directories, log segments, cursors without a reading. Beside them
+    one row each counts `REFERENCES`.
+    """
+
+    def __init__(self, facts: DataFrame) -> None:
+        rows = facts.where(F.col("tag").isin(*REPORTED))
+        # A cursor and the reading of its ledger fall into one group, and so do references, which are many.
+        is_cursor = F.col("tag").isin(COMPACTION, READ)
+        group = F.when(is_cursor, COMPACTION).otherwise(F.col("tag")).alias("tag")
+        no_reference = ~F.col("tag").isin(*REFERENCES)
+        about = (F.when(no_reference, F.col(name)).alias(name) for name in ("path", "kind", "reason"))
+        was_read = F.max(F.col("tag") == READ).alias("was_read")
+        summed = rows.groupBy(group, *about).agg(was_read, F.sum("ledgers").alias("ledgers"))
+        self._rows = summed.where(f"tag != '{COMPACTION}' or not was_read").collect()
+
+    def _of(self, *tags: str) -> list[Row]:
+        return [row for row in self._rows if row["tag"] in tags]
+
+    def protection(self) -> Protection:
+        """What was not read."""
+        unreadable = (UnreadableNode(row["path"], Scope(row["kind"]), row["reason"]) for row in self._of(UNREADABLE))
+        unread = unread_compaction_cursors([row["path"] for row in self._of(COMPACTION)], ())
+        return Protection([*unreadable, *unread], [row["path"] for row in self._of(TENANT)])
+
+    def shadows(self) -> list[Shadow]:
+        """Shadow topics, partitioned ones by their own names."""
+        # By the managed ledger's name: a full name with a slash in its last part reads like a V1 topic's.
+        named = ((topic_of_managed_ledger(row["path"]), row["reason"]) for row in self._of(SHADOW))
+        return [Shadow(topic, source) for topic, source in named if topic is not None]
+
+    def retentions(self) -> dict[str, str]:
+        """What is told of how long topics are kept."""
+        return {row["path"]: row["reason"] for row in self._of(RETENTION)}
+
+    def references(self) -> int:
+        """How many there are whose ledgers' sizes are BookKeeper's to tell, with repetitions."""
+        return sum(row["ledgers"] for row in self._of(*REFERENCES))
+
+    def log_segments_unread(self) -> int:
+        """DistributedLog's records that name no ledger."""
+        return sum(row["ledgers"] or 0 for row in self._of(UNREAD) if row["path"] is None)
+
+    def unread_directories(self) -> tuple[str, ...]:
+        """Beginnings of the paths below directories that could not be read: a ledger may be there."""
+        return tuple(f"{row['path']}/" for row in self._of(UNREAD) if row["path"] is not None)

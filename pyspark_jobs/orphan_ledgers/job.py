@@ -27,10 +27,9 @@ from pulsar_sidecar.model.errors import SidecarError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_jobs.orphan_ledgers.directories import Directory, open_audit, open_tables
-from pyspark_jobs.orphan_ledgers.finding import Finding, Inputs
+from pyspark_jobs.orphan_ledgers.directories import Directory, Inputs, open_audit, open_tables
+from pyspark_jobs.orphan_ledgers.engine import SparkEngine
 from pyspark_jobs.orphan_ledgers.forms import spark_schema
-from pyspark_jobs.orphan_ledgers.writing import SparkEngine
 
 _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
@@ -121,11 +120,11 @@ def run(
     """
     with Directory(spark, output).making() as unfinished:
         inputs, opened, earlier_orphans = _opened(spark, dump, listing, previous)
-        finding = Finding(inputs, policy, earlier_orphans, ColumnReader(exact))
+        engine = SparkEngine(unfinished, inputs, policy, earlier_orphans, ColumnReader(exact))
         try:
-            return run_audit(SparkEngine(unfinished, finding), opened, Order(policy, _version(), output, exact))
+            return run_audit(engine, opened, Order(policy, _version(), output, exact))
         finally:
-            finding.release()
+            engine.release()
 
 
 def _opened(

@@ -135,7 +135,7 @@ def _spark_sets(place: Path) -> int:
     from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
     from pyspark_jobs.orphan_ledgers.directories import Directory, Rows
-    from pyspark_jobs.orphan_ledgers.finding import compared
+    from pyspark_jobs.orphan_ledgers.engine import compared
     from pyspark_jobs.orphan_ledgers.first_pass import FACTS, IDS, LISTED, collect_listed
     from pyspark_jobs.orphan_ledgers.job import session
 

@@ -16,7 +16,7 @@ import pytest
 from pulsar_sidecar.model.errors import InvalidInputError
 from pyspark.sql import SparkSession
 
-from pyspark_jobs.orphan_ledgers import finding
+from pyspark_jobs.orphan_ledgers import engine
 from pyspark_jobs.orphan_ledgers.directories import Directory
 from pyspark_jobs.orphan_ledgers.job import run, session
 from tests.unit.audit.audit_worlds import NO_WAITING
@@ -53,8 +53,8 @@ def main(orders: Path, answers: Path) -> None:
 def _far_and_many() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Directory, "on_disk", lambda _: None)
-        patch.setattr(finding, "_MOST_BROADCAST_IDS", -1)
-        patch.setattr(finding, "_MOST_BROADCAST_ROWS", -1)
+        patch.setattr(engine, "_MOST_BROADCAST_IDS", -1)
+        patch.setattr(engine, "_MOST_BROADCAST_ROWS", -1)
         yield
 
 

@@ -1,88 +1,57 @@
-"""The audit as a plan of Spark's: which rows meet which, nothing else.
+"""The audit as a plan of Spark's: which rows meet which, and where they are written.
 
 What is brought to the driver does not grow with the number of ledgers: counts, nodes that could not be read,
 missing references, of which more than `audit.guards.MOST_MISSING` make no audit, and what is to be looked up,
 unless it is so much that it has to be shuffled.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
-import pyarrow as pa
 from pulsar_sidecar.audit.arrays import Numbers
 from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.admin_nodes import dangers
 from pulsar_sidecar.audit.engine.candidates import OWNER_COLUMNS
-from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS, unread_compaction_cursors
+from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS
 from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS, Judge
-from pulsar_sidecar.audit.engine.protections import Protection, Scope, UnreadableNode
-from pulsar_sidecar.audit.engine.running import Findings, as_of_ms
+from pulsar_sidecar.audit.engine.protections import Protection
+from pulsar_sidecar.audit.engine.running import Findings, Written, as_of_ms
 from pulsar_sidecar.audit.requests import Policy
+from pulsar_sidecar.audit.results.formatting import Row
 from pulsar_sidecar.audit.results.guards import Found, demand_few_missing
-from pulsar_sidecar.audit.results.summaries import Count
+from pulsar_sidecar.audit.results.plans import PLAN_BLOCK_ROWS, plan_digest
+from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract
+from pulsar_sidecar.audit.results.summaries import Count, Engine, Plan
 from pulsar_sidecar.audit.results.tables import (
     CURSOR_LEDGERS,
     LEDGER_USAGE,
-    LEDGERS,
     LOG_SEGMENTS,
     MISSING_LEDGERS,
-    NODES,
+    ORPHAN_LEDGERS,
+    UNATTRIBUTED_LEDGERS,
     LedgerKind,
+    OrphanStatus,
     Subtree,
     Table,
 )
-from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT, Manifest
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
-from pulsar_sidecar.ledger_ownership.shadows import Shadow
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.names import topic_of_managed_ledger
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
 from pyspark_jobs.orphan_ledgers import first_pass, tasks
-from pyspark_jobs.orphan_ledgers.directories import Directory, Rows
+from pyspark_jobs.orphan_ledgers.directories import Directory, Inputs, Rows
 from pyspark_jobs.orphan_ledgers.forms import NO_IDS, by_part, mapped, spark_schema, union
 
 _MOST_BROADCAST_IDS, _MOST_BROADCAST_ROWS = 4_000_000, 500_000
 """What the driver and every worker may hold whole: ids of ledgers, 8 bytes each; candidates' owners."""
+_ROWS_PER_FILE = 1_000_000
 _OWNED = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 _COUNTED = ("standing", "kind", "cause", "tenant", "age")
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """A dump and a listing that were opened."""
-
-    spark: SparkSession
-    dump: Directory
-    listing: Directory
-    dump_manifest: Manifest
-    listing_manifest: Manifest
-
-    @property
-    def own_ledgers(self) -> bool:
-        """Whether the dump holds BookKeeper's ledgers itself."""
-        return LEDGERS_LEFT_OUT not in self.dump_manifest.left_out
-
-    def nodes(self, columns: Sequence[str], *subtrees: Subtree) -> Rows:
-        """Nodes of some subtrees."""
-        return self._dumped(NODES, columns, *(f"{Table.NODES.value}/subtree={each.value}/" for each in subtrees))
-
-    def table(self, table: Table, schema: pa.Schema) -> Rows:
-        """One of the dump's small tables."""
-        return self._dumped(schema, schema.names, f"{table.value}/")
-
-    def ledgers(self, columns: Sequence[str]) -> Rows:
-        """The listing."""
-        names = [file.path for file in self.listing_manifest.files]
-        return Rows(self.spark, self.listing, names, LEDGERS, columns)
-
-    def _dumped(self, schema: pa.Schema, columns: Sequence[str], *beginnings: str) -> Rows:
-        names = [file.path for file in self.dump_manifest.files if file.path.startswith(beginnings)]
-        return Rows(self.spark, self.dump, names, schema, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +69,20 @@ class SparkTables:
         return mapped(self.usage_shares, LEDGER_USAGE, tasks.unpacked)
 
 
-class Finding:
-    """One audit's way from the inputs to the findings."""
+class SparkEngine:
+    """Finds on Spark, and writes tables below a directory that is unfinished yet."""
+
+    kind = Engine.SPARK
 
     def __init__(
-        self, inputs: Inputs, policy: Policy, earlier_orphans: DataFrame | None, columns: ColumnReader
+        self,
+        directory: Directory,
+        inputs: Inputs,
+        policy: Policy,
+        earlier_orphans: DataFrame | None,
+        columns: ColumnReader,
     ) -> None:
+        self._directory = directory
         self._inputs = inputs
         self._spark = inputs.spark
         self._policy = policy
@@ -117,25 +94,26 @@ class Finding:
         self._kept: list[DataFrame] = []
 
     def find(self) -> Findings[SparkTables]:
-        facts = self.keep(self._facts())
-        sets = self.keep(compared(facts, self._inputs.own_ledgers))
+        """See `AuditEngine.find`."""
+        facts = self._keep(self._facts())
+        sets = self._keep(compared(facts, self._inputs.own_ledgers))
         counts = _compared_counts(sets)
-        reported = _Reported(facts)
+        reported = first_pass.Reported(facts)
         gone = self._missing_ids(sets, counts["missing_ledgers"], reported)
-        named_in_vain = self.keep(self._missing(facts, gone))
+        named_in_vain = self._keep(self._missing(facts, gone))
         # As `audit.usage.made_before`: what is younger was made while the inputs were taken.
         missing = named_in_vain.where(F.col("ledger_id") <= counts["newest"])
         candidates = counts["candidate_ledgers"]
         few = candidates + reported.references() <= _MOST_BROADCAST_IDS
-        ledgers = self.keep(self._wanted_ledgers(sets, facts, few))
+        ledgers = self._keep(self._wanted_ledgers(sets, facts, few))
         protection = reported.protection()
         few_candidates = candidates <= _MOST_BROADCAST_ROWS
-        judged = self.keep(self._judged(_newest(ledgers.where("content is null")), protection, few_candidates))
+        judged = self._keep(self._judged(_newest(ledgers.where("content is null")), protection, few_candidates))
         sizes = ledgers.where("content is not null").select(F.lit(tasks.SIZE).alias("tag"), "part", "content")
         shares = self._usage(facts, sizes, gone, named_in_vain)
         shadows = reported.shadows()
         names = {str(shadow.topic) for shadow in shadows}
-        usage = self.keep(by_part(shares, tasks.USAGE_SHARES, tasks.sum_usage, names))
+        usage = self._keep(by_part(shares, tasks.USAGE_SHARES, tasks.sum_usage, names))
         by_usage = _usage_counts(usage)
         by_column = _judged_counts(judged, ("is_orphan", *_COUNTED))
         found = Found(
@@ -153,7 +131,7 @@ class Finding:
         unread = reported.log_segments_unread()
         return Findings(tables, found, protection, unread, dangers(shadows, reported.retentions()))
 
-    def keep(self, frame: DataFrame) -> DataFrame:
+    def _keep(self, frame: DataFrame) -> DataFrame:
         """Keep a frame until `release`, on disk: it is needed more than once."""
         self._kept.append(frame.persist(StorageLevel.DISK_ONLY))
         return frame
@@ -162,6 +140,54 @@ class Finding:
         """Give back what was kept between steps."""
         while self._kept:
             self._kept.pop().unpersist()
+
+    @contextmanager
+    def write(
+        self, findings: Findings[SparkTables], audit_id: str, instance_id: str, failed_guards: str
+    ) -> Iterator[Written]:
+        """See `AuditEngine.write`; whoever made the directory removes it."""
+        deletable = findings.found.deletable
+        orphans = self._write_orphans(findings, audit_id, deletable, failed_guards)
+        self._write_others(findings, audit_id)
+        plan = None if failed_guards else _plan(orphans, deletable, audit_id, instance_id)
+        self._directory.clean()
+        files = self._directory.digests(sorted(self._directory.tables()))
+        yield Written(self._directory, files, plan, _extract(findings, orphans))
+
+    def _write_orphans(
+        self, findings: Findings[SparkTables], audit_id: str, deletable: Count, failed_guards: str
+    ) -> DataFrame:
+        """The orphans as they were written."""
+        rows = findings.tables.orphans
+        if failed_guards:
+            rows = mapped(rows, ORPHAN_LEDGERS, tasks.withhold, failed_guards)
+        ordered = self._ordered(rows, ("ledger_id",), findings.found.orphans.ledgers)
+        if deletable.ledgers:
+            ordered = self._keep(ordered)
+        first_rows = _first_rows(ordered) if deletable.ledgers else {}
+        numbered = self._keep(mapped(ordered, ORPHAN_LEDGERS, tasks.number_rows, first_rows))
+        self._write(numbered, Table.ORPHAN_LEDGERS, audit_id)
+        return numbered
+
+    def _write_others(self, findings: Findings[SparkTables], audit_id: str) -> None:
+        found, tables = findings.found, findings.tables
+        missing = self._ordered(tables.missing, ("ledger_id", "kind", "referenced_by"), found.missing)
+        self._write(missing.select(*MISSING_LEDGERS.names), Table.MISSING_LEDGERS, audit_id)
+        unattributed = self._ordered(tables.unattributed, ("ledger_id",), found.unattributed.ledgers)
+        self._write(unattributed.select(*UNATTRIBUTED_LEDGERS.names), Table.UNATTRIBUTED_LEDGERS, audit_id)
+        # Ordered by share: the order of the whole table means nothing to anybody.
+        self._write(tables.usage, Table.LEDGER_USAGE, audit_id)
+
+    def _write(self, rows: DataFrame, table: Table, audit_id: str) -> None:
+        place = self._directory.below(f"{table.value}/audit_id={audit_id}")
+        rows.write.option("compression", "zstd").parquet(place)
+
+    @staticmethod
+    def _ordered(rows: DataFrame, order: Sequence[str], count: int) -> DataFrame:
+        columns = [F.col(name).asc_nulls_last() for name in order]
+        files = count // _ROWS_PER_FILE + 1
+        parts = rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, *columns)
+        return parts.sortWithinPartitions(*columns)
 
     # --- what there is -----------------------------------------------------------------------------------------
 
@@ -194,7 +220,7 @@ class Finding:
         nodes = self._inputs.nodes(NODE_COLUMNS, *_OWNED)
         return nodes.mapped(MISSING_LEDGERS, tasks.missing_of_lists, self._columns, gone).union(rows)
 
-    def _missing_ids(self, compared: DataFrame, count: int, reported: "_Reported") -> Numbers:
+    def _missing_ids(self, compared: DataFrame, count: int, reported: first_pass.Reported) -> Numbers:
         demand_few_missing(count)
         if not count:
             return NO_IDS
@@ -241,7 +267,7 @@ class Finding:
         else:
             joined = nodes.frame().join(paths, "path", "left_semi").select(*nodes.columns)
             owners = mapped(joined, tasks.OWNERS, tasks.read_owners, self._columns)
-        owners = self.keep(owners)
+        owners = self._keep(owners)
         rows = candidates
         for prefix in ("owner", "topic"):
             renamed = owners.select(*(F.col(name).alias(f"{prefix}_node_{name}") for name in owners.columns))
@@ -263,58 +289,6 @@ class Finding:
         of_lists = named_in_vain.select("kind", F.col("referenced_by").alias("path"), "size_bytes")
         off = mapped(of_lists, tasks.SHARES, tasks.take_usage_off, self._columns, self._shares)
         return _packed(facts, first_pass.USAGE, first_pass.LOADED).union(single).union(off)
-
-
-class _Reported:
-    """What the first pass reports beside ids: few rows, once they are summed, that the driver reads whole.
-
-    Tenants, shadows, and what was not read: nodes, directories, log segments, cursors without a reading. Beside them
-    one row each counts `first_pass.OTHER` and `first_pass.UNSIZED`.
-    """
-
-    def __init__(self, facts: DataFrame) -> None:
-        rows = facts.where(F.col("tag").isin(*first_pass.REPORTED))
-        # A cursor and the reading of its ledger fall into one group, and so do references, which are many.
-        is_cursor = F.col("tag").isin(first_pass.COMPACTION, first_pass.READ)
-        group = F.when(is_cursor, first_pass.COMPACTION).otherwise(F.col("tag")).alias("tag")
-        no_reference = ~F.col("tag").isin(*first_pass.REFERENCES)
-        about = (F.when(no_reference, F.col(name)).alias(name) for name in ("path", "kind", "reason"))
-        was_read = F.max(F.col("tag") == first_pass.READ).alias("was_read")
-        summed = rows.groupBy(group, *about).agg(was_read, F.sum("ledgers").alias("ledgers"))
-        self._rows = summed.where(f"tag != '{first_pass.COMPACTION}' or not was_read").collect()
-
-    def _of(self, *tags: str) -> list[Row]:
-        return [row for row in self._rows if row["tag"] in tags]
-
-    def protection(self) -> Protection:
-        """What was not read."""
-        unreadable = (
-            UnreadableNode(row["path"], Scope(row["kind"]), row["reason"]) for row in self._of(first_pass.UNREADABLE)
-        )
-        unread = unread_compaction_cursors([row["path"] for row in self._of(first_pass.COMPACTION)], ())
-        return Protection([*unreadable, *unread], [row["path"] for row in self._of(first_pass.TENANT)])
-
-    def shadows(self) -> list[Shadow]:
-        """Shadow topics, partitioned ones by their own names."""
-        # By the managed ledger's name: a full name with a slash in its last part reads like a V1 topic's.
-        named = ((topic_of_managed_ledger(row["path"]), row["reason"]) for row in self._of(first_pass.SHADOW))
-        return [Shadow(topic, source) for topic, source in named if topic is not None]
-
-    def retentions(self) -> dict[str, str]:
-        """What is told of how long topics are kept."""
-        return {row["path"]: row["reason"] for row in self._of(first_pass.RETENTION)}
-
-    def references(self) -> int:
-        """How many there are whose ledgers' sizes are BookKeeper's to tell, with repetitions."""
-        return sum(row["ledgers"] for row in self._of(*first_pass.REFERENCES))
-
-    def log_segments_unread(self) -> int:
-        """DistributedLog's records that name no ledger."""
-        return sum(row["ledgers"] or 0 for row in self._of(first_pass.UNREAD) if row["path"] is None)
-
-    def unread_directories(self) -> tuple[str, ...]:
-        """Beginnings of the paths below directories that could not be read: a ledger may be there."""
-        return tuple(f"{row['path']}/" for row in self._of(first_pass.UNREAD) if row["path"] is not None)
 
 
 def compared(facts: DataFrame, own_ledgers: bool) -> DataFrame:
@@ -386,3 +360,44 @@ def _judged_counts(judged: DataFrame, columns: Sequence[str]) -> dict[str, dict[
     for row in labelled.groupBy("label").agg(*sums).collect():
         found[row["label"]["name"]][row["label"]["value"] or ""] = Count.of(*(row[name] for name in tasks.SUMS))
     return found
+
+
+def _plan(orphans: DataFrame, deletable: Count, audit_id: str, instance_id: str) -> Plan:
+    """The plan of orphans that were numbered; its blocks are hashed where they are."""
+    digests: list[bytes] = []
+    if deletable.ledgers:
+        blocks = orphans.where("row is not null").withColumn("part", F.floor(F.col("row") / PLAN_BLOCK_ROWS))
+        hashed = by_part(blocks, tasks.DIGESTS, tasks.digest_block)
+        digests = [bytes(row["digest"]) for row in hashed.orderBy("block").toLocalIterator()]
+    return Plan.of(deletable, plan_digest(audit_id, instance_id, deletable.ledgers, digests))
+
+
+def _extract(findings: Findings[SparkTables], orphans: DataFrame) -> Extract:
+    """The rows that a report shows."""
+    found, tables = findings.found, findings.tables
+    longest = (F.desc_nulls_last("length_bytes"), F.asc("ledger_id"))
+    unattributed = tables.unattributed.select(*(name for name in UNATTRIBUTED_LEDGERS.names if name != "metadata"))
+    by_id = (F.asc("ledger_id"), F.asc("referenced_by"))
+    largest = mapped(tables.usage_shares, LEDGER_USAGE, tasks.largest_usage, EXTRACT_ROWS)
+    return Extract(
+        orphans=_first(orphans.drop("metadata"), longest) if found.orphans.ledgers else (),
+        missing=_first(tables.missing, by_id) if found.missing else (),
+        unattributed=_first(unattributed, longest) if found.unattributed.ledgers else (),
+        owners=_first(largest, (F.desc("bytes"), F.asc_nulls_last("topic"), F.asc("kind"))),
+    )
+
+
+def _first(rows: DataFrame, order: Sequence[object]) -> tuple[Row, ...]:
+    return tuple(row.asDict() for row in rows.orderBy(*order).limit(EXTRACT_ROWS).collect())  # type: ignore[arg-type]
+
+
+def _first_rows(ordered: DataFrame) -> dict[int, int]:
+    """The number of the first deletable row of each of Spark's partitions."""
+    deletable = ordered.where(F.col("standing") == OrphanStatus.DELETABLE.value)
+    counted = deletable.groupBy(F.spark_partition_id().alias("part")).count().collect()
+    first = 0
+    starts = {}
+    for part, count in sorted((row["part"], row["count"]) for row in counted):
+        starts[part] = first
+        first += count
+    return starts
