@@ -11,11 +11,9 @@ class StopSignal(Protocol):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait at most ``timeout`` seconds; True when the signal is set."""
-        ...
 
     def is_set(self) -> bool:
         """Whether the signal is set."""
-        ...
 
 
 class Clock(Protocol):
@@ -23,15 +21,12 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
-        ...
 
     def monotonic_seconds(self) -> float:
         """Seconds from an arbitrary start, never running backwards."""
-        ...
 
     def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
         """Wait until ``stop`` is set (if one is given) or ``seconds`` have passed; True when stopped."""
-        ...
 
 
 class SystemClock:

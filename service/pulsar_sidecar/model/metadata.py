@@ -73,11 +73,9 @@ class DeletionLimit(Protocol):
 
     def most_in_flight(self) -> int:
         """How many deletions may be in flight now, at least one; asked before each transaction."""
-        ...
 
     def sending(self) -> AbstractContextManager[None]:
         """Around a transaction with deletions: from sending it to its answer."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +105,12 @@ class MetadataStore(Protocol):
 
     def read(self, path: str) -> Node | None:
         """The node, or None when the store said that it does not exist."""
-        ...
 
     def read_many(self, paths: Sequence[str]) -> list[Node | None]:
         """One result per path, in order; all were read, or the call raises."""
-        ...
 
     def children(self, path: str) -> list[str] | None:
         """Names of the direct children, sorted, or None when the node does not exist; complete, or the call raises."""
-        ...
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Node:
         """Create a node and its missing parents.
@@ -123,7 +118,6 @@ class MetadataStore(Protocol):
         Raises:
             AlreadyExistsError: the node is there already.
         """
-        ...
 
     def write(self, path: str, data: bytes, version: NodeVersion) -> NodeVersion:
         """Compare-and-set; the new version.
@@ -132,11 +126,9 @@ class MetadataStore(Protocol):
             ConflictError: another version is there now.
             NotFoundError: the node is gone.
         """
-        ...
 
     def delete(self, path: str, version: NodeVersion | None = None) -> DeletionResult:
         """Delete one node, at any version when ``version`` is None; never reports UNKNOWN silently as success."""
-        ...
 
     def delete_many(
         self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool] = always
@@ -147,8 +139,6 @@ class MetadataStore(Protocol):
             deletions: what is to be deleted.
             may_send: asked before each transaction; what is left when it says no is NOT_SENT.
         """
-        ...
 
     def now_ms(self) -> int:
         """The store's own clock, for the age of nodes; within a second of its truth."""
-        ...

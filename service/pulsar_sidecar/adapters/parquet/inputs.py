@@ -39,7 +39,6 @@ class Workers(Protocol):
 
     def __call__(self, work: Callable[[Piece], Worked], pieces: Sequence[Piece], /) -> Iterator[Worked]:
         """As `map` does; other workers begin at once."""
-        ...
 
 
 def read_table(directory: Path, table: Table, subtree: Subtree | None = None) -> pa.Table:
