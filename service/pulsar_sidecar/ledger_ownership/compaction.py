@@ -15,7 +15,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerEntry, LedgerMetadata
 from pulsar_sidecar.model.metadata import MetadataStore
 
-_TAIL_ENTRIES = 2
+TAIL_ENTRIES = 2
 """The newest entry may not be acknowledged; then the one before it is what a broker would recover."""
 
 
@@ -60,7 +60,7 @@ class CompactedLedgers:
         if node is None:
             raise CursorLedgerGoneError(f"the compaction cursor's ledger {cursor.cursor_ledger} has no metadata")
         metadata = decode_ledger_metadata(node.data)
-        tail = self.entries.read_tail(cursor.cursor_ledger, metadata, _TAIL_ENTRIES)
+        tail = self.entries.read_tail(cursor.cursor_ledger, metadata, TAIL_ENTRIES)
         after = self.store.read(node.path)
         if after is None or after.version != node.version:
             raise TemporaryError(f"the compaction cursor's ledger {cursor.cursor_ledger} moved to other bookies; again")

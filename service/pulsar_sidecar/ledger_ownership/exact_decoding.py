@@ -34,22 +34,17 @@ _METADATA_START = len(WRAPPER_MAGIC) + _METADATA_LENGTH.size
 def decode_exactly(message_type: type[M], data: bytes) -> M:
     """The message in ``data``; `UndecodableError` if there is anything in it that this version does not know."""
     message = message_type()
+    name = message.DESCRIPTOR.name
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise UndecodableError(f"{len(data)} bytes are no {_name(message)}; read them again") from error
+        raise UndecodableError(f"{len(data)} bytes are no {name}; read them again") from error
     if not message.IsInitialized():
-        raise UndecodableError(f"{_name(message)} lacks a required field; read it again")
+        raise UndecodableError(f"{name} lacks a required field; read it again")
     message.DiscardUnknownFields()
     if message.ByteSize() != len(data):
-        raise UndecodableError(
-            f"{_name(message)} holds something that this version does not know; upgrade before concluding"
-        )
+        raise UndecodableError(f"{name} holds something that this version does not know; upgrade before concluding")
     return message
-
-
-def _name(message: Message) -> str:
-    return message.DESCRIPTOR.name
 
 
 def exact_text(value: object) -> str:

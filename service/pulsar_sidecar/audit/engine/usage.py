@@ -141,14 +141,11 @@ def counts_of_usage(usage: pa.Table, column: str) -> dict[str, Count]:
 
 def counts_of_rows(rows: pa.Table, column: str) -> dict[str, Count]:
     """Rows with a ``length_bytes`` each, counted by the values of a column."""
-    # ``count`` leaves nulls out.
-    summed = rows.group_by([column]).aggregate([([], "count_all"), ("length_bytes", "sum"), ("length_bytes", "count")])
-    return {
-        row[column] or "": Count.of(
-            row["count_all"], row["length_bytes_sum"], row["count_all"] - row["length_bytes_count"]
-        )
-        for row in summed.to_pylist()
-    }
+    unknown = rows.column("length_bytes").is_null().cast(pa.int64())
+    sizes = {"bytes": rows.column("length_bytes"), "unknown_size_ledgers": unknown}
+    return counts_of_usage(
+        pa.table({column: rows.column(column), "ledgers": pa.repeat(1, rows.num_rows), **sizes}), column
+    )
 
 
 def count_of_lengths(lengths: pa.ChunkedArray | pa.Array) -> Count:

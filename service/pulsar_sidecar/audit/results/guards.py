@@ -98,8 +98,14 @@ def demand_fitting(dump: Manifest, listing: Manifest, earlier: AuditSummary | No
     _demand_order(dump, listing)
     if dump.as_of is None:
         raise InvalidInputError("the dump does not tell the store's time, so no ledger has an age; make it again")
-    if earlier is not None:
-        _demand_earlier(dump, dump.as_of.store_time_ms, earlier)
+    if earlier is None:
+        return
+    if earlier.instance_id != dump.instance_id or earlier.ledgers_root != dump.ledgers_root:
+        raise InvalidInputError(
+            f"--previous is of the BookKeeper instance {earlier.instance_id}, not of {dump.instance_id}"
+        )
+    if earlier.store_time_ms > dump.as_of.store_time_ms:
+        raise InvalidInputError("--previous is of a later moment than this dump; name an earlier audit")
 
 
 def demand_plausible(found: Found, dump: Manifest) -> None:
@@ -212,15 +218,6 @@ def _demand_order(dump: Manifest, listing: Manifest) -> None:
         # Bookies tell no order of changes. The machine's clock is good enough here: what is too young for it to
         # matter is protected by the age floor, by the store's clock.
         raise InvalidInputError("the dump was begun before the listing was finished: list first, dump second")
-
-
-def _demand_earlier(dump: Manifest, as_of_ms: int, earlier: AuditSummary) -> None:
-    if earlier.instance_id != dump.instance_id or earlier.ledgers_root != dump.ledgers_root:
-        raise InvalidInputError(
-            f"--previous is of the BookKeeper instance {earlier.instance_id}, not of {dump.instance_id}"
-        )
-    if earlier.store_time_ms > as_of_ms:
-        raise InvalidInputError("--previous is of a later moment than this dump; name an earlier audit")
 
 
 def _against_earlier(found: Found, earlier: Earlier, policy: Policy) -> list[Guard]:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from pulsar_sidecar.audit.results.tables import CURSOR_LEDGERS, CursorLedgerState
-from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
+from pulsar_sidecar.ledger_ownership.compaction import TAIL_ENTRIES, LedgerEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references, position_entry_compacted_ledger
@@ -25,8 +25,6 @@ from pulsar_sidecar.model.ledgers import LedgerEntry
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 
 _TRIES = 5
-_TAIL_ENTRIES = 2
-"""The newest entry may not be acknowledged; then the one before it is what a broker would recover."""
 NOT_READ = "not read: the dump was made without a connection to the live cluster"
 
 
@@ -67,7 +65,7 @@ class CursorLedgers:
         try:
             tail: Sequence[LedgerEntry] = ()
             if ledger is not None:
-                tail = self.entries.read_tail(ledger_id, decode_ledger_metadata(ledger.data), _TAIL_ENTRIES)
+                tail = self.entries.read_tail(ledger_id, decode_ledger_metadata(ledger.data), TAIL_ENTRIES)
         finally:
             # Also when the entries could not be read: a ledger that was deleted meanwhile is no obstacle.
             self._demand_unmoved(cursor, ledger)
