@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -109,3 +112,12 @@ def test_numbers_are_told_by_their_differences(tmp_path: Path) -> None:
     sizes = {metadata.column(number).path_in_schema: metadata.column(number) for number in range(metadata.num_columns)}
     assert "DELTA_BINARY_PACKED" in sizes["ledger_id"].encodings
     assert pq.read_table(path).column("ledger_id").to_pylist() == list(range(10_000))
+
+
+def test_nothing_works_on_rows_before_the_processes_are_begun() -> None:
+    begin = (
+        "import sys, pulsar_sidecar.bootstrap.audit_run; sys.exit('pyarrow' in sys.modules or 'numpy' in sys.modules)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", begin], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
