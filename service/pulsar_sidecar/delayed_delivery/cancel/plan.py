@@ -217,11 +217,11 @@ def chunk_candidates(position: Position, chunk: Chunk) -> list[Position]:
     A producer sends the chunks of a message one after the other, but others' messages may come in between.
     """
 
-    def reach(chunks: int) -> int:
+    def farthest(chunks: int) -> int:
         return min(_CHUNK_FARTHEST, chunks * _CHUNK_OTHERS_BETWEEN + _CHUNK_NEAR) if chunks else 0
 
-    first = max(0, position.entry_id - reach(chunk.chunk_id))
-    last = position.entry_id + reach(chunk.total - 1 - chunk.chunk_id)
+    first = max(0, position.entry_id - farthest(chunk.chunk_id))
+    last = position.entry_id + farthest(chunk.total - 1 - chunk.chunk_id)
     around = (Position(position.ledger_id, EntryId(entry)) for entry in range(first, last + 1))
     return [candidate for candidate in around if candidate != position]
 

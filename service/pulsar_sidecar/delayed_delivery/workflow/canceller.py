@@ -179,8 +179,8 @@ class Canceller:
         now, later = self._by_room(snapshot, name, wanted)
         if later and not options.defer:
             later, others = self._by_log(snapshot.topic, name, later)
-            _tell(others, refused(Cause.ACK_STATE_FULL, f"{_NO_ROOM}; {_ASK_TO_DEFER}", name))
-        _tell(later, Verdict(name, CancellationStatus.ACCEPTED, Cause.ACK_STATE_FULL, _DEFERRED))
+            _set_verdict(others, refused(Cause.ACK_STATE_FULL, f"{_NO_ROOM}; {_ASK_TO_DEFER}", name))
+        _set_verdict(later, Verdict(name, CancellationStatus.ACCEPTED, Cause.ACK_STATE_FULL, _DEFERRED))
         accepted = [one.cancellation for one in (*now, *later)]
         joining = to_join(snapshot.subscriptions[name])
         if not now or len(accepted) > _FEW or joining.type is not SubscriptionType.SHARED:
@@ -247,7 +247,7 @@ class Canceller:
         self._store.record([one for one in unrecorded if id(one) not in left_out])
         _accept(name, accepted, error)
         if refusal is not None:
-            _tell(others, refusal)
+            _set_verdict(others, refusal)
 
     def _by_log(
         self, topic: TopicName, name: str, wanted: Sequence[Wanted]
@@ -281,8 +281,8 @@ class Canceller:
         )
         self._store.finish([one.cancellation.at(CancellationStatus.RACED, Cause.DISPATCHED, _RACED) for one in raced])
         self._store.index.learn_all(one.cancellation.at(CancellationStatus.ACKED) for one in in_time)
-        _tell(raced, Verdict(name, CancellationStatus.RACED, Cause.DISPATCHED, _RACED))
-        _tell(in_time, Verdict(name, CancellationStatus.ACKED))
+        _set_verdict(raced, Verdict(name, CancellationStatus.RACED, Cause.DISPATCHED, _RACED))
+        _set_verdict(in_time, Verdict(name, CancellationStatus.ACKED))
 
     def _count(self, planned: Plan, began_ms: int) -> None:
         self._metrics.requested(len(planned.drafts))
@@ -316,13 +316,13 @@ def _split(wanted: Sequence[Wanted], chosen: Callable[[Wanted], bool]) -> tuple[
     return parts
 
 
-def _tell(wanted: Sequence[Wanted], verdict: Verdict) -> None:
+def _set_verdict(wanted: Sequence[Wanted], verdict: Verdict) -> None:
     for one in wanted:
         one.draft.verdicts[verdict.subscription] = verdict
 
 
 def _accept(name: str, wanted: Sequence[Wanted], error: SidecarError) -> None:
-    _tell(wanted, Verdict(name, CancellationStatus.ACCEPTED, Cause.BROKER, f"{_TRIED_AGAIN}: {error}"))
+    _set_verdict(wanted, Verdict(name, CancellationStatus.ACCEPTED, Cause.BROKER, f"{_TRIED_AGAIN}: {error}"))
 
 
 def not_again(known: Verdict) -> Verdict:
