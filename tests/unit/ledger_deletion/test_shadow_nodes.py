@@ -5,7 +5,7 @@ import json
 import cramjam
 import pytest
 from msgspec.structs import replace
-from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage
+from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, ShadowDeletionStatus, SourceCheck
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     ShadowDeletion,
     decode_node,
@@ -158,3 +158,29 @@ def test_every_name_has_one_node() -> None:
     paths = {shadow_deletion_path(parse_topic_name(name)) for name in names}
     assert len(paths) == len(names)
     assert {path.count("/") for path in paths} == {4}
+
+
+def test_partitions_that_were_added_bring_their_sources() -> None:
+    assert DELETION.with_partitions(2) == DELETION
+    assert DELETION.with_partitions(1) == DELETION
+    assert replace(DELETION, partitions=None).with_partitions(4) == replace(DELETION, partitions=None)
+    sources = tuple(str(SOURCE.partition(index)) for index in range(4))
+    assert DELETION.with_partitions(4) == replace(DELETION, partitions=4, source_names=sources)
+    # No broker could load what its property names, so there is nothing to add.
+    of_none = replace(DELETION, source="no://topic", source_names=(sources[3],))
+    assert of_none.with_partitions(3) == replace(of_none, partitions=3)
+
+
+def test_an_operator_sees_what_the_node_says() -> None:
+    seen = DELETION.at(ShadowDeletionStage.DETACHING).status("brokers")
+    assert seen == ShadowDeletionStatus(
+        operation_id=OperationId("op-1"),
+        topic=TOPIC,
+        source=str(SOURCE),
+        stage=ShadowDeletionStage.DETACHING,
+        requested_ms=1_700_000_000_000,
+        source_check=SourceCheck(7, (LedgerId(3), LedgerId(2**62)), (SOURCE.partition(1),)),
+        missing_before=(LedgerId(3),),
+        waits_for="brokers",
+    )
+    assert (DELETION.status().waits_for, DELETION.status().stage) == (None, ShadowDeletionStage.REMOVING)
