@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 from pulsar_sidecar.delayed_delivery.cancel.plan import (
     KnownCancellation,
@@ -66,23 +67,18 @@ _EXPLAIN_TRIES = 10
 _EXPLAIN_WAIT_SECONDS = 0.05
 
 
+@dataclass(slots=True)
 class Canceller:
     """Cancels batches of targets, one topic without partitions (or one partition) at a time."""
 
-    def __init__(
-        self,
-        ports: Ports,
-        store: CancellationStore,
-        configuration: Configuration,
-        metrics: CancellationMetrics,
-        stop: threading.Event,
-    ) -> None:
-        self._ports = ports
-        self._store = store
-        self._configuration = configuration
-        self._metrics = metrics
-        self._stop = stop
-        self._looks = ThreadPoolExecutor(16, thread_name_prefix="cancel-look")
+    ports: Ports
+    store: CancellationStore
+    configuration: Configuration
+    metrics: CancellationMetrics
+    stop: threading.Event
+    _looks: ThreadPoolExecutor = field(
+        init=False, default_factory=lambda: ThreadPoolExecutor(16, thread_name_prefix="cancel-look")
+    )
 
     def close(self) -> None:
         """Let the threads go."""
@@ -96,8 +92,8 @@ class Canceller:
             TemporaryError: brokers or bookies could not be asked, or the log could not be written; what was not
                 answered was not acknowledged.
         """
-        self._store.await_log(self._configuration.log_patience_ms)
-        began_ms = self._ports.clock.now_ms()
+        self.store.await_log(self.configuration.log_patience_ms)
+        began_ms = self.ports.clock.now_ms()
         snapshot = self._look(topic, targets)
         planned = self._explained(targets, snapshot, options)
         for subscription, wanted in planned.wanted.items():
@@ -127,22 +123,22 @@ class Canceller:
 
     def _look(self, topic: TopicName, targets: Sequence[Target]) -> TopicSnapshot:
         """Everything a decision needs; each cursor is read for this request."""
-        topics = self._ports.topics
-        age_seconds = 0.0 if _may_be_near(targets, self._ports.brokers_now_ms()) else TYPES_SECONDS
+        topics = self.ports.topics
+        age_seconds = 0.0 if _may_be_near(targets, self.ports.brokers_now_ms()) else TYPES_SECONDS
         subscriptions = topics.subscriptions(topic, max_age_seconds=age_seconds)
         states = self._looks.submit(topics.state, topic)
         policy = topics.delay_policy(topic)
         where_seconds = _WHERE_SECONDS if age_seconds else 0.0
-        found = self._ports.entries.read(topic, {target.position for target in targets}, max_age_seconds=where_seconds)
+        found = self.ports.entries.read(topic, {target.position for target in targets}, max_age_seconds=where_seconds)
         state = states.result()
         if age_seconds and not _names_the_same(subscriptions, state):
             subscriptions, state = topics.subscriptions(topic), topics.state(topic)
         dropped = {position.ledger_id for position in found} - state.ledgers.keys()
         if where_seconds and dropped:
             again = {position for position in found if position.ledger_id in dropped}
-            found = {**found, **self._ports.entries.read(topic, again)}
+            found = {**found, **self.ports.entries.read(topic, again)}
         chunks = self._chunks(topic, found)
-        return TopicSnapshot(topic, subscriptions, state, policy, found, chunks, self._ports.brokers_now_ms())
+        return TopicSnapshot(topic, subscriptions, state, policy, found, chunks, self.ports.brokers_now_ms())
 
     def _chunks(
         self, topic: TopicName, entries: Mapping[Position, EntryAnswer]
@@ -151,7 +147,7 @@ class Canceller:
         found: dict[Position, Mapping[int, Position]] = {}
         for position, facts in entries.items():
             if isinstance(facts, EntryFacts) and facts.chunk is not None and facts.chunk.total > 1:
-                near = self._ports.entries.read(topic, chunk_candidates(position, facts.chunk))
+                near = self.ports.entries.read(topic, chunk_candidates(position, facts.chunk))
                 found[position] = chunks_of(facts, {**near, position: facts})
         return found
 
@@ -159,15 +155,15 @@ class Canceller:
         """The plan; while something acknowledged is unexplained, wait a moment for another sidecar's record of it."""
 
         def known(subscription: str) -> KnownCancellation:
-            return self._store.index.known_at((snapshot.topic, subscription))
+            return self.store.index.known_at((snapshot.topic, subscription))
 
         planned = plan(targets, snapshot, known, options)
         for _ in range(_EXPLAIN_TRIES):
             if not planned.unexplained:
                 break
-            self._ports.clock.wait_seconds(_EXPLAIN_WAIT_SECONDS, self._stop)
+            self.ports.clock.wait_seconds(_EXPLAIN_WAIT_SECONDS, self.stop)
             planned = plan(targets, snapshot, known, options)
-        if planned.unexplained and not self._store.follows:
+        if planned.unexplained and not self.store.follows:
             raise TemporaryError(
                 "a message is acknowledged, and the sidecar is not connected to its cancellation log, which tells "
                 "whether another sidecar cancelled it; nothing was done, try again"
@@ -184,7 +180,7 @@ class Canceller:
         accepted = [one.cancellation for one in (*now, *later)]
         joining = to_join(snapshot.subscriptions[name])
         if not now or len(accepted) > _FEW or joining.type is not SubscriptionType.SHARED:
-            self._store.record(accepted)
+            self.store.record(accepted)
             accepted = []
         if now:
             self._acknowledge(snapshot, joining, now, accepted)
@@ -195,7 +191,7 @@ class Canceller:
         """What fits into the acknowledgement state now, and the rest."""
         acked = snapshot.state.cursors[name].acknowledged
         entries = [entry for one in wanted for entry in one.cancellation.entries]
-        outside = without_room(acked, entries, self._ports.max_ranges())
+        outside = without_room(acked, entries, self.ports.max_ranges())
         if not outside:
             return wanted, []
         return _split(wanted, lambda one: outside.isdisjoint(one.cancellation.entries))
@@ -212,21 +208,21 @@ class Canceller:
         positions = sorted({entry for one in wanted for entry in one.cancellation.entries})
         with ExitStack() as visit:
             try:
-                consumer = visit.enter_context(self._ports.acknowledger.join(topic, joining))
+                consumer = visit.enter_context(self.ports.acknowledger.join(topic, joining))
             except PermanentError as error:
                 self._answer_refused(topic, name, wanted, unrecorded, error)
                 return
             except (OutcomeUnknownError, TemporaryError) as error:
-                self._store.record(unrecorded)
+                self.store.record(unrecorded)
                 _accept(name, wanted, error)
                 return
-            self._store.record(unrecorded)
+            self.store.record(unrecorded)
             try:
                 confirmed_ms = consumer.acknowledge(positions)
             except SidecarError as error:
                 _accept(name, wanted, error)
                 return
-        self._prove(snapshot, name, wanted, confirmed_ms + self._ports.topics.broker_ahead_ms())
+        self._prove(snapshot, name, wanted, confirmed_ms + self.ports.topics.broker_ahead_ms())
 
     def _answer_refused(
         self,
@@ -244,7 +240,7 @@ class Canceller:
         refusal = self._refusal(topic, name, error) if unrecorded else None
         accepted, others = (wanted, ()) if refusal is None else self._by_log(topic, name, wanted)
         left_out = {id(one.cancellation) for one in others}
-        self._store.record([one for one in unrecorded if id(one) not in left_out])
+        self.store.record([one for one in unrecorded if id(one) not in left_out])
         _accept(name, accepted, error)
         if refusal is not None:
             _set_verdict(others, refusal)
@@ -253,7 +249,7 @@ class Canceller:
         self, topic: TopicName, name: str, wanted: Sequence[Wanted]
     ) -> tuple[Sequence[Wanted], Sequence[Wanted]]:
         """What is in the log from an earlier request, and the rest."""
-        known = self._store.index.known_at((topic, name))
+        known = self.store.index.known_at((topic, name))
 
         def in_log(one: Wanted) -> bool:
             found = known(one.cancellation.position)
@@ -268,7 +264,7 @@ class Canceller:
         if not isinstance(error, ConflictError):
             return refused(Cause.BROKER, str(error), name)
         # ConsumerBusy says that another type is in use, or that the subscription has as many consumers as it may have.
-        found = self._ports.topics.subscriptions(topic).get(name)
+        found = self.ports.topics.subscriptions(topic).get(name)
         if found is None:
             return not_found(Cause.NO_SUBSCRIPTION, f"there is no subscription {name!r} any more", name)
         return check_subscription(name, found)
@@ -279,20 +275,20 @@ class Canceller:
         in_time, raced = _split(
             wanted, lambda one: not policy.may_be_dispatched(one.cancellation.deliver_at_ms, confirmed_ms)
         )
-        self._store.finish([one.cancellation.at(CancellationStatus.RACED, Cause.DISPATCHED, _RACED) for one in raced])
-        self._store.index.learn_all(one.cancellation.at(CancellationStatus.ACKED) for one in in_time)
+        self.store.finish([one.cancellation.at(CancellationStatus.RACED, Cause.DISPATCHED, _RACED) for one in raced])
+        self.store.index.learn_all(one.cancellation.at(CancellationStatus.ACKED) for one in in_time)
         _set_verdict(raced, Verdict(name, CancellationStatus.RACED, Cause.DISPATCHED, _RACED))
         _set_verdict(in_time, Verdict(name, CancellationStatus.ACKED))
 
     def _count(self, planned: Plan, began_ms: int) -> None:
-        self._metrics.requested(len(planned.drafts))
-        seconds = max(0, self._ports.clock.now_ms() - began_ms) / 1000
+        self.metrics.requested(len(planned.drafts))
+        seconds = max(0, self.ports.clock.now_ms() - began_ms) / 1000
         counts = Counter((one.status, one.cause) for draft in planned.drafts for one in draft.verdicts.values())
         for (status, cause), count in counts.items():
             if status.open:
-                self._metrics.reached(status.value, seconds, count)
+                self.metrics.reached(status.value, seconds, count)
             elif status is not CancellationStatus.EXPIRED:
-                self._metrics.refused((cause or Cause.INVALID).value, count)
+                self.metrics.refused((cause or Cause.INVALID).value, count)
 
 
 def _may_be_near(targets: Sequence[Target], now_ms: int) -> bool:

@@ -7,7 +7,7 @@ was acknowledged at the last visit is not looked at one by one while the cursor 
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -69,23 +69,16 @@ class _Seen:
     cursor: Cursor
 
 
+@dataclass(slots=True)
 class Reconciler:
     """Visits the subscriptions of the log, each when it is due."""
 
-    def __init__(
-        self,
-        ports: Ports,
-        store: CancellationStore,
-        configuration: Configuration,
-        metrics: CancellationMetrics,
-        stop: threading.Event,
-    ) -> None:
-        self._ports = ports
-        self._store = store
-        self._configuration = configuration
-        self._metrics = metrics
-        self._stop = stop
-        self._agendas: dict[SubscriptionKey, _Agenda] = {}
+    ports: Ports
+    store: CancellationStore
+    configuration: Configuration
+    metrics: CancellationMetrics
+    stop: threading.Event
+    _agendas: dict[SubscriptionKey, _Agenda] = field(init=False, default_factory=dict)
 
     def begin_leading(self) -> None:
         """Forget which cursors were watched: other sidecars may have acknowledged what is not known here."""
@@ -94,13 +87,13 @@ class Reconciler:
 
     def round(self) -> None:
         """Visit every subscription that is due."""
-        first_ms = self._ports.clock.now_ms() + _FIRST_LOOK_MS
-        places = self._store.index.subscriptions()
+        first_ms = self.ports.clock.now_ms() + _FIRST_LOOK_MS
+        places = self.store.index.subscriptions()
         self._agendas = {place: self._agendas.get(place) or _Agenda(first_ms) for place in places}
         for place, agenda in self._agendas.items():
-            if self._stop.is_set():
+            if self.stop.is_set():
                 return
-            if agenda.due_ms <= self._ports.clock.now_ms():
+            if agenda.due_ms <= self.ports.clock.now_ms():
                 self._look(place, agenda, at_all=True)
             elif self._is_due_soon(place, agenda):
                 self._look(place, agenda, at_all=False)
@@ -110,22 +103,22 @@ class Reconciler:
 
         While more comes in, brokers store the cursor without being asked, so looking can wait a little.
         """
-        before, agenda.unproven = agenda.unproven, self._store.index.unpersisted_count(place)
+        before, agenda.unproven = agenda.unproven, self.store.index.unpersisted_count(place)
         if not agenda.unproven:
             agenda.soon_ms = None
             return False
-        now_ms = self._ports.clock.now_ms()
+        now_ms = self.ports.clock.now_ms()
         if agenda.soon_ms is None:
             agenda.soon_ms = now_ms + _FIRST_PROOF_MS
         return agenda.soon_ms + (_LONGER_WHILE_MORE_COMES_MS if agenda.unproven > before else 0) <= now_ms
 
     def _look(self, place: SubscriptionKey, agenda: _Agenda, *, at_all: bool) -> None:
         """Visit or prove, and note when to look again."""
-        now_ms, interval_ms = self._ports.clock.now_ms(), self._configuration.reconcile_interval_ms
+        now_ms, interval_ms = self.ports.clock.now_ms(), self.configuration.reconcile_interval_ms
         agenda.soon_ms = now_ms + BROKER_STORES_EVERY_MS
         try:
             policy = self._visit(place, agenda) if at_all else self._prove(place, agenda)
-            dues_ms = self._store.index.dues_at(place, last_due_of_interest_ms(policy, now_ms, interval_ms))
+            dues_ms = self.store.index.dues_at(place, last_due_of_interest_ms(policy, now_ms, interval_ms))
             next_ms = next_look_ms(dues_ms, policy, now_ms, interval_ms)
             # What came in since the last visit may be due before the next one.
             agenda.due_ms = next_ms if at_all else min(agenda.due_ms, next_ms)
@@ -141,20 +134,20 @@ class Reconciler:
 
         Where something cannot be asked, this raises TemporaryError, and nothing was concluded.
         """
-        now_ms = self._ports.brokers_now_ms()
+        now_ms = self.ports.brokers_now_ms()
         held, agenda.held = agenda.held, None
-        changed = self._store.index.changed_at(place)
+        changed = self.store.index.changed_at(place)
         seen = self._ask(place)
         if seen is None:
             reason = f"{place[0]} has no subscription {place[1]!r} any more"
             gone = CancellationStatus.NOT_FOUND, Cause.NO_SUBSCRIPTION, reason
-            self._store.finish([one.at(*gone) for one in self._store.index.at(place)])
+            self.store.finish([one.at(*gone) for one in self.store.index.at(place)])
             return DelayPolicy()
         acked = seen.cursor.acknowledged
         if held is None or changed is None or not acked.holds_all_of(held):
-            cancellations = self._store.index.at(place)
+            cancellations = self.store.index.at(place)
         else:
-            over = self._store.index.expired_at(place, seen.policy.expired_before_ms(now_ms))
+            over = self.store.index.expired_at(place, seen.policy.expired_before_ms(now_ms))
             cancellations = list({one.position: one for one in (*changed, *over)}.values())
         watch = watched(agenda.watch, seen.found, seen.state, now_ms)
         actions = decide_actions(cancellations, acked, seen.policy, now_ms, watch.since_ms)
@@ -166,11 +159,11 @@ class Reconciler:
 
     def _prove(self, place: SubscriptionKey, agenda: _Agenda) -> DelayPolicy:
         """Do what is to be done for what is not PERSISTED yet; the others, however many, are not looked at."""
-        now_ms = self._ports.brokers_now_ms()
+        now_ms = self.ports.brokers_now_ms()
         seen = self._ask(place, max_age_seconds=TYPES_SECONDS)
         if seen is None:
             return self._visit(place, agenda)
-        unpersisted = self._store.index.unpersisted_at(place)
+        unpersisted = self.store.index.unpersisted_at(place)
         actions = decide_actions(unpersisted, seen.cursor.acknowledged, seen.policy, now_ms)
         if actions.ended or actions.lost:
             # What is remembered of subscriptions ends nothing, and where one is lost others may be.
@@ -186,10 +179,10 @@ class Reconciler:
         Raises:
             TemporaryError: something could not be asked.
         """
-        now_ms = self._ports.brokers_now_ms()
+        now_ms = self.ports.brokers_now_ms()
         seen = self._ask(place, max_age_seconds=TYPES_SECONDS)
         if seen is not None:
-            unpersisted = self._store.index.unpersisted_at(place)
+            unpersisted = self.store.index.unpersisted_at(place)
             nearly_ms, policy = now_ms + _NEARLY_DUE_MS, seen.policy
             early = [one for one in unpersisted if not policy.may_be_dispatched(one.deliver_at_ms, nearly_ms)]
             self._carry_out(seen, decide_actions(early, seen.cursor.acknowledged, policy, now_ms))
@@ -197,7 +190,7 @@ class Reconciler:
     def _ask(self, place: SubscriptionKey, *, max_age_seconds: float = 0.0) -> _Seen | None:
         """What there is of the subscription, which may be so old, and then its cursor; None when it is gone."""
         topic, name = place
-        topics = self._ports.topics
+        topics = self.ports.topics
         try:
             policy = topics.delay_policy(topic)
             found = topics.subscriptions(topic, max_age_seconds=max_age_seconds).get(name)
@@ -219,14 +212,14 @@ class Reconciler:
             positions.add(unpersisted[0].entries[0])
         if not positions or check_subscription(seen.found.name, seen.found) is not None:
             return not actions.lost
-        with self._ports.acknowledger.join(seen.topic, to_join(seen.found)) as consumer:
+        with self.ports.acknowledger.join(seen.topic, to_join(seen.found)) as consumer:
             confirmed_ms = consumer.acknowledge(sorted(positions))
         if restored := len(actions.lost):
-            self._metrics.acknowledged_again(restored)
+            self.metrics.acknowledged_again(restored)
             subject = {"topic": str(seen.topic), "subscription": seen.found.name}
             log.info("acknowledged again what a cursor had lost", **subject, count=restored)
         accepted = [one for one in unpersisted if one.status is CancellationStatus.ACCEPTED]
-        self._confirm([*missing, *accepted], seen.policy, confirmed_ms + self._ports.topics.broker_ahead_ms())
+        self._confirm([*missing, *accepted], seen.policy, confirmed_ms + self.ports.topics.broker_ahead_ms())
         return True
 
     def _fitting(self, seen: _Seen, missing: Sequence[Cancellation]) -> list[Cancellation]:
@@ -236,40 +229,40 @@ class Reconciler:
         """
         waiting = [one for one in missing if one.status is CancellationStatus.ACCEPTED]
         others = [one for one in missing if one.status is not CancellationStatus.ACCEPTED]
-        if not waiting or not self._store.follows:
+        if not waiting or not self.store.follows:
             return others
         acked = seen.cursor.acknowledged
-        outside = without_room(acked, [entry for one in waiting for entry in one.entries], self._ports.max_ranges())
+        outside = without_room(acked, [entry for one in waiting for entry in one.entries], self.ports.max_ranges())
         return others + [one for one in waiting if outside.isdisjoint(one.entries)]
 
     def _confirm(self, confirmed: Sequence[Cancellation], policy: DelayPolicy, confirmed_ms: int) -> None:
         late = [one for one in confirmed if policy.may_be_dispatched(one.deliver_at_ms, confirmed_ms)]
         beaten = {id(one) for one in late}
         reason = "acknowledged when the broker may already have dispatched it"
-        self._store.finish([one.at(CancellationStatus.RACED, _cause(one), reason) for one in late])
+        self.store.finish([one.at(CancellationStatus.RACED, _cause(one), reason) for one in late])
         in_time = [one.at(CancellationStatus.ACKED) for one in confirmed if id(one) not in beaten]
         # What had been stored and was lost has to be seen in the stored state again.
-        self._store.index.lower(in_time)
+        self.store.index.lower(in_time)
         self._count(CancellationStatus.ACKED, in_time)
 
     def _prove_stored(self, seen: _Seen, unpersisted: list[Cancellation]) -> list[Cancellation]:
         """Raise what the stored state holds to PERSISTED; the others."""
         ledger, last = seen.cursor.ledger, seen.cursor.ledger_last_entry
         try:
-            stored = self._ports.stored.read(seen.topic, seen.found.name, ledger, last)
+            stored = self.ports.stored.read(seen.topic, seen.found.name, ledger, last)
         except TemporaryError as error:
             log.debug("a cursor's stored state could not be read", topic=str(seen.topic), error=str(error))
             return unpersisted
         if stored is None:
             return unpersisted
         proven = [one for one in unpersisted if one.status is CancellationStatus.ACKED and one.held_by(stored)]
-        self._store.record([one.at(CancellationStatus.PERSISTED) for one in proven])
+        self.store.record([one.at(CancellationStatus.PERSISTED) for one in proven])
         self._count(CancellationStatus.PERSISTED, proven)
         done = {id(one) for one in proven}
         return [one for one in unpersisted if id(one) not in done]
 
     def _end(self, ended: Sequence[Cancellation]) -> None:
-        self._store.finish(ended)
+        self.store.finish(ended)
         by_status: dict[CancellationStatus, list[Cancellation]] = {}
         for one in ended:
             by_status.setdefault(one.status, []).append(one)
@@ -282,12 +275,12 @@ class Reconciler:
             for one in those:
                 subject = {"topic": str(one.topic), "position": str(one.position)}
                 log.warning("a cancellation failed", **subject, reason=one.reason)
-                self._metrics.refused((one.cause or Cause.LOST).value)
+                self.metrics.refused((one.cause or Cause.LOST).value)
 
     def _count(self, status: CancellationStatus, cancellations: Sequence[Cancellation]) -> None:
-        now_ms = self._ports.clock.now_ms()
+        now_ms = self.ports.clock.now_ms()
         for requested_ms, count in Counter(one.requested_ms for one in cancellations).items():
-            self._metrics.reached(status.value, max(0, now_ms - requested_ms) / 1000, count)
+            self.metrics.reached(status.value, max(0, now_ms - requested_ms) / 1000, count)
 
 
 def _cause(cancellation: Cancellation) -> Cause:
