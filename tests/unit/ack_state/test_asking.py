@@ -161,16 +161,16 @@ def test_a_namespaces_policy(broker: FakeAcknowledgingBroker, states: AckStateSe
 
 def test_only_so_much_is_remembered_and_only_for_a_while(broker: FakeAcknowledgingBroker, clock: FakeClock) -> None:
     states = asking(broker, clock)
-    names = [f"s{number}" for number in range(MOST_SUBSCRIPTIONS + 5)]
-    broker.topics[TOPIC] = FakeTopic(1, {name: FakeCursor() for name in names})
-    for name in names:
-        states.ack_states(TOPIC, name, DetailOptions())
-    assert [state.subscription.name for state in states.recent()] == names[5:]
+    topics = [parse_topic_name(f"t{number}") for number in range(MOST_SUBSCRIPTIONS + 5)]
+    for topic in topics:
+        broker.topics[topic] = FakeTopic(1, {"s": FakeCursor()})
+        states.ack_states(topic, "s", DetailOptions())
+    assert [state.topic for state in states.recent()] == topics[5:]
     clock.advance_ms(int(REMEMBERED_SECONDS * 1000) - 1)
-    broker.acknowledge(TOPIC, "s5", 0)
-    states.ack_states(TOPIC, "s5", DetailOptions())
+    broker.acknowledge(topics[5], "s", 0)
+    states.ack_states(topics[5], "s", DetailOptions())
     clock.advance_ms(2)
-    assert [(state.subscription.name, state.cursor.ranges) for state in states.recent()] == [("s5", 1)]
+    assert [(state.topic, state.cursor.ranges) for state in states.recent()] == [(topics[5], 1)]
     states.close()
 
 

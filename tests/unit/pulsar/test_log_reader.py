@@ -7,6 +7,7 @@ import pytest
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction
+from pulsar_sidecar.adapters.pulsar.topics import cancellation_topic
 from pulsar_sidecar.adapters.pulsar.topics.cancellation_topic import PulsarCancellationTopic
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.encoding import encode_message, keyed_batches
@@ -206,7 +207,8 @@ def test_a_reading_that_cannot_go_on_says_so(log: Log, ending: Answers, error: t
     assert log.read_when_caught_up is None
 
 
-def test_a_broker_that_falls_silent_is_left(log: Log) -> None:
+def test_a_broker_that_falls_silent_is_left(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancellation_topic, "_ANSWER_SECONDS", 0.5)
     log.ends = [(5, 0)]
 
     def silent(of: BinaryBroker, came: api.BaseCommand) -> Answers:
