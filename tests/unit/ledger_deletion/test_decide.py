@@ -6,6 +6,7 @@ import pytest
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     LINKED_AFTER_CLOSING,
+    UNKNOWN_END,
     Delete,
     DeleteOffloaded,
     Facts,
@@ -69,6 +70,28 @@ def reason_of(verdict: Verdict) -> Reason | None:
 def test_an_old_closed_unreferenced_ledger_goes(component: LedgerComponent) -> None:
     verdict = decide(facts(record(component)), POLICY)
     assert verdict == Delete(stored(CLAIMS[component]), (GUARD,))
+
+
+@pytest.mark.parametrize("until_ms", [None, NOW_MS - 1, NOW_MS])
+def test_a_protection_that_has_ended_protects_nothing(until_ms: int | None) -> None:
+    assert isinstance(decide(replace(facts(), protected_until_ms=until_ms), POLICY), Delete)
+
+
+@pytest.mark.parametrize(
+    ("until_ms", "end", "after_ms"),
+    [
+        (NOW_MS + 1, "2023-11-14T22:13:20+00:00", 1),
+        (NOW_MS + 90_000, "2023-11-14T22:14:50+00:00", 90_000),
+        (UNKNOWN_END, "an operator ends it", None),
+        (UNKNOWN_END + 1, "an operator ends it", None),
+    ],
+)
+def test_what_undelete_brought_back_waits_for_the_end_of_its_protection(
+    until_ms: int, end: str, after_ms: int | None
+) -> None:
+    verdict = decide(replace(facts(), protected_until_ms=until_ms), POLICY)
+    detail = f"undelete brought it back; it is protected until {end}"
+    assert verdict == RetryLater(Reason.BROUGHT_BACK, detail, after_ms)
 
 
 @pytest.mark.parametrize("claimed", COMPONENTS)
