@@ -12,8 +12,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 4 ? n : 2 * n))
 RUN_FAST_TESTS := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(FAST_TESTS)
 STATIC_CHECKS := check-format check-lint check-types check-contracts check-generated check-site
 TOGETHER := --jobs --keep-going $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
-# Half of a cluster test's time is waiting, too. Each worker has clusters of its own, and takes whole modules.
-RUN_CLUSTER_TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 --durations-min 10
+RUN_CLUSTER_TESTS := $(BIN)/python -m pytest --durations 10 --durations-min 10
 FAST_TESTS_PASSED := $(VENV)/.fast-tests-passed
 WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null)
 FAULT_ROUNDS ?= 20
@@ -69,7 +68,8 @@ $(FAST_TESTS_PASSED): $(INSTALLED) $(or $(wildcard $(WATCHED)),always)
 # tests are left out if they have passed since any file was changed.
 test: $(INSTALLED) $(FAST_TESTS_PASSED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
 	$(RUN_CLUSTER_TESTS) tests/contract tests/integration
-	$(RUN_CLUSTER_TESTS) tests/spark tests/interop tests/e2e tests/faults
+	$(RUN_CLUSTER_TESTS) tests/spark
+	$(RUN_CLUSTER_TESTS) tests/interop tests/e2e tests/faults
 
 test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours); the counts go into docs/reliability.md
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q -n auto -m hypothesis tests/unit
