@@ -170,6 +170,13 @@ def test_a_configuration_without_the_limit_is_no_limit(rest: FakeAdminRest, brok
         brokers.limits(None)
 
 
+def test_brokers_without_a_setting_for_batch_indexes_have_the_default(
+    rest: FakeAdminRest, brokers: BrokerAckStates
+) -> None:
+    rest.answers[RUNTIME] = {"managedLedgerMaxUnackedRangesToPersist": "20"}  # as 3.3.6
+    assert brokers.limits(None).max_batch_deleted_indexes == 10_000
+
+
 # --- what is stored ------------------------------------------------------------------------------------------------
 
 

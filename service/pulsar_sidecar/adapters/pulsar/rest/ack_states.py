@@ -25,6 +25,8 @@ _MOST_BROKERS: Final = 1_000
 _ROUTE: Final = "dispatcherPauseOnAckStatePersistent"
 _FIELD: Final = "dispatcherPauseOnAckStatePersistentEnabled"
 _TRIES: Final = 5
+_BATCH_INDEXES: Final = 10_000
+"""The default of ``ManagedLedgerConfig``, where brokers have no setting for it: 3.3.6 has none."""
 
 
 class BrokerAckStates(BrokerTopicAdmin):
@@ -45,7 +47,9 @@ class BrokerAckStates(BrokerTopicAdmin):
         configuration = RuntimeConfiguration.of(self._rest, urls[0] if urls else None)
         return AckStateLimits(
             max_unacked_ranges=configuration.number("managedLedgerMaxUnackedRangesToPersist"),
-            max_batch_deleted_indexes=configuration.number("managedLedgerMaxBatchDeletedIndexToPersist"),
+            max_batch_deleted_indexes=configuration.number(
+                "managedLedgerMaxBatchDeletedIndexToPersist", _BATCH_INDEXES
+            ),
             as_long_array=configuration.flag("managedLedgerPersistIndividualAckAsLongArray")
             and configuration.flag("managedLedgerUnackedRangesOpenCacheSetEnabled"),
             pause_enabled=configuration.flag(_FIELD),
