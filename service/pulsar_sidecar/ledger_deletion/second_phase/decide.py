@@ -246,40 +246,43 @@ def _decide_ledger(facts: Facts, policy: Policy) -> Verdict:
     mismatch = _mismatch(facts.record, facts.ledger)
     if mismatch is not None:
         return mismatch
-    match facts.references:
-        case ReferencesUnknown(reason):
-            return RetryLater(Reason.REFERENCES_UNKNOWN, reason)
-        case Referenced(by):
-            return _decide_in_use(facts, by, policy)
-        case Unreferenced(read):
-            return (
-                _may_be_another_clusters(facts, policy)
-                or _brought_back(facts)
-                or _owner_objects(facts, facts.references)
-                or _owner_may_hold_bucket(facts, facts.ledger)
-                or _too_young(facts, facts.ledger, policy)
-                or _replication(facts.ledger)
-                or Delete(facts.ledger, read)
-            )
-        case never:
-            assert_never(never)
+    references = _unreferenced(facts, policy)
+    if not isinstance(references, Unreferenced):
+        return references
+    return (
+        _may_be_another_clusters(facts, policy)
+        or _brought_back(facts)
+        or _owner_objects(facts, references)
+        or _owner_may_hold_bucket(facts, facts.ledger)
+        or _too_young(facts, facts.ledger, policy)
+        or _replication(facts.ledger)
+        or Delete(facts.ledger, references.read)
+    )
 
 
 def _decide_offloaded(facts: Facts, policy: Policy) -> Verdict:
     context = facts.record.offload_context
     if context is None:
         return Finish(Reason.MALFORMED, "the record has no offloadContext")
+    references = _unreferenced(facts, policy)
+    if not isinstance(references, Unreferenced):
+        return references
+    return (
+        _may_be_another_clusters(facts, policy)
+        or _owner_objects(facts, references)
+        or DeleteOffloaded(context, references.read)
+    )
+
+
+def _unreferenced(facts: Facts, policy: Policy) -> Unreferenced | Verdict:
+    """What was read where nothing references the ledger; otherwise the verdict."""
     match facts.references:
         case ReferencesUnknown(reason):
             return RetryLater(Reason.REFERENCES_UNKNOWN, reason)
         case Referenced(by):
             return _decide_in_use(facts, by, policy)
-        case Unreferenced(read):
-            return (
-                _may_be_another_clusters(facts, policy)
-                or _owner_objects(facts, facts.references)
-                or DeleteOffloaded(context, read)
-            )
+        case Unreferenced() as references:
+            return references
         case never:
             assert_never(never)
 
