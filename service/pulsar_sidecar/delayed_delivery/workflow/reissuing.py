@@ -107,31 +107,23 @@ class _Progress:
             log.warning(event, **subject, reason=reason, requested_by=intent.requested_by)
 
 
+@dataclass(slots=True)
 class Reissuer:
     """One message at a time."""
 
-    def __init__(
-        self,
-        ports: Ports,
-        store: CancellationStore,
-        canceller: Canceller,
-        configuration: Configuration,
-        stop: threading.Event,
-    ) -> None:
-        self._ports = ports
-        self._store = store
-        self._intents = store.intents
-        self._canceller = canceller
-        self._configuration = configuration
-        self._stop = stop
-        self._progress: dict[str, _Progress] = {}
+    ports: Ports
+    store: CancellationStore
+    canceller: Canceller
+    configuration: Configuration
+    stop: threading.Event
+    _progress: dict[str, _Progress] = field(init=False, default_factory=dict)
 
     def reissue(self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions) -> Reissued:
         """See `DelayedDelivery.reissue`; ``topic`` holds the entry."""
-        self._store.await_log(self._configuration.log_patience_ms)
-        if not self._store.follows:
+        self.store.await_log(self.configuration.log_patience_ms)
+        if not self.store.follows:
             raise TemporaryError("the sidecar is not connected to its cancellation log; nothing was done, try again")
-        intent = self._intents.valid((topic, target.position))
+        intent = self.store.intents.valid((topic, target.position))
         if intent is None:
             begun = self._begin(topic, target, deliver_at_ms, options)
             if isinstance(begun, Verdict):
@@ -146,10 +138,10 @@ class Reissuer:
         self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions
     ) -> ReissueIntent | Verdict:
         """The intent that counts now, or why the message is left alone."""
-        snapshot, wanted = self._canceller.examine(topic, target)
+        snapshot, wanted = self.canceller.examine(topic, target)
         if isinstance(wanted, Verdict):
             # Another request may just have published it again, and cancelled it.
-            return self._intents.valid((topic, target.position)) or wanted
+            return self.store.intents.valid((topic, target.position)) or wanted
         objection = self._objection(snapshot, target)
         if objection is not None:
             return objection
@@ -159,19 +151,19 @@ class Reissuer:
             secrets.token_hex(8),
             wanted.deliver_at_ms,
             deliver_at_ms,
-            self._ports.clock.now_ms(),
+            self.ports.clock.now_ms(),
             _stored_until(snapshot),
             options.requested_by,
         )
         valid = self._recorded(intent)
         if valid.token != intent.token:
-            self._intents.drop(intent)
+            self.store.intents.drop(intent)
             return valid
         # The log may have been slow to come back: the message may be due by now, or cancelled.
-        cancelled = [one for one in self._store.index.find(*intent.message) if one.status.open]
+        cancelled = [one for one in self.store.index.find(*intent.message) if one.status.open]
         objection = self._objection(snapshot, target) or (not_again(cancelled[0].verdict()) if cancelled else None)
         if objection is not None:
-            self._intents.drop(intent)
+            self.store.intents.drop(intent)
             return objection
         return self._publish(intent, wanted.entries)
 
@@ -182,39 +174,41 @@ class Reissuer:
         if chosen.others or len(chosen.warnings) > 1:
             reason = "; ".join([*(one.reason or "" for one in chosen.others), *chosen.warnings[1:]])
             return refused(Cause.SUBSCRIPTION_TYPE, f"a copy would be a second delivery for some: {reason}")
-        soonest_ms = self._ports.brokers_now_ms() + snapshot.policy.earliest_lead_ms + _ROOM_MS
+        soonest_ms = self.ports.brokers_now_ms() + snapshot.policy.earliest_lead_ms + _ROOM_MS
         checked = check_entry(target, snapshot.entries[target.position], snapshot.policy, soonest_ms)
         return checked if isinstance(checked, Verdict) else None
 
     def _recorded(self, intent: ReissueIntent) -> ReissueIntent:
         """The intent that counts once this one has come back from the log, and with it everything written before."""
         try:
-            self._intents.write(intent)
+            self.store.intents.write(intent)
         except SidecarError:
-            self._intents.drop(intent)  # it may be stored all the same, and would keep the message from being asked for
+            self.store.intents.drop(
+                intent
+            )  # it may be stored all the same, and would keep the message from being asked for
             raise
-        clock = self._ports.clock
+        clock = self.ports.clock
         give_up = clock.monotonic_seconds() + _READ_BACK_SECONDS
-        while not (self._store.follows and self._intents.holds(intent)):
+        while not (self.store.follows and self.store.intents.holds(intent)):
             if clock.monotonic_seconds() > give_up:
-                self._intents.drop(intent)
+                self.store.intents.drop(intent)
                 raise TemporaryError("the sidecar does not keep up with its cancellation log; nothing was published")
-            clock.wait_seconds(_READ_BACK_EVERY_SECONDS, self._stop)
-        return self._intents.valid(intent.message) or intent
+            clock.wait_seconds(_READ_BACK_EVERY_SECONDS, self.stop)
+        return self.store.intents.valid(intent.message) or intent
 
     def _written(self, intent: ReissueIntent) -> ReissueIntent:
-        self._intents.write(intent)
+        self.store.intents.write(intent)
         return intent
 
     def _publish(self, intent: ReissueIntent, entries: Sequence[Position]) -> ReissueIntent:
         properties = {REPLACES_PROPERTY: str(intent.position), REISSUE_PROPERTY: intent.token}
         try:
-            copy = self._ports.republisher.republish(intent.topic, entries, intent.new_deliver_at_ms, properties)
+            copy = self.ports.republisher.republish(intent.topic, entries, intent.new_deliver_at_ms, properties)
         except OutcomeUnknownError as error:
             log.warning("a copy may have been published", topic=str(intent.topic), error=str(error))
             return intent
         except SidecarError:
-            self._intents.drop(intent)  # nothing was published
+            self.store.intents.drop(intent)  # nothing was published
             raise
         return self._written(intent._replace(copy=copy))
 
@@ -236,15 +230,15 @@ class Reissuer:
         """Cancel the old message."""
         old = Target(intent.position, intent.deliver_at_ms)
         options = CancelOptions(defer=True, requested_by=intent.requested_by)
-        (outcome,) = self._canceller.cancel(intent.topic, [old], options)
+        (outcome,) = self.canceller.cancel(intent.topic, [old], options)
         if all(one.status is not CancellationStatus.REFUSED for one in outcome.verdicts):
             self._written(intent._replace(done=True))  # otherwise the leading sidecar tries again
         return outcome.verdicts
 
     def _known(self, intent: ReissueIntent) -> tuple[Verdict, ...]:
         """What became of the old message, on each subscription."""
-        known = {one.subscription: one.verdict() for one in self._store.index.find(*intent.message)}
-        subscriptions = self._ports.topics.subscriptions(intent.topic)
+        known = {one.subscription: one.verdict() for one in self.store.index.find(*intent.message)}
+        subscriptions = self.ports.topics.subscriptions(intent.topic)
         for name in {one.name for one in choose_subscriptions((), subscriptions).admitted} - known.keys():
             known[name] = Verdict(name, CancellationStatus.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN)
         return tuple(known.values()) or (Verdict(None, CancellationStatus.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN),)
@@ -256,13 +250,13 @@ class Reissuer:
         """
         topic, known = intent.topic, self._progress.get(intent.token)
         search = known.search if known else _CopySearch(intent.after)
-        positions = positions_after(self._ports.topics.state(topic), search.until)
+        positions = positions_after(self.ports.topics.state(topic), search.until)
         for number in range(_PORTIONS_AT_ONCE):
             fresh = list(islice(positions, max(0, _READ_AT_ONCE - len(search.unreadable))))
             portion = [*search.unreadable, *fresh]
             if not portion or (number and not fresh):
                 break
-            search = search.having_read(intent, self._ports.entries.read(topic, portion))
+            search = search.having_read(intent, self.ports.entries.read(topic, portion))
             if known:
                 known.search = search
             found = search.copy()
@@ -275,29 +269,29 @@ class Reissuer:
 
     def round(self) -> None:
         """Finish what other sidecars, or this one, left behind; forget what is over."""
-        before, intents = self._progress, self._intents.all() if self._store.follows else []
+        before, intents = self._progress, self.store.intents.all() if self.store.follows else []
         self._progress = {one.token: before.get(one.token) or _Progress(_CopySearch(one.after)) for one in intents}
         for intent in intents:
             progress = self._progress[intent.token]
             if self._is_due(intent, progress):
-                progress.postpone(self._ports.clock.now_ms(), intent.deliver_at_ms)
+                progress.postpone(self.ports.clock.now_ms(), intent.deliver_at_ms)
                 try:
                     self._advance(intent, progress)
                 except NotFoundError:
-                    self._intents.drop(intent)  # the topic is gone
+                    self.store.intents.drop(intent)  # the topic is gone
                 except SidecarError as error:
                     progress.log_once(intent, "publishing a message again is continued later", str(error))
 
     def _is_due(self, intent: ReissueIntent, progress: _Progress) -> bool:
-        now_ms = self._ports.clock.now_ms()
-        if intent.done and self._ports.brokers_now_ms() < intent.deliver_at_ms:
+        now_ms = self.ports.clock.now_ms()
+        if intent.done and self.ports.brokers_now_ms() < intent.deliver_at_ms:
             return False
         return now_ms >= max(progress.due_ms, intent.requested_ms + _LEADER_WAITS_MS)
 
     def _advance(self, intent: ReissueIntent, progress: _Progress) -> None:
-        policy = self._ports.topics.delay_policy(intent.topic)
-        is_over = intent.deliver_at_ms <= policy.expired_before_ms(self._ports.brokers_now_ms())
-        is_valid = self._intents.valid(intent.message) == intent
+        policy = self.ports.topics.delay_policy(intent.topic)
+        is_over = intent.deliver_at_ms <= policy.expired_before_ms(self.ports.brokers_now_ms())
+        is_valid = self.store.intents.valid(intent.message) == intent
         try:
             if is_valid and not intent.done:
                 done = self._go_on(intent, Target(intent.position, intent.deliver_at_ms))
@@ -306,7 +300,7 @@ class Reissuer:
                     progress.log_once(intent, "a message was not published again", reasons)
         finally:
             if is_over:
-                self._intents.drop(intent)
+                self.store.intents.drop(intent)
 
 
 def _stored_until(snapshot: TopicSnapshot) -> Position:
