@@ -1,37 +1,41 @@
-"""What the operator's calls refuse while the sidecar is not ready."""
+"""What the operator's calls refuse while the sidecar is not ready, and what they let go."""
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
+from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError
 
+from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.world import World
 from tests.unit.ledger_deletion.shadow_settings import setting
 from tests.unit.ledger_deletion.sidecars import POLICY, RETRY_POLICY
 
 
-class OtherMetadata:
-    """Brokers that work on another metadata store than the sidecar."""
-
-    def mismatch(self) -> str:
-        return "the brokers' metadata store is zk:b:2181, the sidecar's is zk:a:2181"
-
-
-def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
-    made, world = setting(), World()
-    before = {path: made.store.peek(path) for path in made.store.paths()}
+def service_of(
+    world: World,
+    store: FakeMetadataStore,
+    brokers: Any,
+    *,
+    metadata_mismatch: Callable[[], str | None] = lambda: None,
+    steps: Steps | None = None,
+) -> LedgerDeletion:
+    """A service whose loops are not started."""
     ports = Ports(
         clock=world.clock,
-        store=made.store,
+        store=store,
         entries=world.entries,
-        owners=made.brokers,
-        admin=made.brokers,
+        owners=world.owners if brokers is world.admin else brokers,
+        admin=brokers,
         endangered_source=lambda _topic: None,
         topics=world.topics,
         offloaded=world.offloaded,
-        metadata_mismatch=OtherMetadata().mismatch,
+        metadata_mismatch=metadata_mismatch,
     )
     configuration = Configuration(
         enabled=True,
@@ -40,15 +44,45 @@ def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
         retry_policy=RETRY_POLICY,
         rate_per_second=None,
         watchdog_late_ms=1,
-        topic_deletion_wait_ms=1,
+        topic_deletion_wait_ms=0,
         undelete_lookback_ms=1,
         undelete_protection_ms=1,
         batch_size=1,
     )
-    metrics = DeletionMetrics("local")
-    service = LedgerDeletion(configuration, ports, SidecarInstance("sidecar-1", "http://a", None, 0), metrics)
+    instance = SidecarInstance("sidecar-1", "http://a", None, 0)
+    return LedgerDeletion(configuration, ports, instance, DeletionMetrics("local"), steps)
+
+
+def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
+    made, world = setting(), World()
+    before = {path: made.store.peek(path) for path in made.store.paths()}
+    mismatch = "the brokers' metadata store is zk:b:2181, the sidecar's is zk:a:2181"
+    service = service_of(world, made.store, made.brokers, metadata_mismatch=lambda: mismatch)
     with pytest.raises(ConflictError, match="nothing is deleted: the brokers' metadata store"):
         service._runtime._work()
     with pytest.raises(TemporaryError, match="not ready"):
         service.delete_shadow(made.shadow, requested_by="me")
     assert {path: made.store.peek(path) for path in made.store.paths()} == before
+
+
+class FailingRelease(Steps):
+    """The metadata store does not answer when an operation is let go."""
+
+    releases = 0
+
+    def about_to(self, step: Step) -> None:
+        if step is Step.OPERATION_RELEASED:
+            self.releases += 1
+            raise TemporaryError("the metadata store does not answer")
+
+
+def test_a_deletion_is_let_go_once() -> None:
+    """By a second time the sidecar's own loop may have taken it over."""
+    world, steps = World(), FailingRelease()
+    topic = world.topic("persistent://public/default/orders")
+    world.admin.miss_next()
+    service = service_of(world, world.store, world.admin, steps=steps)
+    service._runtime.ready.set()
+    with pytest.raises(TemporaryError, match="does not answer"):
+        service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+    assert steps.releases == 1

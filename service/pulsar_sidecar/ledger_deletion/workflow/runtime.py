@@ -294,7 +294,7 @@ class Runtime:
     def drive(self, held: HeldOperation, wait_ms: int) -> tuple[TopicDeletionStatus, PermanentError | None]:
         """Attempt a topic deletion, and again for so long; what became of it, and a broker's refusal.
 
-        What is over is kept on the outcome topic; what is not, any sidecar may continue.
+        What is over is kept on the outcome topic; what is RUNNING, the caller releases.
         """
         clock = self.ports.clock
         give_up = clock.monotonic_seconds() + wait_ms / 1000
@@ -308,7 +308,6 @@ class Runtime:
             self._note_end(refused)
             return refused, error
         if state is OperationState.RUNNING:
-            self.deleter.release(held.operation)
             return held.operation.status(state, held.operation.last_reason), None
         status = held.operation.status(state)
         self._note_end(status)
@@ -427,4 +426,6 @@ class Runtime:
             else:
                 topic, operation_id = str(held.operation.topic), held.operation.operation_id
                 log.info("going on with a topic deletion", topic=topic, operation=operation_id)
-                self.drive(held, wait_ms=0)
+                status, _ = self.drive(held, wait_ms=0)
+                if status.state is OperationState.RUNNING:
+                    self.deleter.release(held.operation)

@@ -18,6 +18,7 @@ from pulsar_sidecar.ledger_deletion.service import (
     DeadLetter,
     InflightEstimate,
     LedgerDeletionAnswer,
+    OperationState,
     Redirect,
     Redriven,
     SentLedger,
@@ -125,8 +126,11 @@ class LedgerDeletion:
         """Record every ledger the topic references, then have the broker delete it.
 
         Answers DONE, or RUNNING when the broker could not finish in time: the sidecars go on by themselves. A
-        broker's refusal is raised as it came (`BrokerRefusedError`, `NotFoundError`), `DataLossError` as
-        `TopicDeleter.begin` does. ``confirm_source_data_loss`` is the topic's full name.
+        broker's refusal is raised as it came (`BrokerRefusedError`, `NotFoundError`).
+
+        Raises:
+            DataLossError: the topic is a shadow, or the source of one and ``confirm_source_data_loss`` is not given.
+            InvalidInputError: ``confirm_source_data_loss`` is not the topic's full name.
         """
         self._require_ready()
         refuse_own_topics(topic)
@@ -152,6 +156,8 @@ class LedgerDeletion:
             raise
         if refusal is not None:
             raise refusal
+        if status.state is OperationState.RUNNING:
+            self._runtime.deleter.release(held.operation)
         return status
 
     def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
@@ -256,7 +262,10 @@ class LedgerDeletion:
             return redrive(dead_letters, publisher, ledger_ids, limit, self._runtime.steps)
 
     def undelete(self, ledger_id: LedgerId, *, force: bool) -> Undeleted:
-        """Write a deleted ledger's metadata back, as long as bookies hold its entries; raises what `undelete` does."""
+        """Write a deleted ledger's metadata back, as long as bookies hold its entries.
+
+        Raises what `ledger_deletion.undelete.undelete` does.
+        """
         self._require_ready()
         ports, configuration = self._runtime.ports, self._runtime.configuration
         undeleted = undelete(
