@@ -110,11 +110,10 @@ def redrive(
     seen = chosen = redriven = 0
     while chosen < limit:
         deliveries = dead_letters.receive(limit)
-        records = ((delivery, _record(delivery)) for delivery in deliveries)
         wanted = [
             delivery
-            for delivery, record in records
-            if ledger_ids is None or (record is not None and record.ledger_id in ledger_ids)
+            for delivery in deliveries
+            if ledger_ids is None or ((record := _record(delivery)) is not None and record.ledger_id in ledger_ids)
         ][: limit - chosen]
         seen, chosen = seen + len(deliveries), chosen + len(wanted)
         redriven += _send_back(dead_letters, publisher, wanted, steps) if wanted else 0

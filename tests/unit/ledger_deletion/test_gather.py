@@ -69,7 +69,7 @@ def about(
 
 def gather(world: World, *records: PendingDeleteLedgerInfo) -> list[Facts]:
     gatherer = Gatherer(world.store, world.entries, world.owners, "/ledgers")
-    return gatherer.gather(records)
+    return gatherer.gather([(record, None) for record in records])
 
 
 def version(world: World, path: str) -> int:

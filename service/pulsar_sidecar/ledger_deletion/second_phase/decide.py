@@ -112,7 +112,7 @@ class Facts:
     owner: TopicInternalStats | None
     operation_running: bool
     now_ms: int
-    in_use_since_ms: int | None = None
+    in_use_since_ms: int | None
     from_own_list: bool = False
     protected_until_ms: int | None = None
     under_replication_mark: str | None = None

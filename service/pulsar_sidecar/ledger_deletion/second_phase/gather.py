@@ -72,12 +72,13 @@ class Gatherer:
     owners: LiveOwners
     root: str
 
-    def gather(self, records: Sequence[PendingDeleteLedgerInfo]) -> list[Facts]:
-        """The facts of each record, in order.
+    def gather(self, seen: Sequence[tuple[PendingDeleteLedgerInfo, int | None]]) -> list[Facts]:
+        """The facts of each record, in order; with it comes when it was first found in use (the store's clock), if so.
 
         Raises:
             TemporaryError: the store or a live broker could not be asked; nothing is known about any of them.
         """
+        records = [record for record, _ in seen]
         paths = {record.ledger_id: ledger_path(record.ledger_id, self.root) for record in records}
         nodes = self._read([instance_id_path(self.root), *paths.values(), *_marked_paths(records)])
         instance_id = instance_id_of(nodes[instance_id_path(self.root)], self.root)
@@ -107,11 +108,12 @@ class Gatherer:
                 owner=views.get(topic) if topic is not None else None,
                 operation_running=_operation_running(record, nodes),
                 now_ms=now_ms,
+                in_use_since_ms=in_use_since_ms,
                 from_own_list=is_signed(record, None if key is None else key.data),
                 protected_until_ms=protected.get(record.ledger_id),
                 under_replication_mark=marks.get(record.ledger_id),
             )
-            for record, claim, topic in zip(records, claims, topics, strict=True)
+            for (record, in_use_since_ms), claim, topic in zip(seen, claims, topics, strict=True)
         ]
 
     def _read(self, paths: Iterable[str]) -> dict[str, Node | None]:

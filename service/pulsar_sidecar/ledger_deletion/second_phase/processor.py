@@ -9,7 +9,7 @@ store bears; those whose turn comes when their facts are too old are decided on 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never
 
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
@@ -173,12 +173,9 @@ class PendingDeletionProcessor:
         return lambda: self.clock.monotonic_seconds() <= until and self.rate_limiter.may_continue()
 
     def _evaluate(self, candidates: Sequence[Candidate]) -> list[Evaluation]:
-        evaluations = []
-        gathered = self.gatherer.gather([candidate.record for candidate in candidates])
-        for candidate, read in zip(candidates, gathered, strict=True):
-            facts = replace(read, in_use_since_ms=in_use_since_ms(candidate.delivery.properties))
-            evaluations.append(Evaluation(candidate, facts, decide(facts, self.policy)))
-        return evaluations
+        seen = [(each.record, in_use_since_ms(each.delivery.properties)) for each in candidates]
+        gathered = zip(candidates, self.gatherer.gather(seen), strict=True)
+        return [Evaluation(candidate, facts, decide(facts, self.policy)) for candidate, facts in gathered]
 
     def _process_halves(
         self, batch: Batch, candidates: Sequence[Candidate], error: PermanentError, *, paced: bool
