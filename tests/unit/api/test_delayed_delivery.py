@@ -97,6 +97,8 @@ def test_subscription_names_repeated_or_comma_separated(
         ("ledgerId=1&entryId=0&deliverAt=1800000000", "looks like seconds"),
         (f"ledgerId=x&entryId=0&deliverAt={DUE}", "ledgerId must be a number"),
         (f"{GOOD}&subscriptionNames=a,,b", "name is empty"),
+        (f"{GOOD}&subscriptionNames=%20", "name is empty"),
+        (f"{GOOD}&subscriptionNames=%09", "name is empty"),
         (f"{GOOD}&subscriptionNames={'x' * 2000}", "at most 1024 bytes"),
         (f"{GOOD}&wait=forever", "wait is persisted"),
         (f"{GOOD}&defer=maybe", "defer is true or false"),

@@ -22,7 +22,7 @@ MAX_MESSAGE_IDS: Final = 50_000
 MAX_ENTRIES: Final = 1_000_000
 _MAX_NUMBER: Final = 2**63 - 1
 _REMEMBERED_NAMES: Final = 1024
-"""The lines of a bulk request mostly name the same subscriptions."""
+"""A bulk request's lines are short and mostly name the same subscriptions; a selection's names may be megabytes."""
 
 _Text = Annotated[str, Field(max_length=8192)]
 _Time = Annotated[int, Field(ge=0, le=_MAX_NUMBER)]
@@ -73,7 +73,7 @@ class CancelLine(MessageIdPayload):
         """The message, where it is to be cancelled; raises as `target` does."""
         if self.deliver_at is not None:
             check_deliver_at(self.deliver_at)
-        return self.target(_checked_names(tuple(self.subscription_names or ())), self.deliver_at)
+        return self.target(_names_of_line(tuple(self.subscription_names or ())), self.deliver_at)
 
 
 class SkipRequest(Payload):
@@ -150,8 +150,10 @@ class CancelParameters(Parameters):
             )
             deliver_at_ms = _number("deliverAt", self.deliver_at)
             check_deliver_at(deliver_at_ms)
-            given = [name.strip() for text in self.subscription_names for name in text.split(",")]
-            return Target(position, deliver_at_ms, None, () if given == [""] else _checked_names(tuple(given)))
+            given = [name for text in self.subscription_names for name in text.split(",")]
+            # Only what is left empty means all of them: a blank name is a mistake, and would cancel everywhere.
+            names = () if given == [""] else _checked_names(tuple(name.strip() for name in given))
+            return Target(position, deliver_at_ms, None, names)
         except InvalidInputError as error:
             raise MismatchError(str(error)) from error
 
@@ -188,9 +190,11 @@ def parse_position(text: str) -> Position:
     return Position(LedgerId(_number("ledgerId", ledger)), EntryId(_number("entryId", entry)))
 
 
-@lru_cache(_REMEMBERED_NAMES)
 def _checked_names(given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(check_subscription_name(name) for name in given))
+
+
+_names_of_line = lru_cache(_REMEMBERED_NAMES)(_checked_names)
 
 
 def target_of_message_id(text: str, subscriptions: tuple[str, ...] = (), deliver_at_ms: int | None = None) -> Target:
