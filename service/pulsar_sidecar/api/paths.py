@@ -68,8 +68,8 @@ V2Topic = Annotated[TopicName, Depends(v2_topic)]
 """The topic of a route below `V2_PATH`."""
 V1Topic = Annotated[TopicName, Depends(v1_topic)]
 """The topic of a route below `V1_PATH`, whose words are Pulsar's."""
-TOPIC_PATHS = ((V2_PATH, v2_topic), (V1_PATH, v1_topic))
-"""For a route that exists for both: its path, and what reads the topic from it."""
+TOPIC_PATHS = ((V2_PATH, v2_topic, ""), (V1_PATH, v1_topic, "v1_"))
+"""For a route that exists for both: its path, what reads the topic from it, and what its name in OpenAPI has more."""
 V2Namespace = Annotated[str, Depends(_v2_namespace)]
 """The namespace of a V2 path, ``tenant/namespace``."""
 SubscriptionName = Annotated[str, Depends(_subscription_name)]

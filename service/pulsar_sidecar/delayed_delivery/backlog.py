@@ -25,6 +25,7 @@ from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, SubscriptionT
 MAX_SAMPLE: Final = 20
 BEFORE_EVERYTHING: Final = Position(LedgerId(0), EntryId(-1))
 _READ_AT_ONCE: Final = 10_000
+_SELECT_AT_ONCE: Final = 5_000
 _PLACE: Final = re.compile(r"(\d{1,9}):(\d{1,18}):(-1|\d{1,18})", re.ASCII)
 
 
@@ -162,7 +163,7 @@ def find_selected(
         chosen = choose_subscriptions(selection.subscriptions, subscriptions).admitted
         cursors = [state.cursors[one.name].acknowledged for one in chosen if one.name in state.cursors]
         waiting = waiting_positions(state, cursors)
-        while portion := list(islice(waiting, _READ_AT_ONCE)):
+        while portion := list(islice(waiting, _SELECT_AT_ONCE)):
             answers = entries.read(place, portion)
             unreadable += sum(isinstance(answer, Unreadable) for answer in answers.values())
             found += select(place, selection, answers, now_ms)

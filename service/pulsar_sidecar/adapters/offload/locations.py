@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import assert_never
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -47,14 +48,20 @@ class Storage(Enum):
     FILES = "file"
 
 
-_STORAGE = {
-    OffloadDriver.AWS_S3: Storage.S3,
-    OffloadDriver.S3: Storage.S3,
-    OffloadDriver.GOOGLE_CLOUD_STORAGE: Storage.GCS,
-    OffloadDriver.AZURE_BLOB: Storage.AZURE,
-    OffloadDriver.ALIYUN_OSS: Storage.OSS,
-    OffloadDriver.FILESYSTEM: Storage.FILES,
-}
+def _storage_of(driver: OffloadDriver) -> Storage:
+    match driver:
+        case OffloadDriver.AWS_S3 | OffloadDriver.S3:
+            return Storage.S3
+        case OffloadDriver.GOOGLE_CLOUD_STORAGE:
+            return Storage.GCS
+        case OffloadDriver.AZURE_BLOB:
+            return Storage.AZURE
+        case OffloadDriver.ALIYUN_OSS:
+            return Storage.OSS
+        case OffloadDriver.FILESYSTEM:
+            return Storage.FILES
+        case never:
+            assert_never(never)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +229,7 @@ def offload_target(driver_name: str, driver_metadata: Mapping[str, str]) -> Offl
         return OffloadTarget(driver, OffloadLocation(Storage.FILES, _directory(path)))
     container = _bucket(driver_metadata.get("bucket", ""))
     endpoint = _endpoint(driver_metadata.get("serviceEndpoint", ""))
-    location = OffloadLocation(_STORAGE[driver], container, endpoint)
+    location = OffloadLocation(_storage_of(driver), container, endpoint)
     return OffloadTarget(driver, location, _region(driver, driver_metadata.get("region", ""), endpoint))
 
 

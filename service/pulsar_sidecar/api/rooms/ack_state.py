@@ -179,9 +179,9 @@ def _add_states(routes: APIRouter, service: AckStateService) -> None:
         options = DetailOptions(ranges=parameters.ranges, stretches=parameters.stretches)
         return [AckStateAnswer.model_validate(state) for state in service.ack_states(topic, subscription, options)]
 
-    for path, topic_of in TOPIC_PATHS:
+    for path, topic_of, version in TOPIC_PATHS:
 
-        @routes.get(f"{path}/subscription/{{subscription}}/ackState")
+        @routes.get(f"{path}/subscription/{{subscription}}/ackState", name=f"{version}ack_state")
         def ack_state(
             topic: Annotated[TopicName, Depends(topic_of)], subscription: SubscriptionName, parameters: _Wished
         ) -> list[AckStateAnswer]:

@@ -20,7 +20,7 @@ REMEMBERED_ENDS: Final = 100_000
 _FEW_FORGOTTEN: Final = 1000
 _MOST_CHANGED: Final = 100_000
 """Beyond that it takes less to look at everything."""
-_OPEN: Final = (CancellationStatus.ACCEPTED, CancellationStatus.ACKED, CancellationStatus.PERSISTED)
+_OPEN: Final = tuple(status for status in CancellationStatus if status.open)
 _RANKS: Final = {status: _OPEN.index(status) if status in _OPEN else len(_OPEN) for status in CancellationStatus}
 """Every end ranks above every open level."""
 

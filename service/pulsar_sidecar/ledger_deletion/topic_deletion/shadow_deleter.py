@@ -434,8 +434,8 @@ def is_detached(data: bytes, no_source: str, *, spells_source: bool) -> bool:
 def detached(data: bytes, no_source: str, *, spells_source: bool) -> bytes:
     """The node without ledgers, and with a source that does not exist.
 
-    A broker that loads the topic then finds nothing to list again, and gives up. Cursors stay: they are the shadow's own,
-    and the broker deletes them.
+    A broker that loads the topic then finds nothing to list again, and gives up. Cursors stay: they are the shadow's
+    own, and the broker deletes them.
     """
     info = decode_exactly(ml.ManagedLedgerInfo, unwrap(data))
     info.ClearField("ledgerInfo")

@@ -47,7 +47,7 @@ from pulsar_sidecar.model.names import TopicName
 
 _PIPS_V1 = "/admin/v1/persistent/{property}/{cluster}/{namespace}/{topic}"
 """As PIP-423 spells it; brokers know only the other one."""
-_PIPS_PATHS = (*TOPIC_PATHS, (_PIPS_V1, v1_topic))
+_PIPS_PATHS = (*TOPIC_PATHS, (_PIPS_V1, v1_topic, ""))
 _NON_PERSISTENT = "/admin/v2/non-persistent/{tenant}/{namespace}/{topic}"
 
 
@@ -90,9 +90,9 @@ def router(service: DelayedDelivery) -> APIRouter:
 def waiting_router(service: WaitingReader) -> APIRouter:
     """The routes of reading delayed messages, which need no log."""
     routes = APIRouter(tags=["delayed messages"], responses={"default": {"model": Reason}})
-    for path, topic_of in TOPIC_PATHS:
+    for path, topic_of, version in TOPIC_PATHS:
 
-        @routes.get(f"{path}/delayedMessages")
+        @routes.get(f"{path}/delayedMessages", name=f"{version}delayed_messages")
         def delayed_messages(
             topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[WaitingParameters, Query()]
         ) -> WaitingPageAnswer:
@@ -109,10 +109,11 @@ def waiting_router(service: WaitingReader) -> APIRouter:
 
 
 def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
-    for path, topic_of in _PIPS_PATHS:
+    for path, topic_of, version in _PIPS_PATHS:
 
         @routes.post(
             f"{path}/cancelDelayedMessage",
+            name=f"cancel_{version}delayed_message",
             status_code=204,
             response_description="Cancelled: acknowledged before the broker could dispatch it.",
             responses=_ACCEPTED,
@@ -134,7 +135,11 @@ def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
             wait, defer = _waits(parameters.wait), _flag("defer", parameters.defer)
             return _answer(service.cancel(topic, [parameters.target()], CancelOptions(wait, defer, request.state.role)))
 
-        @routes.get(f"{path}/cancellations/{{cancellation_id}}", include_in_schema=path != _PIPS_V1)
+        @routes.get(
+            f"{path}/cancellations/{{cancellation_id}}",
+            name=f"{version}cancellations",
+            include_in_schema=path != _PIPS_V1,
+        )
         def cancellations(
             topic: Annotated[TopicName, Depends(topic_of)], cancellation_id: _CancellationId
         ) -> list[CancellationAnswer]:
