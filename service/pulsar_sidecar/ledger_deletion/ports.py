@@ -146,7 +146,11 @@ class Publisher(Protocol):
     """A producer with a stable name on one topic (PIP-6)."""
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[PublishResult]:
-        """Send all, wait for every receipt; one result each, in order. Thread-safe."""
+        """Send all, wait for every receipt; one result each, in order. Thread-safe.
+
+        After a message with an explicit sequence id was not stored, higher ids of its partition are refused until it is
+        sent again.
+        """
 
     def close(self) -> None:
         """Give the name free; idempotent."""

@@ -108,6 +108,7 @@ def test_an_owner_that_is_gone_is_looked_up_again(world: World) -> None:
         (KIND.SEND, _silence, OutcomeUnknownError),
         (KIND.SEND, _refuse(api.PersistenceError), OutcomeUnknownError),
         (KIND.SEND, _refuse(api.TopicTerminatedError), PermanentError),
+        (KIND.SEND, lambda came: [refusal(2**64 - 1, api.AuthorizationError)], OutcomeUnknownError),
     ],
 )
 def test_what_breaks_before_anything_was_sent_may_be_tried_again_and_nothing_else(

@@ -27,9 +27,6 @@ from pulsar_sidecar.ledger_deletion.ports import Delivery
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
-Client = pulsar.Client
-"""The type, for those who hand a client on."""
-
 SHARED = pulsar.ConsumerType.Shared
 """A consumer that shares its subscription, for those who are handed a client."""
 

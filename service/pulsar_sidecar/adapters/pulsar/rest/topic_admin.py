@@ -188,7 +188,7 @@ class BrokerShadows:
     def _keeps_forever(self, topic: TopicName) -> bool:
         """What is in force for the topic, whether it, its namespace or the broker's configuration says so."""
         try:
-            return self._rest.get(topic_path(topic.base, "/retention"), {"applied": "true"}) == _FOREVER
+            return BrokerTopicAdmin(self._rest).policy(topic.base, "retention", applied=True) == _FOREVER
         except (NotFoundError, BrokerRefusedError):
             # Brokers without topic policies do not answer; nothing is concluded from that.
             return False

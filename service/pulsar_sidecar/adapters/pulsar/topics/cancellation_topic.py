@@ -72,7 +72,8 @@ class PulsarCancellationTopic:
         self._producers = LogProducers(owners, connections, clock, topic)
 
     def ensure(self) -> None:
-        confirmed(self._set_up, "the cancellation log is", self._clock)
+        for step in (self._make_namespace, self._make_topic, self._set_threshold):
+            confirmed(step, "the cancellation log is", self._clock)
 
     def append(self, records: LogRecords) -> None:
         self._producers.publish(records)
@@ -97,9 +98,13 @@ class PulsarCancellationTopic:
     def close(self) -> None:
         self._producers.close()
 
-    def _set_up(self) -> None:
+    def _make_namespace(self) -> None:
         self._admin.ensure_namespace(self._topic.tenant, self._topic.namespace_portion)
+
+    def _make_topic(self) -> None:
         self._admin.create(self._topic)
+
+    def _set_threshold(self) -> None:
         if self._admin.policy(self._topic, "compactionThreshold") != _THRESHOLD_BYTES:
             self._admin.set_policy(self._topic, "compactionThreshold", _THRESHOLD_BYTES)
 

@@ -190,7 +190,6 @@ class BrokerRepublisher:
             with self._connections.using(self._owners.of(topic)) as connection:
                 producer = _Producer(connection, topic, name, encrypted=encrypted)
                 found = _published(producer, topic, parts)
-                producer.leave()
         except (OSError, TemporaryError) as error:
             # The topic may have moved: an owner that cannot be reached must not be remembered.
             self._owners.forget(topic)
@@ -235,11 +234,13 @@ class BrokerRepublisher:
 def _published(
     producer: _Producer, topic: TopicName, parts: Sequence[tuple[api.MessageMetadata, bytes]]
 ) -> api.MessageIdData:
-    """Send every part, wait for every receipt; the last one's id."""
+    """Send every part, wait for every receipt, and leave; the last one's id."""
     try:
         for metadata, payload in parts:
             producer.send(metadata, payload, is_chunk=len(parts) > 1)
-        return [producer.receipt() for _ in parts][-1].message_id
+        receipts = [producer.receipt() for _ in parts]
+        producer.leave()
+        return receipts[-1].message_id
     except (OSError, TemporaryError) as error:
         raise OutcomeUnknownError(
             f"the copy may or may not have been published to {topic} ({error}); look for it first"
