@@ -42,7 +42,7 @@ PLANS: Final = "/pulsar-sidecar/audit-plans"
 class DeletableLedger:
     """One row of a plan, as the deletion service wants to know it.
 
-    ``kind`` is a `audit.tables.LedgerKind`, ``topic`` a full name, ``cursor_name`` decoded; ``row`` is its
+    ``kind`` is a `audit.results.tables.LedgerKind`, ``topic`` a full name, ``cursor_name`` decoded; ``row`` is its
     place in the plan, which becomes its sequence id.
     """
 

@@ -42,7 +42,7 @@ class NodeSource(Protocol):
         """Where it reads."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Every node once, as `audit.tables.NODES`, each after its parent; to be called once.
+        """Every node once, as `audit.results.tables.NODES`, each after its parent; to be called once.
 
         Raises:
             TemporaryError: something could not be read, or contradicts itself. What was yielded is then worthless.
@@ -53,7 +53,7 @@ class NodeSource(Protocol):
 
 
 class LedgerSource(NodeSource, Protocol):
-    """One listing of all ledgers in the same way; its batches are `audit.tables.LEDGERS`, every ledger once."""
+    """One listing of all ledgers in the same way; its batches are `audit.results.tables.LEDGERS`, every ledger once."""
 
     def instance_id(self) -> str | None:
         """BookKeeper's id of the ledger storage, None if the source does not tell."""

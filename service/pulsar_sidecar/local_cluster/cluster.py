@@ -6,7 +6,8 @@ file, whoever calls it and however the start ended.
 Members are started side by side. One that was refused for a moment (a port it must keep is still taken, a dead bookie's
 session still has its name), or that will never serve for a reason that another start may not have, is started again
 until its time is over; any other failure ends the start of all, with the last lines of that member's log. A member is
-only started while its ports are free, so that nobody else can answer its probe.
+only started while its ports are free, and clusters that share a cache never have the same ones; a foreign program that
+takes one while the member boots would answer its probe.
 
 Run as a program this module is the watchdog of a cluster that ends with its starter: the starting process holds one end
 of a pipe and the watchdog waits at the other; when the starter ends, even by a kill, the system closes its end. A

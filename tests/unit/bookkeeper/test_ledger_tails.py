@@ -144,6 +144,20 @@ def test_a_damaged_copy_counts_as_silence_and_another_one_is_read() -> None:
         BookieEntries(bookies).readable(LEDGER, metadata)
 
 
+def test_a_bookie_that_cannot_read_one_entry_is_asked_for_the_next() -> None:
+    class OneBadEntryEach(FakeBookies):
+        def read(self, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+            if (bookie, entry_id) in ((B[0], 0), (B[1], 1)):
+                raise TemporaryError("EIO")
+            return super().read(bookie, ledger_id, entry_id)
+
+    bookies = OneBadEntryEach()
+    entries = {EntryId(entry_id): stored_entry(LEDGER, entry_id, b"x") for entry_id in (0, 1)}
+    bookies.held = {B[0]: dict(entries), B[1]: dict(entries)}
+    closed = _metadata((0, B[:2]), write=2, ack=2, last_entry_id=1)
+    assert [entry.entry_id for entry in BookieEntries(bookies).read_tail(LEDGER, closed, 2)] == [0, 1]
+
+
 def test_another_entry_than_the_one_asked_for_is_no_answer() -> None:
     for answered in (stored_entry(LEDGER, 1, b"x"), stored_entry(LEDGER + 1, 0, b"x")):
         bookies = FakeBookies()

@@ -24,7 +24,7 @@ ADDRESSES = ClusterAddresses(
 
 
 class FakeCommands:
-    """`demo.commands.Commands`, with audits that were written before: those of each last look in turn."""
+    """`demo.auditing.Commands`, with audits that were written before: those of each last look in turn."""
 
     def __init__(self, directory: Path, spark: bool = True) -> None:
         self.ran: list[tuple[str, ...]] = []

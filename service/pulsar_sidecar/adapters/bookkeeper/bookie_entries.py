@@ -76,11 +76,15 @@ class BookieEntries:
         reading = _Reading(self._bookies, ledger_id, metadata, keep)
         parts = enumerate(reading.parts(sorted(set(wanted))))
         while some := list(islice(parts, _THREADS)):
-            busy = [self._threads.submit(reading.read, turn, *part) for turn, part in some[1:]]
+            busy = [(self._threads.submit(reading.read, turn, *part), turn, part) for turn, part in some[1:]]
             turn, part = some[0]
             reading.read(turn, *part)
-            for future in busy:
-                future.result()
+            for future, turn, part in busy:
+                # What no thread has begun is not waited for behind another caller's parts.
+                if future.cancel():
+                    reading.read(turn, *part)
+                else:
+                    future.result()
         return reading.answer
 
     def read(self, ledger_id: LedgerId, metadata: LedgerMetadata, entry_id: EntryId) -> LedgerEntry:
@@ -110,11 +114,13 @@ class BookieEntries:
         """
         if metadata.state is not LedgerState.CLOSED:
             return bool(self.read_tail(ledger_id, metadata, 1))
-        ends = {_FIRST, metadata.last_entry_id} if metadata.last_entry_id >= _FIRST else set()
-        answer = self.read_many(ledger_id, metadata, ends, len)
-        if answer.unreadable:
-            raise _not_delivered(ledger_id, *min(answer.unreadable.items()))
-        return not answer.missing
+        for entry_id in sorted({_FIRST, metadata.last_entry_id}) if metadata.last_entry_id >= _FIRST else ():
+            answer = self.read_many(ledger_id, metadata, [entry_id], len)
+            if answer.missing:
+                return False
+            if answer.unreadable:
+                raise _not_delivered(ledger_id, *min(answer.unreadable.items()))
+        return True
 
     def close(self) -> None:
         """Close the connections and let the threads go; idempotent."""
@@ -131,9 +137,10 @@ class BookieEntries:
     ) -> tuple[LedgerEntry, ...]:
         """All of them; those above ``confirmed`` may only lack if they were certainly never acknowledged."""
         payloads = dict(known or {})
-        answer = self.read_many(ledger_id, metadata, set(map(EntryId, wanted)) - payloads.keys(), bytes)
-        payloads.update(answer.found)
-        for entry_id in map(EntryId, wanted):
+        # One by one: a bookie that cannot read one of them may be the only one that has the next.
+        for entry_id in (EntryId(each) for each in wanted if each not in payloads):
+            answer = self.read_many(ledger_id, metadata, [entry_id], bytes)
+            payloads.update(answer.found)
             is_confirmed = confirmed is None or entry_id <= confirmed
             failures = answer.failures.get(entry_id, [])
             if entry_id not in payloads and (is_confirmed or len(failures) >= metadata.ack_quorum_size):

@@ -1,4 +1,4 @@
-"""Nodes as ZooKeeper serialises them, by the ten thousand, into the columns of `audit.tables.NODES`.
+"""Nodes as ZooKeeper serialises them, by the ten thousand, into the columns of `audit.results.tables.NODES`.
 
 Python only notes where in memory each node is; cutting and decoding is done for a whole batch at once, which is several
 times faster than an object for each part of each node.

@@ -104,7 +104,7 @@ def _cause(error: Exception) -> str:
     if isinstance(error, _CREDENTIAL_WANTED):
         return f"ZooKeeper says {name}; give the sidecar a credential that may do this"
     if isinstance(error, exceptions.UnimplementedError):
-        return "this ZooKeeper has no multi-read; it takes version 3.6 or later"
+        return "this ZooKeeper does not know the request; it takes version 3.6 or later"
     if is_lost(error):
         return f"ZooKeeper did not answer ({name}); check that it runs and is reachable"
     return f"ZooKeeper says {name}"

@@ -108,7 +108,7 @@ class SnapshotReader:
         return self._input.consumed_bytes
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The nodes, the root first and every child after its parent, as `audit.tables.NODES`.
+        """The nodes, the root first and every child after its parent, as `audit.results.tables.NODES`.
 
         Raises:
             DamagedSnapshotError: not a snapshot, of another version, truncated, damaged, or followed by something.

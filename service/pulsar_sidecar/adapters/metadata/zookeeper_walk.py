@@ -56,6 +56,8 @@ _TRIES = 5
 _MAX_PACKET_NODES = 200
 _MAX_PACKET_LISTS = 50
 _CHILD_BYTES = 48
+_UNKNOWN_CHILDREN = TARGET_ANSWER_BYTES // _CHILD_BYTES
+"""As many as fill an answer: a node whose children were not counted is listed alone, or last."""
 _NOT_PERMITTED = "NoAuth: no credential that may read it"
 
 
@@ -136,7 +138,7 @@ class ZooKeeperWalk:
             # What was asked is to be asked again, in smaller pieces.
             for lists, paths, _ in self._in_flight:
                 if lists:
-                    self._to_list += [(path, 0) for path in paths]
+                    self._to_list += [(path, _UNKNOWN_CHILDREN) for path in paths]
                 else:
                     self._to_read += paths
             self._in_flight.clear()
@@ -266,7 +268,7 @@ class ZooKeeperWalk:
             parent = path.rpartition("/")[0] or "/"
             if parent not in self._suspects:
                 self._suspects[parent] = set()
-                self._to_list.append((parent, 0))
+                self._to_list.append((parent, _UNKNOWN_CHILDREN))
             self._suspects[parent].add(path)
 
     def _try_again(self, path: str, contradiction: str) -> None:

@@ -149,7 +149,7 @@ class OwnerNode:
 
 
 def owner_node(node: Mapping[str, Any]) -> OwnerNode:
-    """Read a node (a row of `audit.tables.NODES`)."""
+    """Read a node (a row of `audit.results.tables.NODES`)."""
     named = _named(node)
     about = (node["path"], node["version"], node["mzxid"])
     if not named:

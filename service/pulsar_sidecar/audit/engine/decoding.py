@@ -33,7 +33,7 @@ from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 _SCHEMA_SLASHES = 2
 
 NODE_COLUMNS = ("path", "value", "unreadable")
-"""What of `audit.tables.NODES` decoding looks at."""
+"""What of `audit.results.tables.NODES` decoding looks at."""
 
 REFERENCES = pa.schema([*SINGLES, pa.field("entries", pa.int64()), pa.field("size_bytes", pa.int64())])
 """Single references. ``size_bytes`` and ``entries`` are null where the node does not tell them."""
@@ -220,7 +220,7 @@ def cursor_node_references(path: str, cursor: CursorReferences) -> list[Referenc
 
 
 def decode_cursor_ledgers(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Reference], list[UnreadableNode]]:
-    """What compaction cursors' ledgers reference (rows of `audit.tables.CURSOR_LEDGERS`)."""
+    """What compaction cursors' ledgers reference (rows of `audit.results.tables.CURSOR_LEDGERS`)."""
     references: list[Reference] = []
     unreadable_nodes: list[UnreadableNode] = []
     for row in rows:

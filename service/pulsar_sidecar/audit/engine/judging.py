@@ -30,10 +30,10 @@ from pulsar_sidecar.audit.results.tables import LEDGERS, ORPHAN_LEDGERS, UNATTRI
 
 _WRITES = ("version", "ctime_ms", "czxid", "mzxid", "unreadable")
 NODE_METADATA_COLUMNS = ("value", *_WRITES)
-"""What of `audit.tables.NODES` judging looks at, where the ledger's id is known."""
+"""What of `audit.results.tables.NODES` judging looks at, where the ledger's id is known."""
 
 LISTED_METADATA_COLUMNS = ("metadata", *_WRITES)
-"""What of `audit.tables.LEDGERS` it looks at in the same way, where the dump was made without ledgers."""
+"""What of `audit.results.tables.LEDGERS` it looks at in the same way, where the dump was made without ledgers."""
 
 LEDGER_NODE_COLUMNS = ("path", *NODE_METADATA_COLUMNS)
 LISTED_LEDGER_COLUMNS = ("ledger_id", *LISTED_METADATA_COLUMNS)
@@ -73,7 +73,7 @@ class Judge:
     protection: Protection
 
     def unattributed(self, row: Mapping[str, Any], found: Unattributed) -> dict[str, Any]:
-        """A row of `audit.tables.UNATTRIBUTED_LEDGERS`."""
+        """A row of `audit.results.tables.UNATTRIBUTED_LEDGERS`."""
         return {**self._shared(row, found.extent), "reason": found.reason}
 
     def orphan(
@@ -83,7 +83,7 @@ class Judge:
         nodes: Mapping[str, OwnerNode],
         earlier: EarlierLook | None,
     ) -> dict[str, Any]:
-        """A row of `audit.tables.ORPHAN_LEDGERS`, as if every guard had passed, not yet numbered."""
+        """A row of `audit.results.tables.ORPHAN_LEDGERS`, as if every guard had passed, not yet numbered."""
         owner = nodes.get(claimed.owner_path)
         topic = None if claimed.topic_path is None else nodes.get(claimed.topic_path)
         shared = self._shared(row, claimed.extent)

@@ -24,7 +24,7 @@ _VERSION: Final = "pulsar-sidecar plan 1"
 _NUMBERS: Final = ("ledger_id", "row", "length_bytes", "ctime_ms", "version", "czxid", "mzxid")
 _TEXTS: Final = ("kind", "topic", "managed_ledger", "cursor_name", "schema_id")
 PLAN_COLUMNS: Final = ("standing", *_NUMBERS, *_TEXTS)
-"""What of `audit.tables.ORPHAN_LEDGERS` a plan is made of; other columns are ignored here."""
+"""What of `audit.results.tables.ORPHAN_LEDGERS` a plan is made of; other columns are ignored here."""
 
 
 def block_digest(rows: pa.RecordBatch) -> bytes:
