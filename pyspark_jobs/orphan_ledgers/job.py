@@ -18,10 +18,10 @@ import pulsar_sidecar
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.running import Opened, Order, input_of, input_of_audit, run_audit
 from pulsar_sidecar.audit.requests import HOUR_MS, Policy
-from pulsar_sidecar.audit.results.formatting import conclude
 from pulsar_sidecar.audit.results.guards import EXIT_ERROR, Earlier, exit_code, trusted
 from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary
 from pulsar_sidecar.audit.results.tables import SCHEMAS, Table
+from pulsar_sidecar.audit.results.verdicts import conclude
 from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest
 from pulsar_sidecar.model.errors import SidecarError
 from pyspark import SparkContext

@@ -6,10 +6,30 @@ the audit before it.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pulsar_sidecar.audit.results.formatting import format_age
-from pulsar_sidecar.audit.sources.manifests import Archived
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """One complete directory of ours.
+
+    Attributes:
+        kind: ``audit``, or a `audit.sources.manifests.Kind`.
+        cluster: the instance id, if it is known.
+        sha256: of its summary or manifest, by which an audit names it.
+        time_ms: as of when it is.
+        made_from: what an audit names: the digests of its inputs.
+    """
+
+    path: Path
+    kind: str
+    cluster: str
+    sha256: str
+    time_ms: int
+    made_from: frozenset[str] = field(default=frozenset())
 
 
 def reasons_to_keep(archived: Sequence[Archived], keep: int, older_than_ms: int, now_ms: int) -> dict[Path, str | None]:

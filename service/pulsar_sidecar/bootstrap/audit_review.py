@@ -33,13 +33,13 @@ from pulsar_sidecar.audit.requests import (
     Pruned,
     Shown,
 )
-from pulsar_sidecar.audit.results.formatting import conclude
 from pulsar_sidecar.audit.results.guards import exit_code
 from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
 from pulsar_sidecar.audit.results.report import REPORT_NAME, extract_of, report_html
 from pulsar_sidecar.audit.results.show import TABLES, chosen_rows, explain, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Plan
 from pulsar_sidecar.audit.results.tables import Subtree, Table
+from pulsar_sidecar.audit.results.verdicts import conclude
 from pulsar_sidecar.audit.sources.manifests import Kind
 from pulsar_sidecar.ledger_deletion.control import INSTANCES
 from pulsar_sidecar.ledger_deletion.ports import Publisher

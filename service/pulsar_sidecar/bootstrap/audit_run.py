@@ -46,8 +46,8 @@ def make_audit(request: AuditRequest, say: "Say") -> Audited:
         from pulsar_sidecar.adapters.parquet.output import parquet_output
         from pulsar_sidecar.audit.engine.comparing import EmbeddedEngine
         from pulsar_sidecar.audit.engine.running import Opened, Order, input_of, run_audit
-        from pulsar_sidecar.audit.results.formatting import conclude
         from pulsar_sidecar.audit.results.guards import exit_code
+        from pulsar_sidecar.audit.results.verdicts import conclude
 
         earlier = None if request.previous is None else open_earlier(request.previous)
         inputs = ParquetInputs(request.dump, request.listing, *manifests, *workers)

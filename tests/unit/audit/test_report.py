@@ -9,9 +9,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from pulsar_sidecar.audit.results.formatting import (
     AGE_LABELS,
-    Verdict,
     age_label,
-    conclude,
     format_age,
     format_bytes,
     format_count,
@@ -27,6 +25,7 @@ from pulsar_sidecar.audit.results.report import (
     templates,
 )
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard, Look, Unseen
+from pulsar_sidecar.audit.results.verdicts import Verdict, conclude
 
 from tests.unit.audit.findings import (
     DAY_MS,

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from pulsar_sidecar.audit.applying import verified_plan
 from pulsar_sidecar.audit.requests import HOUR_MS, Policy
-from pulsar_sidecar.audit.results.formatting import Verdict, conclude
 from pulsar_sidecar.audit.results.tables import Table
+from pulsar_sidecar.audit.results.verdicts import Verdict, conclude
 from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ledgers import LedgerState
 

@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from pulsar_sidecar.audit.pruning import Archived
 from pulsar_sidecar.audit.results.summaries import KIND, SUMMARY_NAME, AuditSummary, parse_summary
-from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Archived, Kind, Manifest, parse_manifest
+from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest, parse_manifest
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 _DEPTH: Final = 3

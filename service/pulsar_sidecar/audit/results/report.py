@@ -18,16 +18,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from pulsar_sidecar.audit.results import formatting
-from pulsar_sidecar.audit.results.formatting import (
-    AGE_LABELS,
-    Row,
-    conclude,
-    format_count,
-    format_minute,
-    format_size,
-    orphans_of,
-)
+from pulsar_sidecar.audit.results.formatting import AGE_LABELS, Row, format_count, format_minute, format_size
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Look
+from pulsar_sidecar.audit.results.verdicts import conclude, orphans_of
 
 REPORT_NAME: Final = "report.html"
 EXTRACT_ROWS: Final = 50

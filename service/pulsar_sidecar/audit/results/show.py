@@ -10,18 +10,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.results.formatting import (
-    AGE_LABELS,
-    Row,
-    conclude,
-    format_age,
-    format_bytes,
-    format_owner,
-    orphans_of,
-)
+from pulsar_sidecar.audit.results.formatting import AGE_LABELS, Row, format_age, format_bytes, format_owner
 from pulsar_sidecar.audit.results.report import ORDER, first_rows, templates
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
 from pulsar_sidecar.audit.results.tables import Table
+from pulsar_sidecar.audit.results.verdicts import conclude, orphans_of
 
 TABLES: Final = {
     "orphans": Table.ORPHAN_LEDGERS,

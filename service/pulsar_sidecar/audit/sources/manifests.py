@@ -5,9 +5,7 @@ not understand.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -137,26 +135,6 @@ class Manifest(Document, frozen=True, kw_only=True):
             **parts,
             "machineTimesMs": {"started": started, "ended": ended},
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Archived:
-    """One complete directory of ours.
-
-    Attributes:
-        kind: ``audit``, or a `Kind`.
-        cluster: the instance id, if it is known.
-        sha256: of its summary or manifest, by which an audit names it.
-        time_ms: as of when it is.
-        made_from: what an audit names: the digests of its inputs.
-    """
-
-    path: Path
-    kind: str
-    cluster: str
-    sha256: str
-    time_ms: int
-    made_from: frozenset[str] = field(default=frozenset())
 
 
 def parse_manifest(document: Any) -> Manifest:

@@ -1,0 +1,79 @@
+"""What an audit comes to, in a sentence, and what to do next."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pulsar_sidecar.audit.results.formatting import format_count, format_size
+from pulsar_sidecar.audit.results.guards import EXIT_ERROR, exit_code
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
+from pulsar_sidecar.audit.results.tables import OrphanStatus
+
+
+class Verdict(StrEnum):
+    """What an audit comes to."""
+
+    CLEAN = "clean"
+    """Everything that exists is referenced, and everything that is referenced exists."""
+    PLAN = "plan"
+    """Some ledgers may be deleted."""
+    FINDINGS = "findings"
+    """There is something to look at, and nothing to delete (yet)."""
+    STOPPED = "stopped"
+    """A guard says that something is wrong with the inputs, or that too much would go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """A verdict, why, and what to do next."""
+
+    verdict: Verdict
+    sentence: str
+    next_step: str
+
+
+def conclude(summary: AuditSummary, place: str) -> Conclusion:
+    """What an audit comes to; ``place`` is its directory as the user would write it."""
+    failed = "; ".join(f"{guard.name}: {guard.explanation}" for guard in summary.guards if not guard.passed)
+    if exit_code(summary) == EXIT_ERROR:
+        next_step = "find out why, then make new inputs and a new audit; nothing of this one can be applied"
+        return Conclusion(Verdict.STOPPED, f"{_found(summary)}, and nothing is condemned: {failed}", next_step)
+    if summary.findings and summary.plan is None:
+        sentence = f"{_found(summary)}, and nothing is condemned: {failed or 'the audit has no plan'}"
+        return Conclusion(Verdict.FINDINGS, sentence, _rows_of(place))
+    if summary.plan is not None and summary.plan.rows:
+        sentence = (
+            f"{format_count(summary.plan.rows, 'ledger')} ({format_size(summary.plan.ledgers)}) "
+            f"{'is' if summary.plan.rows == 1 else 'are'} referenced by nothing and may be deleted"
+        )
+        return Conclusion(Verdict.PLAN, sentence, f"look at the plan: pulsar-sidecar audit apply {place}")
+    if summary.findings:
+        return Conclusion(Verdict.FINDINGS, f"{_found(summary)}; nothing may be deleted", _patience(summary, place))
+    everything = f"everything that exists is referenced ({format_count(summary.existing.ledgers, 'ledger')})"
+    return Conclusion(Verdict.CLEAN, f"{everything}, and everything that is referenced exists", "nothing to do")
+
+
+def orphans_of(summary: AuditSummary) -> Count:
+    """All orphans, of any standing."""
+    return Count.sum(summary.orphans.values())
+
+
+def _found(summary: AuditSummary) -> str:
+    parts = (
+        (orphans_of(summary).ledgers, "unreferenced ledger", "unreferenced ledgers"),
+        (summary.missing, "reference to a ledger that does not exist", "references to ledgers that do not exist"),
+        (len(summary.dangers), "topic that endangers another's ledgers", "topics that endanger others' ledgers"),
+        (summary.unattributed.ledgers, "ledger that nobody known claims", "ledgers that nobody known claims"),
+    )
+    said = [f"{count:,} {one if count == 1 else many}" for count, one, many in parts if count]
+    return ", ".join(said) or "nothing found"
+
+
+def _patience(summary: AuditSummary, place: str) -> str:
+    waiting = (OrphanStatus.FIRST_LOOK, OrphanStatus.TOO_YOUNG, OrphanStatus.CHANGED)
+    if any(count.ledgers for standing, count in summary.orphans.items() if standing in waiting):
+        return f"make new inputs after the window and audit them with --previous {place}"
+    return _rows_of(place)
+
+
+def _rows_of(place: str) -> str:
+    return f"look at the rows: pulsar-sidecar audit show {place} --orphans --missing --unattributed"
