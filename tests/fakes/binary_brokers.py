@@ -89,6 +89,11 @@ def refusal(request_id: int, error: int) -> api.BaseCommand:
     return api.BaseCommand(type=api.BaseCommand.ERROR, error=told)
 
 
+def challenge() -> api.BaseCommand:
+    """What a broker says when it wants to see the credential again."""
+    return api.BaseCommand(type=api.BaseCommand.AUTH_CHALLENGE, authChallenge=api.CommandAuthChallenge())
+
+
 @contextmanager
 def binary_broker() -> Iterator[BinaryBroker]:
     """A running server on a free port of this machine."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
@@ -25,7 +26,15 @@ from pulsar_sidecar.model.topic_stats import Subscription, SubscriptionType
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 from tests.cluster.patience import until
-from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, closed_consumer, refusal, usual
+from tests.fakes.binary_brokers import (
+    Answers,
+    BinaryBroker,
+    binary_broker,
+    challenge,
+    closed_consumer,
+    refusal,
+    usual,
+)
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC, at
 
@@ -180,6 +189,20 @@ def test_a_failed_acknowledgement_leaves_the_outcome_open(broker: BinaryBroker, 
         acknowledge(helper, SHARED, [at(1)])
 
 
+def test_a_challenge_that_cannot_be_answered_leaves_the_outcome_open(broker: BinaryBroker, tmp_path: Path) -> None:
+    def challenged(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+        if came.type != api.BaseCommand.ACK:
+            return usual(of, came)
+        token.unlink()
+        return [challenge(), *(usual(of, came) or [])]
+
+    (token := tmp_path / "token").write_text("secret")
+    broker.answer = challenged
+    with acknowledger(broker, parse_credentials("token", token.as_uri())) as helper, pytest.raises(OutcomeUnknownError):
+        acknowledge(helper, SHARED, [at(1)])
+    assert broker.acked == [(7, 1)]
+
+
 def test_what_is_said_of_earlier_consumers_and_requests_does_not_count(broker: BinaryBroker) -> None:
     def haunted(of: BinaryBroker, came: api.BaseCommand) -> Answers:
         extra = [
@@ -228,7 +251,7 @@ def test_pings_and_challenges_are_answered_on_the_way(broker: BinaryBroker) -> N
     def chatty(of: BinaryBroker, came: api.BaseCommand) -> Answers:
         extra = [
             api.BaseCommand(type=api.BaseCommand.PING, ping=api.CommandPing()),
-            api.BaseCommand(type=api.BaseCommand.AUTH_CHALLENGE, authChallenge=api.CommandAuthChallenge()),
+            challenge(),
             api.BaseCommand(type=api.BaseCommand.ACTIVE_CONSUMER_CHANGE),
         ]
         answers = usual(of, came)

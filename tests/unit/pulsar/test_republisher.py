@@ -1,10 +1,11 @@
 """A copy that was not sent is told from one that may have been stored: only the first may be tried again."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     BinaryConnections,
     BrokerAddress,
@@ -17,7 +18,7 @@ from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, Sid
 from pulsar_sidecar.model.ids import BookieId
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
-from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, refusal, usual
+from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, challenge, refusal, usual
 from tests.fakes.bookie_servers import FakeBookies, stored_entry
 from tests.fakes.bookkeeper import ledger_metadata_bytes
 from tests.fakes.delayed_messages import LEDGER, TOPIC, at
@@ -31,14 +32,14 @@ BOOKIES = (BookieId("a:3181"), BookieId("b:3181"))
 class World:
     """A stored message, and a broker."""
 
-    def __init__(self, broker: BinaryBroker) -> None:
+    def __init__(self, broker: BinaryBroker, credentials: ClientCredentials) -> None:
         self.broker = broker
         store, bookies, clock = FakeMetadataStore(), FakeBookies(), SystemClock()
         store.put(ledger_path(LEDGER), ledger_metadata_bytes(last_entry_id=0, ensemble=BOOKIES))
         entry = stored(message(deliver_at_time=77))
         for bookie in BOOKIES:
             bookies.held[bookie] = {at(0).entry_id: stored_entry(LEDGER, at(0).entry_id, entry)}
-        self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), clock, 2, 0.5)
+        self.connections = BinaryConnections(credentials, TlsOptions(), clock, 2, 0.5)
         self.owners = TopicOwners(broker.url, self.connections)
         self.republisher = BrokerRepublisher(
             store,
@@ -54,9 +55,15 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def token(tmp_path: Path) -> Path:
+    (path := tmp_path / "token").write_text("secret")
+    return path
+
+
+@pytest.fixture
+def world(token: Path) -> Iterator[World]:
     with binary_broker() as broker:
-        opened = World(broker)
+        opened = World(broker, parse_credentials("token", token.as_uri()))
         yield opened
         opened.connections.close()
 
@@ -119,3 +126,15 @@ def test_what_breaks_before_anything_was_sent_may_be_tried_again_and_nothing_els
         world.republish()
     assert isinstance(raised.value, error), raised.value
     assert ("SEND" in world.broker.kinds()) is (kind == KIND.SEND)
+
+
+def test_a_challenge_that_cannot_be_answered_says_nothing_of_a_copy_that_was_sent(world: World, token: Path) -> None:
+    def challenged(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+        if came.type != KIND.SEND:
+            return usual(of, came)
+        token.unlink()
+        return [challenge(), *(usual(of, came) or [])]
+
+    world.broker.answer = challenged
+    with pytest.raises(OutcomeUnknownError):
+        world.republish()

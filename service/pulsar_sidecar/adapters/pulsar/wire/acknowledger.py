@@ -21,7 +21,7 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     server_error,
 )
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, TemporaryError
+from pulsar_sidecar.model.errors import NotAuthenticatedError, OutcomeUnknownError, PermanentError, TemporaryError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import Subscription, SubscriptionType
@@ -101,7 +101,7 @@ class _Consumer:
         try:
             self._acknowledge(positions)
             return self._clock.now_ms()
-        except (OSError, TemporaryError) as error:
+        except (OSError, TemporaryError, NotAuthenticatedError) as error:
             # The broker forgets the consumer with the connection, so leaving waits for no answer.
             self._connection.close()
             raise OutcomeUnknownError(

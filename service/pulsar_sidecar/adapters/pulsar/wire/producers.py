@@ -21,7 +21,13 @@ from pulsar_sidecar.adapters.pulsar.wire.encoding import KeyedBatch, Record, key
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import (
+    NotAuthenticatedError,
+    OutcomeUnknownError,
+    PermanentError,
+    SidecarError,
+    TemporaryError,
+)
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
@@ -241,7 +247,8 @@ def _published(
         receipts = [producer.receipt() for _ in parts]
         producer.leave()
         return receipts[-1].message_id
-    except (OSError, TemporaryError) as error:
+    except (OSError, TemporaryError, NotAuthenticatedError) as error:
+        # A credential that a challenge asks for in between, and that cannot be read, says nothing of what was sent.
         raise OutcomeUnknownError(
             f"the copy may or may not have been published to {topic} ({error}); look for it first"
         ) from error
