@@ -123,7 +123,8 @@ def _methods_of(request: Request) -> list[str]:
     ]
 
 
-async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
+async def unforeseen(request: Request, error: Exception) -> JSONResponse:
+    """The answer to a defect; it says nothing of the error but its class."""
     _log.error("a request failed in an unforeseen way", method=request.method, error=type(error).__name__)
     return reason_response(500, f"unforeseen {type(error).__name__}; the service's log has the details")
 
@@ -132,6 +133,6 @@ HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, An
     errors.SidecarError: _ours,
     RequestValidationError: _validation,
     StarletteHTTPException: _framework,
-    Exception: _unforeseen,
+    Exception: unforeseen,
 }
 """With these, every failure of an app ends in this module."""

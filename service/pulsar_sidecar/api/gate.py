@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 
 import structlog
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsar_sidecar.api.authentication import TokenAuthentication
-from pulsar_sidecar.api.errors import MAX_BODY_BYTES, TooLargeError, error_response
+from pulsar_sidecar.api.errors import MAX_BODY_BYTES, TooLargeError, error_response, unforeseen
 from pulsar_sidecar.api.schemas import Healthy
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import (
@@ -91,6 +92,11 @@ class Gate:
                     receive = await _whole_body(headers, receive)
             except SidecarError as error:
                 await error_response(error)(scope, receive, remember)
+            except Exception as error:
+                # Only the gate's own: the app answers what goes wrong in it, and raises it again.
+                answer = await unforeseen(Request(scope), error)
+                await answer(scope, receive, remember)
+                raise
             else:
                 state = {**scope.get("state", {}), "role": role}
                 await self.app({**scope, "path": path, "state": state}, receive, remember)
@@ -110,17 +116,17 @@ class Gate:
         if self._authentication is not None:
             return self._authentication.role(credentials[0] if credentials else None)
         # Without a credential, the user's own browser must not become another site's hand.
-        if not self._is_own(headers.get("host", "")):
+        if not self._is_own_url("//" + headers.get("host", "")):
             raise NotAuthorizedError("the Host header is neither a loopback address nor advertisedUrl")
         origin = headers.get("origin")
         same_site = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
-        if not same_site or (origin is not None and not self._is_own(urlsplit(origin).netloc)):
+        if not same_site or (origin is not None and not self._is_own_url(origin)):
             raise NotAuthorizedError("requests from another site's pages are refused")
         return None
 
-    def _is_own(self, netloc: str) -> bool:
+    def _is_own_url(self, url: str) -> bool:
         try:
-            host = (urlsplit(f"//{netloc}").hostname or "").lower()
+            host = (urlsplit(url).hostname or "").lower()
         except ValueError:
             return False
         return is_loopback(host) or host in self._own_hosts

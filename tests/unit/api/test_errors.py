@@ -1,4 +1,6 @@
 import pytest
+import structlog
+from pulsar_sidecar.api.authentication import TokenAuthentication, secret_key
 from pulsar_sidecar.api.errors import (
     STATUS_BY_ERROR,
     MismatchError,
@@ -8,10 +10,11 @@ from pulsar_sidecar.api.errors import (
     status_of,
 )
 from pulsar_sidecar.model import errors
+from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import BrokerRefusedError, SidecarError
 
 from tests.fakes.deletion_service import FakeDeletionService
-from tests.unit.api.serving import Served
+from tests.unit.api.serving import Served, served
 
 STATUS = "/admin/v2/ledger-deletion/status"
 
@@ -67,6 +70,24 @@ def test_a_defect_is_answered_and_the_process_lives(service: FakeDeletionService
     assert "secret detail" not in answer.reason
     service.failure = None
     assert server.ask("GET", STATUS).status == 200
+
+
+def test_a_defect_before_the_app_is_answered_and_logged_like_one_in_it(service: FakeDeletionService) -> None:
+    class Defective(TokenAuthentication):
+        def role(self, authorization: str | None) -> str:
+            raise RuntimeError("secret detail")
+
+    key = secret_key("data:;base64," + "c2Vj" * 11)
+    with (
+        structlog.testing.capture_logs() as logs,
+        served(service, Defective(key, ["admin"], SystemClock())) as server,
+    ):
+        answer = server.ask("GET", STATUS)
+    assert (answer.status, "RuntimeError" in answer.reason, "secret detail" in answer.reason) == (500, True, False)
+    assert [(line["event"], line.get("status")) for line in logs] == [
+        ("a request failed in an unforeseen way", None),
+        ("request", 500),
+    ]
 
 
 def test_a_reason_is_shortened_and_always_encodable() -> None:

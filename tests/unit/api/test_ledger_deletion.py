@@ -209,6 +209,7 @@ def test_a_failing_service_leaves_probes_alone(service: FakeDeletionService, ser
         ({"Host": "[::1"}, 403),
         ({"Origin": "https://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "same-site"}, 403),
     ],
