@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pulsar_sidecar.api.authentication import TokenAuthentication
 from pulsar_sidecar.api.errors import MAX_BODY_BYTES, TooLargeError, error_response, unforeseen
 from pulsar_sidecar.api.schemas import Healthy
+from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import (
     InvalidInputError,
@@ -25,7 +26,6 @@ from pulsar_sidecar.model.errors import (
     SidecarError,
     TemporaryError,
 )
-from pulsar_sidecar.model.tls import is_loopback
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
 """Probes and metrics: open, as Pulsar's own are by default."""

@@ -32,9 +32,9 @@ from pulsar_sidecar.bootstrap.cluster_access import (
 from pulsar_sidecar.bootstrap.process import connections_for_callers, tool_version
 from pulsar_sidecar.bootstrap.rooms import ROOMS, missing_in
 from pulsar_sidecar.ledger_deletion.steps import Steps
+from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError, SidecarError, TemporaryError
-from pulsar_sidecar.model.tls import is_loopback
 from pulsar_sidecar.observability.logging import configure_logging
 from pulsar_sidecar.observability.metrics import process_registry
 from pulsar_sidecar.settings.fields import Settings, load_settings

@@ -16,10 +16,10 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.output import Format
+from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.names import TopicDomain, java_url_encode, parse_topic_name
-from pulsar_sidecar.model.tls import is_loopback
 from pulsar_sidecar.settings.sources import client_conf_settings, environment_settings
 
 if TYPE_CHECKING:

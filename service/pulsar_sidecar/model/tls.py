@@ -1,9 +1,8 @@
-"""Certificates out of files, for everybody who speaks TLS here, and the addresses that need none.
+"""Certificates out of files, for everybody who speaks TLS here.
 
 Invariant: a file that cannot be used is an `InvalidInputError` that names it, before anything is connected.
 """
 
-import ipaddress
 import ssl
 from pathlib import Path
 
@@ -37,14 +36,6 @@ def load_certificate(context: ssl.SSLContext, file: Path, key_file: Path) -> Non
             f"the certificate {file} with the key {key_file} cannot be used ({_reason(error)}); name PEM files that "
             "belong together, the key without a password"
         ) from error
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address, without brackets, is this machine's own: nobody else can overhear it."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _reason(error: OSError | ValueError) -> str:

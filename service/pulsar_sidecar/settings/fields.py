@@ -23,8 +23,8 @@ from pydantic import (
     model_validator,
 )
 
+from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.errors import InvalidInputError
-from pulsar_sidecar.model.tls import is_loopback
 from pulsar_sidecar.settings.sources import (
     ENVIRONMENT_OF_THE_COMMAND_LINE,
     client_conf_path,
@@ -380,7 +380,7 @@ def load_settings(
 def _known(values: Mapping[str, str], warn: Callable[[str], None]) -> Mapping[str, str]:
     for name in values:
         if name not in Settings.model_fields and name.upper() not in ENVIRONMENT_OF_THE_COMMAND_LINE:
-            meant = _did_you_mean(environment_variable(name), map(environment_variable, Settings.model_fields))
+            meant = _did_you_mean(name, Settings.model_fields, environment_variable)
             warn(f"the environment variable {environment_variable(name)} is not a setting and has no effect{meant}")
     return {name: text for name, text in values.items() if name in Settings.model_fields}
 
@@ -390,13 +390,13 @@ def _file_settings(path: Path) -> Mapping[str, str]:
     written = properties(path)
     for key in written:
         if key not in fields:
-            raise InvalidInputError(f"{path}: {key!r} is not a setting{_did_you_mean(key, fields)}")
+            raise InvalidInputError(f"{path}: {key!r} is not a setting{_did_you_mean(key, fields, str)}")
     return {fields[key]: text for key, text in written.items() if text}
 
 
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
+def _did_you_mean(name: str, known: Iterable[str], written: Callable[[str], str]) -> str:
     guess = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {guess[0]}?" if guess else ""
+    return f"; did you mean {written(guess[0])}?" if guess else ""
 
 
 def _explained(field: str, kind: str, text: str, sources: _Sources) -> str:

@@ -100,7 +100,7 @@ def test_help_answers_without_loading_clients_and_servers() -> None:
         "from pulsar_sidecar.cli.app import command_line\n"
         "try:\n    command_line(programs())(['--help'])\n"
         "except SystemExit:\n    pass\n"
-        "heavy = {'pydantic', 'fastapi', 'requests', 'pulsar', 'kazoo', 'structlog', 'jwt', 'pyarrow'}\n"
+        "heavy = {'pydantic', 'fastapi', 'requests', 'pulsar', 'kazoo', 'structlog', 'jwt', 'pyarrow', 'ssl'}\n"
         "heavy &= set(sys.modules)\n"
         "sys.exit(','.join(sorted(heavy)) or 0)\n"
     )
