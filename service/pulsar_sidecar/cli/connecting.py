@@ -104,10 +104,11 @@ class GlobalOptions:
         admin_url = settings.get("admin_url", "http://127.0.0.1:8750")
         token = token_of(settings.get("auth_plugin"), settings.get("auth_params"))
         trusted = settings.get("tls_trust_certs_file_path")
+        timeout = self.flags.get("request_timeout")
         client = SidecarClient(
             admin_url,
             token,
-            _seconds(settings.get("request_timeout", "60")),
+            float(timeout) if timeout else _seconds(settings.get("request_timeout", "60")),
             trusted=Path(trusted) if trusted else None,
             allow_insecure=is_true(settings, "tls_allow_insecure_connection", "false"),
             verify_hostname=is_true(settings, "tls_enable_hostname_verification", "true"),
@@ -163,9 +164,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 86_400:
-        raise InvalidInputError(
-            "--request-timeout and PULSAR_SIDECAR_REQUEST_TIMEOUT are seconds above 0 and below 86400, such as 60"
-        )
+        raise InvalidInputError("PULSAR_SIDECAR_REQUEST_TIMEOUT must be seconds above 0 and below 86400, such as 60")
     return seconds
 
 

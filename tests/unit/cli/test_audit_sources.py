@@ -53,8 +53,9 @@ def test_every_option_of_a_dump(terminal: Terminal) -> None:
     assert "digest" not in repr(request)
 
 
-def test_a_listing_takes_its_address_and_credential_from_the_environment(terminal: Terminal) -> None:
+def test_addresses_and_credentials_come_from_the_environment(terminal: Terminal) -> None:
     terminal.manifest = MADE
+    terminal.set("PULSAR_CLIENT_CONF", "/no/such/client.conf")  # a client's, for brokers: it is not read
     terminal.set("PULSAR_SIDECAR_METADATA_STORE_URL", "zk:z:2181")
     terminal.set("PULSAR_SIDECAR_METADATA_STORE_AUTH", "digest:a:b")
     assert terminal.run("ledgers", "list", "--source", "metadata", "--output", "out", "--with-metadata").code == 0
@@ -63,6 +64,8 @@ def test_a_listing_takes_its_address_and_credential_from_the_environment(termina
     assert request.with_metadata
     assert terminal.run("ledgers", "list", "--source", "bookie-http://b:1", "--output", "out", "--rate", "5").code == 0
     assert terminal.listed[1].ledgers_per_second == 5
+    assert terminal.run("metadata", "dump", "--source", "zk:z:2181", "--output", "out").code == 0
+    assert terminal.dumped[0].metadata_store_auth == "digest:a:b"
 
 
 @pytest.mark.parametrize("command", [("metadata", "dump"), ("ledgers", "list")])

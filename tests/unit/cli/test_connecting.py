@@ -85,6 +85,14 @@ def test_a_timeout_that_is_none(timeout: str, terminal: Terminal) -> None:
     assert terminal.run("ledger-deletion", "status").code == 1
 
 
+def test_a_timeout_on_the_command_line_is_taken_as_it_is(terminal: Terminal) -> None:
+    terminal.set("PULSAR_SIDECAR_REQUEST_TIMEOUT", "x")
+    with served(FakeDeletionService()) as server:
+        assert (
+            terminal.run("--admin-url", server.url, "--request-timeout", "1e6", "ledger-deletion", "status").code == 0
+        )
+
+
 def test_the_systems_authorities_are_not_loaded_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: object, **__: object) -> ssl.SSLContext:
         raise AssertionError("the system's authorities were loaded")

@@ -1,5 +1,6 @@
 """``pulsar-sidecar metadata`` and ``pulsar-sidecar ledgers``: what an audit works on, taken from a cluster."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ from pulsar_sidecar.audit.requests import DEFAULT_NODES_PER_SECOND, DumpRequest,
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
 from pulsar_sidecar.cli.connecting import Context, NewDirectory
+from pulsar_sidecar.settings.sources import environment_settings
 
 if TYPE_CHECKING:
     from pulsar_sidecar.audit.sources.manifests import Manifest
@@ -89,7 +91,7 @@ def dump(
         without_ledgers=without_ledgers,
         cursors_from=cursors_from,
         nodes_per_second=rate,
-        metadata_store_auth=ctx.obj.settings(metadata_store_auth=auth).get("metadata_store_auth"),
+        metadata_store_auth=auth or environment_settings(os.environ).get("metadata_store_auth"),
         trusted_certificates=Path(trusted) if trusted else None,
     )
     output.document(_summary(ctx.obj.programs.make_dump(request, output.info), directory), ctx.obj.format(form))
@@ -127,15 +129,15 @@ def list_ledgers(
 
     Example: pulsar-sidecar ledgers list --source bookie-http://bookie-1:8000,bookie-2:8000 --output listings/monday
     """
-    settings = ctx.obj.settings(metadata_store_url=metadata_store_url, metadata_store_auth=auth)
+    environment = environment_settings(os.environ)
     request = ListingRequest(
         source=source,
         output=directory,
-        metadata_store_url=settings.get("metadata_store_url"),
+        metadata_store_url=metadata_store_url or environment.get("metadata_store_url"),
         ledgers_root=ledgers_root,
         with_metadata=with_metadata,
         ledgers_per_second=rate,
-        metadata_store_auth=settings.get("metadata_store_auth"),
+        metadata_store_auth=auth or environment.get("metadata_store_auth"),
     )
     output.document(_summary(ctx.obj.programs.make_listing(request, output.info), directory), ctx.obj.format(form))
 
