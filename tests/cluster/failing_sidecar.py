@@ -32,7 +32,7 @@ KILLED = 137
 INJECTED = "injected fault: "
 """How the line in the sidecar's log begins that says which fault it was."""
 
-_IMPORTED_LATE = ("uvicorn.lifespan.on", "uvicorn.loops.asyncio", "uvicorn.protocols.http.h11_impl", "netrc")
+_IMPORTED_LATE = ("uvicorn.lifespan.off", "uvicorn.loops.uvloop", "uvicorn.protocols.http.auto", "netrc")
 _PR_SET_PDEATHSIG = 1
 
 
