@@ -10,7 +10,6 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from importlib import import_module
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, TypeVar
 
@@ -72,14 +71,19 @@ def _workers(*, worth_it: bool) -> "Iterator[tuple[Workers, Workers]]":
         return
     with ExitStack() as stack:
         # Never forked: this process has threads of Arrow's.
-        decoding, judging = (f"pulsar_sidecar.audit.engine.{name}" for name in ("decoding", "judging"))
-        processes = ProcessPoolExecutor(count, get_context("spawn"), import_module, (decoding,))
+        processes = ProcessPoolExecutor(count, get_context("spawn"), _preload)
         stack.callback(processes.shutdown, cancel_futures=True)
         for _ in range(count):
-            # Take the time for imports before there is work.
-            processes.submit(import_module, judging)
+            # A process starts only when something is handed to it.
+            processes.submit(os.getpid)
         threads = stack.enter_context(ThreadPoolExecutor(count))
         yield lambda work, pieces: _unbroken(processes.map(work, pieces)), threads.map
+
+
+def _preload() -> None:
+    """Take the time for imports before there is work."""
+    from pulsar_sidecar.adapters.parquet import row_groups  # noqa: F401
+    from pulsar_sidecar.audit.engine import admin_nodes, decoding, judging  # noqa: F401
 
 
 def _unbroken(answers: Iterator[Worked]) -> Iterator[Worked]:

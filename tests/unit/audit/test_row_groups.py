@@ -9,16 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.parquet import inputs
+from pulsar_sidecar.adapters.parquet import row_groups
 from pulsar_sidecar.adapters.parquet.directories import open_audit
-from pulsar_sidecar.adapters.parquet.inputs import (
-    AuditTables,
-    RowGroup,
-    marked_groups,
-    work_on_group,
-    work_on_rows,
-)
+from pulsar_sidecar.adapters.parquet.inputs import AuditTables
 from pulsar_sidecar.adapters.parquet.output import parquet_output
+from pulsar_sidecar.adapters.parquet.row_groups import RowGroup, marked_groups, work_on_group, work_on_rows
 from pulsar_sidecar.audit.engine.running import AUDIT_TABLES
 from pulsar_sidecar.audit.requests import AuditRequest
 from pulsar_sidecar.audit.results.tables import LEDGERS, Table
@@ -40,7 +35,7 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> list[RowGroup]:
 @pytest.fixture(autouse=True, scope="module")
 def small_batches() -> object:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inputs, "_ROWS_AT_ONCE", 7)
+        patch.setattr(row_groups, "ROWS_AT_ONCE", 7)
         yield
 
 
@@ -121,3 +116,14 @@ def test_nothing_works_on_rows_before_the_processes_are_begun() -> None:
     subprocess.run(
         [sys.executable, "-c", begin], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     )
+
+
+def test_a_process_has_imported_what_works_on_rows_and_nothing_that_draws_reports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    with audit_run._workers(worth_it=True) as (processes, _):
+        (loaded,) = processes(eval, ["set(__import__('sys').modules)"])
+    engine = "pulsar_sidecar.audit.engine"
+    assert {"pulsar_sidecar.adapters.parquet.row_groups", f"{engine}.decoding", f"{engine}.judging"} <= loaded
+    assert not loaded & {"jinja2", "prometheus_client", "pyarrow.dataset", "pulsar_sidecar.adapters.parquet.inputs"}

@@ -1,0 +1,89 @@
+"""Row groups: the pieces of tables that are read and worked on at once, here or in a process of our own.
+
+Such a process imports this module before there is work, so it imports little.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pulsar_sidecar.audit.arrays import Ids, Numbers
+from pulsar_sidecar.audit.sources.manifests import Manifest
+
+Worked = TypeVar("Worked")
+
+ROWS_AT_ONCE = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """One of a file's row groups."""
+
+    path: Path
+    number: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedGroup:
+    """Some rows of a row group, by their places in it; ``ids`` has the ledger of each, if told."""
+
+    group: RowGroup
+    places: Numbers
+    ids: Ids | None
+
+
+def row_groups(directory: Path, manifest: Manifest, beginning: str) -> list[RowGroup]:
+    """The row groups of the files whose names have this beginning, in order."""
+    groups = []
+    for name in sorted(file.path for file in manifest.files if file.path.startswith(beginning)):
+        metadata = pq.read_metadata(directory / name)
+        groups += [
+            RowGroup(directory / name, number, metadata.row_group(number).num_rows)
+            for number in range(metadata.num_row_groups)
+        ]
+    return groups
+
+
+def marked_groups(groups: Sequence[RowGroup], positions: Numbers, ids: Ids | None = None) -> list[MarkedGroup]:
+    """The groups with rows at these positions, which count through all groups, ascending."""
+    starts = np.cumsum([0, *(group.rows for group in groups)])
+    cuts = np.searchsorted(positions, starts)
+    return [
+        MarkedGroup(group, positions[first:last] - start, None if ids is None else ids[first:last])
+        for group, start, first, last in zip(groups, starts, cuts, cuts[1:], strict=False)
+        if last > first
+    ]
+
+
+def work_on_group(columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked], group: RowGroup) -> list[Worked]:
+    """The work's answers for a row group, batch by batch."""
+    return [work(batch) for batch in _batches(columns, group)]
+
+
+def work_on_rows(columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked], marked: MarkedGroup) -> Worked:
+    """The work's answer for the marked rows alone."""
+    first, chosen = 0, []
+    for batch in _batches(columns, marked.group):
+        cuts = np.searchsorted(marked.places, [first, first + batch.num_rows])
+        chosen.append(batch.take(pa.array(marked.places[slice(*cuts)] - first)))
+        first += batch.num_rows
+    rows = pa.concat_batches(chosen)
+    if marked.ids is not None:
+        ids = pa.array(marked.ids, pa.int64())
+        rows = pa.RecordBatch.from_arrays([ids, *rows.columns], names=["ledger_id", *rows.schema.names])
+    return work(rows)
+
+
+def _batches(columns: Sequence[str], group: RowGroup) -> Iterator[pa.RecordBatch]:
+    """Not the whole group at once: memory that nobody has touched yet is dear."""
+    with pq.ParquetFile(group.path) as file:
+        for batch in file.iter_batches(
+            ROWS_AT_ONCE, row_groups=[group.number], columns=list(columns), use_threads=False
+        ):
+            yield batch.select(list(columns))
