@@ -32,7 +32,11 @@ _METADATA_START = len(WRAPPER_MAGIC) + _METADATA_LENGTH.size
 
 
 def decode_exactly(message_type: type[M], data: bytes) -> M:
-    """The message in ``data``; `UndecodableError` if there is anything in it that this version does not know."""
+    """The message in ``data``.
+
+    Raises:
+        UndecodableError: truncated, not of this type, or holding anything that this version does not know.
+    """
     message = message_type()
     name = message.DESCRIPTOR.name
     try:
@@ -55,7 +59,11 @@ def exact_text(value: object) -> str:
 
 
 def unwrap(data: bytes) -> bytes:
-    """The plain node: ``data`` itself, or what its wrapper holds, at exactly the size that it promises."""
+    """The plain node: ``data`` itself, or what its wrapper holds, at exactly the size that it promises.
+
+    Raises:
+        UndecodableError: the wrapper is damaged, larger than `MAX_UNCOMPRESSED_BYTES`, or of an unknown compression.
+    """
     if not data.startswith(WRAPPER_MAGIC):
         return data
     metadata, payload = _opened(data)

@@ -1,4 +1,4 @@
-"""Which topics are shadows (PIP-180), and of which source.
+"""Which topics are shadows (PIP-180), of which source, and how many partitions a partitioned topic's node gives it.
 
 A shadow's managed ledger lists its source's ledgers, offload contexts included, and stock 4.0.8 brokers delete them
 with the shadow. A node that cannot be read is never taken for an ordinary topic's: the call raises `UndecodableError`.
@@ -85,7 +85,11 @@ def source_topic(spelled: str) -> TopicName | None:
 
 
 def partition_count(data: bytes) -> int:
-    """The number of partitions in a partitioned topic's node (``PartitionedTopicMetadata``)."""
+    """The number of partitions in a partitioned topic's node (``PartitionedTopicMetadata``).
+
+    Raises:
+        UndecodableError: the node is not what Pulsar 4.0 writes.
+    """
     try:
         partitions = json.loads(data)["partitions"]
     except (ValueError, KeyError, TypeError) as error:

@@ -166,10 +166,10 @@ def _upwards(path: str) -> Iterable[str]:
 def unknown_subtrees(nodes: pa.RecordBatch, foreign: Collection[str]) -> list[UnreadableNode]:
     """Other Pulsar clusters, and the subtrees of an unknown kind, among nodes of `Subtree.OTHER`, each once.
 
-    Where such a node holds data, some newer version's references may be in it. Another cluster's managed ledgers or
-    schemas are found wherever they are, below subtrees of a known kind and below those that were named as not Pulsar's
-    too: it may use the same BookKeeper.
-    Below the paths in ``foreign`` nothing is Pulsar's, as its user says.
+    Where such a node holds data, some newer version's references may be in it, so no ledger is deletable until the user
+    says that it is not Pulsar's: ``foreign`` has the paths below which nothing is. Another cluster's managed ledgers or
+    schemas are found wherever they are, below subtrees of a known kind and below those in ``foreign`` too: it may use
+    the same BookKeeper. ``nodes`` have ``path`` and ``value``.
     """
     paths = nodes.column("path")
     known = pc.match_substring_regex(paths, f"^/({'|'.join(_KNOWN)})?(/|$)")

@@ -1,4 +1,7 @@
-"""The store's own time, as told by the nodes themselves: reading it writes nothing."""
+"""A listing of every ledger that BookKeeper has.
+
+Invariant: a listing is complete or there is none; ids are compared as numbers, and no id is in it twice.
+"""
 
 from collections.abc import Iterator
 
@@ -17,10 +20,10 @@ METADATA_LEFT_OUT = "metadata"
 
 
 def newest(so_far: Moment | None, rows: pa.RecordBatch) -> Moment | None:
-    """The newest write among ``so_far`` and rows with ``mzxid`` and ``mtime_ms``.
+    """The newest write among ``so_far`` and rows with ``mzxid`` and ``mtime_ms``: the store's own time.
 
-    The newest by the store's order, not by its clock: a server whose clock once ran ahead may have left times from the
-    future behind.
+    The nodes themselves tell it, so reading it writes nothing. The newest is so by the store's order, not by its clock:
+    a server whose clock once ran ahead may have left times from the future behind.
     """
     mzxids = rows.column("mzxid")
     found = pc.max(mzxids).as_py()
@@ -39,7 +42,12 @@ def list_ledgers(
     with_metadata: bool,
     tool_version: str,
 ) -> Manifest:
-    """Make a listing; one that cannot be finished (`TemporaryError`) leaves nothing behind."""
+    """Make a listing.
+
+    Raises:
+        InvalidInputError: there is something at the output's place.
+        TemporaryError: the listing could not be finished; nothing is left behind.
+    """
     started_ms = clock.now_ms()
     rows = unreadable = 0
     as_of: Moment | None = None
