@@ -17,7 +17,6 @@ from pulsar_sidecar.audit.engine.admin_nodes import dangers
 from pulsar_sidecar.audit.engine.candidates import OWNER_COLUMNS
 from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS
 from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS, Judge
-from pulsar_sidecar.audit.engine.protections import Protection
 from pulsar_sidecar.audit.engine.running import Findings, Written, as_of_ms
 from pulsar_sidecar.audit.requests import Policy
 from pulsar_sidecar.audit.results.formatting import Row
@@ -32,12 +31,13 @@ from pulsar_sidecar.audit.results.tables import (
     MISSING_LEDGERS,
     ORPHAN_LEDGERS,
     UNATTRIBUTED_LEDGERS,
-    LedgerKind,
     OrphanStatus,
     Subtree,
     Table,
 )
+from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.protections import Protection
 from pulsar_sidecar.model.ids import LedgerId
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Window

@@ -19,8 +19,9 @@ from pulsar_sidecar.audit.engine.decoding import (
     singles_batch,
     unread_compaction_cursors,
 )
-from pulsar_sidecar.audit.engine.protections import Protection, Scope, UnreadableNode, unknown_subtrees
+from pulsar_sidecar.audit.engine.protections import unknown_subtrees
 from pulsar_sidecar.audit.results.tables import schema_of
+from pulsar_sidecar.ledger_ownership.protections import Protection, Scope, UnreadableNode
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
 from pulsar_sidecar.model.names import topic_of_managed_ledger
 from pyspark.sql import DataFrame, Row

@@ -30,7 +30,8 @@ from pulsar_sidecar.audit.engine.judging import (
 from pulsar_sidecar.audit.engine.usage import counts_of_usage, missing_row, single_usage, usage_table, usage_taken_off
 from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.plans import block_digest
-from pulsar_sidecar.audit.results.tables import MISSING_LEDGERS, ORPHAN_LEDGERS, LedgerKind, schema_of
+from pulsar_sidecar.audit.results.tables import MISSING_LEDGERS, ORPHAN_LEDGERS, schema_of
+from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId
 from pyspark import TaskContext

@@ -17,7 +17,8 @@ from urllib.parse import quote, quote_plus, unquote_plus
 import requests
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from pulsar_sidecar.audit.results.tables import LedgerKind, OrphanCause
+from pulsar_sidecar.audit.results.tables import OrphanCause
+from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
 from tests.cluster.patience import OPERATION_SECONDS, until

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 import requests
-from pulsar_sidecar.audit.results.tables import LedgerKind, OrphanCause
+from pulsar_sidecar.audit.results.tables import OrphanCause
 from pulsar_sidecar.demo.deleting import delete_again, delete_topics, make_topics
+from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.local_cluster.software import find_software
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.names import parse_topic_name

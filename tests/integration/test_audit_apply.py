@@ -15,9 +15,9 @@ from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import producer_name
 from pulsar_sidecar.audit.applying import progress_path
 from pulsar_sidecar.audit.results.summaries import AuditSummary
-from pulsar_sidecar.audit.results.tables import LedgerKind
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import parse_record
+from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, instance_id_of, instance_id_path, ledger_path
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent

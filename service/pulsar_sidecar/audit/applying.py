@@ -20,7 +20,7 @@ from pulsar_sidecar.audit.requests import EXCLUSIVE
 from pulsar_sidecar.audit.results.formatting import format_age, format_time
 from pulsar_sidecar.audit.results.plans import PlanDigest
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Plan
-from pulsar_sidecar.audit.results.tables import LedgerKind
+from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import AlreadyExistsError, ConflictError, InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
@@ -42,7 +42,7 @@ PLANS: Final = "/pulsar-sidecar/audit-plans"
 class DeletableLedger:
     """One row of a plan, as the deletion service wants to know it.
 
-    ``kind`` is a `audit.results.tables.LedgerKind`, ``topic`` a full name, ``cursor_name`` decoded; ``row`` is its
+    ``kind`` is a `ledger_ownership.claims.LedgerKind`, ``topic`` a full name, ``cursor_name`` decoded; ``row`` is its
     place in the plan, which becomes its sequence id.
     """
 

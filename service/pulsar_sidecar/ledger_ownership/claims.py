@@ -8,10 +8,24 @@ reported and never deleted.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from pulsar_sidecar.ledger_ownership.references import DELAYED_BUCKET_KEY_PREFIX
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, SchemaId, TopicName, parse_topic_name
+
+
+class LedgerKind(StrEnum):
+    """What a ledger is for."""
+
+    DATA = "data"
+    CURSOR = "cursor"
+    SCHEMA = "schema"
+    COMPACTED = "compacted"
+    DELAYED_INDEX_BUCKET = "delayed-index-bucket"
+    LOG_SEGMENT = "log-segment"
+    """DistributedLog's: function packages and state."""
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from pulsar_sidecar.audit.results.tables import (
     MISSING_LEDGERS,
     ORPHAN_LEDGERS,
     UNATTRIBUTED_LEDGERS,
-    LedgerKind,
     OrphanCause,
     OrphanStatus,
 )
+from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 
 AUDIT_ID = "20260706T120000Z-5f0c"
 INSTANCE_ID = "5a6b7c8d-0000-4000-8000-000000000001"

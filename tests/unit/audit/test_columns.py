@@ -21,8 +21,8 @@ from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.candidates import owner_node, owner_nodes
 from pulsar_sidecar.audit.engine.decoding import DecodedPart, decode_part
 from pulsar_sidecar.audit.engine.judging import newest_sizes
-from pulsar_sidecar.audit.engine.places import Place, locate, owner_at, owner_of_managed_ledger
 from pulsar_sidecar.audit.results.tables import NODES
+from pulsar_sidecar.ledger_ownership.places import Place, locate, owner_at, owner_of_managed_ledger
 from pulsar_sidecar.ledger_ownership.references import cursor_references, schema_references
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 from pulsar_sidecar.wire import SchemaStorageFormat_pb2 as schema_storage

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from pulsar_sidecar.audit.columnar.nodes import read_ledger_lists
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.decoding import decode_nodes, lists_naming
-from pulsar_sidecar.audit.engine.places import (
+from pulsar_sidecar.audit.results.tables import NODES
+from pulsar_sidecar.ledger_ownership.claims import LedgerKind
+from pulsar_sidecar.ledger_ownership.paths import LAST_SHORT_LEDGER_ID, ledger_id_of_path, ledger_path
+from pulsar_sidecar.ledger_ownership.places import (
     Owner,
     Place,
     locate,
@@ -19,8 +22,6 @@ from pulsar_sidecar.audit.engine.places import (
     owner_of_topic,
     topic_of_schema,
 )
-from pulsar_sidecar.audit.results.tables import NODES, LedgerKind
-from pulsar_sidecar.ledger_ownership.paths import LAST_SHORT_LEDGER_ID, ledger_id_of_path, ledger_path
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId

@@ -30,10 +30,10 @@ from pulsar_sidecar.audit.columnar.paths import (
     plain_owners_at,
     plain_owners_of,
 )
-from pulsar_sidecar.audit.engine.places import Owner, owner_at, owner_of_managed_ledger
-from pulsar_sidecar.audit.results.tables import LedgerKind
+from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.ledger_ownership.ledger_metadata import ledger_length
 from pulsar_sidecar.ledger_ownership.paths import ledger_id_of_path
+from pulsar_sidecar.ledger_ownership.places import Owner, owner_at, owner_of_managed_ledger
 
 _CURSORS_FIRST_BYTE = b"\x08"
 

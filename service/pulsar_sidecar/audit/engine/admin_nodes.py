@@ -14,12 +14,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.engine.protections import (
-    Scope,
-    UnreadableNode,
-)
 from pulsar_sidecar.audit.results.summaries import Danger
 from pulsar_sidecar.ledger_ownership.paths import PARTITIONED_TOPICS
+from pulsar_sidecar.ledger_ownership.protections import Scope, UnreadableNode
 from pulsar_sidecar.ledger_ownership.shadows import Shadow, shadow_at
 from pulsar_sidecar.model.errors import UndecodableError
 

@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 
 from pulsar_sidecar.audit.arrays import NO_LEDGER
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.places import Owner, Place, locate, owner_of_schema, owner_of_topic
-from pulsar_sidecar.audit.results.tables import LedgerKind, OrphanCause
+from pulsar_sidecar.audit.results.tables import OrphanCause
 from pulsar_sidecar.ledger_ownership.claims import (
     BucketClaim,
     Claim,
     CompactedClaim,
     CursorClaim,
     DataClaim,
+    LedgerKind,
     NotPulsars,
     SchemaClaim,
     Unrecognised,
@@ -29,6 +29,7 @@ from pulsar_sidecar.ledger_ownership.claims import (
 )
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata, length_bytes
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path, schema_path
+from pulsar_sidecar.ledger_ownership.places import Owner, Place, locate, owner_of_schema, owner_of_topic
 from pulsar_sidecar.ledger_ownership.references import cursor_references, managed_ledger_references, schema_references
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ledgers import LedgerState

@@ -51,7 +51,7 @@ from pulsar_sidecar.audit.engine.judging import (
     read_ledgers,
     withheld,
 )
-from pulsar_sidecar.audit.engine.protections import Protection, UnreadableNode, unknown_subtrees
+from pulsar_sidecar.audit.engine.protections import unknown_subtrees
 from pulsar_sidecar.audit.engine.running import AUDIT_TABLES, Findings, Order, Written, as_of_ms
 from pulsar_sidecar.audit.engine.usage import (
     count_of_lengths,
@@ -73,6 +73,7 @@ from pulsar_sidecar.audit.results.summaries import Engine, Input, Plan
 from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Subtree, Table
 from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.protections import Protection, UnreadableNode
 from pulsar_sidecar.model.ids import LedgerId
 
 _NODES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)

@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 
 from pulsar_sidecar.audit.arrays import NO_LEDGER, Ids, LedgerLists, Mask, Numbers, narrowed, sums_between
 from pulsar_sidecar.audit.columnar.reader import CURSORS, SINGLES, ColumnReader, PlainNodes
-from pulsar_sidecar.audit.engine.places import Located, Place, locate
-from pulsar_sidecar.audit.engine.protections import Scope, UnreadableNode, undecodable_node, unreadable_node
 from pulsar_sidecar.audit.engine.usage import loaded_topics, named_usage
-from pulsar_sidecar.audit.results.tables import CursorLedgerState, LedgerKind
+from pulsar_sidecar.audit.results.tables import CursorLedgerState
+from pulsar_sidecar.ledger_ownership.claims import LedgerKind
+from pulsar_sidecar.ledger_ownership.places import Located, Place, locate
+from pulsar_sidecar.ledger_ownership.protections import Scope, UnreadableNode, undecodable_node, unreadable_node
 from pulsar_sidecar.ledger_ownership.references import (
     CursorReferences,
     cursor_references,

@@ -24,9 +24,9 @@ from pulsar_sidecar.audit.engine.candidates import (
     evidence_of,
     read_candidate,
 )
-from pulsar_sidecar.audit.engine.protections import Protection
 from pulsar_sidecar.audit.requests import HOUR_MS, Policy
 from pulsar_sidecar.audit.results.tables import LEDGERS, ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, OrphanStatus, schema_of
+from pulsar_sidecar.ledger_ownership.protections import Protection
 
 _WRITES = ("version", "ctime_ms", "czxid", "mzxid", "unreadable")
 NODE_METADATA_COLUMNS = ("value", *_WRITES)

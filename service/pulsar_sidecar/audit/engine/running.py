@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Generic, Protocol, TypeVar
 
-from pulsar_sidecar.audit.engine.protections import Protection
+from pulsar_sidecar.audit.engine.protections import unseen
 from pulsar_sidecar.audit.ports import AuditFiles
 from pulsar_sidecar.audit.requests import Policy
 from pulsar_sidecar.audit.results.guards import Earlier, Found, demand_fitting, demand_plausible, guards
@@ -30,6 +30,7 @@ from pulsar_sidecar.audit.results.summaries import (
 )
 from pulsar_sidecar.audit.results.tables import OrphanStatus, Subtree, Table
 from pulsar_sidecar.audit.sources.manifests import Manifest
+from pulsar_sidecar.ledger_ownership.protections import Protection
 
 AUDIT_TABLES = (Table.ORPHAN_LEDGERS, Table.MISSING_LEDGERS, Table.UNATTRIBUTED_LEDGERS, Table.LEDGER_USAGE)
 _REMEMBERED_LOOKS = 100
@@ -271,7 +272,7 @@ def _unseen(opened: Opened, findings: Findings[Tables]) -> tuple[Unseen, ...]:
             "one that was made and trimmed again while the dump was made looks the same; the next audit tells",
         ),
     ]
-    return (*protection.unseen(), *(Unseen(*each) for each in seen if each[1]))
+    return (*unseen(protection), *(Unseen(*each) for each in seen if each[1]))
 
 
 def _few(names: Sequence[str]) -> str:

@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 
 from pulsar_sidecar.audit.arrays import Numbers, sums_between
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.places import Owner, locate, owner_at
 from pulsar_sidecar.audit.results.summaries import Count
-from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, MISSING_LEDGERS, LedgerKind, schema_of
+from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, MISSING_LEDGERS, schema_of
+from pulsar_sidecar.ledger_ownership.claims import LedgerKind
+from pulsar_sidecar.ledger_ownership.places import Owner, locate, owner_at
 from pulsar_sidecar.model.names import java_url_decode
 
 NAMED_USAGE = schema_of("""

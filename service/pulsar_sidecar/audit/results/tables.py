@@ -103,19 +103,6 @@ what its owner's list tells, or BookKeeper where the list tells none, as of the 
 """
 
 
-class LedgerKind(StrEnum):
-    """What a ledger is for."""
-
-    DATA = "data"
-    CURSOR = "cursor"
-    SCHEMA = "schema"
-    COMPACTED = "compacted"
-    DELAYED_INDEX_BUCKET = "delayed-index-bucket"
-    LOG_SEGMENT = "log-segment"
-    """DistributedLog's: function packages and state."""
-    UNKNOWN = "unknown"
-
-
 class OrphanStatus(StrEnum):
     """How far the case against an orphan has come; only ``condemned`` ones are in the plan."""
 

@@ -13,9 +13,9 @@ from pulsar_sidecar.adapters.pulsar.client.clients import partitions_of
 from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
 from pulsar_sidecar.audit.applying import DeletableLedger, Sent
-from pulsar_sidecar.audit.results.tables import LedgerKind
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage, Publisher, PublishResult
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, encode_record
+from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
