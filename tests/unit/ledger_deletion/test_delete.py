@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 from prometheus_client import generate_latest
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Reason
-from pulsar_sidecar.ledger_deletion.second_phase.retry import RECONSUMETIMES
+from pulsar_sidecar.ledger_deletion.second_phase.retry import REASON, RECONSUMETIMES
 from pulsar_sidecar.ledger_ownership.paths import (
     ledger_path,
     managed_ledger_path,
@@ -137,6 +138,17 @@ def test_a_node_that_changes_all_the_time_goes_to_the_retry_topic(world: World, 
     assert settled(world)[-1]["reason"] == Reason.CHANGED_MEANWHILE.value
     sidecar.work()
     assert ends(world, ledger_id) == [DELETED]
+
+
+def test_a_record_whose_deletion_is_never_answered_says_so_up_to_its_dead_letter(
+    world: World, topic: TopicName
+) -> None:
+    world.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=-1)
+    send(world, about(topic, orphan(world, topic)))
+    Sidecar(world).work()
+    assert {line["reason"] for line in settled(world)} == {Reason.OUTCOME_UNKNOWN.value}
+    (dead,) = world.topics.waiting(DeletionTopic.DEAD_LETTER)
+    assert dead.properties[REASON].startswith("outcome-unknown: ")
 
 
 def test_the_ledger_itself_changing_is_a_conflict_too(world: World, topic: TopicName) -> None:

@@ -294,6 +294,7 @@ def test_a_copy_whose_answer_was_lost_is_looked_at_again(world: World, topic: To
     send(world, replace(about(topic, 70), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context))
     Sidecar(world).work()
     assert endings(world) == {(70, "OFFLOAD_LEDGER"): [GONE]}
+    assert [line["reason"] for line in settled(world)] == ["outcome-unknown", "already-gone"]
 
 
 # --- directly ----------------------------------------------------------------------------------------------------

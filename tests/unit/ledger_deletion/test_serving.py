@@ -9,10 +9,11 @@ from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
-from pulsar_sidecar.model.errors import ConflictError, TemporaryError
+from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, TemporaryError
 
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.world import World
+from tests.unit.ledger_deletion.orphans import NAME, about, orphan
 from tests.unit.ledger_deletion.shadow_settings import setting
 from tests.unit.ledger_deletion.sidecars import POLICY, RETRY_POLICY
 
@@ -63,6 +64,16 @@ def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
     with pytest.raises(TemporaryError, match="not ready"):
         service.delete_shadow(made.shadow, requested_by="me")
     assert {path: made.store.peek(path) for path in made.store.paths()} == before
+
+
+def test_a_direct_deletion_whose_answer_is_lost_says_that_its_outcome_is_open() -> None:
+    world = World()
+    topic = world.topic(NAME)
+    service = service_of(world, world.store, world.admin)
+    service._runtime.ready.set()
+    world.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=3)
+    with pytest.raises(OutcomeUnknownError, match="ask again"):
+        service.delete_ledger(about(topic, orphan(world, topic)), authoritative=True)
 
 
 class FailingRelease(Steps):

@@ -131,7 +131,7 @@ class Round:
         may_send: whether a deletion may still be sent: the facts are fresh, and deletion is neither stopped nor paused.
         last_resort: no other round follows.
         paced: whether deletions keep to the operator's rate.
-        again: candidates to evaluate again at once.
+        again: candidates to evaluate again at once, and what becomes of each if no other round follows.
         unreached: those whose turn did not come while their facts were fresh.
     """
 
@@ -139,7 +139,7 @@ class Round:
     may_send: Callable[[], bool]
     last_resort: bool
     paced: bool
-    again: list[Candidate] = field(default_factory=list)
+    again: list[tuple[Candidate, RetryLater]] = field(default_factory=list)
     unreached: list[Candidate] = field(default_factory=list)
 
 

@@ -59,6 +59,8 @@ FACTS_SECONDS = 10.0
 not what a broker holds in its memory."""
 _ROUNDS = 3
 """How often a batch decides on a record whose nodes change meanwhile, before the record goes to the retry topic."""
+_CHANGED = RetryLater(Reason.CHANGED_MEANWHILE, "its nodes change all the time")
+_UNANSWERED = RetryLater(Reason.OUTCOME_UNKNOWN, "the answer to its deletion did not come, so it may be gone")
 
 
 @dataclass(slots=True)
@@ -146,6 +148,7 @@ class PendingDeletionProcessor:
     def _process_some(self, batch: Batch, candidates: Sequence[Candidate], *, paced: bool) -> list[Candidate]:
         """Decide and carry out; returns those whose deletion has to wait for new facts."""
         open_candidates = list(candidates)
+        again: list[tuple[Candidate, RetryLater]] = []
         unreached: list[Candidate] = []
         for rounds_left in reversed(range(_ROUNDS)):
             # Waiting for the first deletion's turn comes before gathering, or a low rate would only make facts old.
@@ -161,10 +164,10 @@ class PendingDeletionProcessor:
             except PermanentError as error:
                 return unreached + self._process_halves(batch, open_candidates, error, paced=paced)
             self._carry_out(round_, evaluations)
-            open_candidates = round_.again
+            again, open_candidates = round_.again, [candidate for candidate, _ in round_.again]
             unreached += round_.unreached
-        for candidate in open_candidates:
-            batch.send_again(candidate, RetryLater(Reason.CHANGED_MEANWHILE, "its nodes change all the time"))
+        for candidate, verdict in again:
+            batch.send_again(candidate, verdict)
         return unreached
 
     def _while_fresh(self) -> Callable[[], bool]:
@@ -205,7 +208,10 @@ class PendingDeletionProcessor:
                 case Delete() | DeleteOffloaded():
                     # Two records of one ledger in a batch: the second is decided on again after the first's deletion.
                     key = (record.ledger_id, record.ledger_type)
-                    (round_.again.append(evaluation.candidate) if key in deleting else deletions.append(evaluation))
+                    if key in deleting:
+                        round_.again.append((evaluation.candidate, _CHANGED))
+                    else:
+                        deletions.append(evaluation)
                     deleting.add(key)
                 case never:
                     assert_never(never)
@@ -269,7 +275,8 @@ class PendingDeletionProcessor:
                     round_.batch.finish(evaluation, Decision.KEPT, Reason.ALREADY_GONE, detail)
                 case DeletionResult.CONFLICT | DeletionResult.UNKNOWN:
                     round_.batch.metrics.delete_failed(*_kind(evaluation))
-                    round_.again.append(evaluation.candidate)
+                    why = _CHANGED if result is DeletionResult.CONFLICT else _UNANSWERED
+                    round_.again.append((evaluation.candidate, why))
                 case DeletionResult.NOT_SENT:
                     round_.unreached.append(evaluation.candidate)
                 case never:
@@ -328,7 +335,9 @@ class PendingDeletionProcessor:
             batch.finish(evaluation, Decision.KEPT, Reason.REFUSED_BY_STORAGE, str(error))
         except (TemporaryError, OutcomeUnknownError) as error:
             batch.metrics.delete_failed(*_kind(evaluation))
-            batch.send_again(candidate, RetryLater(Reason.TEMPORARY_FAILURE, str(error)), evaluation.facts)
+            is_open = isinstance(error, OutcomeUnknownError)
+            reason = Reason.OUTCOME_UNKNOWN if is_open else Reason.TEMPORARY_FAILURE
+            batch.send_again(candidate, RetryLater(reason, str(error)), evaluation.facts)
         else:
             if result is OffloadDeletion.DELETED:
                 self._deleted(batch, evaluation, conditional=True)

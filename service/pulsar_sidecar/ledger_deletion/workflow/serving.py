@@ -184,6 +184,7 @@ class LedgerDeletion:
         Raises:
             ConflictError: the ledger is still in use, or is too young to be judged.
             InvalidInputError: it is not what the record says.
+            OutcomeUnknownError: the answer to its deletion was lost.
         """
         self._require_ready()
         control = self._runtime.control
@@ -335,4 +336,6 @@ def _answer(outcome: RecordOutcome) -> LedgerDeletionAnswer:
         raise InvalidInputError(f"{reason.value}: {outcome.detail}")
     if reason in (Reason.REFERENCES_UNKNOWN, Reason.METADATA_UNREADABLE, Reason.TEMPORARY_FAILURE):
         raise TemporaryError(f"{reason.value}: {outcome.detail}")
+    if reason is Reason.OUTCOME_UNKNOWN:
+        raise OutcomeUnknownError(f"{reason.value}: {outcome.detail}; ask again")
     raise ConflictError(f"{reason.value}: {outcome.detail}")
