@@ -17,6 +17,9 @@ from pulsar_sidecar.audit.sources.manifests import FileDigest, Manifest, OrderRa
 
 Worked = TypeVar("Worked")
 
+Work = Callable[[pa.RecordBatch], Worked]
+"""What is done with one batch of rows."""
+
 Part = Subtree | Literal[Table.LEDGERS]
 """Some of a dump's nodes, or the listing."""
 
@@ -94,19 +97,14 @@ class AuditInputs(Protocol):
     def listing(self) -> Manifest:
         """The listing's manifest."""
 
-    def rows(self, part: Part, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
+    def rows(self, part: Part, columns: Sequence[str], work: Work[Worked]) -> Iterator[Worked]:
         """Go through a part."""
 
-    def columns(self, part: Part, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
+    def columns(self, part: Part, columns: Sequence[str], work: Work[Worked]) -> Iterator[Worked]:
         """The same for work of a few steps over whole columns, whose answers are large."""
 
     def rows_at(
-        self,
-        part: Part,
-        columns: Sequence[str],
-        positions: Numbers,
-        work: Callable[[pa.RecordBatch], Worked],
-        ids: Ids | None = None,
+        self, part: Part, columns: Sequence[str], positions: Numbers, work: Work[Worked], ids: Ids | None = None
     ) -> Iterator[Worked]:
         """Go through some rows of a part, by their places in the order of `rows`, ascending.
 

@@ -25,7 +25,7 @@ from pulsar_sidecar.audit.engine.comparing import EarlierAudit
 from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS
 from pulsar_sidecar.audit.engine.running import input_of_audit
 from pulsar_sidecar.audit.engine.usage import counts_of_usage
-from pulsar_sidecar.audit.ports import Part
+from pulsar_sidecar.audit.ports import Part, Work
 from pulsar_sidecar.audit.results.guards import Earlier
 from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary
 from pulsar_sidecar.audit.results.tables import SCHEMAS, OrphanStatus, Subtree, Table
@@ -115,21 +115,16 @@ class ParquetInputs:
         for _ in threads(lambda file: demand_sha256(*file), files):
             pass
 
-    def rows(self, part: Part, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
+    def rows(self, part: Part, columns: Sequence[str], work: Work[Worked]) -> Iterator[Worked]:
         """See `AuditInputs.rows`."""
         return chain.from_iterable(self._processes(partial(work_on_group, columns, work), self._groups(part)))
 
-    def columns(self, part: Part, columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked]) -> Iterator[Worked]:
+    def columns(self, part: Part, columns: Sequence[str], work: Work[Worked]) -> Iterator[Worked]:
         """See `AuditInputs.columns`."""
         return chain.from_iterable(self._threads(partial(work_on_group, columns, work), self._groups(part)))
 
     def rows_at(
-        self,
-        part: Part,
-        columns: Sequence[str],
-        positions: Numbers,
-        work: Callable[[pa.RecordBatch], Worked],
-        ids: Ids | None = None,
+        self, part: Part, columns: Sequence[str], positions: Numbers, work: Work[Worked], ids: Ids | None = None
     ) -> Iterator[Worked]:
         """See `AuditInputs.rows_at`."""
         groups = marked_groups(self._groups(part), positions, ids)

@@ -3,19 +3,17 @@
 Such a process imports this module before there is work, so it imports little.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulsar_sidecar.audit.arrays import Ids, Numbers
+from pulsar_sidecar.audit.ports import Work, Worked
 from pulsar_sidecar.audit.sources.manifests import Manifest
-
-Worked = TypeVar("Worked")
 
 ROWS_AT_ONCE = 16_384
 
@@ -61,12 +59,12 @@ def marked_groups(groups: Sequence[RowGroup], positions: Numbers, ids: Ids | Non
     ]
 
 
-def work_on_group(columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked], group: RowGroup) -> list[Worked]:
+def work_on_group(columns: Sequence[str], work: Work[Worked], group: RowGroup) -> list[Worked]:
     """The work's answers for a row group, batch by batch."""
     return [work(batch) for batch in _batches(columns, group)]
 
 
-def work_on_rows(columns: Sequence[str], work: Callable[[pa.RecordBatch], Worked], marked: MarkedGroup) -> Worked:
+def work_on_rows(columns: Sequence[str], work: Work[Worked], marked: MarkedGroup) -> Worked:
     """The work's answer for the marked rows alone."""
     first, chosen = 0, []
     for batch in _batches(columns, marked.group):
