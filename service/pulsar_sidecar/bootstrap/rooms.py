@@ -46,7 +46,7 @@ from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
-from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration
+from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Runtime
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Ports as DeletionPorts
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.names import parse_topic_name
@@ -125,7 +125,7 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room:
         started_ms=clock.now_ms(),
     )
     metrics = DeletionMetrics(cluster.cluster_name)
-    service = LedgerDeletion(configuration_of(settings), ports, instance, metrics, cluster.steps)
+    service = LedgerDeletion(Runtime(configuration_of(settings), ports, instance, metrics, cluster.steps))
     return Room(service, service.start, service.close, service.ready, [metrics])
 
 

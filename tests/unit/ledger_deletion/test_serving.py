@@ -7,7 +7,7 @@ import pytest
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
-from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports
+from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, TemporaryError
 
@@ -51,7 +51,7 @@ def service_of(
         batch_size=1,
     )
     instance = SidecarInstance("sidecar-1", "http://a", None, 0)
-    return LedgerDeletion(configuration, ports, instance, DeletionMetrics("local"), steps)
+    return LedgerDeletion(Runtime(configuration, ports, instance, DeletionMetrics("local"), steps))
 
 
 def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import structlog
 
-from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics, GaugeReadings
+from pulsar_sidecar.ledger_deletion.metrics import GaugeReadings
 from pulsar_sidecar.ledger_deletion.outcomes import Decision, RecordOutcome
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
@@ -28,9 +28,9 @@ from pulsar_sidecar.ledger_deletion.service import (
     TopicDeletionStatus,
     Undeleted,
 )
-from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.ledger_deletion.steps import Step
 from pulsar_sidecar.ledger_deletion.undelete import end_protection, protections, undelete
-from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
+from pulsar_sidecar.ledger_deletion.workflow.runtime import Runtime
 from pulsar_sidecar.model.errors import (
     ConflictError,
     DisabledError,
@@ -54,16 +54,9 @@ class LedgerDeletion:
     Every call raises one of `model.errors`; `DisabledError` while ``topicTwoPhaseDeletionEnabled`` is off.
     """
 
-    def __init__(
-        self,
-        configuration: Configuration,
-        ports: Ports,
-        instance: SidecarInstance,
-        metrics: DeletionMetrics,
-        steps: Steps | None = None,
-    ) -> None:
-        self._runtime = Runtime(configuration, ports, instance, metrics, steps)
-        metrics.bind(self._gauges)
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        runtime.metrics.bind(self._gauges)
 
     # --- life ------------------------------------------------------------------------------------------------------
 
