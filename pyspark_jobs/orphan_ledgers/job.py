@@ -181,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dump", required=True, metavar="DIR", help="what metadata dump made")
     parser.add_argument("--listing", required=True, metavar="DIR", help="what ledgers list made, before the dump")
     parser.add_argument("--output", required=True, metavar="DIR", help="the directory to make")
-    parser.add_argument("--previous", metavar="DIR", help="the audit before: without it nothing is condemned")
+    parser.add_argument("--previous", metavar="DIR", help="the audit before: without it nothing is deletable")
     parser.add_argument("--min-age-hours", type=float, default=default.min_age_ms / HOUR_MS, metavar="HOURS")
     parser.add_argument("--look-window-hours", type=float, default=default.look_window_ms / HOUR_MS, metavar="HOURS")
     parser.add_argument("--max-share", type=float, default=default.max_share, metavar="SHARE")
@@ -197,7 +197,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--bookkeeper-exclusive-to-cluster",
         action="store_true",
-        help="this BookKeeper serves only this Pulsar cluster; without it nothing is condemned",
+        help="this BookKeeper serves only this Pulsar cluster; without it nothing is deletable",
     )
     parser.add_argument(
         "--exact",

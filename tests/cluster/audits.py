@@ -32,7 +32,7 @@ class Look(MadeAudit):
     """One audit of a chain."""
 
     @property
-    def condemned(self) -> frozenset[int]:
+    def deletable(self) -> frozenset[int]:
         return frozenset(
             ledger_id for ledger_id, standing in self.standings.items() if standing == OrphanStatus.DELETABLE.value
         )
@@ -65,7 +65,7 @@ class Audits:
         return look
 
     def wait_between_looks(self) -> None:
-        """Until the next look may condemn all that the last one saw unreferenced."""
+        """Until the next look may call all deletable that the last one saw unreferenced."""
         time.sleep(max(self.policy.look_window_ms, self.policy.min_age_ms) / 1000)
 
     def apply(self, look: Look) -> Applied:
@@ -91,10 +91,10 @@ def _let_time_pass(metadata_store_url: str) -> None:
     kazoo.close()
 
 
-def demand_unused(look: Look, condemned: frozenset[int], in_use: Mapping[int, set[str]]) -> None:
-    """No ledger that a broker names is condemned, and nothing belongs to nobody."""
-    wrong = {ledger_id: in_use[ledger_id] for ledger_id in condemned & in_use.keys()}
-    assert not wrong, f"{look.directory} condemns what is in use: {wrong}"
+def demand_unused(look: Look, deletable: frozenset[int], in_use: Mapping[int, set[str]]) -> None:
+    """No ledger that a broker names is deletable, and nothing belongs to nobody."""
+    wrong = {ledger_id: in_use[ledger_id] for ledger_id in deletable & in_use.keys()}
+    assert not wrong, f"{look.directory} would delete what is in use: {wrong}"
     assert not look.unattributed, look.unattributed
 
 

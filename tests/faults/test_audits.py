@@ -1,4 +1,4 @@
-"""Audits while everything changes and brokers are killed: nothing referenced is condemned, all that leaked is found.
+"""Audits while everything changes and brokers are killed: nothing referenced is deletable, all that leaked is found.
 
 What is referenced, and so what leaked, is told by brokers and bookies themselves (`tests.cluster.broker_view`).
 """
@@ -76,15 +76,15 @@ class Stage:
         self.sidecars.shared()
         self._unload_owners_of_buckets(look)
         applied = audits.apply(look)
-        assert applied.sent + applied.sent_earlier == len(look.condemned)
+        assert applied.sent + applied.sent_earlier == len(look.deletable)
         self._wait_until_gone(look, line)
         line.accepted += applied.sent
-        line.outcomes["deleted: unreferenced"] += len(look.condemned)
+        line.outcomes["deleted: unreferenced"] += len(look.deletable)
 
     def _wait_until_gone(self, look: Look, line: Line) -> None:
         """A broker that blocks itself for minutes (`tests.cluster.buckets`) outlasts all tries, here of a minute."""
         try:
-            until(lambda: not self._left(look), "what was condemned is gone", _GONE_SECONDS)
+            until(lambda: not self._left(look), "what was deletable is gone", _GONE_SECONDS)
         except NotInTime:
             sidecar = self.sidecars.shared()
             for ledger_id in self._left(look):
@@ -103,7 +103,7 @@ class Stage:
         return until(agreeing, "the cluster has come to rest", _SETTLE_SECONDS)[0]
 
     def _left(self, look: Look) -> frozenset[int]:
-        return look.condemned & self.view.existing()
+        return look.deletable & self.view.existing()
 
     def _why_they_are_left(self, look: Look) -> str:
         sidecar = self.sidecars.shared()
@@ -132,7 +132,7 @@ def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
             yield Stage(cluster, workload, sidecars, view)
 
 
-def test_nothing_that_is_referenced_is_condemned_while_everything_changes(
+def test_nothing_that_is_referenced_is_deletable_while_everything_changes(
     stage: Stage, dice: random.Random, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     line, audits = line_of(request), stage.audits(tmp_path)
@@ -152,7 +152,7 @@ def test_nothing_that_is_referenced_is_condemned_while_everything_changes(
         audits.look()
         pause(3)
         last = audits.look()
-        demand_unused(last, last.condemned, stage.view.references())
+        demand_unused(last, last.deletable, stage.view.references())
         demand_exactly(last, unused)
         stage.apply(audits, last, line)
         world.check()
@@ -161,23 +161,23 @@ def test_nothing_that_is_referenced_is_condemned_while_everything_changes(
 
 
 def look_again_and_again(stage: Stage, state: FunctionState, audits: Audits, line: Line) -> None:
-    """Nothing that is or will be used is condemned."""
-    condemned: set[int] = set()
+    """Nothing that is or will be used is deletable."""
+    deletable: set[int] = set()
     for number in range(LOOKS):
         state.put("looks", str(number))
-        # Seen by brokers between two dumps: what is in use now must not be condemned by the second.
+        # Seen by brokers between two dumps: what is in use now must not be deletable by the second.
         in_use = stage.view.references()
         look = audits.look()
-        demand_unused(look, look.condemned, in_use)
-        condemned |= look.condemned
-        demand_unused(look, frozenset(condemned), stage.view.references())
+        demand_unused(look, look.deletable, in_use)
+        deletable |= look.deletable
+        demand_unused(look, frozenset(deletable), stage.view.references())
         line.fault("audited under load")
         line.outcomes["ledgers compared under load"] += look.summary.existing.ledgers
 
 
 def demand_exactly(look: Look, unused: frozenset[int]) -> None:
-    """What is condemned is what no broker knows: all of it, and nothing else."""
-    assert look.condemned == unused, [look.orphans.get(each, each) for each in look.condemned ^ unused]
+    """What is deletable is what no broker knows: all of it, and nothing else."""
+    assert look.deletable == unused, [look.orphans.get(each, each) for each in look.deletable ^ unused]
 
 
 def run_transactions(stage: Stage, world: EveryKind, directory: Path) -> None:
@@ -285,12 +285,12 @@ def kill_while_cursors_switch(stage: Stage, dice: random.Random) -> None:
 
 
 def demand_found_and_deleted(stage: Stage, audits: Audits, line: Line) -> list[dict[str, Any]]:
-    """The second of two looks condemns all that no broker knows, says why, and it is deleted; its rows."""
+    """The second of two looks plans to delete all that no broker knows, says why, and it is deleted; its rows."""
     unused = stage.settled()
     audits.look()
     audits.wait_between_looks()
     look = audits.look()
-    demand_unused(look, look.condemned, stage.view.references())
+    demand_unused(look, look.deletable, stage.view.references())
     demand_exactly(look, unused)
     left = [look.orphans[ledger_id] for ledger_id in sorted(unused)]
     for row in left:

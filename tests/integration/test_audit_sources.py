@@ -217,18 +217,18 @@ def nodes_references(directory: Path) -> set[int]:
     return found
 
 
-def test_nothing_in_use_is_condemned_while_topics_and_cursors_come_and_go(world: World, tmp_path: Path) -> None:
+def test_nothing_in_use_is_deletable_while_topics_and_cursors_come_and_go(world: World, tmp_path: Path) -> None:
     audits = Audits(world.cluster.addresses, tmp_path)
     audits.look()
     churn = Churn(world.every.workload, world.cluster.addresses, "public/churned", random.Random(CHURN_SEED))
     with churn.running(threads=2):
         world.state.put("meanwhile", "18")
-        # What is used after the first dump must not be condemned by the second.
+        # What is used after the first dump must not be deletable by the second.
         in_use = world.view.references()
         look = audits.look()
-        demand_unused(look, look.condemned, in_use)
+        demand_unused(look, look.deletable, in_use)
     assert churn.done.total() > 0, churn.failed
-    demand_unused(look, look.condemned, world.view.references())
+    demand_unused(look, look.deletable, world.view.references())
     world.every.check()
     world.state.check()
 

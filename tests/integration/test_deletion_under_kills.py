@@ -61,16 +61,16 @@ def test_what_a_plain_deletion_leaks_when_brokers_are_killed_is_found_by_audits(
 
 
 def demand_found_and_deleted(scene: Scene, namespace: str, orphans: frozenset[LedgerId], audits: Audits) -> None:
-    """The second of two looks condemns exactly these of the namespace; what others left is theirs."""
+    """The second of two looks plans to delete exactly these of the namespace; what others left is theirs."""
     sidecar = scene.sidecar
     audits.look()
     audits.wait_between_looks()
     look = audits.look()
     rows = [row for row in look.orphans.values() if row["namespace"] == namespace and row["kind"] in ("data", "cursor")]
-    assert {row["ledger_id"] for row in rows} == orphans <= look.condemned
+    assert {row["ledger_id"] for row in rows} == orphans <= look.deletable
     # Of the topics that were deleted, not of the namespace's own.
     assert {row["cause"] for row in rows if "/topic-" in row["topic"]} <= {"half-deleted-topic"}
-    assert audits.apply(look).sent == len(look.condemned), sidecar.log()
+    assert audits.apply(look).sent == len(look.deletable), sidecar.log()
     scene.oracles.told(orphans)
     finals = scene.oracles.wait_for_finals(orphans)
     assert {final.decision for final in finals.values()} == {"deleted"}, sorted(map(str, finals.values()))

@@ -205,7 +205,7 @@ def test_an_audit_of_offloaded_topics(
         audits.wait_between_looks()
         in_use = {ledger_id: whose for ledger_id, whose in view.references().items() if ledger_id not in replaced}
         look = audits.look()
-        demand_unused(look, look.condemned, in_use)
+        demand_unused(look, look.deletable, in_use)
         existing = view.existing()
         assert kept.keys() <= existing
         assert not replaced.keys() & existing

@@ -20,12 +20,12 @@ RETIRED_CLASSES = {"ControlPanel", "Looked", "Memory", "Register"}
 PUBLIC = {
     "ShadowDeletionStage", "_run_stage",  # `stage` in the answers of deleteShadow
     "settled_messages", "_settled_entry",  # the step `settled` on the outcome topic
-    "_may_condemn",  # `mayCondemn` in manifests
     "Proof",  # `proof` in manifests
 }  # fmt: skip
 RETIRED_IN_HELP = (
-    "asserter", "census", "eyes", "ledgerbook", "mend", "mended", "put back", "puts back", "reassert", "see to",
-    "sees to", "settler", "sheet", "shields", "somebody", "wishes", "world",
+    "asserter", "be condemned", "census", "condemn", "condemned ledger", "condemned ledgers", "condemns", "eyes",
+    "is condemned", "ledgerbook", "mend", "mended", "put back", "puts back", "reassert", "see to", "sees to", "settler",
+    "sheet", "shields", "somebody", "wishes", "world",
 )  # fmt: skip
 HELP_PAGES = ("cli.md", "configuration.md", "rest.md")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")

@@ -1,4 +1,4 @@
-"""Applying a plan: its condemned ledgers become pending deletions, each exactly once, in the order of the plan.
+"""Applying a plan: its deletable ledgers become pending deletions, each exactly once, in the order of the plan.
 
 Invariant: nothing here deletes anything. What is sent are records, and the deletion service proves every one of them
 again. Nothing is sent before the whole plan was compared with the hash that was approved. How far a plan was applied is
@@ -30,7 +30,7 @@ _CHUNK_ROWS: Final = 4096
 _KINDS: Final = [kind.value for kind in LedgerKind if kind not in (LedgerKind.LOG_SEGMENT, LedgerKind.UNKNOWN)]
 
 Batches = Callable[[], Iterable[pa.RecordBatch]]
-"""The condemned rows in order, with `audit.plans.PLAN_COLUMNS`; each call begins again."""
+"""The deletable rows in order, with `audit.plans.PLAN_COLUMNS`; each call begins again."""
 
 Tell = Callable[[int, int], None]
 """Tells how many rows of how many are done."""
@@ -163,18 +163,18 @@ def verified_plan(summary: AuditSummary, batches: Batches) -> Plan:
     """
     if summary.plan is None or not all(guard.passed for guard in summary.guards):
         failed = "; ".join(f"{each.name}: {each.explanation}" for each in summary.guards if not each.passed)
-        raise ConflictError(f"this audit condemns nothing, because a guard said no ({failed or 'there is no plan'})")
+        raise ConflictError(f"this audit has nothing to delete, because a guard said no ({failed or 'it has no plan'})")
     if summary.policy.get(EXCLUSIVE) is not True:
         raise ConflictError(
             "this audit was made without --bookkeeper-exclusive-to-cluster, so another Pulsar cluster on the same "
-            "BookKeeper may own what it condemns; if this BookKeeper serves only this cluster, audit again with it"
+            "BookKeeper may own its ledgers; if this BookKeeper serves only this cluster, audit again with the option"
         )
     digest = PlanDigest(summary.audit_id, summary.instance_id)
     for batch in batches():
         _demand_recordable(batch)
         digest.add(batch)
     if digest.plan() != summary.plan:
-        raise InvalidInputError("the condemned ledgers are not those of the plan in the summary; make a new audit")
+        raise InvalidInputError("the deletable ledgers are not those of the plan in the summary; make a new audit")
     return summary.plan
 
 
@@ -244,7 +244,7 @@ def _demand_recordable(batch: pa.RecordBatch) -> None:
     ):
         wrong = batch.filter(pc.invert(fine))
         if wrong.num_rows:
-            raise InvalidInputError(f"ledger {wrong.column('ledger_id')[0].as_py()} {why}; it should not be condemned")
+            raise InvalidInputError(f"ledger {wrong.column('ledger_id')[0].as_py()} {why}; it should not be in a plan")
 
 
 def _ledgers(batches: Iterable[pa.RecordBatch], first: int) -> Iterator[DeletableLedger]:

@@ -25,9 +25,9 @@ class Policy:
     """What the verdicts depend on beside the inputs.
 
     Attributes:
-        min_age_ms: younger ledgers are never condemned, by the store's clock.
+        min_age_ms: younger ledgers are never deletable, by the store's clock.
         look_window_ms: so long ago, at least, must the first dump be that saw a ledger unreferenced.
-        max_share: of the ledgers, and of their bytes, that may be condemned at most.
+        max_share: of the ledgers, and of their bytes, that may be deleted at most.
         max_shrink: by which share references and ledgers may have become fewer since the earlier audit.
         allow_young: whether ``min_age_ms`` may be below 24 hours.
         foreign_subtrees: paths in the metadata store below which nothing is Pulsar's.

@@ -58,7 +58,7 @@ class AuditResult:
     """What the audits found and what became of it.
 
     Attributes:
-        first_condemned: ledgers condemned at the first look, which must be none.
+        first_deletable: ledgers deletable at the first look, which must be none.
         planned: ledgers in the plan of the second look.
         leaked: of those that leaked before, and how many of them were in the plan.
         left: how many of the plan's and of those that leaked still exist at the end.
@@ -67,7 +67,7 @@ class AuditResult:
         report: the page to look at.
     """
 
-    first_condemned: int
+    first_deletable: int
     planned: int
     leaked: int
     leaked_in_plan: int
@@ -79,7 +79,7 @@ class AuditResult:
     @property
     def kept_its_promise(self) -> bool:
         """Both engines found what had leaked, at the second look and not before, it is deleted, and nothing is left."""
-        found = self.leaked_in_plan == self.leaked and not self.first_condemned
+        found = self.leaked_in_plan == self.leaked and not self.first_deletable
         return found and self.spark_agrees is True and not self.left and self.at_end.clean
 
 
@@ -151,21 +151,21 @@ class AuditScenario:
             leaked: ledgers to be found.
             dangling: ledgers that were missing before the sidecar came; nothing brings them back.
         """
-        self.say("   an audit condemns what two looks, half a day apart, found unreferenced and three days old;")
+        self.say("   a ledger is deletable if two looks, half a day apart, found it unreferenced and three days old;")
         self.say(f"   this audience gets both at once: {' '.join(IMPATIENT)}")
         first = self._audit("first", None)
-        self.say("   a first look condemns nothing; the second one makes the plan")
+        self.say("   after a first look nothing is deletable; the second one makes the plan")
         second = self._audit("second", "first")
         spark_agrees = self._on_spark(second)
-        condemned = {row["ledger_id"] for row in second["orphans"]["rows"] if row["standing"] == "condemned"}
-        self._explain(min(condemned, default=None))
+        deletable = {row["ledger_id"] for row in second["orphans"]["rows"] if row["standing"] == "condemned"}
+        self._explain(min(deletable, default=None))
         self._apply(second["summary"])
-        left = self._wait_until_gone(leaked | {LedgerId(ledger_id) for ledger_id in condemned})
+        left = self._wait_until_gone(leaked | {LedgerId(ledger_id) for ledger_id in deletable})
         return AuditResult(
-            first_condemned=_planned(first["summary"]),
+            first_deletable=_planned(first["summary"]),
             planned=_planned(second["summary"]),
             leaked=len(leaked),
-            leaked_in_plan=len(leaked & condemned),
+            leaked_in_plan=len(leaked & deletable),
             left=len(left),
             at_end=self._at_end(dangling),
             spark_agrees=spark_agrees,
@@ -207,7 +207,7 @@ class AuditScenario:
 
     def _apply(self, summary: dict[str, Any]) -> None:
         if not _planned(summary):
-            self.say("   nothing is condemned, so there is nothing to apply")
+            self.say("   nothing is deletable, so there is nothing to apply")
             return
         plan = summary["plan"]["sha256"]
         self.say(f"   the plan's hash is approved ({plan[:12]}...), and the plan goes to the sidecar")

@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 
 
 def orphan(ledger_id: int, **changed: Any) -> dict[str, Any]:
-    """One row of `ORPHAN_LEDGERS`: a condemned data ledger of a half-deleted topic, unless changed."""
+    """One row of `ORPHAN_LEDGERS`: a deletable data ledger of a half-deleted topic, unless changed."""
     row: dict[str, Any] = {
         "ledger_id": ledger_id,
         "standing": OrphanStatus.DELETABLE.value,
@@ -54,11 +54,11 @@ def orphan(ledger_id: int, **changed: Any) -> dict[str, Any]:
 
 
 def numbered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows in the order of ledger ids, the condemned ones numbered from 0."""
+    """The rows in the order of ledger ids, the deletable ones numbered from 0."""
     ordered = sorted(rows, key=lambda row: int(row["ledger_id"]))
     numbers = iter(range(len(ordered)))
-    condemned = OrphanStatus.DELETABLE.value
-    return [row | {"row": next(numbers) if row["standing"] == condemned else None} for row in ordered]
+    deletable = OrphanStatus.DELETABLE.value
+    return [row | {"row": next(numbers) if row["standing"] == deletable else None} for row in ordered]
 
 
 def orphan_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
@@ -122,10 +122,10 @@ def usage_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
 
 
 def plan_of(orphans: pa.Table, audit_id: str = AUDIT_ID, instance_id: str = INSTANCE_ID, rows: int = 1000) -> Plan:
-    """The plan of the condemned ones among these, fed in batches of so many rows."""
+    """The plan of the deletable ones among these, fed in batches of so many rows."""
     digest = PlanDigest(audit_id, instance_id)
-    condemned = orphans.filter(pa.compute.equal(orphans["standing"], OrphanStatus.DELETABLE.value))
-    for batch in condemned.combine_chunks().to_batches(max_chunksize=rows):
+    deletable = orphans.filter(pa.compute.equal(orphans["standing"], OrphanStatus.DELETABLE.value))
+    for batch in deletable.combine_chunks().to_batches(max_chunksize=rows):
         digest.add(batch)
     return digest.plan()
 

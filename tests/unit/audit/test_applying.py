@@ -38,7 +38,7 @@ from tests.unit.audit.findings import AUDIT_ID, DAY_MS, INSTANCE_ID, STORE_TIME_
 from tests.unit.audit.written import write_audit
 
 _ROWS = [orphan(number, standing="too-young" if number % 9 == 4 else "condemned") for number in range(0, 60, 2)]
-_CONDEMNED = [row["ledger_id"] for row in _ROWS if row["standing"] == "condemned"]
+_DELETABLE = [row["ledger_id"] for row in _ROWS if row["standing"] == "condemned"]
 
 
 class KilledError(BaseException):
@@ -52,8 +52,8 @@ class Cluster:
         self.store = FakeMetadataStore()
         self.summary = summary(rows)
         table = orphan_table(rows)
-        condemned = table.filter(pc.equal(table["standing"], "condemned")).select(list(PLAN_COLUMNS))
-        self._batches = condemned.combine_chunks().to_batches(max_chunksize=7)
+        deletable = table.filter(pc.equal(table["standing"], "condemned")).select(list(PLAN_COLUMNS))
+        self._batches = deletable.combine_chunks().to_batches(max_chunksize=7)
         self.told: list[tuple[int, int]] = []
         self.paced: list[int] = []
 
@@ -82,11 +82,11 @@ def cluster() -> Cluster:
     return Cluster(_ROWS)
 
 
-def test_every_condemned_ledger_is_sent_once_and_nothing_else(cluster: Cluster) -> None:
-    assert cluster.apply() == Sent(now=len(_CONDEMNED))
-    assert cluster.sent_ledgers() == Counter(_CONDEMNED)
-    assert cluster.told[-1] == (len(_CONDEMNED), len(_CONDEMNED))
-    assert sum(cluster.paced) == len(_CONDEMNED)
+def test_every_deletable_ledger_is_sent_once_and_nothing_else(cluster: Cluster) -> None:
+    assert cluster.apply() == Sent(now=len(_DELETABLE))
+    assert cluster.sent_ledgers() == Counter(_DELETABLE)
+    assert cluster.told[-1] == (len(_DELETABLE), len(_DELETABLE))
+    assert sum(cluster.paced) == len(_DELETABLE)
     assert max(cluster.paced) == 4
 
 
@@ -152,26 +152,26 @@ def test_killed_and_started_again_anywhere_each_row_is_sent_once(kills: list[int
             cluster.apply(at_once, tell=lambda done, total: killer.step())
     killer.steps_left = None
     cluster.apply(at_once)
-    assert cluster.sent_ledgers() == Counter(_CONDEMNED)
+    assert cluster.sent_ledgers() == Counter(_DELETABLE)
 
 
 def test_a_plan_that_was_sent_is_not_sent_again(cluster: Cluster) -> None:
     cluster.apply()
-    assert cluster.apply() == Sent(earlier=len(_CONDEMNED))
-    assert cluster.sent_ledgers() == Counter(_CONDEMNED)
+    assert cluster.apply() == Sent(earlier=len(_DELETABLE))
+    assert cluster.sent_ledgers() == Counter(_DELETABLE)
 
 
 def test_lost_receipts_are_asked_for_again(cluster: Cluster) -> None:
     cluster.topics.lose_receipts_next(stored=True, times=2)
-    assert cluster.apply() == Sent(now=len(_CONDEMNED) - 4, earlier=4)
-    assert cluster.sent_ledgers() == Counter(_CONDEMNED)
+    assert cluster.apply() == Sent(now=len(_DELETABLE) - 4, earlier=4)
+    assert cluster.sent_ledgers() == Counter(_DELETABLE)
 
 
 def test_brokers_that_take_nothing_end_it_and_the_next_run_goes_on(cluster: Cluster) -> None:
     cluster.topics.lose_receipts_next(stored=False, times=8)
     with pytest.raises(TemporaryError, match="run the same command again"):
         cluster.apply()
-    assert cluster.apply() == Sent(now=len(_CONDEMNED))
+    assert cluster.apply() == Sent(now=len(_DELETABLE))
 
 
 def test_two_at_once_do_not_both_send(cluster: Cluster) -> None:

@@ -58,7 +58,7 @@ def test_the_brake_counts_bytes_too(auditor: Auditor, world: World) -> None:
     assert failed(auditor.twice(world).summary) == ["share-of-bytes"]
 
 
-def test_a_dump_that_may_not_condemn_nominates_only(auditor: Auditor, world: World) -> None:
+def test_a_dump_that_forbids_deletion_nominates_only(auditor: Auditor, world: World) -> None:
     world.ledger(ORPHAN)
     world.dump_changes = {"allows_deletion": False, "reservations": ("it lacks what happened since",)}
     found = auditor.twice(world)
@@ -208,7 +208,7 @@ def test_unreadable_nodes_elsewhere_are_named(auditor: Auditor, world: World) ->
     assert (unseen.what, unseen.count) == ("other nodes that could not be read", 2)
 
 
-def test_metadata_of_a_newer_form_is_never_condemned(auditor: Auditor, world: World) -> None:
+def test_metadata_of_a_newer_form_is_never_deletable(auditor: Auditor, world: World) -> None:
     world.ledger(ORPHAN)
     newer = ledger_metadata_bytes(LedgerState.CLOSED, data_custom_metadata(MANAGED_LEDGER)).replace(b"\t3\n", b"\t4\n")
     world.ledgers[ORPHAN]["value"] = newer

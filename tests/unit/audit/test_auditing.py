@@ -78,7 +78,7 @@ def test_each_orphan_has_its_owner_and_its_cause(auditor: Auditor, world: World)
     orphans = auditor.twice(world).orphans
     assert len(orphans) == len(CAUSES)
     for ledger_id, (_, kind, cause) in enumerate(CAUSES, ORPHAN):
-        demand_condemned(orphans[ledger_id], kind, cause)
+        demand_deletable(orphans[ledger_id], kind, cause)
 
 
 @pytest.mark.parametrize(("listed", "cause"), [([60], "interrupted-trim"), ([1, 60], "hand-edit")])
@@ -88,10 +88,10 @@ def test_the_list_tells_how_a_data_ledger_went_out_of_it(
     world.ledger(ORPHAN)
     world.ledger(60)
     world.nodes[TOPIC_NODE] = managed_ledger_bytes(listed)
-    demand_condemned(auditor.twice(world).orphans[ORPHAN], "data", cause)
+    demand_deletable(auditor.twice(world).orphans[ORPHAN], "data", cause)
 
 
-def demand_condemned(row: dict[str, Any], kind: str, cause: str) -> None:
+def demand_deletable(row: dict[str, Any], kind: str, cause: str) -> None:
     assert (row["standing"], row["kind"], row["cause"]) == ("condemned", kind, cause)
     assert row["topic"].startswith("persistent://t/n/")
     assert (row["namespace"], row["tenant"], row["row"] is not None) == ("t/n", "t", True)
@@ -146,7 +146,7 @@ NOBODYS = [
 ]
 
 
-def test_ledgers_of_nobody_we_know_are_reported_and_never_condemned(auditor: Auditor, world: World) -> None:
+def test_ledgers_of_nobody_we_know_are_reported_and_never_deletable(auditor: Auditor, world: World) -> None:
     ledger_ids = [world.ledger(ledger_id, custom) for ledger_id, custom in enumerate(NOBODYS, ORPHAN)]
     # Nor is one whose metadata is not understood.
     ledger_ids += [world.ledger(70), world.ledger(71)]
@@ -159,7 +159,7 @@ def test_ledgers_of_nobody_we_know_are_reported_and_never_condemned(auditor: Aud
 # --- two looks, age, change ----------------------------------------------------------------------------------------
 
 
-def test_the_first_look_condemns_nothing(auditor: Auditor, world: World) -> None:
+def test_the_first_look_makes_nothing_deletable(auditor: Auditor, world: World) -> None:
     world.ledger(ORPHAN)
     found = auditor.audit(world)
     assert (found.standings, found.audited.exit_code) == ({ORPHAN: "first-look"}, 2)

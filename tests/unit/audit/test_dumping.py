@@ -91,7 +91,7 @@ def test_unreadable_nodes_are_rows_and_are_counted(tmp_path: Path) -> None:
     assert rows["/managed-ledgers/secret"]["value"] is None
 
 
-def test_a_sources_reservations_forbid_condemning(tmp_path: Path) -> None:
+def test_a_sources_reservations_forbid_deletion(tmp_path: Path) -> None:
     made = make(tmp_path / "dump", Nodes(reservations=("it is old",)))
     assert (made.allows_deletion, made.reservations) == (False, ("it is old",))
 

@@ -112,7 +112,7 @@ def test_only_the_columns_of_the_plan_are_needed() -> None:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([orphan(1, row=0), orphan(2, row=1, standing="changed")], "not condemned"),
+        ([orphan(1, row=0), orphan(2, row=1, standing="changed")], "not deletable"),
         ([orphan(1, row=1)], "not numbered without a gap"),
         ([orphan(1, row=0), orphan(2, row=2)], "not numbered without a gap"),
         ([orphan(1, row=0), orphan(2, row=None)], "not numbered without a gap"),

@@ -93,7 +93,7 @@ def test_an_orphan_is_explained_with_claim_evidence_standing_and_what_it_takes(s
     assert "a data ledger of persistent://public/default/orders-4" in text
     assert "the managed ledger's node does not exist" in text
     assert f"Standing: {standing.value}" in text
-    assert "What it takes to be condemned:" in text
+    assert "What it takes to be deletable:" in text
     assert ("row 0 of the plan" in text) == (standing is OrphanStatus.DELETABLE)
 
 

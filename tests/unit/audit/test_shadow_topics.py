@@ -80,7 +80,7 @@ def test_a_partitioned_shadow_is_one_danger_however_many_partitions_are_loaded(a
 
 
 @pytest.mark.parametrize("source_lists_it", [True, False])
-def test_a_ledger_that_a_shadow_lists_is_never_condemned(auditor: Auditor, world: World, source_lists_it: bool) -> None:
+def test_a_ledger_that_a_shadow_lists_is_never_deletable(auditor: Auditor, world: World, source_lists_it: bool) -> None:
     if not source_lists_it:
         world.ledger(40, data_custom_metadata("t/n/persistent/topic"))
         world.nodes[SHADOW_NODE] = managed_ledger_bytes([1, 2, 3, 40], properties={SHADOW_SOURCE: TOPIC})

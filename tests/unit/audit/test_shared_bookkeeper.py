@@ -1,4 +1,4 @@
-"""Two Pulsar clusters on one BookKeeper: the other's live ledgers look like orphans, and no audit condemns them."""
+"""Two Pulsar clusters on one BookKeeper: the other's live ledgers look like orphans, and none is deletable."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def world() -> World:
 # --- the setting -----------------------------------------------------------------------------------------------------
 
 
-def test_with_the_defaults_nothing_is_condemned(auditor: Auditor, world: World) -> None:
+def test_with_the_defaults_nothing_is_deletable(auditor: Auditor, world: World) -> None:
     auditor.policy = Policy()
     found = auditor.twice(world)
     assert set(found.standings.values()) == {"withheld"}

@@ -101,7 +101,7 @@ def test_executing_wants_the_approved_plan_and_then_addresses(audit: Path) -> No
 
 def test_a_stopped_audit_is_not_even_shown_as_a_plan(tmp_path: Path) -> None:
     write_audit(tmp_path / "a", _ORPHANS, plan=None)
-    with pytest.raises(ConflictError, match="condemns nothing"):
+    with pytest.raises(ConflictError, match="nothing to delete"):
         apply_audit(ApplyRequest(tmp_path / "a"), _ignore)
 
 

@@ -37,7 +37,7 @@ def test_a_demo_in_which_everything_was_mended_kept_its_promise() -> None:
         {"audit": replace(_AUDIT, at_end=Findings(1, 0, 0))},
         {"audit": replace(_AUDIT, at_end=Findings(0, 1, 0))},
         {"audit": replace(_AUDIT, at_end=Findings(0, 0, 1))},
-        {"audit": replace(_AUDIT, first_condemned=1)},
+        {"audit": replace(_AUDIT, first_deletable=1)},
     ],
 )
 def test_whatever_is_left_or_differs_breaks_it(changed: dict[str, Any]) -> None:

@@ -146,7 +146,7 @@ def test_an_offloaded_copy_goes_only_unreferenced_and_by_its_record(case: Facts)
 
 
 @given(any_facts(), st.builds(Referenced, guards), owners)
-def test_one_more_reference_never_condemns(case: Facts, referenced: Referenced, owner: object) -> None:
+def test_one_more_reference_never_makes_deletable(case: Facts, referenced: Referenced, owner: object) -> None:
     for worse in (
         replace(case, references=referenced),
         replace(case, references=ReferencesUnknown("?")),
@@ -162,7 +162,7 @@ def without_other_copy(case: Facts) -> object:
 
 
 @given(any_facts(), owners)
-def test_a_live_owner_never_condemns(case: Facts, owner: object) -> None:
+def test_a_live_owner_never_makes_deletable(case: Facts, owner: object) -> None:
     unowned = decide(replace(case, owner=None), POLICY)
     owned = decide(replace(case, owner=owner), POLICY)
     assert isinstance(unowned, (Delete, DeleteOffloaded)) or not isinstance(owned, (Delete, DeleteOffloaded))

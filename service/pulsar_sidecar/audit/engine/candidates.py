@@ -1,7 +1,7 @@
 """What an unreferenced ledger and the nodes of its owner say: who claims it, its state, why it was left behind.
 
 Invariants: a ledger whose metadata this version does not understand whole, or whose owner is nobody that it knows, is
-`Unattributed` and can never be condemned. A cause explains and never decides.
+`Unattributed` and is never deletable. A cause explains and never decides.
 """
 
 from collections.abc import Mapping

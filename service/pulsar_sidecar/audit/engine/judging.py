@@ -200,33 +200,33 @@ def earlier_looks(rows: pa.Table) -> dict[int, EarlierLook]:
 
 
 def withheld(orphans: pa.Table, guards: str) -> pa.Table:
-    """The same orphans with no condemned ones, because guards said no; ``guards`` names them."""
-    condemned = pc.equal(orphans.column("standing"), OrphanStatus.DELETABLE.value)
+    """The same orphans with no deletable ones, because guards said no; ``guards`` names them."""
+    deletable = pc.equal(orphans.column("standing"), OrphanStatus.DELETABLE.value)
     for name, text in (
         ("standing", OrphanStatus.WITHHELD.value),
-        ("reason", f"it would be condemned, but a guard of the whole audit did not pass: {guards}"),
+        ("reason", f"it would be deletable, but a guard of the whole audit did not pass: {guards}"),
     ):
-        column = pc.if_else(condemned, pa.scalar(text), orphans.column(name))
+        column = pc.if_else(deletable, pa.scalar(text), orphans.column(name))
         orphans = orphans.set_column(ORPHAN_LEDGERS.names.index(name), ORPHAN_LEDGERS.field(name), column)
     return orphans
 
 
 def numbered(orphans: pa.Table) -> pa.Table:
-    """The same orphans in the order of ledger ids, the condemned ones numbered from 0."""
+    """The same orphans in the order of ledger ids, the deletable ones numbered from 0."""
     ordered = orphans.sort_by([("ledger_id", "ascending")]).combine_chunks()
     return pa.Table.from_batches([number_deletable(batch) for batch in ordered.to_batches()], ORPHAN_LEDGERS)
 
 
 def number_deletable(batch: pa.RecordBatch, first: int = 0) -> pa.RecordBatch:
-    """One batch in the order of ledger ids, its condemned ledgers numbered from ``first``."""
-    condemned = is_deletable(batch)
-    mask = condemned.to_numpy(zero_copy_only=False)
+    """One batch in the order of ledger ids, its deletable ledgers numbered from ``first``."""
+    deletable = is_deletable(batch)
+    mask = deletable.to_numpy(zero_copy_only=False)
     numbers = pa.array(np.cumsum(mask, dtype=np.int64) + (first - 1), mask=~mask)
     return batch.set_column(ORPHAN_LEDGERS.names.index("row"), ORPHAN_LEDGERS.field("row"), numbers)
 
 
 def is_deletable(batch: pa.RecordBatch) -> pa.Array:
-    """Which rows are condemned."""
+    """Which rows are deletable."""
     return pc.equal(batch.column("standing"), OrphanStatus.DELETABLE.value)
 
 

@@ -19,30 +19,30 @@ _NAMED_BY_TENANTS = ("namespace", "loadbalance", "service_unit_state", "counters
 """Below these, nodes are called as tenants and namespaces are, which may be "schemas"."""
 
 _CONSEQUENCES = {
-    Scope.EVERYTHING: ("nodes of an unknown kind", "they may reference any ledger, so none is condemned"),
+    Scope.EVERYTHING: ("nodes of an unknown kind", "they may reference any ledger, so none is deletable"),
     Scope.CLUSTER: (
         "nodes of other Pulsar clusters in the same metadata store",
-        "these clusters may keep their ledgers in the same BookKeeper, so none is condemned",
+        "these clusters may keep their ledgers in the same BookKeeper, so none is deletable",
     ),
     Scope.DATA: (
         "managed ledgers that cannot be understood",
-        "they may be shadow topics and list any topic's ledgers, so no data ledger is condemned",
+        "they may be shadow topics and list any topic's ledgers, so no data ledger is deletable",
     ),
     Scope.BRANCH: (
         "nodes of managed ledgers that cannot be read, nor what is below them",
-        "nothing is condemned that an owner below them may reference, and no data ledger",
+        "nothing is deletable that an owner below them may reference, and no data ledger",
     ),
     Scope.SCHEMA_BRANCH: (
         "nodes of schemas that cannot be read, nor what is below them",
-        "no ledger of the schemas below them is condemned",
+        "no ledger of the schemas below them is deletable",
     ),
     Scope.OWNER: (
         "cursors and schemas that cannot be understood",
-        "no ledger that claims one of them is condemned",
+        "no ledger that claims one of them is deletable",
     ),
     Scope.COMPACTED: (
         "compaction cursors whose ledger was not read",
-        "no compacted ledger of their topics is condemned",
+        "no compacted ledger of their topics is deletable",
     ),
     Scope.NOTHING: (
         "partitioned topics that cannot be understood",

@@ -1,6 +1,6 @@
 """One audit from its opened inputs to its summary, the same way on both engines.
 
-Invariant: the tables appear all at once or not at all, and none of them condemns a ledger if a guard failed.
+Invariant: the tables appear all at once or not at all, and none of them has a deletable ledger if a guard failed.
 """
 
 import hashlib
@@ -164,7 +164,7 @@ def _audit_id(opened: Opened, policy: Policy) -> str:
 
 
 def _withheld(found: Found) -> Found:
-    """The same counts once the guards have withheld what would be condemned."""
+    """The same counts once the guards have withheld what would be deletable."""
     counts = dict(found.orphans_by["standing"])
     deletable = counts.pop(OrphanStatus.DELETABLE.value, None)
     if deletable is not None:
@@ -239,7 +239,7 @@ def _unseen(opened: Opened, findings: Findings[Tables]) -> tuple[Unseen, ...]:
         (
             f"tenants of unreferenced ledgers that /admin/policies does not know ({_few(tenants)})",
             len(tenants),
-            "they may be another Pulsar cluster's in the same BookKeeper, so no ledger that claims them is condemned",
+            "they may be another Pulsar cluster's in the same BookKeeper, so no ledger that claims them is deletable",
         ),
         (
             "tenants' policies, which this metadata store does not have",
@@ -249,12 +249,12 @@ def _unseen(opened: Opened, findings: Findings[Tables]) -> tuple[Unseen, ...]:
         (
             "records of DistributedLog that were not understood",
             findings.log_segments_unread,
-            "a ledger without Pulsar's metadata may belong to one of them; such ledgers are never condemned",
+            "a ledger without Pulsar's metadata may belong to one of them; such ledgers are never deletable",
         ),
         (
             "other nodes that could not be read",
             unread,
-            "DistributedLog's records may be below them; ledgers without Pulsar's metadata are never condemned",
+            "DistributedLog's records may be below them; ledgers without Pulsar's metadata are never deletable",
         ),
         (
             "nodes of ledgers that could not be read",

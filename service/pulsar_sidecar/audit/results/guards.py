@@ -24,11 +24,11 @@ MOST_MISSING = 1_000_000
 _FEW = 20
 """Numbers below this say nothing about a trend."""
 
-_DUMP_MAY_CONDEMN = "dump-may-condemn"
+_DUMP_ALLOWS_DELETION = "dump-may-condemn"
 """The user chose inputs that only nominate: no plan, but no error either."""
 _EXCLUSIVE = "bookkeeper-exclusive-to-cluster"
 """Whether the user has said so; it is no error either."""
-_CHOICES = (_DUMP_MAY_CONDEMN, _EXCLUSIVE)
+_CHOICES = (_DUMP_ALLOWS_DELETION, _EXCLUSIVE)
 _BRAKES = ("share-of-ledgers", "share-of-bytes", _EXCLUSIVE)
 """They say nothing against what was seen."""
 
@@ -138,7 +138,7 @@ def guards(
     referenced = _share(found.referenced, found.listed)
     return (
         Guard(
-            _DUMP_MAY_CONDEMN,
+            _DUMP_ALLOWS_DELETION,
             dump.allows_deletion and listing.allows_deletion,
             "; ".join(reservations) or "no reservation",
             "no reservation",

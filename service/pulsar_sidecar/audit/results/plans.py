@@ -1,4 +1,4 @@
-"""The plan of an audit: the condemned ledgers in order, and the hash that a user approves.
+"""The plan of an audit: the deletable ledgers in order, and the hash that a user approves.
 
 Invariant: the hash covers everything that becomes part of a deletion record, of every row, in order, together with the
 audit and the ledger storage it is about; two plans with one hash ask for the same deletions. Rows are hashed in blocks
@@ -52,7 +52,7 @@ def plan_digest(audit_id: str, instance_id: str, rows: int, blocks: Iterable[byt
 
 
 class PlanDigest:
-    """Takes condemned rows, batch by batch in the order of their ledger ids, however cut, and tells the plan."""
+    """Takes deletable rows, batch by batch in the order of their ledger ids, however cut, and tells the plan."""
 
     def __init__(self, audit_id: str, instance_id: str) -> None:
         self._about = (audit_id, instance_id)
@@ -62,7 +62,7 @@ class PlanDigest:
         self._last_ledger_id = -1
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Add the next rows; worthless after `InvalidInputError`: not all condemned, or not in order without a gap."""
+        """Add the next rows; worthless after `InvalidInputError`: not all deletable, or not in order without a gap."""
         if not rows.num_rows:
             return
         _demand_order(rows)
@@ -95,7 +95,7 @@ def _block_of(batches: list[pa.RecordBatch]) -> bytes:
 
 def _demand_order(rows: pa.RecordBatch) -> None:
     if not _all(pc.equal(rows.column("standing"), OrphanStatus.DELETABLE.value)):
-        raise InvalidInputError("a ledger that is not condemned is among the plan's rows")
+        raise InvalidInputError("a ledger that is not deletable is among the plan's rows")
     numbers, ledger_ids = rows.column("row"), rows.column("ledger_id")
     if numbers.null_count or not _all(pc.equal(_steps(numbers), 1)):
         raise InvalidInputError("the plan's rows are not numbered without a gap")

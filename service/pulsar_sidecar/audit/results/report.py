@@ -171,7 +171,7 @@ def metrics_text(summary: AuditSummary) -> str:
     gauge("orphan_ledgers_by_kind", f"{orphans_text}, by kind.", _ledgers(summary.orphans_by_kind), "kind")
     gauge("orphan_ledgers_by_cause", f"{orphans_text}, by likely cause.", _ledgers(summary.orphans_by_cause), "cause")
     passed = {guard.name: guard.passed for guard in summary.guards}
-    gauge("guard_passed", "Whether a guard let ledgers be condemned.", passed, "guard")
+    gauge("guard_passed", "Whether a guard lets ledgers be deleted.", passed, "guard")
     unseen = {part.what: part.count for part in summary.unseen}
     gauge("unseen", "Things that could not be seen.", unseen, "what")
     return generate_latest(registry).decode()

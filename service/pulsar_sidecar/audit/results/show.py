@@ -51,7 +51,7 @@ def overview(summary: AuditSummary, place: str) -> str:
         "exist": summary.existing,
         "are referenced": summary.referenced,
         "are referenced by nothing": orphans_of(summary),
-        "  of them condemned": summary.plan.ledgers if summary.plan else Count(),
+        "  of them deletable": summary.plan.ledgers if summary.plan else Count(),
         "are claimed by nobody known": summary.unattributed,
     }
     ages = {label: summary.orphans_by_age[label] for label in AGE_LABELS if label in summary.orphans_by_age}

@@ -1,7 +1,7 @@
 """The summary of an audit, ``summary.json`` beside its tables: what was found, on which word, and what may be deleted.
 
 Invariant: a summary is written last and only of an audit that is complete, as a manifest is of a dump; the plan that
-may be applied is named by its hash, which covers every condemned ledger.
+may be applied is named by its hash, which covers every deletable ledger.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ class Input(Document, frozen=True):
 
 
 class Guard(Document, frozen=True):
-    """One guard over the whole audit: what was looked at, and whether it lets ledgers be condemned."""
+    """One guard over the whole audit: what was looked at, and whether it lets ledgers be deleted."""
 
     name: str
     passed: bool
@@ -122,7 +122,7 @@ class Look(Document, frozen=True):
 
 
 class Plan(Document, frozen=True):
-    """What may be deleted: ``rows`` condemned ledgers; ``sha256`` is what a user approves.
+    """What may be deleted: ``rows`` deletable ledgers; ``sha256`` is what a user approves.
 
     ``bytes`` and ``unknown_size_ledgers`` are those of their `Count`.
     """
@@ -134,7 +134,7 @@ class Plan(Document, frozen=True):
 
     @classmethod
     def of(cls, ledgers: Count, sha256: str) -> Self:
-        """The plan of so many condemned ledgers."""
+        """The plan of so many deletable ledgers."""
         return cls(ledgers.ledgers, ledgers.bytes, ledgers.unknown_size_ledgers, sha256)
 
     @property

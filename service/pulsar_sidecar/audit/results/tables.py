@@ -67,7 +67,7 @@ ORPHAN_LEDGERS = schema_of("""
 """)
 """Ledgers that nothing in the dump references, each claimed by a kind of ledger that this version understands.
 
-``standing`` is an `OrphanStatus`, ``kind`` a `LedgerKind`, ``cause`` an `OrphanCause`; ``row`` numbers the condemned
+``standing`` is an `OrphanStatus`, ``kind`` a `LedgerKind`, ``cause`` an `OrphanCause`; ``row`` numbers the deletable
 ones from 0 in the order of ``ledger_id`` and is null for the others. ``topic`` is a full name, ``namespace`` is
 ``tenant/namespace``, ``cursor_name`` is the subscription's decoded name. ``length_bytes`` is null for a ledger that is
 not closed. ``first_seen_ms`` is the store's time of the first dump in which it was unreferenced, of all dumps without a
@@ -104,7 +104,7 @@ what its owner's list tells, or BookKeeper where the list tells none, as of the 
 
 
 class OrphanStatus(StrEnum):
-    """How far the case against an orphan has come; only ``condemned`` ones are in the plan."""
+    """How far the case against an orphan has come; only deletable ones are in the plan."""
 
     DELETABLE = "condemned"
     TOO_YOUNG = "too-young"

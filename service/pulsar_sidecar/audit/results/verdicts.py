@@ -36,9 +36,9 @@ def conclude(summary: AuditSummary, place: str) -> Conclusion:
     failed = "; ".join(f"{guard.name}: {guard.explanation}" for guard in summary.guards if not guard.passed)
     if exit_code(summary) == EXIT_ERROR:
         next_step = "find out why, then make new inputs and a new audit; nothing of this one can be applied"
-        return Conclusion(Verdict.STOPPED, f"{_found(summary)}, and nothing is condemned: {failed}", next_step)
+        return Conclusion(Verdict.STOPPED, f"{_found(summary)}, and nothing is deletable: {failed}", next_step)
     if summary.findings and summary.plan is None:
-        sentence = f"{_found(summary)}, and nothing is condemned: {failed or 'the audit has no plan'}"
+        sentence = f"{_found(summary)}, and nothing is deletable: {failed or 'the audit has no plan'}"
         return Conclusion(Verdict.FINDINGS, sentence, _rows_of(place))
     if summary.plan is not None and summary.plan.rows:
         sentence = (

@@ -18,8 +18,8 @@ _EXIT_CODES = (
 _HELP = """Find ledgers that nothing references, and hand them to the deletion service.
 
 An audit compares a listing of ledgers with a dump of the metadata store (see: ledgers list, metadata dump). A ledger is
-condemned only when two audits, days apart, find it unreferenced and unchanged. What is condemned is a plan with a hash;
-apply sends an approved plan to the deletion service, which proves every ledger again before it deletes it."""
+deletable only when two audits, days apart, find it unreferenced and unchanged. The deletable ones make a plan with a
+hash; apply sends an approved plan to the deletion service, which proves every ledger again before it deletes it."""
 _RUN_EXIT_CODES = (
     "Exit codes: 0 clean; 2 there are findings; 1 wrong usage, or no audit could be made of the inputs (nothing is "
     "left behind), or a guard did not pass (the findings are there to look at, without a plan)."
@@ -56,16 +56,16 @@ def run(
     listing: Annotated[Path, typer.Option(metavar="DIR", help="What ledgers list made, before the dump.")],
     directory: NewDirectory,
     previous: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The previous audit; without it nothing is condemned.")
+        Path | None, typer.Option(metavar="DIR", help="The previous audit; without it nothing is deletable.")
     ] = None,
     min_age_hours: Annotated[
-        float, _hours("Minimum age of a condemned ledger, by the metadata store's clock.")
+        float, _hours("Minimum age of a deletable ledger, by the metadata store's clock.")
     ] = _DEFAULT.min_age_ms / HOUR_MS,
     look_window_hours: Annotated[
         float, _hours("Minimum time between the first dump that found a ledger unreferenced and this one.")
     ] = _DEFAULT.look_window_ms / HOUR_MS,
     max_share: Annotated[
-        float, _share("Largest allowed share of all ledgers, and of all bytes, that may be condemned.")
+        float, _share("Largest allowed share of all ledgers, and of all bytes, that may be deleted.")
     ] = _DEFAULT.max_share,
     max_shrink: Annotated[
         float, _share("Largest allowed shrinkage of the inputs since the previous audit, as a fraction.")
@@ -79,14 +79,14 @@ def run(
             "--foreign-subtree",
             metavar="PATH",
             help="Nodes of the metadata store below it are not Pulsar's; may be repeated. "
-            "Otherwise nodes of an unknown kind keep every ledger from being condemned.",
+            "Otherwise nodes of an unknown kind keep every ledger from deletion.",
         ),
     ] = None,
     bookkeeper_exclusive: Annotated[
         bool,
         typer.Option(
             "--bookkeeper-exclusive-to-cluster",
-            help="This BookKeeper serves only this Pulsar cluster. Without it nothing is condemned: another "
+            help="This BookKeeper serves only this Pulsar cluster. Without it nothing is deletable: another "
             "cluster's references cannot be seen from here.",
         ),
     ] = False,
@@ -104,7 +104,7 @@ def run(
     Make the listing first (ledgers list), then the dump (metadata dump). Both are compared with their manifests before
     anything is read. The result is a directory of tables, a report (report.html), metrics and a summary.
 
-    Nothing is condemned at the first look. Give a later audit the one before with --previous: what both found
+    Nothing is deletable at the first look. Give a later audit the one before with --previous: what both found
     unreferenced, unchanged, old enough, and with everything readable that might reference it, becomes the plan, if this
     BookKeeper serves only this Pulsar cluster: say so with --bookkeeper-exclusive-to-cluster.
 
@@ -135,7 +135,9 @@ def show(
     missing: Annotated[bool, typer.Option("--missing", help="References to missing ledgers.")] = False,
     unattributed: Annotated[bool, typer.Option("--unattributed", help="Ledgers that no known owner claims.")] = False,
     usage: Annotated[bool, typer.Option("--usage", help="Storage by owner.")] = False,
-    standing: Annotated[str | None, typer.Option(help="Only rows with this standing, such as condemned.")] = None,
+    standing: Annotated[
+        str | None, typer.Option(help="Only rows with this standing, such as too-young. Deletable ledgers: condemned.")
+    ] = None,
     kind: Annotated[str | None, typer.Option(help="Only rows of this kind, such as data or cursor.")] = None,
     cause: Annotated[str | None, typer.Option(help="Only rows with this likely cause.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only rows of this tenant.")] = None,
@@ -175,7 +177,7 @@ def explain(
 ) -> None:
     """Explain in sentences what an audit knows of one ledger: who claims it, and why nothing references it.
 
-    Also where its case stands, and what it would take to condemn it.
+    Also where its case stands, and what it would take to be deletable.
 
     A ledger that is referenced is not in an audit; name the dump, and the nodes that reference it are found there.
 
@@ -204,7 +206,7 @@ def apply(
     ] = None,
     form: _Form = None,
 ) -> None:
-    """Hand the condemned ledgers of an audit to the deletion service. Without --execute: only show the plan.
+    """Hand the deletable ledgers of an audit to the deletion service. Without --execute: only show the plan.
 
     The plan's hash is what is approved: --execute takes it with --plan, and another plan is refused. Nothing is deleted
     here: every ledger becomes a pending deletion, and the deletion service proves it again.

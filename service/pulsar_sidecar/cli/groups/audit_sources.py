@@ -75,7 +75,7 @@ def dump(
 
     While a topic is loaded, its compacted ledger is named only by an entry on the bookies. With zk:// those entries are
     read too, without fencing; with the other sources name the living metadata store with --cursors-from, or they are
-    marked unreadable and nothing that they may name is condemned.
+    marked unreadable and nothing that they may name is deletable.
 
     The directory appears when the dump is complete; a failure leaves nothing. Progress goes to standard error, a
     summary to standard output.

@@ -62,7 +62,7 @@ class PendingDeletionSender:
 
     Ledgers that claim the service's own topics are sent as well. Nobody may have these topics deleted through
     themselves (`ledger_deletion.send.refuse_own_topics`): a list that still has to shrink would be waited
-    for, and the topics' records would go. A condemned ledger is in no list that is to shrink, and it is deleted only if
+    for, and the topics' records would go. A deletable ledger is in no list that is to shrink, and it is deleted only if
     the own topic's node, at the version that the deletion names, and the broker that has it loaded do not reference it,
     as with every other topic.
     """
