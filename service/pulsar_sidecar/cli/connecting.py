@@ -14,6 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
+from pulsar_sidecar.audit import requests as audit
+from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.output import Format
 from pulsar_sidecar.model.addresses import is_loopback
@@ -23,17 +25,6 @@ from pulsar_sidecar.model.names import TopicDomain, java_url_encode, parse_topic
 from pulsar_sidecar.settings.sources import client_conf_settings, environment_settings
 
 if TYPE_CHECKING:
-    from pulsar_sidecar.audit.requests import (
-        Applied,
-        ApplyRequest,
-        Audited,
-        AuditRequest,
-        DumpRequest,
-        ListingRequest,
-        Pruned,
-        Shown,
-    )
-    from pulsar_sidecar.audit.sources.manifests import Manifest
     from pulsar_sidecar.cli.client import SidecarClient
     from pulsar_sidecar.demo.run import Report
 
@@ -62,14 +53,14 @@ class Programs:
     serve: Callable[[Mapping[str, str | None], Path | None], int]
     run_demo: "Callable[[Path | None, int, Say], Report]"
     tear_demo_down: Callable[[Path | None, Say], None]
-    make_dump: "Callable[[DumpRequest, Say], Manifest]"
-    make_listing: "Callable[[ListingRequest, Say], Manifest]"
-    make_audit: "Callable[[AuditRequest, Say], Audited]"
-    show_audit: "Callable[[Path, Sequence[str], Mapping[str, str], int], Shown]"
+    make_dump: Callable[[audit.DumpRequest, Say], Manifest]
+    make_listing: Callable[[audit.ListingRequest, Say], Manifest]
+    make_audit: Callable[[audit.AuditRequest, Say], audit.Audited]
+    show_audit: Callable[[Path, Sequence[str], Mapping[str, str], int], audit.Shown]
     explain_ledger: Callable[[Path, int, Path | None], str]
-    apply_audit: "Callable[[ApplyRequest, Callable[[int, int], None]], Applied]"
+    apply_audit: Callable[[audit.ApplyRequest, Callable[[int, int], None]], audit.Applied]
     report_audit: Callable[[Path, Path | None], Path]
-    prune_archive: "Callable[[Path, int, float, bool], Pruned]"
+    prune_archive: Callable[[Path, int, float, bool], audit.Pruned]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.audit.requests import (
-    Applied,
-    ApplyRequest,
-    Audited,
-    AuditRequest,
-    DumpRequest,
-    ListingRequest,
-    Pruned,
-    Shown,
-)
+from pulsar_sidecar.audit import requests as audit
 from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.cli.connecting import Programs
@@ -37,16 +28,16 @@ class Terminal:
         self.played: list[tuple[Path | None, int]] = []
         self.struck: list[Path | None] = []
         self.served: list[tuple[Mapping[str, str | None], Path | None]] = []
-        self.dumped: list[DumpRequest] = []
-        self.listed: list[ListingRequest] = []
+        self.dumped: list[audit.DumpRequest] = []
+        self.listed: list[audit.ListingRequest] = []
         self.manifest: Manifest | None = None
         self.asked: list[Any] = []
-        self.audited: Audited | SidecarError | None = None
-        self.show: Shown | SidecarError | None = None
+        self.audited: audit.Audited | SidecarError | None = None
+        self.show: audit.Shown | SidecarError | None = None
         self.explain: str | SidecarError | None = None
-        self.applied: Applied | SidecarError | None = None
+        self.applied: audit.Applied | SidecarError | None = None
         self.report: Path | SidecarError | None = None
-        self.prune: Pruned | SidecarError | None = None
+        self.prune: audit.Pruned | SidecarError | None = None
         for name in ("PULSAR_CLIENT_CONF", "PULSAR_HOME", "PULSAR_SIDECAR_ADMIN_URL", "PULSAR_SIDECAR_AUTH_PARAMS"):
             monkeypatch.delenv(name, raising=False)
 
@@ -73,11 +64,11 @@ class Terminal:
     def _strike(self, directory: Path | None, say: Callable[[str], None]) -> None:
         self.struck.append(directory)
 
-    def _dump(self, request: DumpRequest, say: Callable[[str], None]) -> Manifest:
+    def _dump(self, request: audit.DumpRequest, say: Callable[[str], None]) -> Manifest:
         self.dumped.append(request)
         return self._made(say)
 
-    def _list(self, request: ListingRequest, say: Callable[[str], None]) -> Manifest:
+    def _list(self, request: audit.ListingRequest, say: Callable[[str], None]) -> Manifest:
         self.listed.append(request)
         return self._made(say)
 
@@ -87,9 +78,9 @@ class Terminal:
             raise TemporaryError("nothing was read for this test")
         return self.manifest
 
-    def _audit(self, request: AuditRequest, say: Callable[[str], None]) -> Audited:
+    def _audit(self, request: audit.AuditRequest, say: Callable[[str], None]) -> audit.Audited:
         say("working")
-        audited: Audited = self._noted(self.audited)(request)
+        audited: audit.Audited = self._noted(self.audited)(request)
         return audited
 
     def _noted(self, answer: Any) -> Callable[..., Any]:
@@ -101,10 +92,10 @@ class Terminal:
 
         return asked
 
-    def _apply(self, request: ApplyRequest, tell: Callable[[int, int], None]) -> Applied:
+    def _apply(self, request: audit.ApplyRequest, tell: Callable[[int, int], None]) -> audit.Applied:
         tell(0, 2)
         tell(2, 2)
-        applied: Applied = self._noted(self.applied)(request)
+        applied: audit.Applied = self._noted(self.applied)(request)
         return applied
 
     def _serve(self, flags: Mapping[str, str | None], config: Path | None) -> int:

@@ -2,18 +2,16 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pulsar_sidecar.audit.requests import DEFAULT_NODES_PER_SECOND, DumpRequest, ListingRequest
+from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
 from pulsar_sidecar.cli.connecting import Context, NewDirectory
 from pulsar_sidecar.settings.sources import environment_settings
-
-if TYPE_CHECKING:
-    from pulsar_sidecar.audit.sources.manifests import Manifest
 
 metadata_app = new_group("metadata", "Dump the metadata store's nodes, for an audit.")
 ledgers_app = new_group("ledgers", "List BookKeeper's ledgers, for an audit.")
@@ -142,7 +140,7 @@ def list_ledgers(
     output.document(_summary(ctx.obj.programs.make_listing(request, output.info), directory), ctx.obj.format(form))
 
 
-def _summary(manifest: "Manifest", directory: Path) -> dict[str, object]:
+def _summary(manifest: Manifest, directory: Path) -> dict[str, object]:
     document = manifest.document()
     shared = ("kind", "source", "instanceId", "clusterName", "zxid", "mayCondemn", "reservations", "counts")
     return {"directory": str(directory), **{name: document[name] for name in shared}}
