@@ -1,4 +1,4 @@
-"""What a ledger's own metadata says it is: the closed list of Pulsar's kinds of ledgers.
+"""What a ledger's own metadata says it is: the closed list of Pulsar's kinds of ledgers, and which node owns each.
 
 Pulsar stamps custom metadata on every ledger it creates (``org.apache.bookkeeper.mledger.impl.LedgerMetadataUtils``).
 A ledger without that stamp, or with a component this list does not know, belongs to somebody we don't know: it is
@@ -9,10 +9,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import assert_never
 
+from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path, schema_path
 from pulsar_sidecar.ledger_ownership.references import DELAYED_BUCKET_KEY_PREFIX
 from pulsar_sidecar.model.errors import InvalidInputError
-from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, SchemaId, TopicName, parse_topic_name
+from pulsar_sidecar.model.names import (
+    CursorName,
+    ManagedLedgerName,
+    SchemaId,
+    TopicName,
+    encode_cursor,
+    parse_topic_name,
+)
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 
 class LedgerKind(StrEnum):
@@ -117,6 +127,24 @@ def read_claim(custom_metadata: Mapping[str, bytes]) -> ClaimReading:
         return _claim_of(custom_metadata.get(_COMPONENT), stamp)
     except _UnexpectedStampError as error:
         return Unrecognised(str(error))
+
+
+def owner_path(claim: Claim) -> str:
+    """The one node that references a ledger of this claim, directly or through its cursor's ledger."""
+    match claim:
+        case DataClaim(managed_ledger):
+            return managed_ledger_path(managed_ledger)
+        case CursorClaim(managed_ledger, cursor):
+            return cursor_path(managed_ledger, cursor)
+        case SchemaClaim(schema_id):
+            return schema_path(schema_id)
+        case CompactedClaim(topic):
+            return cursor_path(topic.managed_ledger_name, COMPACTION_CURSOR)
+        case BucketClaim(topic, subscription, _):
+            # The properties of the subscription's cursor point at the buckets of its delayed index.
+            return cursor_path(topic.managed_ledger_name, encode_cursor(subscription))
+        case never:
+            assert_never(never)
 
 
 class _UnexpectedStampError(Exception):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Referenced, ReferencesUnknown, Unreferenced
-from pulsar_sidecar.ledger_deletion.second_phase.gather import OwnerNodes, owner_path
+from pulsar_sidecar.ledger_deletion.second_phase.gather import OwnerNodes
 from pulsar_sidecar.ledger_ownership.claims import (
     BucketClaim,
     Claim,
@@ -12,6 +12,7 @@ from pulsar_sidecar.ledger_ownership.claims import (
     CursorClaim,
     DataClaim,
     SchemaClaim,
+    owner_path,
 )
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.paths import ledger_path

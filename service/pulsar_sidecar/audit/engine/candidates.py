@@ -25,10 +25,11 @@ from pulsar_sidecar.ledger_ownership.claims import (
     NotPulsars,
     SchemaClaim,
     Unrecognised,
+    owner_path,
     read_claim,
 )
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata, length_bytes
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path, schema_path
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.ledger_ownership.places import Owner, Place, locate, owner_of_schema, owner_of_topic
 from pulsar_sidecar.ledger_ownership.references import cursor_references, managed_ledger_references, schema_references
 from pulsar_sidecar.model.errors import UndecodableError
@@ -38,7 +39,6 @@ from pulsar_sidecar.model.names import (
     java_url_decode,
     topic_of_managed_ledger,
 )
-from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 OWNER_COLUMNS = ("path", "value", "version", "mzxid")
 """What `owner_nodes` looks at."""
@@ -101,23 +101,21 @@ def read_candidate(row: Mapping[str, Any]) -> Claimed | Unattributed:
 
 
 def _claimed(extent: Extent, claim: Claim) -> Claimed:
+    path = owner_path(claim)
     cursor: str | None = None
     match claim:
         case SchemaClaim(schema_id):
-            owner, path = owner_of_schema(schema_id), schema_path(schema_id)
-            return Claimed(extent, LedgerKind.SCHEMA, owner, path, schema_id=schema_id)
+            return Claimed(extent, LedgerKind.SCHEMA, owner_of_schema(schema_id), path, schema_id=schema_id)
         case DataClaim(name):
-            kind, topic, path = LedgerKind.DATA, topic_of_managed_ledger(name), managed_ledger_path(name)
+            kind, topic = LedgerKind.DATA, topic_of_managed_ledger(name)
         case CursorClaim(name, encoded):
-            kind, cursor, path = LedgerKind.CURSOR, _decoded_cursor(encoded), cursor_path(name, encoded)
+            kind, cursor = LedgerKind.CURSOR, _decoded_cursor(encoded)
             # A cursor's name that Pulsar does not write belongs to nobody we know.
             topic = None if cursor is None else topic_of_managed_ledger(name)
         case CompactedClaim(topic):
             kind, name = LedgerKind.COMPACTED, topic.managed_ledger_name
-            path = cursor_path(name, COMPACTION_CURSOR)
         case BucketClaim(topic, cursor, _):
             kind, name = LedgerKind.DELAYED_INDEX_BUCKET, topic.managed_ledger_name
-            path = cursor_path(name, encode_cursor(cursor))
         case never:
             assert_never(never)
     return Claimed(extent, kind, owner_of_topic(topic), path, managed_ledger_path(name), name, cursor)

@@ -35,19 +35,18 @@ from pulsar_sidecar.ledger_ownership.claims import (
     NotPulsars,
     SchemaClaim,
     Unrecognised,
+    owner_path,
     read_claim,
 )
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers, LedgerEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
-    cursor_path,
     instance_id_of,
     instance_id_path,
     ledger_path,
     managed_ledger_path,
     replication_lock_path,
     replication_locks_path,
-    schema_path,
     under_replication_mark_path,
     under_replication_marks_path,
 )
@@ -57,8 +56,7 @@ from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerType, OffloadContext
 from pulsar_sidecar.model.metadata import Guard, MetadataStore, Node
-from pulsar_sidecar.model.names import ManagedLedgerName, TopicName, encode_cursor, topic_of_managed_ledger
-from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
+from pulsar_sidecar.model.names import ManagedLedgerName, TopicName, topic_of_managed_ledger
 
 Decoded = TypeVar("Decoded")
 
@@ -173,24 +171,6 @@ def _operation_running(record: PendingDeleteLedgerInfo, nodes: Mapping[str, Node
 
 
 # --- does the claimed owner reference it? ----------------------------------------------------------------------------
-
-
-def owner_path(claim: Claim) -> str:
-    """The one node that references a ledger of this claim, directly or through its cursor's ledger."""
-    match claim:
-        case DataClaim(managed_ledger):
-            return managed_ledger_path(managed_ledger)
-        case CursorClaim(managed_ledger, cursor):
-            return cursor_path(managed_ledger, cursor)
-        case SchemaClaim(schema_id):
-            return schema_path(schema_id)
-        case CompactedClaim(topic):
-            return cursor_path(topic.managed_ledger_name, COMPACTION_CURSOR)
-        case BucketClaim(topic, subscription, _):
-            # The properties of the subscription's cursor point at the buckets of its delayed index.
-            return cursor_path(topic.managed_ledger_name, encode_cursor(subscription))
-        case never:
-            assert_never(never)
 
 
 def _references(owners: "OwnerNodes", record: PendingDeleteLedgerInfo, claim: Claim | None) -> References:
