@@ -24,7 +24,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.driver import TopicDeleter
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.model.clocks import StopSignal
-from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.ledgers import LedgerType
 from pulsar_sidecar.model.names import TopicName
@@ -141,26 +141,25 @@ class Sidecar:
             source_data_loss_confirmed=confirmed,
         )
         try:
-            held, state = self.deleter.attempt(held)
+            tried = self.deleter.attempt(held)
         except (TemporaryError, OutcomeUnknownError):
             self._release(held.operation)
             raise
-        if state is OperationState.RUNNING:
+        if tried.refusal is not None:
+            raise tried.refusal
+        if tried.state is OperationState.RUNNING:
             self._release(held.operation)
-        return state
+        return tried.state
 
     def drive(self) -> OperationState | None:
         """What the loop does with one operation that is due."""
         held = self.deleter.take_due()
         if held is None:
             return None
-        try:
-            held, state = self.deleter.attempt(held)
-        except PermanentError:
-            return OperationState.REFUSED
-        if state is OperationState.RUNNING:
-            self.deleter.release(held.operation)
-        return state
+        tried = self.deleter.attempt(held)
+        if tried.state is OperationState.RUNNING:
+            self.deleter.release(tried.held.operation)
+        return tried.state
 
     def _release(self, operation: object) -> None:
         try:

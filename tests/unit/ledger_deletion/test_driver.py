@@ -68,10 +68,10 @@ def test_partitions_that_are_added_meanwhile_are_recorded_too() -> None:
     world.store.put(partitioned_topic_path(topic), b'{"partitions":2,"deleted":false}')
     world.topic(str(topic.partition(1)))
     ids = world.ledgers()
-    operation, state = sidecar.deleter.attempt(operation)
-    assert state is OperationState.DONE
+    tried = sidecar.deleter.attempt(operation)
+    assert tried.state is OperationState.DONE
     assert {record.ledger_id for record in told(world)} == ids
-    assert operation.operation.partitions == 2
+    assert tried.held.operation.partitions == 2
 
 
 # --- not there ---------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_a_partition_that_stayed_behind_is_asked_for_alone() -> None:
     sidecar = Sidecar(world)
     operation = begin(sidecar, topic, partitioned=True)
     world.store.remove(partitioned_topic_path(topic))
-    _, state = sidecar.deleter.attempt(operation)
+    state = sidecar.deleter.attempt(operation).state
     assert state is OperationState.DONE
     assert [deletion.topic for deletion in asked(world)] == [topic.partition(0), topic.partition(1)]
 

@@ -77,7 +77,7 @@ def test_a_topic_created_again_while_its_shadows_were_looked_for_stays() -> None
     sidecar = Sidecar(world)
     operation = begin(sidecar, topic)
     world.admin.hooks.before("shadow_topics", lambda: recreated(world, topic))
-    _, state = sidecar.deleter.attempt(operation)
+    state = sidecar.deleter.attempt(operation).state
     assert state is OperationState.DONE
     assert asked(world) == []
     assert set(world.listed(topic)) <= world.ledgers()
@@ -94,7 +94,7 @@ def test_partitions_of_a_topic_created_again_are_never_taken_along() -> None:
         world.partitioned_topic(NAME, 2)
 
     world.store.before("read_many", create_again)
-    _, state = sidecar.deleter.attempt(operation)
+    state = sidecar.deleter.attempt(operation).state
     assert state is OperationState.DONE
     assert asked(world) == []
 
@@ -142,10 +142,10 @@ def test_nothing_marked_is_asked_for_once_only() -> None:
     sidecar = Sidecar(world)
     operation = begin(sidecar, parse_topic_name(NAME))
     world.admin.lose_answer_next(applied=False)
-    operation, state = sidecar.deleter.attempt(operation)
-    assert state is OperationState.RUNNING
+    tried = sidecar.deleter.attempt(operation)
+    assert tried.state is OperationState.RUNNING
     world.topic(NAME)
-    assert sidecar.deleter.attempt(operation)[1] is OperationState.DONE
+    assert sidecar.deleter.attempt(tried.held).state is OperationState.DONE
     assert asked(world) == []
 
 
@@ -198,7 +198,7 @@ def test_a_store_that_fails_in_the_middle_does_not_strand_the_operation(error: E
             operation = begin(sidecar, topic)
             world.store.fail_next(method, error, times=times)  # type: ignore[arg-type]
             try:
-                _, state = sidecar.deleter.attempt(operation)
+                state = sidecar.deleter.attempt(operation).state
                 if state is OperationState.RUNNING:
                     sidecar.deleter.release(operation.operation)
             except (TemporaryError, OutcomeUnknownError):
@@ -217,7 +217,7 @@ def test_a_driver_that_lost_its_session_learns_that_another_finished() -> None:
     world.clock.advance_ms(10_000)
     other = Sidecar(world, name="sidecar-2", store=world.store.other_session())
     assert other.drive() is OperationState.DONE
-    assert first.deleter.attempt(operation)[1] is OperationState.DONE
+    assert first.deleter.attempt(operation).state is OperationState.DONE
     assert len(asked(world)) == 1
 
 
@@ -231,8 +231,9 @@ def test_a_driver_that_lost_its_session_learns_that_another_was_refused() -> Non
     world.admin.hooks.fail_next("delete_topic", REFUSAL)
     other = Sidecar(world, name="sidecar-2", store=world.store.other_session())
     assert other.drive() is OperationState.REFUSED
-    with pytest.raises(ConflictError, match="refused"):
-        first.deleter.attempt(operation)
+    tried = first.deleter.attempt(operation)
+    assert tried.state is OperationState.REFUSED
+    assert isinstance(tried.refusal, ConflictError)
     assert asked(world) == []
 
 
@@ -245,7 +246,7 @@ def test_two_drivers_of_one_operation_ask_for_the_same_incarnation_only() -> Non
     world.clock.advance_ms(10_000)
     other = Sidecar(world, name="sidecar-2", store=world.store.other_session())
     world.admin.hooks.before("delete_topic", lambda: other.drive() and None)
-    _, state = first.deleter.attempt(operation)
+    state = first.deleter.attempt(operation).state
     assert state is OperationState.DONE
     assert running(world) == []
     world.topic(NAME)

@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
-from pulsar_sidecar.ledger_deletion.service import SidecarInstance
+from pulsar_sidecar.ledger_deletion.service import OperationState, SidecarInstance
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
-from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.errors import BrokerRefusedError, ConflictError, OutcomeUnknownError, TemporaryError
 
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.world import World
-from tests.unit.ledger_deletion.orphans import NAME, about, orphan
+from tests.unit.ledger_deletion.driving import NAME, OP
+from tests.unit.ledger_deletion.orphans import about, orphan
 from tests.unit.ledger_deletion.shadow_settings import setting
 from tests.unit.ledger_deletion.sidecars import POLICY, RETRY_POLICY
 
@@ -97,3 +98,20 @@ def test_a_deletion_is_let_go_once() -> None:
     with pytest.raises(TemporaryError, match="does not answer"):
         service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
     assert steps.releases == 1
+
+
+@pytest.mark.parametrize("answers_lost", [0, 1])
+def test_the_note_of_a_refusal_counts_the_attempt_that_was_refused(answers_lost: int) -> None:
+    world = World()
+    topic = world.topic(NAME)
+    service = service_of(world, world.store, world.admin)
+    runtime = service._runtime
+    held = runtime.deleter.begin(OP, topic, partitioned=False, force=False, requested_by="me")
+    for _ in range(answers_lost):
+        world.admin.lose_answer_next(applied=False)
+        held = runtime.deleter.attempt(held).held
+    world.admin.hooks.fail_next("delete_topic", BrokerRefusedError(412, "Topic has active producers/subscriptions"))
+    status, refusal = runtime.drive(held, wait_ms=0)
+    assert isinstance(refusal, BrokerRefusedError)
+    assert (status.state, status.attempts) == (OperationState.REFUSED, answers_lost + 1)
+    assert status.recorded_ledgers == len(world.ledgers())

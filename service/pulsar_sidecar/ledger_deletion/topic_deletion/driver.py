@@ -60,6 +60,21 @@ _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """What one attempt came to.
+
+    Attributes:
+        held: the operation with what this attempt recorded and counted.
+        state: if it is not RUNNING, the operation's node is gone.
+        refusal: why the operation was REFUSED.
+    """
+
+    held: HeldOperation
+    state: OperationState
+    refusal: PermanentError | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TopicDeleter:
     """Begins, drives and ends topic deletions."""
 
@@ -124,12 +139,10 @@ class TopicDeleter:
         self._driving.add(operation_id)
         return HeldOperation(operation, node.version)
 
-    def attempt(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
+    def attempt(self, held: HeldOperation) -> Attempt:
         """Record what is referenced, ask the broker once, look at what is left.
 
-        Answers DONE (and the node is gone) or RUNNING. Raises `BrokerRefusedError`, `NotFoundError` or another
-        permanent error when the broker refused: then the operation has ended too. After any error another
-        sidecar may take it over.
+        After any error another sidecar may take it over.
         """
         try:
             return self._attempt(held)
@@ -137,7 +150,7 @@ class TopicDeleter:
             self._driving.discard(held.operation.operation_id)
             raise
 
-    def _attempt(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
+    def _attempt(self, held: HeldOperation) -> Attempt:
         try:
             operation = held.operation
             # Asking again could hit a topic that was created again under the same name.
@@ -157,27 +170,29 @@ class TopicDeleter:
             with self.steps.taking(Step.BROKER_ASKED):
                 delete_marked(self.store, self.admin, held.operation)
             remaining = remaining_nodes(self.store, held.operation.incarnations)
-        except OperationEndedError as error:
+        except OperationEndedError:
             self._driving.discard(held.operation.operation_id)
             if remaining_nodes(self.store, held.operation.incarnations):
                 refused = "another sidecar took this topic deletion over, and its broker refused it"
-                raise ConflictError(refused) from error
-            return held, OperationState.DONE
-        except DataLossError:
-            self.end(held.operation)
-            raise
+                return Attempt(held, OperationState.REFUSED, ConflictError(refused))
+            return Attempt(held, OperationState.DONE)
+        except DataLossError as error:
+            return self._refused(held, error)
         except (TemporaryError, OutcomeUnknownError, ConflictError) as error:
-            return self._postpone(held, str(error)), OperationState.RUNNING
-        except PermanentError:
-            self.end(held.operation)
-            raise
+            return self._postpone(held, str(error))
+        except PermanentError as error:
+            return self._refused(held, error)
         if remaining:
-            return self._postpone(held, f"{remaining[0]} is still there"), OperationState.RUNNING
+            return self._postpone(held, f"{remaining[0]} is still there")
         return self._done(held)
 
-    def _done(self, held: HeldOperation) -> tuple[HeldOperation, OperationState]:
+    def _done(self, held: HeldOperation) -> Attempt:
         self.end(held.operation)
-        return held, OperationState.DONE
+        return Attempt(held, OperationState.DONE)
+
+    def _refused(self, held: HeldOperation, refusal: PermanentError) -> Attempt:
+        self.end(held.operation)
+        return Attempt(held, OperationState.REFUSED, refusal)
 
     def end(self, operation: Operation) -> None:
         """Withdraw the promise: from now on "in use" becomes final for its records.
@@ -294,19 +309,19 @@ class TopicDeleter:
             return held
         return HeldOperation(replace(grown, incarnations={**operation.incarnations, **found}), held.version)
 
-    def _postpone(self, held: HeldOperation, reason: str) -> HeldOperation:
+    def _postpone(self, held: HeldOperation, reason: str) -> Attempt:
         """Store why the deletion continues and when, if that is possible; the holder of the newest version decides."""
         try:
             node = self.store.read(operation_path(held.operation.operation_id))
             if node is None:
-                return held
+                return Attempt(held, OperationState.RUNNING)
             current = decode_operation(node.data)
             backoff_ms = min(_FIRST_BACKOFF_MS * 2 ** min(current.attempts, _MOST_DOUBLINGS), _LONGEST_BACKOFF_MS)
             later = replace(current, last_reason=reason, not_before_ms=self.store.now_ms() + backoff_ms)
             with self.steps.taking(Step.ATTEMPT_PUT_OFF):
-                return write_operation(self.store, later, node.version)
+                return Attempt(write_operation(self.store, later, node.version), OperationState.RUNNING)
         except (TemporaryError, OutcomeUnknownError, ConflictError):
-            return held
+            return Attempt(held, OperationState.RUNNING)
 
 
 def _decoded(data: bytes) -> Operation | None:

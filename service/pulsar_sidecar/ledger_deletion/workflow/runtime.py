@@ -298,20 +298,16 @@ class Runtime:
         """
         clock = self.ports.clock
         give_up = clock.monotonic_seconds() + wait_ms / 1000
-        try:
-            held, state = self.deleter.attempt(held)
-            while state is OperationState.RUNNING and clock.monotonic_seconds() < give_up and not self.stop.is_set():
-                clock.wait_seconds(min(1.0, max(0.0, give_up - clock.monotonic_seconds())), self.stop)
-                held, state = self.deleter.attempt(held)
-        except PermanentError as error:
-            refused = held.operation.status(OperationState.REFUSED, str(error))
-            self._note_end(refused)
-            return refused, error
-        if state is OperationState.RUNNING:
-            return held.operation.status(state, held.operation.last_reason), None
-        status = held.operation.status(state)
+        tried = self.deleter.attempt(held)
+        while tried.state is OperationState.RUNNING and clock.monotonic_seconds() < give_up and not self.stop.is_set():
+            clock.wait_seconds(min(1.0, max(0.0, give_up - clock.monotonic_seconds())), self.stop)
+            tried = self.deleter.attempt(tried.held)
+        operation, refusal = tried.held.operation, tried.refusal
+        if tried.state is OperationState.RUNNING:
+            return operation.status(tried.state, operation.last_reason), None
+        status = operation.status(tried.state, None if refusal is None else str(refusal))
         self._note_end(status)
-        return status, None
+        return status, refusal
 
     # --- what is told ----------------------------------------------------------------------------------------------
 
