@@ -22,6 +22,7 @@ from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 
 from tests.benchmarks.reporting import Table
+from tests.fakes.positions import with_positions
 
 NAME = "looks"
 _TOPIC = parse_topic_name("persistent://public/default/orders")
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
     firsts = range(length, 2 * count, 2 * length)
     ranges = [EntryRange(_LEDGER, EntryId(first), EntryId(first + length - 1)) for first in firsts]
     before = PositionRanges(Position(_LEDGER, EntryId(-1)), ranges)
-    now = before.with_positions([Position(_LEDGER, EntryId(0))])
+    now = with_positions(before, [Position(_LEDGER, EntryId(0))])
     positions = [Position(_LEDGER, EntryId(entry)) for found in ranges for entry in range(found.first, found.last + 1)]
     step_ms = _HORIZON_MS / len(positions)
     index = CancellationIndex()

@@ -17,6 +17,7 @@ from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import unique
 from tests.fakes.acknowledging_broker import FakeAcknowledgingBroker, FakeCursor, FakeTopic
+from tests.fakes.positions import with_positions
 
 NOWHERE = parse_topic_name("persistent://public/default/nobody-made-this")
 
@@ -88,7 +89,7 @@ def world(request: pytest.FixtureRequest) -> World:
 def odd_entries(world: World) -> PositionRanges:
     (ledger_id,) = world.subscriptions.internal_stats(world.topic).ledgers
     odd = [Position(ledger_id, EntryId(entry)) for entry in range(1, 10, 2)]
-    return PositionRanges(Position(ledger_id, EntryId(-1))).with_positions(odd)
+    return with_positions(PositionRanges(Position(ledger_id, EntryId(-1))), odd)
 
 
 def test_a_cursor_in_memory_and_in_store(world: World) -> None:

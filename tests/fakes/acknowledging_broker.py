@@ -14,6 +14,8 @@ from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import Cursor, Subscription, SubscriptionType, TopicInternalStats, TopicStats
 
+from tests.fakes.positions import with_positions
+
 LEDGER, CURSOR_LEDGER = LedgerId(6), LedgerId(7)
 FIRST_ENTRY = EntryId(0)
 
@@ -55,7 +57,7 @@ class FakeAcknowledgingBroker:
 
     def acknowledge(self, topic: TopicName, subscription: str, *entries: int) -> None:
         cursor = self.topics[topic].subscriptions[subscription]
-        cursor.memory = cursor.memory.with_positions(Position(LEDGER, EntryId(entry)) for entry in entries)
+        cursor.memory = with_positions(cursor.memory, (Position(LEDGER, EntryId(entry)) for entry in entries))
 
     def store(self, topic: TopicName, subscription: str) -> None:
         """Write down what fits, in a new entry."""

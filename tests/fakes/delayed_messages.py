@@ -35,6 +35,7 @@ from pulsar_sidecar.model.topic_stats import (
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.positions import with_positions
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
 LEDGER = LedgerId(7)
@@ -429,7 +430,7 @@ def _cursor(found: FakeSubscription) -> Cursor:
 
 
 def _ranges(acked: Collection[Position]) -> PositionRanges:
-    return PositionRanges(BEFORE_ALL).with_positions(acked)
+    return with_positions(PositionRanges(BEFORE_ALL), acked)
 
 
 def _with(facts: EntryFacts, changes: Mapping[str, object]) -> EntryFacts:

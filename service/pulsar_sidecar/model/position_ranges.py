@@ -88,11 +88,6 @@ class PositionRanges:
         """Entries in the ranges beyond the mark-delete position."""
         return sum(found.entries for found in self)
 
-    def with_positions(self, positions: Iterable[Position]) -> "PositionRanges":
-        """This set and these positions; the mark-delete position stays where it is."""
-        added = (EntryRange(position.ledger_id, position.entry_id, position.entry_id) for position in positions)
-        return PositionRanges(self.mark_delete, (*self, *added))
-
     def holds_all_of(self, other: "PositionRanges") -> bool:
         """Whether everything of the other set certainly is in this one: its mark-delete position lies no further on."""
         if self.mark_delete < other.mark_delete:

@@ -11,6 +11,7 @@ from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import Cursor, Subscription, SubscriptionType, TopicInternalStats
 
+from tests.fakes.positions import with_positions
 from tests.unit.ack_state.test_stored import at
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
@@ -55,7 +56,7 @@ def judged(
 
 
 def ranges(mark: tuple[int, int], members: set[tuple[int, int]]) -> PositionRanges:
-    return PositionRanges(at(*mark)).with_positions(at(*member) for member in members)
+    return with_positions(PositionRanges(at(*mark)), (at(*member) for member in members))
 
 
 @given(marks, entries, marks, entries)

@@ -9,6 +9,7 @@ from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
+from tests.fakes.positions import with_positions
 from tests.unit.ack_state.test_stored import at, dense, sparse
 
 entries = st.sets(
@@ -18,7 +19,7 @@ maxima = st.integers(1, 30)
 
 
 def holes(*positions: tuple[int, int]) -> PositionRanges:
-    return PositionRanges(Position(LedgerId(0), EntryId(-1))).with_positions(at(*position) for position in positions)
+    return with_positions(PositionRanges(Position(LedgerId(0), EntryId(-1))), (at(*position) for position in positions))
 
 
 @given(entries, maxima)

@@ -9,6 +9,8 @@ from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
+from tests.fakes.positions import with_positions
+
 LENGTHS = {LedgerId(3): 200, LedgerId(5): 7, LedgerId(9): 10}
 SPARSE_4_0_8 = bytes.fromhex("080610ffffffffffffffffff011a0c0a04080610001204080610011a0c0a0408061002120408061003")
 """Two ranges of a 4.0.8 broker's cursor: 6:1 and 6:3."""
@@ -49,14 +51,14 @@ def dense(ranges: PositionRanges) -> list[ml.LongListMap]:
 
 def test_an_entry_that_a_broker_wrote() -> None:
     found = stored_in_entry(SPARSE_4_0_8, {LedgerId(6): 24}, LedgerId(7), EntryId(5))
-    assert found.acknowledged == PositionRanges(at(6, -1)).with_positions([at(6, 1), at(6, 3)])
+    assert found.acknowledged == with_positions(PositionRanges(at(6, -1)), [at(6, 1), at(6, 3)])
     assert (found.place, found.ledger_id, found.entry_id) == (StoredPlace.CURSOR_LEDGER, 7, 5)
     assert (found.ranges, found.batch_indexes, found.size_bytes) == (2, 0, len(SPARSE_4_0_8))
 
 
 @given(members, st.integers(-1, 30))
 def test_both_forms_read_back(entries: set[tuple[int, int]], marked: int) -> None:
-    ranges = PositionRanges(at(3, marked)).with_positions(at(*entry) for entry in entries)
+    ranges = with_positions(PositionRanges(at(3, marked)), (at(*entry) for entry in entries))
     head = {"ledgerId": 3, "entryId": marked}
     as_list = ml.PositionInfo(**head, individualDeletedMessages=sparse(ranges))
     as_bits = ml.PositionInfo(**head, individualDeletedMessageRanges=dense(ranges))
@@ -69,7 +71,7 @@ def test_both_forms_read_back(entries: set[tuple[int, int]], marked: int) -> Non
 
 
 def test_of_two_forms_the_list_counts_as_for_brokers() -> None:
-    one, other = (PositionRanges(at(3, -1)).with_positions([at(3, entry)]) for entry in (5, 7))
+    one, other = (with_positions(PositionRanges(at(3, -1)), [at(3, entry)]) for entry in (5, 7))
     info = ml.PositionInfo(
         ledgerId=3, entryId=-1, individualDeletedMessages=sparse(one), individualDeletedMessageRanges=dense(other)
     )
@@ -98,7 +100,7 @@ def test_what_is_cut_short_is_no_cursor_that_acknowledged_less(cut: int) -> None
     except UndecodableError:
         return
     # Protobuf cannot see a cut between two ranges; the entry's digest does.
-    assert found == PositionRanges(at(6, -1)) or found == PositionRanges(at(6, -1)).with_positions([at(6, 1)])
+    assert found == PositionRanges(at(6, -1)) or found == with_positions(PositionRanges(at(6, -1)), [at(6, 1)])
 
 
 def test_what_is_not_known_is_not_passed_over() -> None:

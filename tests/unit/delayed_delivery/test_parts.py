@@ -17,13 +17,14 @@ from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 from tests.fakes.delayed_messages import TOPIC, at
+from tests.fakes.positions import with_positions
 
 NOW = 1_700_000_000_000
 entries = st.sets(st.integers(0, 40), max_size=25)
 
 
 def ranges_of(acked: set[int], mark_delete: int = -1) -> PositionRanges:
-    return PositionRanges(at(mark_delete)).with_positions(at(entry) for entry in acked)
+    return with_positions(PositionRanges(at(mark_delete)), (at(entry) for entry in acked))
 
 
 # --- merging -------------------------------------------------------------------------------------------------------
@@ -184,8 +185,8 @@ def test_a_selection_of_everything_is_refused() -> None:
 
 
 def test_what_waits_is_what_some_cursor_has_not_acknowledged() -> None:
-    cursor = PositionRanges(at(-1, 5)).with_positions([at(0, 5)])
-    other = PositionRanges(at(-1, 5)).with_positions([at(1, 5), at(0, 6)])
+    cursor = with_positions(PositionRanges(at(-1, 5)), [at(0, 5)])
+    other = with_positions(PositionRanges(at(-1, 5)), [at(1, 5), at(0, 6)])
     state = TopicInternalStats({LedgerId(5): 2, LedgerId(6): 2}, at(1, 6))
     assert list(waiting_positions(state, [cursor])) == [at(1, 5), at(0, 6), at(1, 6)]
     assert list(waiting_positions(state, [cursor, other])) == [at(0, 5), at(1, 5), at(0, 6), at(1, 6)]

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges, within_ledgers
 
+from tests.fakes.positions import with_positions
+
 LENGTHS = {LedgerId(3): 12, LedgerId(5): 7, LedgerId(9): 10}
 EVERYTHING = frozenset(
     Position(ledger_id, EntryId(entry)) for ledger_id, length in LENGTHS.items() for entry in range(length)
@@ -23,7 +25,7 @@ def at(ledger_id: int, entry_id: int) -> Position:
 
 
 def ranges_of(mark_delete: Position, members: frozenset[Position] | set[Position]) -> PositionRanges:
-    return PositionRanges(mark_delete).with_positions(members)
+    return with_positions(PositionRanges(mark_delete), members)
 
 
 def members_of(ranges: PositionRanges) -> frozenset[Position]:
@@ -101,7 +103,7 @@ def test_equal_sets_are_equal_however_they_were_made(mark_delete: Position, memb
     again = PositionRanges(mark_delete, reversed(list(ranges)))
     assert ranges == again
     assert hash(ranges) == hash(again)
-    assert ranges != ranges.with_positions([at(99, 1)])
+    assert ranges != with_positions(ranges, [at(99, 1)])
 
 
 def test_a_range_over_several_ledgers_is_cut_at_their_ends() -> None:

@@ -23,6 +23,7 @@ from tests.fakes.bookie_servers import FakeBookies, stored_entry
 from tests.fakes.bookkeeper import ledger_metadata_bytes
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.positions import with_positions
 from tests.unit.ack_state.test_stored import at, sparse
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
@@ -115,7 +116,7 @@ def test_a_cursor_has_every_part(brokers: BrokerAckStates) -> None:
     stats, internal = brokers.stats(TOPIC), brokers.internal_stats(TOPIC)
     assert (stats.broker, internal.ledgers, list(stats.subscriptions)) == ("b:8080", LENGTHS, [SUB, "a reader"])
     found, cursor = stats.subscriptions[SUB], internal.cursor(SUB)
-    assert cursor.acknowledged == PositionRanges(at(6, -1)).with_positions([at(6, entry) for entry in (1, 3, 4, 5)])
+    assert cursor.acknowledged == with_positions(PositionRanges(at(6, -1)), [at(6, entry) for entry in (1, 3, 4, 5)])
     assert (cursor.ranges, cursor.read_position, cursor.ledger, cursor.ledger_last_entry) == (2, at(6, 9), 7, 5)
     assert (found.type, len(found.consumers)) == (SubscriptionType.SHARED, 2)
     assert (found.unacked_messages, found.delayed_messages, found.durable) == (4, 3, True)
@@ -196,7 +197,7 @@ def cursor(ledger_id: LedgerId | None, last_entry: int = -1) -> Cursor:
 
 
 def node(ledger_id: int) -> bytes:
-    ranges = PositionRanges(at(6, 0)).with_positions([at(6, 2)])
+    ranges = with_positions(PositionRanges(at(6, 0)), [at(6, 2)])
     return ml.ManagedCursorInfo(
         cursorsLedgerId=ledger_id, markDeleteLedgerId=6, markDeleteEntryId=0, individualDeletedMessages=sparse(ranges)
     ).SerializeToString()
@@ -208,13 +209,13 @@ def test_a_cursor_in_its_node(store: FakeMetadataStore) -> None:
     assert found is not None
     assert (found.place, found.acknowledged) == (
         StoredPlace.METADATA_STORE,
-        PositionRanges(at(6, 0)).with_positions([at(6, 2)]),
+        with_positions(PositionRanges(at(6, 0)), [at(6, 2)]),
     )
 
 
 def test_a_cursor_in_its_ledger_is_the_entry_that_the_broker_knows(store: FakeMetadataStore) -> None:
     store.put(CURSOR, node(7))
-    ranges = PositionRanges(at(6, 4)).with_positions([at(6, 8)])
+    ranges = with_positions(PositionRanges(at(6, 4)), [at(6, 8)])
     payload = ml.PositionInfo(ledgerId=6, entryId=4, individualDeletedMessages=sparse(ranges)).SerializeToString()
     cursors = stored_cursors(store, payload)
     found = cursors.stored(TOPIC, SUB, LENGTHS, cursor(LedgerId(7), 5))
