@@ -11,6 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NotEmptyError
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec, MissingPrerequisiteError
@@ -44,7 +45,7 @@ def zookeeper_sessions(url: str) -> Iterator[TwoSessions]:
 
 def _open_patiently(url: str) -> ZooKeeperMetadataStore:
     # A busy machine is no fault; faults have a suite of their own.
-    return ZooKeeperMetadataStore(url, CLOCK, patience_seconds=60)
+    return ZooKeeperMetadataStore(url, CLOCK, SessionOptions(patience_seconds=60))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
+from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.model.clocks import SystemClock
@@ -198,7 +199,7 @@ def test_a_single_deletion_does_not_wait_for_thousands(server: LoneZooKeeper) ->
 
 def test_deletions_whose_answers_are_lost_are_not_on_their_way_for_ever(server: LoneZooKeeper) -> None:
     limit = AdaptiveLimit(CLOCK, 2.0)
-    with ZooKeeperMetadataStore(server.url, CLOCK, limit=limit, patience_seconds=1.0) as store:
+    with ZooKeeperMetadataStore(server.url, CLOCK, SessionOptions(patience_seconds=1.0), limit=limit) as store:
         deletions = _nodes(store, 50)
         server.freeze()
         try:

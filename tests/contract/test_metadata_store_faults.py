@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, parse_metadata_store_url
-from pulsar_sidecar.adapters.metadata.session import send
+from pulsar_sidecar.adapters.metadata.session import SessionOptions, send
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.model.errors import InvalidInputError, OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
@@ -45,13 +45,7 @@ def store(url: str) -> Iterator[ZooKeeperMetadataStore]:
 
 
 def open_impatiently(url: str, credential: ZooKeeperCredential | None = None) -> ZooKeeperMetadataStore:
-    return ZooKeeperMetadataStore(
-        url,
-        CLOCK,
-        session_timeout_ms=SESSION_TIMEOUT_MS,
-        patience_seconds=PATIENCE_SECONDS,
-        credential=credential,
-    )
+    return ZooKeeperMetadataStore(url, CLOCK, SessionOptions(SESSION_TIMEOUT_MS, PATIENCE_SECONDS, credential))
 
 
 def fill(store: ZooKeeperMetadataStore, count: int) -> list[str]:
@@ -146,7 +140,7 @@ def test_after_a_long_absence_calls_fail_at_once_and_then_recover(
 
 
 def test_a_read_survives_a_restart_within_its_patience(zookeeper: LoneZooKeeper, url: str) -> None:
-    with ZooKeeperMetadataStore(url, CLOCK, patience_seconds=60) as store:
+    with ZooKeeperMetadataStore(url, CLOCK, SessionOptions(patience_seconds=60)) as store:
         paths = fill(store, 3_000)
         asked = [path for path in paths for _ in range(20)]
         with ThreadPoolExecutor(1) as pool:
@@ -162,7 +156,10 @@ def test_deletions_under_way_when_the_server_dies_are_never_claimed(
 ) -> None:
     paths = fill(store, 6_000)
     guard = Guard("/n/parent", V0)
-    with ZooKeeperMetadataStore(url, CLOCK, patience_seconds=60) as observer, ThreadPoolExecutor(1) as pool:
+    with (
+        ZooKeeperMetadataStore(url, CLOCK, SessionOptions(patience_seconds=60)) as observer,
+        ThreadPoolExecutor(1) as pool,
+    ):
         deleting = pool.submit(store.delete_many, [GuardedDeletion(path, V0, (guard,)) for path in paths])
         while len(observer.children("/n") or []) > 5_500 and not deleting.done():
             pass

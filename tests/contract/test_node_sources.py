@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.snapshots import snapshot_file
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
@@ -58,7 +59,7 @@ def _snapshot(path: Path, tree: Tree) -> NodeSource:
 
 
 def _living(url: str, tree: Tree) -> NodeSource:
-    with ZooKeeperMetadataStore(url, SystemClock(), patience_seconds=60) as store:
+    with ZooKeeperMetadataStore(url, SystemClock(), SessionOptions(patience_seconds=60)) as store:
         for path, value in tree.items():
             if path != "/":
                 store.create(path, value)

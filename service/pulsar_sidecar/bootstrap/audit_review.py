@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pulsar_sidecar.adapters.metadata.addressing import parse_credential
+from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime, ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.parquet.directories import archived_below, open_audit, open_tables, remove
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables, node_batches, read_table
@@ -157,8 +158,8 @@ def _sent(
     if request.metadata_store_url is None:
         raise InvalidInputError("--execute needs --metadata-store-url zk:HOST:PORT, as in broker.conf")
     clock = SystemClock()
-    credential = parse_credential(request.metadata_store_auth)
-    with ZooKeeperMetadataStore(request.metadata_store_url, clock, credential=credential) as store:
+    options = SessionOptions(credential=parse_credential(request.metadata_store_auth))
+    with ZooKeeperMetadataStore(request.metadata_store_url, clock, options) as store:
         instance_id = instance_id_of(store.read(instance_id_path(summary.ledgers_root)), summary.ledgers_root)
         demand_target(summary, instance_id, store.now_ms(), int(request.max_age_hours * _HOUR_MS))
         executed = replace(planned, executed=True, warnings=() if store.children(INSTANCES) else (_NOBODY_THERE,))

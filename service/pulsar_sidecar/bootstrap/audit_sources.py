@@ -12,6 +12,7 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnecti
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bookie_listing import BookieListing
 from pulsar_sidecar.adapters.metadata.addressing import parse_credential
+from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.snapshots import AdminServer, snapshot_file
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, ZooKeeperWalk
@@ -91,8 +92,8 @@ def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Cl
 
 
 def _cursor_ledgers(url: str, request: DumpRequest, clock: Clock, stack: ExitStack) -> CursorLedgers:
-    credential = parse_credential(request.metadata_store_auth)
-    store = stack.enter_context(ZooKeeperMetadataStore(url, clock, credential=credential))
+    options = SessionOptions(credential=parse_credential(request.metadata_store_auth))
+    store = stack.enter_context(ZooKeeperMetadataStore(url, clock, options))
     entries = stack.enter_context(closing(BookieEntries(BookieConnections(store, request.ledgers_root))))
     return CursorLedgers(store, entries, request.ledgers_root)
 
@@ -109,7 +110,9 @@ def _ledger_source(request: ListingRequest, clock: Clock, stack: ExitStack) -> L
     credential = parse_credential(request.metadata_store_auth)
     return LedgerNodes(
         request.metadata_store_url,
-        stack.enter_context(ZooKeeperMetadataStore(request.metadata_store_url, clock, credential=credential)),
+        stack.enter_context(
+            ZooKeeperMetadataStore(request.metadata_store_url, clock, SessionOptions(credential=credential))
+        ),
         clock,
         request.ledgers_root,
         credential=credential,

@@ -9,6 +9,7 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnecti
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, parse_credential, parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
+from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.pulsar.credentials import (
     ClientCertificate,
@@ -53,8 +54,9 @@ class ClusterAccess:
         self.store = ZooKeeperMetadataStore(
             settings.metadata_store_url,
             clock,
-            session_timeout_ms=settings.metadata_store_session_timeout_millis,
-            credential=store_credential_of(settings),
+            SessionOptions(
+                timeout_ms=settings.metadata_store_session_timeout_millis, credential=store_credential_of(settings)
+            ),
             limit=self.limit,
         )
         close_at_the_end(stack, self.store.close)

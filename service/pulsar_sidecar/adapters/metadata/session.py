@@ -12,7 +12,8 @@ node" except ZooKeeper's own answer NoNode.
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Self, TypeVar
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
@@ -133,6 +134,25 @@ class Patience:
 Attempt = Callable[[KazooClient, Patience], T]
 
 
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How a session is held.
+
+    Attributes:
+        timeout_ms: after so long without contact the server drops our ephemeral nodes; Pulsar's
+            ``metadataStoreSessionTimeoutMillis``.
+        patience_seconds: how long a call waits without progress before it raises `TemporaryError`.
+        credential: for clusters whose nodes have access control lists.
+    """
+
+    timeout_ms: int = 30_000
+    patience_seconds: float = 10.0
+    credential: ZooKeeperCredential | None = None
+
+
+DEFAULT_OPTIONS: Final = SessionOptions()
+
+
 class KazooSession:
     """Owns the kazoo client; every call to ZooKeeper goes through `reading` or `writing`.
 
@@ -140,31 +160,19 @@ class KazooSession:
         hosts: ZooKeeper's connect string, chroot included.
     """
 
-    def __init__(
-        self,
-        url: str,
-        clock: Clock,
-        session_timeout_ms: int = 30_000,
-        patience_seconds: float = 10.0,
-        credential: ZooKeeperCredential | None = None,
-    ) -> None:
+    def __init__(self, url: str, clock: Clock, options: SessionOptions = DEFAULT_OPTIONS) -> None:
         """Returns at once, the first call waits for a connection.
 
         Args:
             url: see `parse_metadata_store_url`.
             clock: measures waiting times; wall time is only ever the store's own.
-            session_timeout_ms: after so long without contact the server drops our ephemeral nodes; Pulsar's
-                ``metadataStoreSessionTimeoutMillis``.
-            patience_seconds: how long a call waits without progress before it raises `TemporaryError`.
-            credential: for clusters whose nodes have access control lists.
+            options: how long it waits, and who it is.
 
         Raises:
             InvalidInputError: the URL is malformed or names a store without a driver.
         """
         self.hosts = parse_metadata_store_url(url).hosts
-        self._session_timeout_ms = session_timeout_ms
-        self._patience_seconds = patience_seconds
-        self._credential = credential
+        self._options = options
         self._clock = clock
         self._changed = threading.Condition()
         self._closed = threading.Event()
@@ -183,7 +191,7 @@ class KazooSession:
             return self._epoch
 
     def patience(self) -> Patience:
-        return Patience(self._clock, self._patience_seconds)
+        return Patience(self._clock, self._options.patience_seconds)
 
     def reading(self, what: str, attempt: Attempt[T], answers: tuple[type[Exception], ...] = DEFINITE_ANSWERS) -> T:
         """Ask until there is an answer or patience ends; for calls that change nothing.
@@ -260,7 +268,7 @@ class KazooSession:
         if away_since is None:
             return patience.remaining_seconds()
         away = self._clock.monotonic_seconds() - away_since
-        return min(patience.remaining_seconds(), max(0.0, self._patience_seconds - away))
+        return min(patience.remaining_seconds(), max(0.0, self._options.patience_seconds - away))
 
     def _demand_chroot(self, client: KazooClient, patience: Patience) -> None:
         # Below a chroot that does not exist every node looks absent.
@@ -275,10 +283,10 @@ class KazooSession:
         self._chroot_seen = True
 
     def _start(self) -> KazooClient:
-        credential = self._credential
+        credential = self._options.credential
         client = KazooClient(
             self.hosts,
-            timeout=self._session_timeout_ms / 1000,
+            timeout=self._options.timeout_ms / 1000,
             auth_data=[(credential.scheme, credential.secret)] if credential else None,
             connection_retry=KazooRetry(
                 max_tries=-1, delay=_RECONNECT_DELAY_SECONDS, max_delay=_RECONNECT_MAX_DELAY_SECONDS

@@ -15,7 +15,6 @@ from kazoo.exceptions import BadVersionError, NoChildrenForEphemeralsError, Node
 from kazoo.protocol.states import ZnodeStat
 
 from pulsar_sidecar.adapters.metadata.addressing import (
-    ZooKeeperCredential,
     check_data,
     check_deletions,
     check_path,
@@ -24,7 +23,7 @@ from pulsar_sidecar.adapters.metadata.addressing import (
 )
 from pulsar_sidecar.adapters.metadata.multidelete import GuardedDeletions
 from pulsar_sidecar.adapters.metadata.multiread import read_nodes
-from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience
+from pulsar_sidecar.adapters.metadata.session import DEFAULT_OPTIONS, KazooSession, Patience, SessionOptions
 from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
@@ -62,14 +61,12 @@ class ZooKeeperMetadataStore(KazooSession):
         self,
         url: str,
         clock: Clock,
+        options: SessionOptions = DEFAULT_OPTIONS,
         *,
-        session_timeout_ms: int = 30_000,
-        patience_seconds: float = 10.0,
-        credential: ZooKeeperCredential | None = None,
         limit: DeletionLimit | None = None,
     ) -> None:
         """See `KazooSession`; without ``limit`` as many deletions are in flight as keep ZooKeeper busy."""
-        super().__init__(url, clock, session_timeout_ms, patience_seconds, credential)
+        super().__init__(url, clock, options)
         self._limit = limit or FixedLimit()
         self._turn = threading.Lock()
         self._store_clock = StoreClock(self, clock)

@@ -39,7 +39,14 @@ from pulsar_sidecar.adapters.metadata.multiread import (
     decoded,
 )
 from pulsar_sidecar.adapters.metadata.raw_nodes import named_nodes, read_nodes
-from pulsar_sidecar.adapters.metadata.session import CLIENT_ERRORS, KazooSession, Patience, real_path, send
+from pulsar_sidecar.adapters.metadata.session import (
+    CLIENT_ERRORS,
+    KazooSession,
+    Patience,
+    SessionOptions,
+    real_path,
+    send,
+)
 from pulsar_sidecar.audit.ports import Ending
 from pulsar_sidecar.audit.sources.listing import ledgers_among
 from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
@@ -121,7 +128,8 @@ class ZooKeeperWalk:
         return Ending(OrderRange(self.first_zxid, self.last_zxid), proof)
 
     def _session(self) -> KazooSession:
-        return KazooSession(self._url, self._clock, patience_seconds=_PATIENCE_SECONDS, credential=self._credential)
+        options = SessionOptions(patience_seconds=_PATIENCE_SECONDS, credential=self._credential)
+        return KazooSession(self._url, self._clock, options)
 
     def _advance(self, client: KazooClient, patience: Patience) -> None:
         """Walk on until a batch is full, or to the end."""
