@@ -7,7 +7,7 @@ Members are started side by side. One that was refused for a moment (a port it m
 session still has its name), or that will never serve for a reason that another start may not have, is started again
 until its time is over; any other failure ends the start of all, with the last lines of that member's log. A member is
 only started while its ports are free, and clusters that share a cache never have the same ones; a foreign program that
-takes one while the member boots would answer its probe.
+takes one while the member boots answers its probe until the member has found that out.
 
 Run as a program this module is the watchdog of a cluster that ends with its starter: the starting process holds one end
 of a pipe and the watchdog waits at the other; when the starter ends, even by a kill, the system closes its end. A
@@ -239,14 +239,15 @@ class LocalCluster:
         process = spawn(member.argv, _environment(), log.parent, log)
         self._record(replace(member, process=process))
         while True:
+            ready = is_ready(member)
+            # Only now: while the member ended, somebody else may have answered for it.
             running = is_running(process)
-            ready = running and is_ready(member)
             output = log.read_bytes()[log_start:].decode(errors="replace")
             for sign, meaning in _PASSING_REFUSALS.items():
                 if sign in output:
                     end([process], self._clock)
                     return meaning.format(ports=dict(member.ports))
-            if ready:
+            if ready and running:
                 return None
             if not running:
                 what = f"ended with exit code {exit_code(process)} before it was ready"

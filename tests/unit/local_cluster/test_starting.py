@@ -149,6 +149,30 @@ def test_a_member_that_ends_shows_its_exit_code_and_the_end_of_its_log(stage: St
         stage.start(broken)
 
 
+ANSWERED_FOR = """
+import os, socket, sys, time
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+read, write = os.pipe()
+if os.fork():
+    os.read(read, 1)
+    sys.exit(7)
+connection, _ = listener.accept()
+connection.recv(100)
+member = os.getppid()
+os.write(write, b"x")
+while os.getppid() == member:
+    time.sleep(0.01)
+connection.sendall(b"Mode: somebody else")
+connection.close()
+"""
+
+
+def test_a_member_that_ended_is_not_ready_whoever_answers_for_it(stage: Stage) -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(MemberFailedError, match="zookeeper ended with exit code 7"):
+        stage.start(stage.member("zookeeper", port, ANSWERED_FOR))
+
+
 def test_nobody_waits_for_the_others_when_one_failed(stage: Stage) -> None:
     (port,) = free_ports(1)
     silent = stage.member("zookeeper", port, "import time; time.sleep(60)")
