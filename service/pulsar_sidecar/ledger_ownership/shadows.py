@@ -6,6 +6,7 @@ with the shadow. A node that cannot be read is never taken for an ordinary topic
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from pulsar_sidecar.ledger_ownership.exact_decoding import unwrap
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, PARTITIONED_TOPICS
@@ -60,13 +61,12 @@ def partitioned_topic_shadow_source(data: bytes) -> str | None:
     """The source as a node below ``/admin/partitioned-topics`` spells it, or None for a topic of its own.
 
     Brokers read a partition's source from here: it is this topic's partition of the same number.
+
+    Raises:
+        UndecodableError: the node is not what Pulsar 4.0 writes.
     """
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise UndecodableError("a partitioned topic's node is not JSON; read it again") from error
-    properties = document.get("properties") if isinstance(document, dict) else document
-    if properties is None and isinstance(document, dict):
+    properties = _partitioned_topic(data).get("properties")
+    if properties is None:
         return None
     if not isinstance(properties, dict):
         raise UndecodableError("a partitioned topic's node is not what Pulsar 4.0 writes; look at it by hand")
@@ -90,10 +90,17 @@ def partition_count(data: bytes) -> int:
     Raises:
         UndecodableError: the node is not what Pulsar 4.0 writes.
     """
-    try:
-        partitions = json.loads(data)["partitions"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UndecodableError("a partitioned topic's node cannot be read") from error
+    partitions = _partitioned_topic(data).get("partitions")
     if type(partitions) is not int or partitions < 0:
-        raise UndecodableError(f"a partitioned topic has {partitions!r} partitions")
+        raise UndecodableError(f"a partitioned topic has {partitions!r:.80} partitions; look at its node by hand")
     return partitions
+
+
+def _partitioned_topic(data: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UndecodableError("a partitioned topic's node is not JSON; read it again") from error
+    if not isinstance(document, dict):
+        raise UndecodableError("a partitioned topic's node is not what Pulsar 4.0 writes; look at it by hand")
+    return document
