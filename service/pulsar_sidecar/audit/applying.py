@@ -190,7 +190,11 @@ def demand_approval(plan: Plan, approved: str | None) -> None:
 
 
 def demand_target(summary: AuditSummary, instance_id: str, now_ms: int, max_age_ms: int) -> None:
-    """Refuse another cluster, by its present id, and an audit that is too old by the store's clock."""
+    """Refuse another cluster, by its present id, and an audit that is too old by the store's clock.
+
+    Raises:
+        ConflictError: it is one of these.
+    """
     if instance_id != summary.instance_id:
         raise ConflictError(
             f"this audit is about the ledger storage {summary.instance_id}, "

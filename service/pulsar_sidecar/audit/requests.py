@@ -145,7 +145,11 @@ def dump_source(text: str) -> tuple[SourceKind, str]:
 
 
 def listing_source(text: str) -> tuple[SourceKind, tuple[str, ...]]:
-    """The kind of a listing's source and its addresses; none for the metadata store."""
+    """The kind of a listing's source and its addresses; none for the metadata store.
+
+    Raises:
+        InvalidInputError: neither way of listing.
+    """
     if text == METADATA:
         return SourceKind.ZOOKEEPER, ()
     servers = text.removeprefix("bookie-http://")

@@ -112,7 +112,11 @@ def report_audit(audit: Path, output: Path | None = None) -> Path:
 
 
 def prune_archive(directory: Path, keep: int = 5, older_than_days: float = 30.0, execute: bool = False) -> Pruned:
-    """Remove old audits, dumps and listings, or say which ones would be."""
+    """Remove old audits, dumps and listings, or say which ones would be.
+
+    Raises:
+        InvalidInputError: ``keep`` is less than 1, or ``older_than_days`` is negative.
+    """
     if keep < 1 or older_than_days < 0:
         raise InvalidInputError("--keep is at least 1, --older-than-days at least 0")
     archived = archived_below(directory)

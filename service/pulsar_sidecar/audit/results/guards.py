@@ -109,7 +109,11 @@ def demand_fitting(dump: Manifest, listing: Manifest, earlier: AuditSummary | No
 
 
 def demand_plausible(found: Found, dump: Manifest) -> None:
-    """Refuse a side that is empty, and sides that know different ledgers: an empty answer is a failed answer."""
+    """Refuse a side that is empty, and sides that know different ledgers: an empty answer is a failed answer.
+
+    Raises:
+        InvalidInputError: nothing exists, nothing is referenced, or the two sides know different ledgers.
+    """
     if not found.listed:
         raise InvalidInputError("the listing holds no ledger; make it again")
     if not found.references:
@@ -125,7 +129,11 @@ def demand_plausible(found: Found, dump: Manifest) -> None:
 
 
 def demand_few_missing(missing: int) -> None:
-    """Refuse inputs of which one cannot be about the other: too many references lead nowhere."""
+    """Refuse inputs of which one cannot be about the other.
+
+    Raises:
+        InvalidInputError: too many references lead nowhere.
+    """
     if missing > MOST_MISSING:
         raise InvalidInputError(f"{missing} references lead to no ledger; are dump and listing of one cluster?")
 

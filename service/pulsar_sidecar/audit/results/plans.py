@@ -28,7 +28,11 @@ PLAN_COLUMNS: Final = ("standing", *_NUMBERS, *_TEXTS)
 
 
 def block_digest(rows: pa.RecordBatch) -> bytes:
-    """The hash of one whole block of a plan: rows with `PLAN_COLUMNS`, ascending by ``row``."""
+    """The hash of one whole block of a plan: rows with `PLAN_COLUMNS`, ascending by ``row``.
+
+    Raises:
+        InvalidInputError: they are no block of a plan.
+    """
     _demand_order(rows)
     first = rows.column("row")[0].as_py()
     if first % PLAN_BLOCK_ROWS or rows.num_rows > PLAN_BLOCK_ROWS:
