@@ -134,5 +134,5 @@ def _is_rate(value: object) -> bool:
 def _decode_instance(data: bytes) -> SidecarInstance:
     try:
         return msgspec.convert(json.loads(data), SidecarInstance)
-    except ValueError:
+    except (ValueError, RecursionError):
         return SidecarInstance("unreadable", "", None, 0)

@@ -218,6 +218,7 @@ def test_a_dump_is_no_listing_and_half_of_one_is_nothing(tmp_path: Path) -> None
     make(tmp_path / "dump")
     with pytest.raises(InvalidInputError, match="no ledger-listing"):
         open_tables(tmp_path / "dump", Kind.LISTING)
-    (tmp_path / "dump" / "manifest.json").write_text("{")
-    with pytest.raises(InvalidInputError, match="no readable manifest"):
-        open_tables(tmp_path / "dump", Kind.DUMP)
+    for text in ("{", "[" * 100_000):
+        (tmp_path / "dump" / "manifest.json").write_text(text)
+        with pytest.raises(InvalidInputError, match="no readable manifest"):
+            open_tables(tmp_path / "dump", Kind.DUMP)

@@ -117,7 +117,7 @@ def test_a_ledger_that_goes_while_its_metadata_is_read_is_left_out(bookie: Booki
     assert source.ending().proof.checks["goneMeanwhile"] == 1
 
 
-@pytest.mark.parametrize("body", [b"{}", b"[]", b'{"2": {"ctime": 1}}', b"no json"])
+@pytest.mark.parametrize("body", [b"{}", b"[]", b'{"2": {"ctime": 1}}', b"no json", b"[" * 100_000])
 def test_metadata_of_something_else_fails(bookie: BookieHttpServer, body: bytes) -> None:
     bookie.ledgers = {1}
     bookie.answers["GET /api/v1/ledger/metadata"] = body

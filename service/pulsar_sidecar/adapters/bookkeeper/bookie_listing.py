@@ -118,6 +118,6 @@ def _ctime_ms(ledger_id: LedgerId, text: str) -> int | None:
     """
     try:
         ctime_ms = json.loads(text)[str(ledger_id)]["ctime"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise TemporaryError(f"a bookie's answer about ledger {ledger_id} is not its metadata; try again") from error
     return ctime_ms if isinstance(ctime_ms, int) and 0 < ctime_ms < _TOO_LATE_MS else None

@@ -121,7 +121,7 @@ def remove(archived: Archived) -> None:
 def _document(directory: Path, name: str, advice: str) -> Any:
     try:
         return json.loads((directory / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"{directory} holds no readable {name}{advice}") from error
 
 
