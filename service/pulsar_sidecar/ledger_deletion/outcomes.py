@@ -21,6 +21,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Facts,
     Reason,
     Referenced,
+    ReferencesUnknown,
     StoredLedger,
     Unreferenced,
     Verdict,
@@ -172,8 +173,8 @@ def _reads(facts: Facts) -> dict[str, object]:
             reads[by.path] = by.version
         case Unreferenced(read):
             reads.update({guard.path: guard.version for guard in read})
-        case _:
-            reads["unknown"] = facts.references.reason
+        case ReferencesUnknown(reason):
+            reads["unknown"] = reason
     if facts.owner is not None:
         reads["owner"] = facts.owner.broker
     return reads

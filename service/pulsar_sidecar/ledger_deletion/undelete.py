@@ -59,12 +59,15 @@ def end_protection(store: MetadataStore, ledger_id: LedgerId) -> bool:
     Raises:
         OutcomeUnknownError: the metadata store's answer was lost.
     """
-    result = store.delete(protection_path(ledger_id))
-    if result is DeletionResult.UNKNOWN:
-        raise OutcomeUnknownError(
-            f"the metadata store did not say whether the protection of ledger {ledger_id} ended; ask for it again"
-        )
-    return result is DeletionResult.DELETED
+    match store.delete(protection_path(ledger_id)):
+        case DeletionResult.DELETED:
+            return True
+        case DeletionResult.GONE:
+            return False
+        case DeletionResult.CONFLICT | DeletionResult.UNKNOWN | DeletionResult.NOT_SENT:
+            raise OutcomeUnknownError(
+                f"the metadata store did not say whether the protection of ledger {ledger_id} ended; ask for it again"
+            )
 
 
 def protections(store: MetadataStore) -> list[ProtectedLedger]:
