@@ -32,12 +32,14 @@ def statuses(outcomes: list[Outcome]) -> list[CancellationStatus]:
     return [verdict.status for outcome in outcomes for verdict in outcome.verdicts]
 
 
-def refuse_joining(cluster: FakeCluster, error: Exception) -> None:
-    def refuse(call: str) -> None:
-        if call == "join":
+def fail_each(cluster: FakeCluster, wanted: str, error: Exception) -> None:
+    """Let every such call fail."""
+
+    def fail(call: str) -> None:
+        if call == wanted:
             raise error
 
-    cluster.before = refuse
+    cluster.before = fail
 
 
 def only(outcomes: list[Outcome]) -> Verdict:
@@ -265,12 +267,7 @@ def test_what_cannot_be_written_down_is_not_acknowledged(cluster: FakeCluster) -
     subscription = cluster.subscribe()
     cluster.publish(1)
     sidecar = FakeSidecar(cluster)
-
-    def fail(call: str) -> None:
-        if call == "append":
-            raise TemporaryError("no bookie")
-
-    cluster.before = fail
+    fail_each(cluster, "append", TemporaryError("no bookie"))
     with pytest.raises(TemporaryError):
         sidecar.cancel(0)
     assert subscription.acked == set()
@@ -318,7 +315,7 @@ def test_a_subscription_that_is_busy_is_tried_again(cluster: FakeCluster, kind: 
     subscription = cluster.subscribe(type=kind)
     cluster.publish(1)
     sidecar = FakeSidecar(cluster)
-    refuse_joining(cluster, ConflictError("ConsumerBusy: Subscription reached max consumers limit"))
+    fail_each(cluster, "join", ConflictError("ConsumerBusy: Subscription reached max consumers limit"))
     verdict = only(sidecar.cancel(0))
     assert (verdict.status, verdict.cause) == (CancellationStatus.ACCEPTED, Cause.BROKER)
     assert "max consumers" in (verdict.reason or "")
@@ -366,7 +363,7 @@ def test_what_the_broker_refuses_for_good_before_it_is_logged_is_still_delivered
     subscription = cluster.subscribe()
     cluster.publish(1)
     sidecar, other = FakeSidecar(cluster), FakeSidecar(cluster)
-    refuse_joining(cluster, error)
+    fail_each(cluster, "join", error)
     verdict = only(sidecar.cancel(0))
     assert (verdict.status, verdict.cause) == (status, cause)
     cluster.before = lambda call: None
@@ -385,7 +382,7 @@ def test_what_is_in_the_log_already_is_not_called_refused_when_it_is_asked_for_a
         "it is acknowledged when there is room, asked again or not"
     )
     cluster.max_ranges = 10
-    refuse_joining(cluster, NotAuthorizedError("not authorized"))
+    fail_each(cluster, "join", NotAuthorizedError("not authorized"))
     assert only(sidecar.cancel(1)).status is CancellationStatus.ACCEPTED
 
 
@@ -407,12 +404,7 @@ def test_waiting_for_storage_gives_up_with_what_is_known(cluster: FakeCluster) -
     cluster.subscribe()
     cluster.publish(1)
     sidecar = FakeSidecar(cluster)
-
-    def fail(call: str) -> None:
-        if call == "stored":
-            raise TemporaryError("no bookie")
-
-    cluster.before = fail
+    fail_each(cluster, "stored", TemporaryError("no bookie"))
     assert statuses(sidecar.cancel(0, wait_persisted=True)) == [CancellationStatus.ACKED]
 
 

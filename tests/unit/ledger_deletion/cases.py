@@ -47,6 +47,15 @@ POLICY = Policy(
     open_min_age_ms=3_600_000, unlinked_min_age_ms=1_800_000, in_use_wait_ms=600_000, bookkeeper_exclusive=True
 )
 
+PLAIN: dict[str, object] = {
+    "topicName": "persistent://public/default/orders",
+    "ledgerComponent": "MANAGED_LEDGER",
+    "ledgerType": "LEDGER",
+    "ledgerId": 7,
+}
+CURSOR = PLAIN | {"ledgerComponent": "MANAGED_CURSOR", "cursorName": "sub"}
+"""Records as brokers write them."""
+
 CLAIMS: dict[LedgerComponent, Claim] = {
     LedgerComponent.MANAGED_LEDGER: DataClaim(TOPIC.managed_ledger_name),
     LedgerComponent.MANAGED_CURSOR: CursorClaim(TOPIC.managed_ledger_name, encode_cursor(SUBSCRIPTION)),

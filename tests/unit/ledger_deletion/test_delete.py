@@ -26,19 +26,8 @@ from tests.fakes.bookkeeper import (
     managed_ledger_bytes,
 )
 from tests.fakes.world import World
-from tests.unit.ledger_deletion.orphans import DELETED, GONE, NAME, RETRY, about, ends, orphan, waiting
+from tests.unit.ledger_deletion.orphans import DELETED, GONE, RETRY, about, ends, orphan, waiting
 from tests.unit.ledger_deletion.sidecars import METRICS, Sidecar, check, endings, judged, send, settled
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
-def topic(world: World) -> TopicName:
-    return world.topic(NAME)
-
 
 # --- deleting ----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,12 @@
 
 import pytest
 from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS, driver_path, operation_path
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+    OPERATIONS,
+    HeldOperation,
+    driver_path,
+    operation_path,
+)
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
@@ -208,14 +213,19 @@ def test_a_store_that_fails_in_the_middle_does_not_strand_the_operation(error: E
             assert world.ledgers() == set(), method
 
 
-def test_a_driver_that_lost_its_session_learns_that_another_finished() -> None:
-    world = World()
-    topic = world.topic(NAME)
+def one_after_another(world: World, topic: TopicName) -> tuple[Sidecar, HeldOperation, Sidecar]:
+    """A driver that lost its session, what it still holds, and a sidecar that may take it over."""
     first = Sidecar(world)
     operation = begin(first, topic)
     world.store.end_session()
     world.clock.advance_ms(10_000)
-    other = Sidecar(world, name="sidecar-2", store=world.store.other_session())
+    return first, operation, Sidecar(world, name="sidecar-2", store=world.store.other_session())
+
+
+def test_a_driver_that_lost_its_session_learns_that_another_finished() -> None:
+    world = World()
+    topic = world.topic(NAME)
+    first, operation, other = one_after_another(world, topic)
     assert other.drive() is OperationState.DONE
     assert first.deleter.attempt(operation).state is OperationState.DONE
     assert len(asked(world)) == 1
@@ -224,12 +234,8 @@ def test_a_driver_that_lost_its_session_learns_that_another_finished() -> None:
 def test_a_driver_that_lost_its_session_learns_that_another_was_refused() -> None:
     world = World()
     topic = world.topic(NAME)
-    first = Sidecar(world)
-    operation = begin(first, topic)
-    world.store.end_session()
-    world.clock.advance_ms(10_000)
+    first, operation, other = one_after_another(world, topic)
     world.admin.hooks.fail_next("delete_topic", REFUSAL)
-    other = Sidecar(world, name="sidecar-2", store=world.store.other_session())
     assert other.drive() is OperationState.REFUSED
     tried = first.deleter.attempt(operation)
     assert tried.state is OperationState.REFUSED
@@ -240,11 +246,7 @@ def test_a_driver_that_lost_its_session_learns_that_another_was_refused() -> Non
 def test_two_drivers_of_one_operation_ask_for_the_same_incarnation_only() -> None:
     world = World()
     topic = world.topic(NAME)
-    first = Sidecar(world)
-    operation = begin(first, topic)
-    world.store.end_session()
-    world.clock.advance_ms(10_000)
-    other = Sidecar(world, name="sidecar-2", store=world.store.other_session())
+    first, operation, other = one_after_another(world, topic)
     world.admin.hooks.before("delete_topic", lambda: other.drive() and None)
     state = first.deleter.attempt(operation).state
     assert state is OperationState.DONE

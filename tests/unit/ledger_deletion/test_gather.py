@@ -45,11 +45,6 @@ COMPACTION = CursorName("__compaction")
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
 def topic(world: World) -> TopicName:
     return world.topic(NAME, TopicPlan(schema_versions=1, compacted=True, buckets=1))
 

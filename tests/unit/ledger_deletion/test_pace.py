@@ -24,17 +24,6 @@ from tests.unit.ledger_deletion.orphans import (
 )
 from tests.unit.ledger_deletion.sidecars import Sidecar, check, endings, judged, restarted, send
 
-
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
-def topic(world: World) -> TopicName:
-    return world.topic(NAME)
-
-
 # --- how long facts are good for, and at what pace ---------------------------------------------------------------
 
 

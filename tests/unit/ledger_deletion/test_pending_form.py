@@ -16,6 +16,8 @@ from pulsar_sidecar.model.ids import LedgerId, NodeVersion, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
 from pulsar_sidecar.model.names import parse_topic_name
 
+from tests.unit.ledger_deletion.cases import CURSOR, PLAIN
+
 MAX = 2**63 - 1
 TOPIC = parse_topic_name("persistent://public/default/ördérs")
 WHOLE = PendingDeleteLedgerInfo(
@@ -34,13 +36,6 @@ BYTES = (
     '"driverName":"aws-s3","metadata":{"bucket":"b"}},"sidecar":{"operationId":"op-1","markedVersion":3,'
     '"unreferenced":true,"instanceId":"here","createdMs":4,"lengthBytes":5,"requestedBy":"me"}}'
 ).encode()
-PLAIN = {
-    "topicName": "persistent://public/default/orders",
-    "ledgerComponent": "MANAGED_LEDGER",
-    "ledgerType": "LEDGER",
-    "ledgerId": 7,
-}
-CURSOR = PLAIN | {"ledgerComponent": "MANAGED_CURSOR", "cursorName": "sub"}
 OFFLOADED = PLAIN | {"ledgerType": "OFFLOAD_LEDGER", "offloadContext": {"msb": 0, "lsb": 0}}
 
 

@@ -32,17 +32,6 @@ from tests.fakes.world import World
 from tests.unit.ledger_deletion.orphans import DELETED, GONE, NAME, PENDING, RETRY, about, ends, orphan, waiting
 from tests.unit.ledger_deletion.sidecars import Sidecar, check, dead, endings, judged, send, settled
 
-
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
-def topic(world: World) -> TopicName:
-    return world.topic(NAME)
-
-
 # --- poison ------------------------------------------------------------------------------------------------------
 
 

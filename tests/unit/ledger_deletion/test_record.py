@@ -19,13 +19,8 @@ from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId, NodeVersion, Opera
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
 from pulsar_sidecar.model.names import parse_topic_name
 
-PLAIN = {
-    "topicName": "persistent://public/default/orders",
-    "ledgerComponent": "MANAGED_LEDGER",
-    "ledgerType": "LEDGER",
-    "ledgerId": 7,
-}
-CURSOR = PLAIN | {"ledgerComponent": "MANAGED_CURSOR", "cursorName": "sub"}
+from tests.unit.ledger_deletion.cases import CURSOR, PLAIN
+
 OFFLOADED = PLAIN | {
     "ledgerType": "OFFLOAD_LEDGER",
     "offloadContext": {"msb": 1, "lsb": -2, "driverName": "aws-s3", "metadata": {"bucket": "b"}},

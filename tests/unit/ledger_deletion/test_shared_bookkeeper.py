@@ -32,11 +32,6 @@ TOPIC = "persistent://public/default/orders"
 KEY = b"k" * 32
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
 def others_ledger(world: World, topic: TopicName, state: LedgerState = LedgerState.CLOSED) -> LedgerId:
     """The other cluster has a topic of the same name, as with geo-replication."""
     return world.ledger(data_custom_metadata(topic.managed_ledger_name), state=state, age_ms=10**10)

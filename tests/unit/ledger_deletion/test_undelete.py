@@ -5,53 +5,31 @@ import json
 
 import pytest
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.service import ProtectedLedger, Undeleted
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_deletion.undelete import end_protection, protect, protection_path, protections, undelete
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
+from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.world import World
+from tests.unit.ledger_deletion.orphans import about, orphan
 from tests.unit.ledger_deletion.sidecars import Sidecar, dead, endings, send, settled
 
-NAME = "persistent://public/default/orders"
 FOR_EVER = 0
 PROTECTION_MS = 86_400_000
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
-def topic(world: World) -> TopicName:
-    return world.topic(NAME)
-
-
-def record(topic: TopicName, ledger_id: int, **mark: object) -> PendingDeleteLedgerInfo:
-    return PendingDeleteLedgerInfo(
-        topic,
-        LedgerComponent.MANAGED_LEDGER,
-        LedgerType.LEDGER,
-        LedgerId(ledger_id),
-        mark=Mark(**mark),  # type: ignore[arg-type]
-    )
-
-
 def deleted(world: World, topic: TopicName, *, state: LedgerState = LedgerState.CLOSED) -> tuple[LedgerId, bytes]:
     """A ledger that the sidecar has just deleted, and its bytes."""
-    custom = data_custom_metadata(topic.managed_ledger_name)
-    ledger_id = world.ledger(custom, state=state, age_ms=10**10)
+    ledger_id = orphan(world, topic, state=state)
     node = world.store.peek(ledger_path(ledger_id))
     assert node is not None
     world.entries.put(ledger_id, *[b"entry"] * 10)
-    send(world, record(topic, ledger_id))
+    send(world, about(topic, ledger_id))
     Sidecar(world).process()
     assert ledger_id not in world.ledgers()
     world.topics.drop_connections()
@@ -85,11 +63,11 @@ def test_what_came_back_is_another_ledger_to_its_old_record(world: World, topic:
     custom = data_custom_metadata(topic.managed_ledger_name)
     ledger_id = world.ledger(custom, age_ms=10**10)
     born_ms = world.clock.now_ms() - 10**10
-    send(world, record(topic, ledger_id, created_ms=born_ms))
+    send(world, about(topic, ledger_id, created_ms=born_ms))
     Sidecar(world).process()
     world.topics.drop_connections()
     restore(world, ledger_id, force=True)
-    send(world, record(topic, ledger_id, created_ms=born_ms))
+    send(world, about(topic, ledger_id, created_ms=born_ms))
     Sidecar(world).process()
     assert endings(world)[ledger_id, "LEDGER"][-1] == ("kept", "id-belongs-to-another-ledger")
     assert ledger_id in world.ledgers()
@@ -171,7 +149,7 @@ def test_the_last_of_several_deletions_counts(world: World, topic: TopicName) ->
     ledger_id, _ = deleted(world, topic)
     restore(world, ledger_id)
     end_protection(world.store, ledger_id)
-    send(world, record(topic, ledger_id))
+    send(world, about(topic, ledger_id))
     node = world.store.peek(ledger_path(ledger_id))
     assert node is not None
     changed = node.data + b""
@@ -204,7 +182,7 @@ def test_a_forged_message_cannot_write_anywhere_else(world: World, topic: TopicN
 def test_a_second_record_waits_until_the_protection_ends(world: World, topic: TopicName) -> None:
     ledger_id, _ = deleted(world, topic)
     restore(world, ledger_id)
-    send(world, record(topic, ledger_id), record(topic, ledger_id, unreferenced=True))
+    send(world, about(topic, ledger_id), about(topic, ledger_id, unreferenced=True))
     other = Sidecar(world, name="sidecar-2")
     other.process()
     assert ledger_id in world.ledgers()
@@ -225,7 +203,7 @@ def test_an_operator_can_end_a_protection(world: World, topic: TopicName) -> Non
     restore(world, ledger_id)
     assert end_protection(world.store, ledger_id)
     assert not end_protection(world.store, ledger_id)
-    send(world, record(topic, ledger_id))
+    send(world, about(topic, ledger_id))
     Sidecar(world, name="sidecar-2").process()
     assert ledger_id not in world.ledgers()
 
@@ -234,7 +212,7 @@ def test_a_protection_that_cannot_be_read_protects(world: World, topic: TopicNam
     ledger_id, _ = deleted(world, topic)
     restore(world, ledger_id)
     world.store.put(protection_path(ledger_id), b"for ever")
-    send(world, record(topic, ledger_id))
+    send(world, about(topic, ledger_id))
     Sidecar(world, name="sidecar-2").work()
     assert ledger_id in world.ledgers()
     assert dead(world) == {(ledger_id, "LEDGER")}
@@ -264,6 +242,10 @@ def test_whether_a_protection_ended_is_not_guessed(world: World, topic: TopicNam
     ledger_id, _ = deleted(world, topic)
     restore(world, ledger_id)
     world.store.lose_answer_next("delete", applied=True)
+    with pytest.raises(OutcomeUnknownError, match=f"ledger {ledger_id}"):
+        end_protection(world.store, ledger_id)
+    protect(world.store, ledger_id, 1)
+    world.store.put(f"{protection_path(ledger_id)}/child", b"")
     with pytest.raises(OutcomeUnknownError, match=f"ledger {ledger_id}"):
         end_protection(world.store, ledger_id)
 
