@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.credentials import parse_credentials
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import MAX_REDIRECTS, AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import MAX_REDIRECTS, AdminRest, live_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
@@ -78,7 +78,8 @@ def test_a_request_carries_method_path_query_body_and_credentials(brokers: list[
 
 
 def test_answers_are_json_text_or_nothing(brokers: list[HttpBroker]) -> None:
-    for body, expected in ((b"[1]", [1]), (b"0x0_0x1", "0x0_0x1"), (b"", None)):
+    nested = "[" * 100_000
+    for body, expected in ((b"[1]", [1]), (b"0x0_0x1", "0x0_0x1"), (b"", None), (nested.encode(), nested)):
         answer = Answer(200, body)
         brokers[0].answer = always(answer)
         assert rest(brokers[0].url).get("/x") == expected
@@ -126,6 +127,7 @@ def test_without_any_broker_everything_is_temporary() -> None:
         (answering(404, "Topic x not found"), NotFoundError),
         (Answer(404, b"<html>Not Found</html>"), BrokerRefusedError),
         (answering(409, "already"), BrokerRefusedError),
+        (Answer(409, b"[" * 100_000), BrokerRefusedError),
         (answering(412, "has subscriptions"), BrokerRefusedError),
         (answering(429, "too many"), TemporaryError),
     ],
@@ -194,6 +196,14 @@ def test_a_redirect_to_a_broker_that_the_cluster_lists_is_followed(brokers: list
     listed = Answer(200, json.dumps([second.address]).encode())
     first.answer = lambda arrived: listed if arrived.target == "/admin/v2/brokers" else redirect_to(f"{second.url}/x")
     assert rest(first.url).get("/x") == {"ok": True}
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"[" * 100_000, b'{"webServiceUrl": 7}'])
+def test_a_registration_that_cannot_be_read_is_no_missing_broker(data: bytes) -> None:
+    store = FakeMetadataStore()
+    store.put("/loadbalance/brokers/b:8080", data)
+    with pytest.raises(TemporaryError, match="broker b:8080"):
+        live_brokers(store)
 
 
 STATS = "/admin/v2/persistent/public/default/orders/stats"

@@ -87,7 +87,7 @@ def json_object(data: bytes, what: str) -> dict[str, Any]:
     """A JSON object that brokers keep in the metadata store; ``what`` it is, for the `TemporaryError`."""
     try:
         document = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TemporaryError(f"{what} is not a JSON document; try again") from error
     if not isinstance(document, dict):
         raise TemporaryError(f"{what} is not a JSON object; try again")
@@ -394,7 +394,7 @@ def _failure(call: _Call, answer: urllib3.BaseHTTPResponse) -> SidecarError:
 def _reason(answer: urllib3.BaseHTTPResponse) -> str | None:
     try:
         document = json.loads(answer.data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     reason = document.get("reason") if isinstance(document, dict) else None
     return reason[:_MAX_REASON] if isinstance(reason, str) else None
@@ -407,7 +407,7 @@ def _document(answer: urllib3.BaseHTTPResponse) -> object:
     for read in (orjson.loads, json.loads):  # Jackson may write what only the second one reads, such as NaN
         try:
             document: object = read(answer.data)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         return document
     return answer.data.decode(errors="replace")
