@@ -69,20 +69,18 @@ class DeletionMetrics(Collector):
         """Read the gauges through ``read`` at every scrape; it must answer from memory."""
         self._read = read
 
-    def sent(self, ledger_type: LedgerType, component: LedgerComponent, count: int = 1) -> None:
-        """Records are durably in the system topic."""
-        self._of(self._sent, ledger_type, component).inc(count)
+    def sent(self, ledger_type: LedgerType, component: LedgerComponent) -> None:
+        """A record is durably in the system topic."""
+        self._of(self._sent, ledger_type, component).inc()
 
-    def deleted(
-        self, ledger_type: LedgerType, component: LedgerComponent, count: int = 1, length_bytes: int = 0
-    ) -> None:
-        """Ledgers were deleted; ``length_bytes`` is the sum of their lengths."""
-        self._of(self._deleted, ledger_type, component).inc(count)
+    def deleted(self, ledger_type: LedgerType, component: LedgerComponent, *, length_bytes: int) -> None:
+        """A ledger of this length was deleted."""
+        self._of(self._deleted, ledger_type, component).inc()
         self._of(self._deleted_bytes, ledger_type, component).inc(length_bytes)
 
-    def delete_failed(self, ledger_type: LedgerType, component: LedgerComponent, count: int = 1) -> None:
-        """Deletions were sent, and refused or not confirmed; what was only put off is not counted."""
-        self._of(self._failed, ledger_type, component).inc(count)
+    def delete_failed(self, ledger_type: LedgerType, component: LedgerComponent) -> None:
+        """A deletion was sent, and refused or not confirmed; what was only put off is not counted."""
+        self._of(self._failed, ledger_type, component).inc()
 
     def decided(self, decision: str, reason: str, count: int = 1) -> None:
         """Records were decided; both texts must come from closed lists, or the scrape grows without bound."""

@@ -54,19 +54,20 @@ def test_every_metric_of_the_pip_is_there_from_the_start(registry: CollectorRegi
 
 
 def test_ledgers_and_offload_ledgers_are_counted_apart(metrics: DeletionMetrics, registry: CollectorRegistry) -> None:
-    metrics.deleted(LedgerType.LEDGER, LedgerComponent.MANAGED_LEDGER, 3, 700)
-    metrics.deleted(LedgerType.OFFLOAD_LEDGER, LedgerComponent.MANAGED_LEDGER, 2)
+    for length_bytes in (300, 400):
+        metrics.deleted(LedgerType.LEDGER, LedgerComponent.MANAGED_LEDGER, length_bytes=length_bytes)
+    metrics.deleted(LedgerType.OFFLOAD_LEDGER, LedgerComponent.MANAGED_LEDGER, length_bytes=0)
 
     name = "pulsar_ledger_deletion_deleted_total"
-    assert value(registry, name, ledger_type="ledger", component="managed_ledger") == 3
-    assert value(registry, name, ledger_type="offload_ledger", component="managed_ledger") == 2
+    assert value(registry, name, ledger_type="ledger", component="managed_ledger") == 2
+    assert value(registry, name, ledger_type="offload_ledger", component="managed_ledger") == 1
     bytes_name = "pulsar_ledger_deletion_deleted_bytes_total"
     assert value(registry, bytes_name, ledger_type="ledger", component="managed_ledger") == 700
 
 
 def test_each_method_moves_its_own_counter(metrics: DeletionMetrics, registry: CollectorRegistry) -> None:
     before = samples(registry)
-    metrics.sent(LedgerType.LEDGER, LedgerComponent.SCHEMA_STORAGE, 2)
+    metrics.sent(LedgerType.LEDGER, LedgerComponent.SCHEMA_STORAGE)
     metrics.received.inc(5)
     metrics.delete_failed(LedgerType.LEDGER, LedgerComponent.MANAGED_CURSOR)
     metrics.acknowledged.inc(4)
@@ -80,7 +81,7 @@ def test_each_method_moves_its_own_counter(metrics: DeletionMetrics, registry: C
         if after != before.get((name, labels), 0) and not name.endswith("_bucket")
     }
     assert changed == {
-        "pulsar_ledger_deletion_sent_total": 2,
+        "pulsar_ledger_deletion_sent_total": 1,
         "pulsar_ledger_deletion_received_total": 5,
         "pulsar_ledger_deletion_delete_failed_total": 1,
         "pulsar_ledger_deletion_acknowledged_total": 4,

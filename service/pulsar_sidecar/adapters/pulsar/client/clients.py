@@ -36,6 +36,7 @@ _PAUSE_SECONDS: Final = 0.05
 _TRIES: Final = 100
 _LOOKS: Final = 5
 _READ_TIMEOUT_MS: Final = 30_000
+_CONNECTION_TIMEOUT_MS: Final = 10_000
 _BEFORE_ALL: Final = Position(LedgerId(-1), EntryId(-1))
 
 _LOGGER = logging.getLogger("pulsar_sidecar.adapters.pulsar.client")
@@ -70,7 +71,6 @@ def open_client(
     tls: TlsOptions | None = None,
     *,
     operation_timeout_seconds: int = 15,
-    connection_timeout_ms: int = 10_000,
 ) -> pulsar.Client:
     """A client for ``pulsar://host:port[,host:port]`` or ``pulsar+ssl://...``; it connects on first use.
 
@@ -93,7 +93,7 @@ def open_client(
             broker_service_url,
             known.client_authentication(),
             operation_timeout_seconds=operation_timeout_seconds,
-            connection_timeout_ms=connection_timeout_ms,
+            connection_timeout_ms=_CONNECTION_TIMEOUT_MS,
             stats_interval_in_seconds=0,
             tls_trust_certs_file_path=None if trusted is None else str(trusted),
             tls_allow_insecure_connection=options.allow_insecure_connection,

@@ -200,8 +200,8 @@ class AdminRest:
         """The JSON answer to a GET, from whichever broker owns the matter; None for an empty answer."""
         return _document(self._send(_Call("GET", path, dict(params or {}), None)))
 
-    def headers(self, path: str, params: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        return self._send(_Call("GET", path, dict(params or {}), None)).headers
+    def headers(self, path: str) -> Mapping[str, str]:
+        return self._send(_Call("GET", path, {}, None)).headers
 
     def get_with_headers(self, path: str) -> tuple[object, Mapping[str, str]]:
         answer = self._send(_Call("GET", path, {}, None))
