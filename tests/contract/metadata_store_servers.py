@@ -1,11 +1,13 @@
 """The metadata stores that the behaviour suite runs on, and a ZooKeeper server that a test may break."""
 
+import logging
 import secrets
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from kazoo.client import KazooClient
@@ -113,3 +115,31 @@ def lone_zookeeper(directory: Path) -> Iterator[LoneZooKeeper]:
         pytest.skip(f"no ZooKeeper to break: {error}")
     with started as cluster:
         yield LoneZooKeeper(cluster.addresses().metadata_store_url, cluster)
+
+
+def expire(client: KazooClient, url: str) -> None:
+    """End a client's session behind its back, as the server does when the timeout is over."""
+    double = KazooClient(parse_metadata_store_url(url).hosts, client_id=client.client_id)
+    double.start()
+    double.stop()
+    double.close()
+
+
+class Poison:
+    """A request that ends kazoo's connection thread without a way back."""
+
+    type: ClassVar[int] = 4
+
+    def serialize(self) -> bytes:
+        raise RuntimeError("what kazoo does not expect")
+
+
+@contextmanager
+def without_kazoo_log() -> Iterator[None]:
+    """For a test that lets kazoo's thread die: it would log the trace."""
+    logger = logging.getLogger("pulsar_sidecar.adapters.metadata.session.kazoo")
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = False

@@ -1,23 +1,29 @@
 """The ZooKeeper driver while ZooKeeper freezes, dies, forgets the session, refuses, or sends nonsense."""
 
-import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import ClassVar
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
-from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential
 from pulsar_sidecar.adapters.metadata.session import SessionOptions, send
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.model.errors import InvalidInputError, OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion
 
-from tests.contract.metadata_store_servers import CLOCK, LoneZooKeeper, chroot, lone_zookeeper, raw_client
+from tests.contract.metadata_store_servers import (
+    CLOCK,
+    LoneZooKeeper,
+    Poison,
+    chroot,
+    expire,
+    lone_zookeeper,
+    raw_client,
+    without_kazoo_log,
+)
 
 V0 = NodeVersion(0)
 PATIENCE_SECONDS = 2.0
@@ -197,7 +203,7 @@ def test_deletions_in_flight_when_the_connection_breaks_are_unknown(
 def test_a_new_session_is_told_by_its_epoch(zookeeper: LoneZooKeeper, store: ZooKeeperMetadataStore) -> None:
     store.create("/mine", b"", ephemeral=True)
     epoch = store.epoch
-    expire(store, zookeeper.url)
+    expire(store._client, zookeeper.url)
     deadline = CLOCK.monotonic_seconds() + 30
     while store.epoch == epoch:
         assert CLOCK.monotonic_seconds() < deadline
@@ -222,18 +228,11 @@ def test_a_reconnection_keeps_session_and_ephemeral_nodes(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_connection_whose_thread_died_is_replaced(store: ZooKeeperMetadataStore) -> None:
-    class Poison:
-        type: ClassVar[int] = 4
-
-        def serialize(self) -> bytes:
-            raise RuntimeError("what kazoo does not expect")
-
     store.create("/a", b"")
     epoch = store.epoch
-    logging.getLogger("pulsar_sidecar.adapters.metadata.session.kazoo").disabled = True
-    send(store._client, Poison())
-    wait_until_it_answers(store)
-    logging.getLogger("pulsar_sidecar.adapters.metadata.session.kazoo").disabled = False
+    with without_kazoo_log():
+        send(store._client, Poison())
+        wait_until_it_answers(store)
     assert store.read("/a") is not None
     assert store.epoch == epoch + 1
 
@@ -357,12 +356,3 @@ def test_closing_while_the_server_is_dead(zookeeper: LoneZooKeeper, url: str) ->
         assert elapsed_seconds(started) < SESSION_TIMEOUT_MS / 1000 + 8
     finally:
         zookeeper.restart()
-
-
-def expire(store: ZooKeeperMetadataStore, url: str) -> None:
-    """End the store's session behind its back, as the server does when the timeout is over."""
-    identity = store._client.client_id
-    double = KazooClient(parse_metadata_store_url(url).hosts, client_id=identity)
-    double.start()
-    double.stop()
-    double.close()

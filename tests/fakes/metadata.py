@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from types import TracebackType
 from typing import Literal, Self
 
@@ -27,6 +28,17 @@ Method = Literal["read", "read_many", "children", "create", "write", "delete", "
 START_MS = 1_700_000_000_000
 _UNCONDITIONAL = -1
 _REFUSED_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+
+
+class NodeChange(Enum):
+    """What became of a node."""
+
+    CREATED = "created"
+    WRITTEN = "written"
+    REMOVED = "removed"
+
+
+Observer = Callable[[str, NodeChange], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +69,7 @@ class _Tree:
     nodes: dict[str, Node] = field(default_factory=dict)
     children: dict[str, set[str]] = field(default_factory=dict)
     owners: dict[str, object] = field(default_factory=dict)
+    observers: list[Observer] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
 
@@ -155,6 +168,10 @@ class FakeMetadataStore:
     def epoch(self) -> int:
         """Counts the sessions of this client; ephemeral nodes of an earlier one are gone."""
         return self._epoch
+
+    def observe(self, observer: Observer) -> None:
+        """Tell of every node that any session changes, just after the change and in order; the store is locked then."""
+        self._tree.observers.append(observer)
 
     # The port ----------------------------------------------------------------------------------------------------
 
@@ -321,6 +338,7 @@ class FakeMetadataStore:
             tree.children[parent or "/"].add(name)
         if ephemeral:
             tree.owners[path] = self._session
+        self._tell(path, NodeChange.CREATED)
         return node
 
     def _replace_data(self, path: str, data: bytes) -> Node:
@@ -328,6 +346,7 @@ class FakeMetadataStore:
         node = tree.nodes[path]
         tree.nodes[path] = replace(node, data=data, version=NodeVersion(node.version + 1), modified_ms=tree.now_ms)
         tree.order += 1
+        self._tell(path, NodeChange.WRITTEN)
         return tree.nodes[path]
 
     def _drop(self, path: str) -> None:
@@ -337,6 +356,11 @@ class FakeMetadataStore:
         tree.owners.pop(path, None)
         parent, _, name = path.rpartition("/")
         tree.children[parent or "/"].discard(name)
+        self._tell(path, NodeChange.REMOVED)
+
+    def _tell(self, path: str, change: NodeChange) -> None:
+        for observer in self._tree.observers:
+            observer(path, change)
 
 
 class _AnswerLostError(Exception):

@@ -114,7 +114,7 @@ class ZooKeeperMetadataStore(KazooSession):
             try:
                 stat = create()
             except NoNodeError:
-                self.reading(f"create the parents of {path}", partial(_create_parents, path))
+                self.reading(f"create the parents of {path}", partial(create_parents, path))
                 stat = create()
         except NodeExistsError as error:
             raise AlreadyExistsError(f"{path} is there already") from error
@@ -221,7 +221,7 @@ class StoreClock:
         try:
             stat = patience.answer(client.set_async(CLOCK_PATH, b""))
         except NoNodeError:
-            _create_parents(f"{CLOCK_PATH}/", client, patience)
+            create_parents(f"{CLOCK_PATH}/", client, patience)
             started = self._clock.monotonic_seconds()
             stat = patience.answer(client.set_async(CLOCK_PATH, b""))
         return started, stat.mtime, self._clock.monotonic_seconds()
@@ -254,7 +254,8 @@ class StoreTime:
         return self._clock.wait_seconds(seconds, stop)
 
 
-def _create_parents(path: str, client: KazooClient, patience: Patience) -> None:
+def create_parents(path: str, client: KazooClient, patience: Patience) -> None:
+    """Make what is missing above a node; for `KazooSession.reading`."""
     # Making a parent twice does no harm, so this may be repeated like a read.
     parts = path.split("/")[1:-1]
     for depth in range(1, len(parts) + 1):

@@ -15,6 +15,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +51,7 @@ from pulsar_sidecar.adapters.metadata.session import (
 from pulsar_sidecar.audit.ports import Ending
 from pulsar_sidecar.audit.sources.listing import ledgers_among
 from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
+from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, instance_id_of, instance_id_path
 from pulsar_sidecar.model.clocks import Clock, Pace
 from pulsar_sidecar.model.errors import TemporaryError
@@ -65,6 +67,7 @@ _MAX_PACKET_LISTS = 50
 _CHILD_BYTES = 48
 _UNKNOWN_CHILDREN = TARGET_ANSWER_BYTES // _CHILD_BYTES
 """As many as fill an answer: a node whose children were not counted is listed alone, or last."""
+_REFERRING = (f"{MANAGED_LEDGERS}/", f"{SCHEMAS}/")
 _NOT_PERMITTED = "NoAuth: no credential that may read it"
 
 
@@ -320,27 +323,64 @@ class LedgerNodes(ZooKeeperWalk):
         return ledgers_among(super().batches(), self._root)
 
 
+class ZooKeeperWholeStore:
+    """`ledger_deletion.watch.ports.WholeStore` by walking; each call is a walk of its own.
+
+    A node that may not be read hides what is below it: it is named then, wherever it is, so the nodes above
+    ``/managed-ledgers`` and ``/schemas`` are named in no other case.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        store: MetadataStore,
+        clock: Clock,
+        ledgers_root: str,
+        *,
+        credential: ZooKeeperCredential | None = None,
+        nodes_per_second: float | None = None,
+    ) -> None:
+        self._ledgers = partial(
+            LedgerNodes, url, store, clock, ledgers_root, credential=credential, nodes_per_second=nodes_per_second
+        )
+        self._tree = partial(
+            ZooKeeperWalk,
+            url,
+            clock,
+            credential=credential,
+            is_skipped=re.compile(rf"/(?!({MANAGED_LEDGERS[1:]}|{SCHEMAS[1:]})(/|$)).*").fullmatch,
+            nodes_per_second=nodes_per_second,
+        )
+
+    def ledger_ids(self) -> Iterator[LedgerIds]:
+        for batch in self._ledgers().batches():
+            yield batch.column("ledger_id").to_numpy()
+
+    def nodes(self) -> Iterator[Sequence[WalkedNode]]:
+        for batch in self._tree().batches():
+            columns = (batch.column(name).to_pylist() for name in ("path", "value", "unreadable"))
+            yield [
+                WalkedNode(path, data or b"", refusal)
+                for path, data, refusal in zip(*columns, strict=True)
+                if refusal is not None or path.startswith(_REFERRING)
+            ]
+
+
 class LiveTree:
     """`audit.reference_scan.ScannedTree` by walking."""
 
     def __init__(self, url: str, store: MetadataStore, clock: Clock, ledgers_root: str) -> None:
-        self._url = url
-        self._store = store
-        self._clock = clock
-        self._root = ledgers_root
+        self._whole = ZooKeeperWholeStore(url, store, clock, ledgers_root)
 
     def ledger_ids(self) -> frozenset[LedgerId]:
-        nodes = LedgerNodes(self._url, self._store, self._clock, self._root)
-        return frozenset(LedgerId(id_) for batch in nodes.batches() for id_ in batch.column("ledger_id").to_pylist())
+        return frozenset(LedgerId(id_) for ids in self._whole.ledger_ids() for id_ in ids.tolist())
 
     def referring_nodes(self) -> Iterator[tuple[str, bytes]]:
-        is_other = re.compile(rf"/(?!({MANAGED_LEDGERS[1:]}|{SCHEMAS[1:]})(/|$)).*").fullmatch
-        for batch in ZooKeeperWalk(self._url, self._clock, is_skipped=is_other).batches():
-            paths, values, refusals = (batch.column(name).to_pylist() for name in ("path", "value", "unreadable"))
-            for path, value, refusal in zip(paths, values, refusals, strict=True):
-                if refusal is not None:
-                    raise TemporaryError(f"{path} cannot be read ({refusal}); give a credential that may")
-                yield path, value
+        for nodes in self._whole.nodes():
+            for node in nodes:
+                if node.unreadable is not None:
+                    raise TemporaryError(f"{node.path} cannot be read ({node.unreadable}); give a credential that may")
+                yield node.path, node.data
 
 
 @dataclass(slots=True)

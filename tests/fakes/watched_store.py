@@ -1,0 +1,179 @@
+"""`ledger_deletion.watch.ports` over the store in memory: changes as they are heard, and the store read whole.
+
+Invariant: the semantics are those of the ZooKeeper adapters; ``tests/contract/test_store_changes.py`` runs one suite on
+both. A test asks by name for what is to go wrong: a lost connection, a server without watches or without events, nodes
+that may not be read, a walk that breaks, a change between two pieces of a walk.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from pulsar_sidecar.ledger_deletion.watch.ports import (
+    Changes,
+    ChangesLostError,
+    LedgerIds,
+    UnwatchableError,
+    WalkedNode,
+)
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, MANAGED_LEDGERS, SCHEMAS, ledger_id_of_path
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+
+from tests.fakes.metadata import FakeMetadataStore, NodeChange
+
+_CANARY = "/pulsar-sidecar/ledger-deletion/watch/canaries/canary"
+UNREADABLE = "NoAuth: no credential that may read it"
+_REFERRING = (f"{MANAGED_LEDGERS}/", f"{SCHEMAS}/")
+
+
+class FakeStoreChanges:
+    """`StoreChanges` that hears every session of a `FakeMetadataStore`.
+
+    Attributes:
+        forbidden: nodes that it may not read; nothing is heard of them.
+        is_watchable: whether the server has the request at all.
+        is_deaf: whether events stay away although the connection stands.
+        echo_after_seconds: how long an event is on its way.
+        times_armed: how often `arm` succeeded.
+    """
+
+    def __init__(self, store: FakeMetadataStore, clock: Clock, ledgers_root: str = DEFAULT_LEDGERS_ROOT) -> None:
+        self.forbidden: set[str] = set()
+        self.is_watchable = True
+        self.is_deaf = False
+        self.echo_after_seconds = 0.0
+        self.times_armed = 0
+        self._store = store
+        self._clock = clock
+        self._root = ledgers_root
+        self._errors: list[SidecarError] = []
+        self._lock = threading.Lock()
+        self._stirred = threading.Event()
+        self._is_armed = False
+        self._nodes: dict[str, None] = {}
+        self._ledgers: dict[LedgerId, bool] = {}
+        store.observe(self._hear)
+
+    # What a test arranges ----------------------------------------------------------------------------------------
+
+    def lose_connection(self) -> None:
+        """Hear nothing until armed again."""
+        with self._lock:
+            self._is_armed = False
+            self._stirred.set()
+
+    def fail_next_arm(self, error: SidecarError) -> None:
+        """Let the next call of `arm` raise this."""
+        self._errors.append(error)
+
+    # The port ----------------------------------------------------------------------------------------------------
+
+    def arm(self) -> None:
+        if self._errors:
+            raise self._errors.pop(0)
+        if not self.is_watchable:
+            raise UnwatchableError("this server has no persistent recursive watches")
+        with self._lock:
+            self._is_armed = True
+            self._nodes, self._ledgers = {}, {}
+            self._stirred.clear()
+            self.times_armed += 1
+
+    def take(self, wait_seconds: float) -> Changes:
+        """See `StoreChanges.take`; with a fake clock the whole time passes where nothing was heard."""
+        if not self._stirred.is_set():
+            self._clock.wait_seconds(wait_seconds, self._stirred)
+        with self._lock:
+            self._demand_armed()
+            changes = Changes(tuple(self._nodes), self._ledgers)
+            self._nodes, self._ledgers = {}, {}
+            self._stirred.clear()
+            return changes
+
+    def echo_seconds(self) -> float:
+        with self._lock:
+            self._demand_armed()
+        self._store.put(_CANARY)
+        self._store.remove(_CANARY)
+        with self._lock:
+            if self.is_deaf:
+                self._is_armed = False
+                self._stirred.set()
+            self._demand_armed()
+        return self.echo_after_seconds
+
+    def close(self) -> None:
+        self.lose_connection()
+
+    # Inside ------------------------------------------------------------------------------------------------------
+
+    def _demand_armed(self) -> None:
+        if not self._is_armed:
+            raise ChangesLostError("the connection was lost; arm again")
+
+    def _hear(self, path: str, change: NodeChange) -> None:
+        with self._lock:
+            if not self._is_armed or self.is_deaf or path in self.forbidden:
+                return
+            if path.startswith(_REFERRING):
+                self._nodes[path] = None
+            elif (ledger_id := ledger_id_of_path(path, self._root)) is None:
+                return
+            elif change is not NodeChange.WRITTEN:
+                self._ledgers[ledger_id] = change is NodeChange.CREATED
+            else:
+                return
+            self._stirred.set()
+
+
+class FakeWholeStore:
+    """`WholeStore` over a `FakeMetadataStore`, piece by piece.
+
+    Attributes:
+        forbidden: nodes that it may not read.
+        pieces_of: how many nodes or ledgers come at once.
+        between: called after each piece, while the iteration waits.
+    """
+
+    def __init__(self, store: FakeMetadataStore, ledgers_root: str = DEFAULT_LEDGERS_ROOT) -> None:
+        self.forbidden: set[str] = set()
+        self.pieces_of = 100
+        self.between: Callable[[], object] = lambda: None
+        self._store = store
+        self._root = ledgers_root
+        self._errors: list[SidecarError] = []
+
+    def fail_next(self, error: SidecarError) -> None:
+        """Let the next iteration break with this, after its first piece if it has one."""
+        self._errors.append(error)
+
+    def ledger_ids(self) -> Iterator[LedgerIds]:
+        if self._store.peek(self._root) is None:
+            raise TemporaryError(f"there is no {self._root} in the metadata store")
+        for paths in self._pieces(f"{self._root}/"):
+            found = (ledger_id_of_path(path, self._root) for path in paths)
+            yield np.array([ledger_id for ledger_id in found if ledger_id is not None], np.int64)
+
+    def nodes(self) -> Iterator[Sequence[WalkedNode]]:
+        for paths in self._pieces(*_REFERRING):
+            yield [walked for path in paths if (walked := self._walked(path)) is not None]
+
+    def _pieces(self, *below: str) -> Iterator[Sequence[str]]:
+        paths = [path for path in self._store.paths() if path.startswith(below)]
+        for start in range(0, len(paths), self.pieces_of):
+            yield paths[start : start + self.pieces_of]
+            self.between()
+            self._fail()
+        self._fail()
+
+    def _walked(self, path: str) -> WalkedNode | None:
+        if path in self.forbidden:
+            return WalkedNode(path, b"", UNREADABLE)
+        node = self._store.peek(path)
+        return None if node is None else WalkedNode(path, node.data)
+
+    def _fail(self) -> None:
+        if self._errors:
+            raise self._errors.pop(0)

@@ -1,0 +1,165 @@
+"""ZooKeeper servers that a real one of today cannot stand for: an old one, and one whose events stay away."""
+
+import socketserver
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from pulsar_sidecar.adapters.metadata.session import SessionOptions
+from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
+from pulsar_sidecar.ledger_deletion.watch.ports import Changes, ChangesLostError, UnwatchableError
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+
+CREATE2, DELETE, CREATE, CLOSE, PING, ADD_WATCH = 15, 2, 1, -11, 11, 106
+UNIMPLEMENTED, NO_AUTH = -6, -102
+CREATED, DELETED, CHANGED = 1, 2, 3
+OPTIONS = SessionOptions(patience_seconds=2.0)
+_HEAD = struct.Struct("!iqi")
+_REQUEST = struct.Struct("!ii")
+
+
+class ScriptedZooKeeper(socketserver.ThreadingTCPServer):
+    """Answers every request with success, unless told otherwise, and has no nodes.
+
+    Attributes:
+        errors: what requests of a type are answered with.
+        echoes: whether creations are told to who listens.
+        watched: the paths of watches, in order.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Connection)
+        self.errors: dict[int, int] = {}
+        self.echoes = True
+        self.watched: list[str] = []
+        self.connections: list[_Connection] = []
+
+    @property
+    def url(self) -> str:
+        return f"zk:127.0.0.1:{self.server_address[1]}"
+
+    def tell(self, kind: int, path: str) -> None:
+        """Send an event over the newest connection."""
+        self.connections[-1].tell(kind, path)
+
+
+class _Connection(socketserver.StreamRequestHandler):
+    server: ScriptedZooKeeper
+
+    def handle(self) -> None:
+        self._next()
+        self._send(struct.pack("!iiqi", 0, 30_000, len(self.server.connections) + 1, 16) + b"p" * 16 + b"\x00")
+        self.server.connections.append(self)
+        while packet := self._next():
+            xid, kind = _REQUEST.unpack_from(packet)
+            error = self.server.errors.get(kind, 0)
+            path = "" if kind in (PING, CLOSE) else _text(packet, _REQUEST.size)
+            if kind == ADD_WATCH and not error:
+                self.server.watched.append(path)
+            if kind == CREATE and not error and self.server.echoes:
+                self.tell(CREATED, path)
+            body = struct.pack("!i", len(path)) + path.encode() if kind == CREATE else b""
+            self._send(_HEAD.pack(xid, 1, error) + (b"" if error else body))
+            if error == UNIMPLEMENTED or kind == CLOSE:
+                return
+
+    def tell(self, kind: int, path: str) -> None:
+        self._send(_HEAD.pack(-1, 1, 0) + struct.pack("!iii", kind, 3, len(path.encode())) + path.encode())
+
+    def _next(self) -> bytes:
+        length = self.rfile.read(4)
+        return self.rfile.read(struct.unpack("!i", length)[0]) if len(length) == 4 else b""
+
+    def _send(self, packet: bytes) -> None:
+        self.wfile.write(struct.pack("!i", len(packet)) + packet)
+
+
+def _text(packet: bytes, at: int) -> str:
+    (length,) = struct.unpack_from("!i", packet, at)
+    return packet[at + 4 : at + 4 + length].decode()
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedZooKeeper]:
+    with ScriptedZooKeeper() as scripted:
+        serving = threading.Thread(target=scripted.serve_forever)
+        serving.start()
+        try:
+            yield scripted
+        finally:
+            scripted.shutdown()
+            serving.join()
+
+
+@pytest.fixture
+def changes(server: ScriptedZooKeeper) -> Iterator[ZooKeeperChanges]:
+    with closing(ZooKeeperChanges(server.url, SystemClock(), "/bk/ledgers", options=OPTIONS)) as opened:
+        yield opened
+
+
+def test_a_server_without_the_request_cannot_be_watched(server: ScriptedZooKeeper, changes: ZooKeeperChanges) -> None:
+    server.errors[ADD_WATCH] = UNIMPLEMENTED
+    for _ in range(2):
+        with pytest.raises(UnwatchableError, match="3\\.6"):
+            changes.arm()
+        with pytest.raises(ChangesLostError):
+            changes.take(0)
+    server.errors.clear()
+    changes.arm()
+    assert changes.take(0) == Changes()
+
+
+def test_a_server_that_refuses_watches_is_no_old_one(server: ScriptedZooKeeper, changes: ZooKeeperChanges) -> None:
+    server.errors[ADD_WATCH] = NO_AUTH
+    with pytest.raises(TemporaryError, match="credential"):
+        changes.arm()
+    with pytest.raises(ChangesLostError):
+        changes.take(0)
+
+
+def test_what_is_watched(server: ScriptedZooKeeper, changes: ZooKeeperChanges) -> None:
+    changes.arm()
+    canaries = "/pulsar-sidecar/ledger-deletion/watch/canaries"
+    assert server.watched == ["/managed-ledgers", "/schemas", "/bk/ledgers", canaries]
+
+
+def test_events_that_stay_away_are_noticed(server: ScriptedZooKeeper, changes: ZooKeeperChanges) -> None:
+    changes.arm()
+    assert changes.echo_seconds() < 2
+    server.echoes = False
+    for call in (changes.echo_seconds, lambda: changes.take(0)):
+        with pytest.raises(ChangesLostError, match="canary"):
+            call()
+
+
+def test_an_echo_that_is_refused_says_nothing_of_the_events(
+    server: ScriptedZooKeeper, changes: ZooKeeperChanges
+) -> None:
+    changes.arm()
+    server.errors[CREATE] = NO_AUTH
+    with pytest.raises(TemporaryError, match="credential") as refused:
+        changes.echo_seconds()
+    assert not isinstance(refused.value, ChangesLostError)
+    server.tell(CHANGED, "/schemas/a")
+    assert changes.take(60) == Changes(("/schemas/a",))
+
+
+def test_events_of_roots_of_other_kinds_and_of_others_nodes(
+    server: ScriptedZooKeeper, changes: ZooKeeperChanges
+) -> None:
+    changes.arm()
+    for kind in (CREATED, DELETED, CHANGED, 4, 7):
+        for path in ("/managed-ledgers", "/schemas", "/bk/ledgers", "/bk/ledgers/00/0000", "/ledgers/00/0000/L0001"):
+            server.tell(kind, path)
+    server.tell(4, "/bk/ledgers/00/0000/L0001")
+    server.tell(DELETED, "/bk/ledgers/00/0000/L0002")
+    server.tell(7, "/schemas/a")
+    changes.echo_seconds()
+    assert changes.take(0) == Changes(("/schemas/a",), {LedgerId(2): False})
