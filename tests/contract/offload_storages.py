@@ -4,6 +4,7 @@ Invariant: the real ones are reached the way the sidecar reaches them, and what 
 the code under test.
 """
 
+import struct
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -25,12 +26,21 @@ from pulsar_sidecar.model.ledgers import OffloadContext
 from pulsar_sidecar.model.names import ManagedLedgerName
 from werkzeug.serving import make_server
 
+from tests.fakes.map_files import write_map_file
 from tests.fakes.offload import FAKE_BUCKET, FAKE_DRIVER, PARTS, FakeOffloadedLedgers
 
 CLUSTER = "local"
 BUCKET = "pulsar-offload"
 ACCESS_KEY = AccessKey("an-id", "a-secret")
-_SEQUENCE_FILE_HEADER = b"SEQ\x06\x21org.apache.hadoop.io.LongWritable"
+_DATA_OBJECT = bytes(343)
+_LEDGER_METADATA = bytes(172)
+_OBJECTS = {
+    "data": _DATA_OBJECT,
+    "index": struct.pack(">IiqqiI", 0xDE47DE47, 224, len(_DATA_OBJECT), 128, 1, len(_LEDGER_METADATA))
+    + _LEDGER_METADATA
+    + struct.pack(">qiq", 0, 1, 0),
+}
+"""The lengths are those that a broker of 4.0.8 wrote for a ledger of five entries."""
 
 
 def attempt_of(context: OffloadContext) -> str:
@@ -60,6 +70,10 @@ class OffloadStorage(Protocol):
         parts: Collection[str] = PARTS,
     ) -> None:
         """Put a copy there as Pulsar's offloader does."""
+        ...
+
+    def cut(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName, part: str) -> None:
+        """Take the last byte off a part."""
         ...
 
     def put_foreign(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> None:
@@ -96,6 +110,9 @@ class FakeStorage:
         parts: Collection[str] = PARTS,
     ) -> None:
         self.fake.put(ledger_id, context, managed_ledger, parts=parts)
+
+    def cut(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName, part: str) -> None:
+        self.fake.cut(ledger_id, context)
 
     def put_foreign(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> None:
         self.fake.put(ledger_id, context, managed_ledger, cluster_name="another")
@@ -155,9 +172,14 @@ class S3Storage:
                 "s3managedledgeroffloaderformatversion": "1",
                 "s3managedledgeroffloadersoftwareversion": "4.0.8",
             }
-            self._client.put_object(
-                Bucket=BUCKET, Key=self._key(ledger_id, context, part), Body=b"x", Metadata=metadata
-            )
+            key = self._key(ledger_id, context, part)
+            self._client.put_object(Bucket=BUCKET, Key=key, Body=_OBJECTS[part], Metadata=metadata)
+
+    def cut(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName, part: str) -> None:
+        key = self._key(ledger_id, context, part)
+        found = self._client.get_object(Bucket=BUCKET, Key=key)
+        shorter = found["Body"].read()[:-1]
+        self._client.put_object(Bucket=BUCKET, Key=key, Body=shorter, Metadata=found["Metadata"])
 
     def put_foreign(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> None:
         self.put(ledger_id, context, managed_ledger, cluster_name="another")
@@ -211,8 +233,11 @@ class DirectoryStorage:
         directory = self._directory(ledger_id, context, managed_ledger)
         directory.mkdir(parents=True)
         for part in parts:
-            (directory / part).write_bytes(_SEQUENCE_FILE_HEADER)
-            (directory / f".{part}.crc").write_bytes(b"crc\x00")
+            write_map_file(directory, part)
+
+    def cut(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName, part: str) -> None:
+        path = self._directory(ledger_id, context, managed_ledger) / part
+        path.write_bytes(path.read_bytes()[:-1])
 
     def put_foreign(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> None:
         self.put(ledger_id, context, managed_ledger)

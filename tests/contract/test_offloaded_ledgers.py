@@ -142,3 +142,72 @@ def test_a_storage_that_is_missing_is_no_absence(storage: OffloadStorage) -> Non
 
     with pytest.raises(TemporaryError):
         storage.ledgers.delete_offloaded(LEDGER, context, ORDERS)
+
+
+def test_a_finished_copy_is_whole(storage: OffloadStorage) -> None:
+    context = storage.context(MSB, LSB)
+    storage.put(LEDGER, context, ORDERS)
+
+    assert storage.ledgers.is_whole(LEDGER, context, ORDERS)
+
+    assert storage.parts(LEDGER, context, ORDERS) == {"data", "index"}
+
+
+@pytest.mark.parametrize("parts", [[], ["data"], ["index"]])
+def test_a_copy_that_lacks_a_part_is_not_whole(storage: OffloadStorage, parts: list[str]) -> None:
+    context, another = storage.context(MSB, LSB), storage.context(MSB, LSB + 1)
+    storage.put(LEDGER, another, ORDERS)
+    storage.put(LEDGER, context, ORDERS, parts)
+
+    assert not storage.ledgers.is_whole(LEDGER, context, ORDERS)
+
+
+def test_a_copy_that_never_was_is_not_whole(storage: OffloadStorage) -> None:
+    assert not storage.ledgers.is_whole(LEDGER, storage.context(MSB, LSB), ORDERS)
+
+
+@pytest.mark.parametrize("part", ["data", "index"])
+def test_a_copy_that_is_cut_short_is_not_whole(storage: OffloadStorage, part: str) -> None:
+    context = storage.context(MSB, LSB)
+    storage.put(LEDGER, context, ORDERS)
+    storage.cut(LEDGER, context, ORDERS, part)
+
+    assert not storage.ledgers.is_whole(LEDGER, context, ORDERS)
+
+
+def test_an_attempt_that_did_not_finish_is_not_whole(storage: OffloadStorage) -> None:
+    context = storage.context(MSB, LSB)
+    storage.put(LEDGER, context, ORDERS)
+
+    assert not storage.ledgers.is_whole(LEDGER, replace(context, complete=False), ORDERS)
+
+
+def test_streaming_segments_are_not_a_whole_copy(storage: OffloadStorage) -> None:
+    context = storage.context(MSB, LSB)
+    storage.put(LEDGER, context, ORDERS)
+    segment = OffloadSegment(MSB, LSB, context.driver_name, context.driver_metadata, complete=True)
+
+    assert not storage.ledgers.is_whole(LEDGER, replace(context, segments=(segment,)), ORDERS)
+
+
+def test_nothing_is_whole_that_is_not_ours_or_not_allowed(storage: OffloadStorage) -> None:
+    context = storage.context(MSB, LSB)
+    storage.put_foreign(LEDGER, context, ORDERS)
+
+    for refused in (
+        context,
+        storage.elsewhere(context),
+        replace(context, driver_name="glacier"),
+        storage.context(0, 0),
+    ):
+        with pytest.raises(PermanentError):
+            storage.ledgers.is_whole(LEDGER, refused, ORDERS)
+
+
+def test_a_storage_that_is_missing_is_not_asked_in_vain(storage: OffloadStorage) -> None:
+    context = storage.context(MSB, LSB)
+    storage.put(LEDGER, context, ORDERS)
+    storage.disappear()
+
+    with pytest.raises(TemporaryError):
+        storage.ledgers.is_whole(LEDGER, context, ORDERS)

@@ -21,7 +21,7 @@ PARTS = frozenset({"data", "index"})
 
 @dataclass(frozen=True, slots=True)
 class DeleteOffloaded:
-    """One call of the port."""
+    """One call for a deletion."""
 
     ledger_id: LedgerId
     context: OffloadContext
@@ -40,13 +40,14 @@ class _Copy:
     managed_ledger: ManagedLedgerName
     cluster_name: str
     parts: set[str]
+    cut: bool = False
 
 
 class FakeOffloadedLedgers:
     """One bucket, of which the sidecar knows, and nothing else.
 
     Attributes:
-        journal: every call, in order; failed ones too.
+        journal: every call for a deletion, in order; failed ones too.
     """
 
     def __init__(self, cluster_name: str = FAKE_CLUSTER) -> None:
@@ -76,6 +77,10 @@ class FakeOffloadedLedgers:
         copy = _Copy(managed_ledger, cluster_name or self._cluster_name, set(parts))
         self._copies[_Name(ledger_id, context.uid_msb, context.uid_lsb)] = copy
 
+    def cut(self, ledger_id: LedgerId, context: OffloadContext) -> None:
+        """Have a part of the copy be shorter than its index says."""
+        self._copies[_Name(ledger_id, context.uid_msb, context.uid_lsb)].cut = True
+
     def parts(self, ledger_id: LedgerId, context: OffloadContext) -> set[str]:
         """Which of ``data`` and ``index`` are there."""
         copy = self._copies.get(_Name(ledger_id, context.uid_msb, context.uid_lsb))
@@ -103,22 +108,32 @@ class FakeOffloadedLedgers:
             self._delete(ledger_id, context, managed_ledger)
         raise OutcomeUnknownError(f"the answer to the deletion of the copy of ledger {ledger_id} was lost; look again")
 
+    def is_whole(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
+        if self._failures:
+            raise self._failures.pop(0)
+        if not context.complete or context.segments:
+            return False
+        copy = self._found(ledger_id, context, managed_ledger)
+        return copy is not None and copy.parts == PARTS and not copy.cut
+
     # Inside ------------------------------------------------------------------------------------------------------
 
     def _delete(
         self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName
     ) -> OffloadDeletion:
+        if self._found(ledger_id, context, managed_ledger) is None:
+            return OffloadDeletion.GONE
+        del self._copies[_Name(ledger_id, context.uid_msb, context.uid_lsb)]
+        return OffloadDeletion.DELETED
+
+    def _found(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> _Copy | None:
         if context.segments or (context.uid_msb, context.uid_lsb) == (0, 0):
             raise PermanentError(f"the offload context of ledger {ledger_id} names no single copy")
         if context.driver_name != FAKE_DRIVER:
             raise PermanentError(f"offload driver {context.driver_name!r} is unknown")
         if context.driver_metadata.get("bucket") != FAKE_BUCKET:
             raise PermanentError("the bucket is not in offloadAllowedLocations; add it and send the record again")
-        name = _Name(ledger_id, context.uid_msb, context.uid_lsb)
-        copy = self._copies.get(name)
-        if copy is None:
-            return OffloadDeletion.GONE
-        if (copy.managed_ledger, copy.cluster_name) != (managed_ledger, self._cluster_name):
+        copy = self._copies.get(_Name(ledger_id, context.uid_msb, context.uid_lsb))
+        if copy is not None and (copy.managed_ledger, copy.cluster_name) != (managed_ledger, self._cluster_name):
             raise PermanentError(f"the copy of ledger {ledger_id} belongs to somebody else")
-        del self._copies[name]
-        return OffloadDeletion.DELETED
+        return copy

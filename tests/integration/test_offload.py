@@ -157,9 +157,12 @@ def test_a_copy_in_a_bucket(offloading_cluster: ClusterUnderTest, bucket: S3Stor
 
     with pytest.raises(PermanentError, match="pulsarclustername"):
         others.delete_offloaded(first, context, name)
+    with pytest.raises(PermanentError, match="pulsarclustername"):
+        others.is_whole(first, context, name)
     with pytest.raises(PermanentError, match="managedledgername"):
         ours.delete_offloaded(first, context, parse_topic_name("invoices").managed_ledger_name)
     assert bucket.parts(first, context, name) == {"data", "index"}
+    assert ours.is_whole(first, context, name)
 
     assert ours.delete_offloaded(first, context, name) is OffloadDeletion.DELETED
     assert bucket.parts(first, context, name) == set()
@@ -179,6 +182,7 @@ def test_a_copy_in_a_directory(
     (first, context), (second, kept) = sorted(found.items())
     assert directory.context(context.uid_msb, context.uid_lsb) == context
     assert directory.parts(first, context, name) == {"data", "index"}
+    assert directory.ledgers.is_whole(first, context, name)
 
     assert directory.ledgers.delete_offloaded(first, context, name) is OffloadDeletion.DELETED
     assert directory.parts(first, context, name) == set()

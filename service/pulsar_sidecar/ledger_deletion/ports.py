@@ -286,6 +286,13 @@ class OffloadedLedgers(Protocol):
             PermanentError: the driver is unknown or not configured, or the objects belong to somebody else.
         """
 
+    def is_whole(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
+        """Whether both objects of a finished offload attempt are there, theirs, and as long as the index says.
+
+        False for an attempt that is not complete, for streaming segments, and where wholeness cannot be shown.
+        Raises `PermanentError` as `delete_offloaded` does.
+        """
+
 
 class OffloadDeletion(Enum):
     """What became of an offloaded copy."""

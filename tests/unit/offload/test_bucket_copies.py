@@ -1,7 +1,9 @@
 """What no absence, no success and no leak may be concluded from: buckets that lie, refuse, break or are missing."""
 
+import struct
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import obstore.exceptions
 import pytest
@@ -45,8 +47,16 @@ def bucket() -> Iterator[ScriptedBucket]:
 
 def delete(bucket: ScriptedBucket) -> OffloadDeletion:
     ledgers = ObjectStoreOffloadedLedgers([f"s3://copies@{bucket.url}"], "local", CREDENTIALS)
-    context = OffloadContext(1, 2, "S3", {"bucket": "copies", "region": "", "serviceEndpoint": bucket.url})
-    return ledgers.delete_offloaded(LEDGER, context, ORDERS)
+    return ledgers.delete_offloaded(LEDGER, context_in(bucket), ORDERS)
+
+
+def is_whole(bucket: ScriptedBucket) -> bool:
+    ledgers = ObjectStoreOffloadedLedgers([f"s3://copies@{bucket.url}"], "local", CREDENTIALS)
+    return ledgers.is_whole(LEDGER, context_in(bucket), ORDERS)
+
+
+def context_in(bucket: ScriptedBucket) -> OffloadContext:
+    return OffloadContext(1, 2, "S3", {"bucket": "copies", "region": "", "serviceEndpoint": bucket.url})
 
 
 def failure(bucket: ScriptedBucket) -> SidecarError:
@@ -175,6 +185,92 @@ def test_azure_says_who_wrote_an_object(bucket: ScriptedBucket) -> None:
     with pytest.raises(PermanentError, match="pulsarclustername"):
         ledgers.delete_offloaded(LEDGER, context, ORDERS)
     assert {request.path for request in bucket.requests} == {KEY, f"{KEY}-index"}
+
+
+DATA_BYTES = 343
+INDEX = struct.Struct(">IiqqiI")
+REST_OF_INDEX = bytes(172 + 20)
+WRITTEN = (0xDE47DE47, 224, DATA_BYTES, 128, 1, 172)
+"""The beginning of the index that a broker of 4.0.8 wrote for a ledger of five entries."""
+
+
+def copy_with(index: bytes, answer_to_get: Answer | None = None, owner: str = "local") -> Callable[[Request], Answer]:
+    """Both objects there; the index is read from its beginning."""
+    ours = OURS | {"pulsarclustername": owner}
+    held = {
+        KEY: replace(present("x-amz-meta-", role="data", **OURS), body=bytes(DATA_BYTES)),
+        f"{KEY}-index": replace(present("x-amz-meta-", role="index", **ours), body=index),
+    }
+
+    def answer(request: Request) -> Answer:
+        if request.method == "HEAD":
+            return held.get(request.path, ABSENT)
+        if answer_to_get is not None:
+            return answer_to_get
+        assert (request.path, request.headers["range"]) == (f"{KEY}-index", "bytes=0-31")
+        part = index[:32]
+        length = {"Content-Range": f"bytes 0-{len(part) - 1}/{len(index)}"}
+        return Answer(206, {**held[request.path].headers, **length}, part)
+
+    return answer
+
+
+def test_a_whole_copy_takes_three_requests(bucket: ScriptedBucket) -> None:
+    bucket.answer = copy_with(INDEX.pack(*WRITTEN) + REST_OF_INDEX)
+    assert is_whole(bucket)
+    assert bucket.methods() == ["HEAD", "HEAD", "GET"]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (0, 0x3D1FB0BC),
+        (0, 0),
+        (1, 223),
+        (1, 225),
+        (2, DATA_BYTES - 1),
+        (2, DATA_BYTES + 1),
+        (4, 2),
+        (4, 0),
+        (5, 171),
+    ],
+)
+def test_an_index_that_says_something_else_makes_no_whole_copy(bucket: ScriptedBucket, place: int, value: int) -> None:
+    head = [value if at == place else written for at, written in enumerate(WRITTEN)]
+    bucket.answer = copy_with(INDEX.pack(*head) + REST_OF_INDEX)
+    assert not is_whole(bucket)
+
+
+@pytest.mark.parametrize("length", [0, 1, 31, 32, 223])
+def test_an_index_that_ends_early_makes_no_whole_copy(bucket: ScriptedBucket, length: int) -> None:
+    bucket.answer = copy_with((INDEX.pack(*WRITTEN) + REST_OF_INDEX)[:length])
+    assert not is_whole(bucket)
+
+
+def test_an_index_cut_between_the_two_looks_makes_no_whole_copy(bucket: ScriptedBucket) -> None:
+    whole = INDEX.pack(*WRITTEN) + REST_OF_INDEX
+    bucket.answer = copy_with(whole, Answer(206, {"Content-Range": "bytes 0-9/10", "ETag": '"x"'}, whole[:10]))
+    assert not is_whole(bucket)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_an_index_that_cannot_be_read_is_temporary(bucket: ScriptedBucket, status: int) -> None:
+    bucket.answer = copy_with(INDEX.pack(*WRITTEN) + REST_OF_INDEX, Answer(status))
+    with pytest.raises(TemporaryError):
+        is_whole(bucket)
+
+
+def test_no_copy_is_whole_with_the_index_of_another(bucket: ScriptedBucket) -> None:
+    bucket.answer = copy_with(INDEX.pack(*WRITTEN) + REST_OF_INDEX, owner="another")
+    with pytest.raises(PermanentError, match="pulsarclustername is 'another'"):
+        is_whole(bucket)
+
+
+@pytest.mark.parametrize("answer", [Answer(404), Answer(403)])
+def test_a_bucket_that_cannot_be_listed_lacks_no_copy(bucket: ScriptedBucket, answer: Answer) -> None:
+    bucket.answer = lambda request: answer if request.method == "GET" else ABSENT
+    with pytest.raises(TemporaryError):
+        is_whole(bucket)
 
 
 def test_every_error_of_the_client_is_translated() -> None:

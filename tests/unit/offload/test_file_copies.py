@@ -4,12 +4,15 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from pulsar_sidecar.adapters.offload.file_copies import delete_map_file
+from pulsar_sidecar.adapters.offload.file_copies import delete_map_file, is_whole_map_file
 from pulsar_sidecar.adapters.offload.locations import OffloadedCopy
 from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import ManagedLedgerName
+from pulsar_sidecar.wire.DataFormats_pb2 import LedgerMetadataFormat
+
+from tests.fakes import map_files
 
 ATTEMPT = UUID("de226a77-a189-46e1-958b-4a18f357396e")
 ORDERS = ManagedLedgerName("public/default/persistent/..%2F..%2Forders")
@@ -158,3 +161,93 @@ def test_a_missing_base_is_not_mounted(tmp_path: Path) -> None:
 def test_a_missing_managed_ledger_below_a_filled_base_is_gone(base: Path) -> None:
     copy = OffloadedCopy(COPY.ledger_id, COPY.attempt, ManagedLedgerName("other/ns/persistent/t"))
     assert delete_map_file(base, copy) is OffloadDeletion.GONE
+
+
+@pytest.fixture
+def whole_copy(base: Path) -> Path:
+    directory = base / ORDERS / COPY.directory_name
+    directory.mkdir()
+    for part in ("data", "index"):
+        map_files.write_map_file(directory, part)
+    return directory
+
+
+@pytest.mark.parametrize("data", [map_files.data_file(), map_files.data_file(compressed=False)])
+def test_a_copy_with_every_entry_is_whole(base: Path, whole_copy: Path, data: bytes) -> None:
+    map_files.write_map_file(whole_copy, "data", data)
+    before = contents(base)
+    assert is_whole_map_file(base, COPY)
+    assert contents(base) == before
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_copy_without_one_of_its_files_is_not_whole(base: Path, whole_copy: Path, name: str) -> None:
+    (whole_copy / name).unlink()
+    assert not is_whole_map_file(base, COPY)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("place", [-1, 10])
+def test_a_changed_byte_is_found(base: Path, whole_copy: Path, name: str, place: int) -> None:
+    content = bytearray((whole_copy / name).read_bytes())
+    content[place] ^= 1
+    (whole_copy / name).write_bytes(content)
+    assert not is_whole_map_file(base, COPY)
+
+
+@pytest.mark.parametrize("name", [".data.crc", ".index.crc"])
+@pytest.mark.parametrize("change", [b"", b"crc\0", b"crc\0\0\0\0\0", b"\0", None])
+def test_checksums_that_say_too_little_or_too_much(
+    base: Path, whole_copy: Path, name: str, change: bytes | None
+) -> None:
+    path = whole_copy / name
+    path.write_bytes(path.read_bytes() + b"\0" if change is None else change)
+    assert not is_whole_map_file(base, COPY)
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_data_that_a_full_disk_cut_are_not_whole(base: Path, whole_copy: Path, compressed: bool) -> None:
+    data = map_files.data_file(compressed=compressed)
+    for length in (0, *range(len(b"SEQ"), len(data))):
+        map_files.write_map_file(whole_copy, "data", data[:length])
+        assert not is_whole_map_file(base, COPY), length
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        map_files.data_file(map_files.LAST_ENTRY_ID),
+        map_files.data_file(map_files.LAST_ENTRY_ID + 2),
+        map_files.data_file(0),
+        map_files.data_file() + b"\0",
+        map_files.data_file(0, map_files.ledger_metadata(state=LedgerMetadataFormat.OPEN)),
+        map_files.data_file(metadata=map_files.ledger_metadata(state=LedgerMetadataFormat.IN_RECOVERY)),
+        map_files.data_file(metadata=map_files.ledger_metadata() + b"\x78\x01"),
+        map_files.data_file(metadata=b""),
+        map_files.data_file().replace(b"DefaultCodec", b"SnappyCodecX"),
+        map_files.data_file().replace(map_files.SYNC, bytes(16), 1),
+        map_files.data_file(compressed=False).replace(b"\x00\x00\x00\x08" + bytes(8), b"\x00\x00\x00\x08" + b"\1" * 8),
+        map_files.data_file(compressed=False).replace(b"\x00\x00\x00\x08\xff", b"\x00\x00\x00\x09\xff"),
+    ],
+)
+def test_data_that_are_not_understood_are_not_whole(base: Path, whole_copy: Path, data: bytes) -> None:
+    map_files.write_map_file(whole_copy, "data", data)
+    assert not is_whole_map_file(base, COPY)
+
+
+def test_an_index_that_was_never_begun_makes_no_whole_copy(base: Path, whole_copy: Path) -> None:
+    map_files.write_map_file(whole_copy, "index", b"")
+    assert not is_whole_map_file(base, COPY)
+
+
+def test_a_base_that_is_not_mounted_lacks_no_copy(base: Path, tmp_path: Path) -> None:
+    for unmounted in (tmp_path / "missing", tmp_path / "empty"):
+        with pytest.raises(TemporaryError, match="mount"):
+            is_whole_map_file(unmounted, COPY)
+        (tmp_path / "empty").mkdir(exist_ok=True)
+
+
+def test_a_copy_that_is_something_else_is_refused(base: Path, whole_copy: Path) -> None:
+    (whole_copy / "notes.txt").write_bytes(b"SEQ")
+    with pytest.raises(PermanentError, match="not a MapFile"):
+        is_whole_map_file(base, COPY)

@@ -1,4 +1,4 @@
-"""Deleting a copy that the filesystem driver wrote: one Hadoop MapFile directory below a base directory.
+"""A copy that the filesystem driver wrote, deleted or looked at: one Hadoop MapFile directory below a base directory.
 
 The path is all that identifies such a copy, so the way down is walked with directory handles that follow no symbolic
 link, and only the files of a MapFile are removed. Invariant: nothing outside the base, and nothing that the driver
@@ -8,9 +8,11 @@ would not have written, is ever removed; an empty or missing base is an unmounte
 import os
 import stat
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from pulsar_sidecar.adapters.offload.locations import OffloadedCopy
+from pulsar_sidecar.adapters.offload.map_files import holds_whole_ledger, is_index, matches_checksums
 from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError, TemporaryError
 
@@ -34,13 +36,65 @@ def delete_map_file(base: Path, copy: OffloadedCopy) -> OffloadDeletion:
         with ExitStack() as handles:
             return _delete(base, copy, handles)
     except OSError as error:
-        raise TemporaryError(
-            f"{copy.directory_name} below {base} cannot be read or deleted ({os.strerror(error.errno or 0)}); check "
-            "the mount and its permissions"
-        ) from error
+        raise _unusable(base, copy, error) from error
+
+
+def is_whole_map_file(base: Path, copy: OffloadedCopy) -> bool:
+    """Whether a copy's files match their checksums, and its data hold every entry of the ledger; reads all of it.
+
+    False also where that cannot be shown: without the checksum files that Hadoop's ``LocalFileSystem`` keeps, and for
+    data that `holds_whole_ledger` cannot read.
+
+    Raises:
+        InvalidInputError, PermanentError: as `delete_map_file`.
+        TemporaryError: the directories or files cannot be read now.
+    """
+    try:
+        with ExitStack() as handles:
+            return _is_whole(base, copy, handles)
+    except OSError as error:
+        raise _unusable(base, copy, error) from error
+
+
+def _unusable(base: Path, copy: OffloadedCopy, error: OSError) -> TemporaryError:
+    return TemporaryError(
+        f"{copy.directory_name} below {base} cannot be read or deleted ({os.strerror(error.errno or 0)}); check "
+        "the mount and its permissions"
+    )
 
 
 def _delete(base: Path, copy: OffloadedCopy, handles: ExitStack) -> OffloadDeletion:
+    found = _find(base, copy, handles)
+    if found is None:
+        return OffloadDeletion.GONE
+    for name in found.names:
+        os.unlink(name, dir_fd=found.directory)
+    os.rmdir(copy.directory_name, dir_fd=found.parent)
+    return OffloadDeletion.DELETED
+
+
+def _is_whole(base: Path, copy: OffloadedCopy, handles: ExitStack) -> bool:
+    found = _find(base, copy, handles)
+    if found is None or set(found.names) != _MAP_FILE:
+        return False
+    files = {
+        name: handles.enter_context(os.fdopen(os.open(name, _FILE, dir_fd=found.directory), "rb"))
+        for name in found.names
+    }
+    intact = all(matches_checksums(files[name], files[f".{name}.crc"]) for name in _SEQUENCE_FILES)
+    return intact and is_index(files["index"]) and holds_whole_ledger(files["data"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Handles of a copy's directory and of the one above, and the files in it, all of which belong there."""
+
+    parent: int
+    directory: int
+    names: list[str]
+
+
+def _find(base: Path, copy: OffloadedCopy, handles: ExitStack) -> _Found | None:
     root = _opened(os.open(base, _DIRECTORY), handles)
     parent: int | None = root
     for name in _components(copy.managed_ledger):
@@ -49,14 +103,11 @@ def _delete(base: Path, copy: OffloadedCopy, handles: ExitStack) -> OffloadDelet
     if parent is None or directory is None:
         if not _names(root):
             raise TemporaryError(f"{base} is empty; check that it is mounted here")
-        return OffloadDeletion.GONE
+        return None
     names = _names(directory)
     for name in names:
         _check_belongs(directory, name, copy)
-    for name in names:
-        os.unlink(name, dir_fd=directory)
-    os.rmdir(copy.directory_name, dir_fd=parent)
-    return OffloadDeletion.DELETED
+    return _Found(parent, directory, names)
 
 
 def _names(directory: int) -> list[str]:

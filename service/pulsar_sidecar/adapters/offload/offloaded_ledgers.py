@@ -16,15 +16,17 @@ those); in a versioned bucket *deleted* means hidden; a server that is not an ob
 and well-formed XML to a listing is taken for an empty bucket.
 """
 
+import struct
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
-from pulsar_sidecar.adapters.offload.file_copies import delete_map_file
+from pulsar_sidecar.adapters.offload.file_copies import delete_map_file, is_whole_map_file
 from pulsar_sidecar.adapters.offload.locations import (
     AllowedLocations,
     ObjectRole,
@@ -43,11 +45,18 @@ from pulsar_sidecar.model.ledgers import OffloadContext
 from pulsar_sidecar.model.names import ManagedLedgerName
 
 if TYPE_CHECKING:
+    from obstore import GetResult
     from obstore.store import ObjectStore
 
 FORMAT_VERSION_KEY = "s3managedledgeroffloaderformatversion"
 FORMAT_VERSION = "1"
 _ROLE_KEY = "role"
+_INDEX_HEAD = struct.Struct(">Iiqqii")
+"""What an index object begins with (``OffloadIndexBlockImpl.toStream``): magic word, length of the index, length of
+the data object, length of a data block's header, number of index entries, length of the ledger's metadata."""
+_INDEX_MAGIC = 0xDE47DE47
+"""Streaming offload's index (``OffloadIndexBlockV2Impl``) has another; brokers cannot read one beside such a copy."""
+_INDEX_ENTRY_BYTES = 20
 CLIENT_ERRORS = (BaseError, OSError, ValueError, NotImplementedError)
 """Everything the client raises; `FileNotFoundError`, its "no such object", is among the `OSError`."""
 
@@ -88,12 +97,35 @@ class ObjectStoreOffloadedLedgers:
             OutcomeUnknownError: whether something was deleted is not known.
         """
         copy = copy_of(ledger_id, context, managed_ledger)
+        target = self._permitted(context)
+        if target.driver is OffloadDriver.FILESYSTEM:
+            return delete_map_file(Path(target.location.container), copy)
+        return self._bucket(target).delete(copy)
+
+    def is_whole(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
+        """Whether a copy is there in full; see `ledger_deletion.ports.OffloadedLedgers`.
+
+        Lengths are compared, contents are not: a bucket's own checksums stand for those. The filesystem driver keeps
+        no lengths, so `is_whole_map_file` goes through the copy.
+
+        Raises:
+            PermanentError: the context names no copy, its location is not allowed, or the copy is another owner's.
+            TemporaryError: storage could not be asked, or refused.
+        """
+        if not context.complete or context.segments:
+            return False
+        copy = copy_of(ledger_id, context, managed_ledger)
+        target = self._permitted(context)
+        if target.driver is OffloadDriver.FILESYSTEM:
+            return is_whole_map_file(Path(target.location.container), copy)
+        return self._bucket(target).is_whole(copy)
+
+    def _permitted(self, context: OffloadContext) -> OffloadTarget:
         wanted = offload_target(context.driver_name, context.driver_metadata)
-        location = self._allowed.permitted(wanted.location)
-        if wanted.driver is OffloadDriver.FILESYSTEM:
-            return delete_map_file(Path(location.container), copy)
-        store = self._store(OffloadTarget(wanted.driver, location, wanted.region))
-        return _Bucket(store, location, self._cluster_name).delete(copy)
+        return replace(wanted, location=self._allowed.permitted(wanted.location))
+
+    def _bucket(self, target: OffloadTarget) -> "_Bucket":
+        return _Bucket(self._store(target), target.location, self._cluster_name)
 
     def _store(self, target: OffloadTarget) -> "ObjectStore":
         """One client per target, so that credentials from a chain are fetched once."""
@@ -119,25 +151,58 @@ class _Bucket:
             TemporaryError: the store could not be asked, refused, or kept an object that it reported as deleted.
             OutcomeUnknownError: the answer to a deletion, or the look after it, was lost.
         """
-        found = {
-            role: attributes for role in ObjectRole if (attributes := self._attributes(copy.key(role))) is not None
-        }
+        found = self._owned(copy)
         if not found:
-            self._confirm_bucket(copy)
             return OffloadDeletion.GONE
-        for role, attributes in found.items():
-            check_identity(copy, role, attributes, self._cluster_name)
         for role in found:
             self._delete(copy.key(role))
         for role in found:
             self._verify_gone(copy.key(role))
         return OffloadDeletion.DELETED
 
-    def _attributes(self, key: str) -> Mapping[str, str] | None:
+    def is_whole(self, copy: OffloadedCopy) -> bool:
+        """Whether both objects are there and as long as the index says.
+
+        Raises:
+            PermanentError: an object belongs to another owner.
+            TemporaryError: the store could not be asked, or refused.
+        """
+        found = self._owned(copy)
+        if len(found) < len(ObjectRole):
+            return False
+        data_length, index_length = (found[role].meta["size"] for role in (ObjectRole.DATA, ObjectRole.INDEX))
+        head = self._index_head(copy.key(ObjectRole.INDEX)) if index_length >= _INDEX_HEAD.size else b""
+        if len(head) < _INDEX_HEAD.size:
+            return False
+        magic, block_length, indexed_data_length, _, entries, metadata_length = _INDEX_HEAD.unpack(head)
+        described_length = _INDEX_HEAD.size + metadata_length + entries * _INDEX_ENTRY_BYTES
+        return (magic, block_length, described_length, indexed_data_length) == (
+            _INDEX_MAGIC,
+            index_length,
+            index_length,
+            data_length,
+        )
+
+    def _owned(self, copy: OffloadedCopy) -> Mapping[ObjectRole, "GetResult"]:
+        """What is there of a copy, each object proven to be what it claims; none of it only in a bucket that exists."""
+        found = {role: head for role in ObjectRole if (head := self._head(copy.key(role))) is not None}
+        if not found:
+            self._confirm_bucket(copy)
+        for role, head in found.items():
+            check_identity(copy, role, head.attributes, self._cluster_name)
+        return found
+
+    def _head(self, key: str) -> "GetResult | None":
         try:
-            return obstore.get(self._store, key, options={"head": True}).attributes
+            return obstore.get(self._store, key, options={"head": True})
         except FileNotFoundError:
             return None
+        except CLIENT_ERRORS as error:
+            raise self._unasked(key, error) from error
+
+    def _index_head(self, key: str) -> bytes:
+        try:
+            return bytes(obstore.get_range(self._store, key, start=0, length=_INDEX_HEAD.size))
         except CLIENT_ERRORS as error:
             raise self._unasked(key, error) from error
 
@@ -163,7 +228,7 @@ class _Bucket:
 
     def _verify_gone(self, key: str) -> None:
         try:
-            remains = self._attributes(key)
+            remains = self._head(key)
         except TemporaryError as error:
             raise OutcomeUnknownError(
                 f"{key} was deleted from {self._location} but could not be looked for afterwards; look again"
