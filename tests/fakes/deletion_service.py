@@ -3,7 +3,8 @@
 It answers what a test has put in, remembers what it was asked, and raises what it is told to.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -28,9 +29,69 @@ from pulsar_sidecar.ledger_deletion.service import (
     TopicDeletionStatus,
     Undeleted,
 )
+from pulsar_sidecar.ledger_deletion.watch.control import WatchControl
+from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
+from pulsar_sidecar.ledger_deletion.watch.service import (
+    Leak,
+    LeakState,
+    LedgerExplanation,
+    ListedLeaks,
+    WatchMode,
+    WatchState,
+    WatchStatus,
+)
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.names import TopicName
+
+
+@dataclass(slots=True)
+class FakeWatchCalls:
+    """`WatchCalls` in memory; ``asked`` and ``failure`` are the service's."""
+
+    asked: Callable[[str, object], None]
+    answer: WatchStatus = field(default_factory=lambda: WatchStatus(WatchMode.OFF, WatchState.OFF, None, None, ()))
+    found: list[Leak] = field(default_factory=list)
+    explained: dict[int, LedgerExplanation] = field(default_factory=dict)
+    redirect: Redirect | None = None
+    shared: WatchControl = field(default_factory=WatchControl)
+
+    def status(self) -> WatchStatus:
+        self.asked("watch_status", None)
+        return self.answer
+
+    def leaks(
+        self, *, state: LeakState | None, cause: LeakCause | None, ended: bool, limit: int
+    ) -> ListedLeaks | Redirect:
+        self.asked("leaks", (state, cause, ended, limit))
+        if self.redirect is not None:
+            return self.redirect
+        return ListedLeaks(tuple(self.found[:limit]), len(self.found), Counter(leak.cause for leak in self.found))
+
+    def explain(self, ledger_id: LedgerId) -> LedgerExplanation | Redirect:
+        self.asked("explain", ledger_id)
+        return self.redirect or self.explained[ledger_id]
+
+    def control(self) -> WatchControl:
+        self.asked("control", None)
+        return self.shared
+
+    def resume(self) -> WatchControl:
+        self.asked("resume_watch", None)
+        self.shared = replace(self.shared, braked=None)
+        return self.shared
+
+    def hold(self, item: str) -> WatchControl:
+        self.asked("hold", item)
+        self.shared = replace(self.shared, holds=(*self.shared.holds, item))
+        return self.shared
+
+    def unhold(self, item: str) -> WatchControl:
+        self.asked("unhold", item)
+        if item not in self.shared.holds:
+            raise NotFoundError(f"nothing holds {item}")
+        self.shared = replace(self.shared, holds=tuple(each for each in self.shared.holds if each != item))
+        return self.shared
 
 
 @dataclass(slots=True)
@@ -61,6 +122,10 @@ class FakeDeletionService:
     recorded: list[PendingDeleteLedgerInfo] = field(default_factory=list)
     confirmed: list[str | None] = field(default_factory=list)
     producers: list[tuple[str | None, int | None]] = field(default_factory=list)
+    watch: FakeWatchCalls = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = FakeWatchCalls(self._asked)
 
     def send_pending_delete_ledgers(
         self,
@@ -182,6 +247,7 @@ class FakeDeletionService:
         fresh = FakeDeletionService()
         for attribute in fields(self):
             setattr(self, attribute.name, getattr(fresh, attribute.name))
+        self.watch.asked = self._asked
 
     def calls(self, name: str) -> list[object]:
         """The arguments of every call of that name."""

@@ -16,7 +16,10 @@ from pulsar_sidecar.ack_state.workflow import AckStateService, AckStateWatch
 from pulsar_sidecar.ack_state.workflow import Ports as AckStatePorts
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
+from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime
+from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWholeStore
 from pulsar_sidecar.adapters.offload.object_stores import AccessKey, OffloadCredentials, credentials_from_environment
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
@@ -36,7 +39,7 @@ from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerRepublisher
 from pulsar_sidecar.api.rooms import ack_state
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
-from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_end
+from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_end, store_credential_of
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
 from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
 from pulsar_sidecar.delayed_delivery.ports import Configuration as CancellingConfiguration
@@ -46,6 +49,8 @@ from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
+from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
+from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Runtime
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Ports as DeletionPorts
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
@@ -85,6 +90,7 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room:
     direct = BookieHttp(settings.bookie_http_urls) if settings.bookie_http_urls else None
     if direct is not None:
         close_at_the_end(cluster.stack, direct.close)
+    changes, whole = _watched(cluster)
     ports = DeletionPorts(
         clock=clock,
         store=store,
@@ -116,6 +122,8 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room:
         ).mismatch,
         direct=direct.delete if direct is not None else None,
         limit=cluster.limit,
+        changes=changes,
+        whole=whole,
     )
     instance = SidecarInstance(
         name=settings.effective_instance_name,
@@ -127,6 +135,19 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room:
     metrics = DeletionMetrics(cluster.cluster_name)
     service = LedgerDeletion(Runtime(configuration_of(settings), ports, instance, metrics, cluster.steps))
     return Room(service, service.start, service.close, service.ready, [metrics])
+
+
+def _watched(cluster: ClusterAccess) -> tuple[ZooKeeperChanges, ZooKeeperWholeStore] | tuple[None, None]:
+    """What the watch for leaked ledgers hears and reads; nothing where it is switched off."""
+    settings, clock = cluster.settings, cluster.clock
+    if not settings.topic_two_phase_deletion_enabled or settings.ledger_deletion_watch == WatchMode.OFF.value:
+        return None, None
+    url, root, credential = settings.metadata_store_url, settings.ledgers_root_path, store_credential_of(settings)
+    changes = ZooKeeperChanges(url, clock, root, options=SessionOptions(credential=credential))
+    close_at_the_end(cluster.stack, changes.close)
+    per_second = settings.ledger_deletion_watch_nodes_per_second
+    whole = ZooKeeperWholeStore(url, cluster.store, clock, root, credential=credential, nodes_per_second=per_second)
+    return changes, whole
 
 
 def configuration_of(settings: Settings) -> Configuration:
@@ -150,6 +171,13 @@ def configuration_of(settings: Settings) -> Configuration:
         undelete_lookback_ms=settings.two_phase_deletion_outcome_retention_in_minutes * 60_000,
         undelete_protection_ms=settings.two_phase_deletion_undelete_protection_in_seconds * 1000,
         batch_size=settings.two_phase_deletion_batch_size,
+        watch=WatchConfiguration(
+            mode=WatchMode(settings.ledger_deletion_watch),
+            settle_ms=settings.ledger_deletion_watch_settle_in_seconds * 1000,
+            brake_references=settings.ledger_deletion_watch_brake_references,
+            walk_interval_ms=settings.ledger_deletion_watch_walk_interval_in_seconds * 1000,
+            nodes_per_second=settings.ledger_deletion_watch_nodes_per_second,
+        ),
     )
 
 

@@ -44,9 +44,9 @@ class ServiceControl:
             changed = change(Control() if node is None else _decode_control(node.data))
             try:
                 if node is None:
-                    self.store.create(CONTROL, _encode(changed))
+                    self.store.create(CONTROL, encode(changed))
                 else:
-                    self.store.write(CONTROL, _encode(changed), node.version)
+                    self.store.write(CONTROL, encode(changed), node.version)
             except (ConflictError, NotFoundError):
                 continue
             return changed
@@ -89,14 +89,14 @@ class SidecarRegistry:
         path = f"{INSTANCES}/{self.own.name}"
         node = self.store.read(path)
         if node is not None:
-            if _decode_instance(node.data) != self.own:
+            if decode_instance(node.data) != self.own:
                 raise ConflictError(
                     f"another sidecar is registered as {self.own.name!r}; give each its own instanceName, "
                     "or wait until the old one's session has ended"
                 )
             return
         try:
-            self.store.create(path, _encode(self.own), ephemeral=True)
+            self.store.create(path, encode(self.own), ephemeral=True)
         except AlreadyExistsError:
             return
 
@@ -108,10 +108,11 @@ class SidecarRegistry:
         """Every sidecar that is alive, by name."""
         names = self.store.children(INSTANCES) or []
         nodes = self.store.read_many([f"{INSTANCES}/{name}" for name in names])
-        return tuple(_decode_instance(node.data) for node in nodes if node is not None)
+        return tuple(decode_instance(node.data) for node in nodes if node is not None)
 
 
-def _encode(stored: Control | SidecarInstance) -> bytes:
+def encode(stored: Control | SidecarInstance) -> bytes:
+    """As it is kept in a node."""
     return json.dumps(msgspec.to_builtins(stored)).encode()
 
 
@@ -131,7 +132,8 @@ def _is_rate(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and _SLOWEST <= value <= _FASTEST
 
 
-def _decode_instance(data: bytes) -> SidecarInstance:
+def decode_instance(data: bytes) -> SidecarInstance:
+    """A registered sidecar; one without a name where the node cannot be read."""
     try:
         return msgspec.convert(json.loads(data), SidecarInstance)
     except (ValueError, RecursionError):

@@ -5,18 +5,24 @@ PIP-186 asks for nine counters; where it counts ledgers and offload-ledgers apar
 it is never 0.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
 
 from prometheus_client import Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pulsar_sidecar.ledger_deletion.second_phase.limits import LimitReadings
 from pulsar_sidecar.ledger_deletion.service import InflightEstimate
+from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
+from pulsar_sidecar.ledger_deletion.watch.service import LeakState, WatchState, WatchStatus
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.observability.metrics import SECONDS
+
+E = TypeVar("E", bound=StrEnum)
 
 _PREFIX = "pulsar_ledger_deletion"
 
@@ -25,7 +31,8 @@ _PREFIX = "pulsar_ledger_deletion"
 class GaugeReadings:
     """What is read when Prometheus asks; None means that it is not known, and is then not reported.
 
-    ``rate_per_second`` None means that no limit is set, ``adaptive_limit`` None that it is switched off.
+    ``rate_per_second`` None means that no limit is set, ``adaptive_limit`` None that it is switched off, ``watch`` None
+    that two-phase deletion is.
     """
 
     inflight: InflightEstimate | None
@@ -33,6 +40,10 @@ class GaugeReadings:
     rate_per_second: float | None
     running_topic_deletions: int
     adaptive_limit: LimitReadings | None = None
+    watch: WatchStatus | None = None
+
+
+_OPEN_STATES = (LeakState.SETTLING, LeakState.KEPT, LeakState.LEAKED, LeakState.APPENDED)
 
 
 class DeletionMetrics(Collector):
@@ -93,11 +104,48 @@ class DeletionMetrics(Collector):
             readings = None if self._read is None else self._read()
         except SidecarError:
             readings = None  # what cannot be read is absent
-        for name, (text, value) in ({} if readings is None else _values(readings)).items():
+        if readings is None:
+            return
+        values = _values(readings)
+        if readings.watch is not None:
+            values |= _watch_values(readings.watch)
+            yield from self._watch_families(readings.watch)
+        for name, (text, value) in values.items():
             if value is not None:
                 family = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=("cluster",))
                 family.add_metric([self._cluster], float(value))
                 yield family
+
+    def _watch_families(self, watch: WatchStatus) -> Iterator[Metric]:
+        """What has a label; leaks only where they are known, on the sidecar that watches."""
+        text = "1 for what this sidecar's watch does now, 0 for the other states."
+        states = {state: int(watch.state is state) for state in WatchState}
+        yield self._by(GaugeMetricFamily, "watch_state", text, "state", states)
+        if watch.leaks is None or watch.leaked is None or watch.appended is None:
+            return
+        text = "Ledgers that nothing references, by how far they have come."
+        found = {state: watch.leaks.get(state, 0) for state in _OPEN_STATES}
+        yield self._by(GaugeMetricFamily, "watch_candidates", text, "state", found)
+        text = "Ledgers found leaked since this sidecar watches, by cause."
+        leaked = {cause: watch.leaked.get(cause, 0) for cause in LeakCause}
+        yield self._by(CounterMetricFamily, "watch_leaks", text, "cause", leaked)
+        text = "Leaked ledgers appended to the system topic since this sidecar watches."
+        appended = CounterMetricFamily(f"{_PREFIX}_watch_appended", text, labels=("cluster",))
+        appended.add_metric([self._cluster], watch.appended)
+        yield appended
+
+    def _by(
+        self,
+        kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+        name: str,
+        text: str,
+        label: str,
+        values: Mapping[E, int],
+    ) -> Metric:
+        family = kind(f"{_PREFIX}_{name}", text, labels=("cluster", label))
+        for member, value in values.items():
+            family.add_metric([self._cluster, member.value], value)
+        return family
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         counter = Counter(f"{_PREFIX}_{name}_total", text, ("cluster", *labels), registry=None)
@@ -142,6 +190,29 @@ def _values(readings: GaugeReadings) -> dict[str, tuple[str, float | None]]:
             "99th percentile of the last probes of the metadata store during which a deletion was in flight.",
             _seconds(limit.recent_p99_ms if limit else None),
         ),
+    }
+
+
+def _watch_values(watch: WatchStatus) -> dict[str, tuple[str, float | None]]:
+    """What the watch counts; nothing is known before its first whole reading, the brake included."""
+    braked = None if watch.walked_ms is None else watch.braked is not None
+    return {
+        "watch_braked": ("1 while the brake holds: nothing is appended until an operator resumes.", braked),
+        "watch_lag_seconds": ("How late the watch reads what changed.", watch.lag_seconds),
+        "watch_walk_seconds": ("How long the last whole reading took.", watch.walk_seconds),
+        "watch_walk_timestamp_seconds": (
+            "When the last whole reading ended, on the metadata store's clock.",
+            _seconds(watch.walked_ms),
+        ),
+        "watch_ledgers": ("Ledgers that exist.", watch.ledgers),
+        "watch_references": ("References to ledgers in nodes.", watch.references),
+        "watch_unlinked_ledgers": ("Ledgers that no node was ever seen to reference.", watch.unlinked),
+        "watch_unreadable_nodes": ("Nodes that could not be read or understood.", watch.unreadable),
+        "watch_vanished_references": (
+            "References that vanished within 10 minutes while their ledgers stayed.",
+            watch.vanished,
+        ),
+        "watch_brake_limit": ("Above so many vanished references the brake holds.", watch.brake_limit),
     }
 
 

@@ -58,6 +58,8 @@ class Mark:
         created_ms: creation time of the ledger's node; another time under the same id is another ledger.
         length_bytes: size of the ledger, for the estimate of waiting bytes.
         requested_by: who asked, for the outcome log.
+        dereferenced_ms: when the watch saw that the last reference had vanished, on the store's clock. Only a signed
+            record's counts: the ledger had been linked, so nobody is about to link it.
         signature: proof that a list of this cluster named the ledger (`signed`).
     """
 
@@ -68,6 +70,7 @@ class Mark:
     created_ms: int | None = None
     length_bytes: int | None = None
     requested_by: str | None = None
+    dereferenced_ms: int | None = None
     signature: str | None = None
 
 
@@ -135,6 +138,7 @@ def _mark_document(mark: Mark) -> dict[str, object]:
         "createdMs": mark.created_ms,
         "lengthBytes": mark.length_bytes,
         "requestedBy": mark.requested_by,
+        "dereferencedMs": mark.dereferenced_ms,
         "signature": mark.signature,
     }
     return {name: value for name, value in document.items() if value is not None}
@@ -222,6 +226,7 @@ def _parse_mark(fields: "_Fields") -> Mark:
         created_ms=fields.optional_integer("createdMs", 0, _INT64_MAX),
         length_bytes=fields.optional_integer("lengthBytes", 0, _INT64_MAX),
         requested_by=fields.optional_text("requestedBy"),
+        dereferenced_ms=fields.optional_integer("dereferencedMs", 0, _INT64_MAX),
         signature=fields.optional_text("signature"),
     )
     fields.refuse_unknown()

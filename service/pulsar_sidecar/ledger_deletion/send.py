@@ -44,14 +44,19 @@ def check_numbering(producer_name: str | None, first_sequence_id: int | None, co
         raise InvalidInputError("the sequence ids from firstSequenceId on must lie between 0 and 2^63 - 1")
 
 
+def is_own_topic(topic: TopicName) -> bool:
+    """Whether the topic is one of the service's own, or a partition of one."""
+    own = {member.value for member in DeletionTopic}
+    return topic.namespace == SYSTEM_NAMESPACE and topic.base.local_name in own
+
+
 def refuse_own_topics(topic: TopicName) -> None:
     """The service's own topics are never deleted through themselves.
 
     Raises:
         InvalidInputError: the topic is one of them.
     """
-    own = {member.value for member in DeletionTopic}
-    if topic.namespace == SYSTEM_NAMESPACE and topic.base.local_name in own:
+    if is_own_topic(topic):
         raise InvalidInputError(f"{topic} belongs to the deletion service itself; let the brokers trim it")
 
 

@@ -38,6 +38,10 @@ class Step(Enum):
     DEAD_LETTERS_SENT = "dead-letters-sent"
     OUTCOMES_KEPT = "outcomes-kept"
     ACKNOWLEDGED = "acknowledged"
+    # The first phase by observation.
+    LEAK_KEPT = "leak-kept"
+    LEAKS_APPENDED = "leaks-appended"
+    LEAK_FORGOTTEN = "leak-forgotten"
     # An operator's verbs.
     DEAD_LETTERS_REDRIVEN = "dead-letters-redriven"
     DEAD_LETTERS_ACKNOWLEDGED = "dead-letters-acknowledged"

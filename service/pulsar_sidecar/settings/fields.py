@@ -224,6 +224,20 @@ class LedgerDeletion(_Group):
     two_phase_deletion_topic_deletion_wait_in_seconds: int = Field(default=30, ge=0, le=600)
     """Seconds for which a call waits for the deletion of its topic before it answers 202. The sidecars finish the
     deletion in any case."""
+    ledger_deletion_watch: Literal["off", "report", "append"] = "report"
+    """The first phase by observation: the sidecar watches the metadata store for ledgers that lose their last
+    reference, whoever takes it away, and that no broker deletes. ``report`` counts and shows them, ``append`` also
+    hands them to the deletion, which proves each one as ever; ``off`` does not watch."""
+    ledger_deletion_watch_settle_in_seconds: Annotated[int, Field(ge=10, le=86_400)] = 200
+    """Seconds for which a ledger must have been unreferenced before the sidecar takes it for leaked. After 200 seconds
+    a broker has used up its own retries."""
+    ledger_deletion_watch_brake_references: int = Field(default=1_000, ge=1)
+    """Largest number of references that may vanish within 10 minutes while their ledgers stay; in a small cluster 1 %
+    of all references, but at least 50. Beyond it the sidecar appends nothing until an operator resumes."""
+    ledger_deletion_watch_walk_interval_in_seconds: Seconds = 21_600
+    """Seconds after which the sidecar reads all references again, even if it missed no change."""
+    ledger_deletion_watch_nodes_per_second: float = Field(default=20_000, gt=0, le=1e9)
+    """Largest number of metadata-store nodes that the watch reads a second."""
 
 
 class DelayedMessages(_Group):

@@ -15,6 +15,8 @@ from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
 from pulsar_sidecar.bootstrap.rooms import ROOMS, Room, configuration_of, missing_in, open_ledger_deletion
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
+from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
+from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import DisabledError, InvalidInputError
 from pulsar_sidecar.model.names import parse_topic_name
@@ -54,6 +56,11 @@ def test_the_settings_reach_the_room_in_its_own_units() -> None:
         two_phase_deletion_rate_per_second="10",
         ledgers_root_path="/chroot/ledgers",
         bookkeeper_exclusive_to_cluster="true",
+        ledger_deletion_watch="append",
+        ledger_deletion_watch_settle_in_seconds="12",
+        ledger_deletion_watch_brake_references="13",
+        ledger_deletion_watch_walk_interval_in_seconds="14",
+        ledger_deletion_watch_nodes_per_second="15",
     )
     room = configuration_of(written)
     assert room.policy == Policy(1_000, 2_000, 3_000, bookkeeper_exclusive=True)
@@ -66,6 +73,12 @@ def test_the_settings_reach_the_room_in_its_own_units() -> None:
     assert room.rate_per_second == 10
     assert room.ledgers_root == "/chroot/ledgers"
     assert room.enabled is False
+    assert room.watch == WatchConfiguration(WatchMode.APPEND, 12_000, 13, 14_000, 15)
+
+
+def test_the_watch_reports_where_nothing_is_written() -> None:
+    assert configuration_of(settings()).watch == WatchConfiguration()
+    assert WatchConfiguration().mode is WatchMode.REPORT
 
 
 def test_a_service_that_is_off_says_which_setting_turns_it_on() -> None:

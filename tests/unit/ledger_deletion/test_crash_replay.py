@@ -23,8 +23,12 @@ ELSEWHERE = {
     Step.LEDGER_PROTECTED,
     Step.LEDGER_BROUGHT_BACK,
     Step.PROTECTION_ENDED,
+    Step.LEAK_KEPT,
+    Step.LEAKS_APPENDED,
+    Step.LEAK_FORGOTTEN,
 }
-"""Steps of an operator's calls: the last five in `test_crash_replay_of_verbs`, all in `tests.faults`."""
+"""Steps of an operator's calls and of the watch: replayed in `test_crash_replay_of_verbs` and in
+`watch.test_watching_faults`, the first two only in `tests.faults`."""
 TROUBLE = {
     Step.ATTEMPT_PUT_OFF,
     Step.UNDER_REPLICATION_CLEARED,

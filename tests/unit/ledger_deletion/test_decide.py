@@ -167,6 +167,40 @@ def test_what_is_linked_after_it_was_closed_must_be_old(component: LedgerCompone
         assert isinstance(verdict, Delete) == (old_enough or not linked_last)
 
 
+@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("state", LedgerState)
+@pytest.mark.parametrize(
+    ("dereferenced_ms", "is_signed", "waits"),
+    [(NOW_MS, True, False), (0, True, False), (NOW_MS, False, True), (None, True, True), (None, False, True)],
+)
+def test_a_young_ledger_may_go_once_this_cluster_saw_its_last_reference_vanish(
+    component: LedgerComponent, state: LedgerState, dereferenced_ms: int | None, is_signed: bool, waits: bool
+) -> None:
+    ledger = stored(CLAIMS[component], state=state, age_ms=0)
+    given = facts(record(component, dereferenced_ms=dereferenced_ms), ledger=ledger)
+    verdict = decide(replace(given, from_own_list=is_signed), POLICY)
+    has_to_be_old = state is not LedgerState.CLOSED or isinstance(CLAIMS[component], LINKED_AFTER_CLOSING)
+    assert reason_of(verdict) is (Reason.TOO_YOUNG if waits and has_to_be_old else None)
+    assert isinstance(verdict, Delete) != (waits and has_to_be_old)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"references": IN_USE},
+        {"references": ReferencesUnknown("?")},
+        {"owner": view(ledgers={LEDGER_ID: 1})},
+        {"protected_until_ms": NOW_MS + 1},
+        {"ledger": stored(replication_locked=True)},
+        {"ledger": stored(CLAIMS[LedgerComponent.MANAGED_CURSOR])},
+    ],
+)
+def test_that_its_last_reference_vanished_is_no_reason_by_itself(changed: dict[str, object]) -> None:
+    given = replace(facts(record(dereferenced_ms=NOW_MS)), from_own_list=True)
+    assert isinstance(decide(given, POLICY), Delete)
+    assert not isinstance(decide(replace(given, **changed), POLICY), Delete)  # type: ignore[arg-type]
+
+
 def test_a_clock_that_went_back_makes_young_not_old() -> None:
     ledger = stored(state=LedgerState.OPEN, age_ms=-5_000)
     verdict = decide(facts(ledger=ledger), POLICY)

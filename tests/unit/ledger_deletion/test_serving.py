@@ -7,16 +7,21 @@ import pytest
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.service import OperationState, SidecarInstance
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
+from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.errors import BrokerRefusedError, ConflictError, OutcomeUnknownError, TemporaryError
 
 from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.watched_store import FakeStoreChanges, FakeWholeStore
 from tests.fakes.world import World
 from tests.unit.ledger_deletion.driving import NAME, OP
 from tests.unit.ledger_deletion.orphans import about, orphan
 from tests.unit.ledger_deletion.shadow_settings import setting
 from tests.unit.ledger_deletion.sidecars import POLICY, RETRY_POLICY
+
+INSTANCE = SidecarInstance("sidecar-1", "http://a", None, 0)
 
 
 def service_of(
@@ -26,8 +31,11 @@ def service_of(
     *,
     metadata_mismatch: Callable[[], str | None] = lambda: None,
     steps: Steps | None = None,
+    enabled: bool = True,
+    watch: WatchConfiguration | None = None,
+    instance: SidecarInstance = INSTANCE,
 ) -> LedgerDeletion:
-    """A service whose loops are not started."""
+    """A service whose loops are not started; without a configuration for it, nothing is watched."""
     ports = Ports(
         clock=world.clock,
         store=store,
@@ -38,9 +46,11 @@ def service_of(
         topics=world.topics,
         offloaded=world.offloaded,
         metadata_mismatch=metadata_mismatch,
+        changes=None if watch is None else FakeStoreChanges(store, world.clock),
+        whole=None if watch is None else FakeWholeStore(store),
     )
     configuration = Configuration(
-        enabled=True,
+        enabled=enabled,
         ledgers_root="/ledgers",
         policy=POLICY,
         retry_policy=RETRY_POLICY,
@@ -50,8 +60,8 @@ def service_of(
         undelete_lookback_ms=1,
         undelete_protection_ms=1,
         batch_size=1,
+        watch=watch or WatchConfiguration(WatchMode.OFF),
     )
-    instance = SidecarInstance("sidecar-1", "http://a", None, 0)
     return LedgerDeletion(Runtime(configuration, ports, instance, DeletionMetrics("local"), steps))
 
 

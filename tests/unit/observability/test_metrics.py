@@ -12,6 +12,7 @@ from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.observability.metrics import process_registry
 
 from tests.fakes.ack_states import state_of
+from tests.fakes.leaks import standing_by, watching
 
 PIP_186 = {
     "pulsar_ledger_deletion_sent_total",
@@ -129,6 +130,34 @@ def test_gauges_are_read_at_the_scrape_and_unknown_ones_are_absent(
     del readings[0]
     for name in ("inflight", "oldest_pending_age_seconds", "waiting_bytes"):
         assert value(registry, f"pulsar_ledger_deletion_{name}") is None
+
+
+def test_the_watch_is_reported_by_the_sidecar_that_watches(
+    metrics: DeletionMetrics, registry: CollectorRegistry
+) -> None:
+    readings = [standing_by(), watching(), watching(braked="too many")]
+    metrics.bind(lambda: GaugeReadings(None, False, None, 0, watch=readings[0]))
+    watch = "pulsar_ledger_deletion_watch"
+    known = ("braked", "lag_seconds", "walk_seconds", "walk_timestamp_seconds", "ledgers", "references")
+    more = ("unlinked_ledgers", "unreadable_nodes", "vanished_references", "brake_limit", "appended_total")
+    assert value(registry, f"{watch}_state", state="standby") == 1
+    assert value(registry, f"{watch}_state", state="watching") == 0
+    assert [name for name in (*known, *more) if value(registry, f"{watch}_{name}") is not None] == []
+    assert value(registry, f"{watch}_leaks_total", cause="trim") is None
+
+    del readings[0]
+    assert value(registry, f"{watch}_state", state="standby") == 0
+    assert value(registry, f"{watch}_state", state="watching") == 1
+    assert [value(registry, f"{watch}_{name}") for name in known] == [0, 0.1, 2.5, 1_700_000_000, 10, 9]
+    assert [value(registry, f"{watch}_{name}") for name in more] == [2, 1, 3, 50, 4]
+    assert value(registry, f"{watch}_leaks_total", cause="trim") == 2
+    assert value(registry, f"{watch}_leaks_total", cause="schema") == 0
+    assert value(registry, f"{watch}_candidates", state="leaked") == 3
+    assert value(registry, f"{watch}_candidates", state="settling") == 0
+    assert value(registry, f"{watch}_candidates", state="deleted") is None
+
+    del readings[0]
+    assert value(registry, f"{watch}_braked") == 1
 
 
 def test_a_scrape_survives_a_source_that_cannot_answer(metrics: DeletionMetrics, registry: CollectorRegistry) -> None:

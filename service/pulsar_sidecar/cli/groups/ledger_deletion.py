@@ -16,6 +16,7 @@ import typer
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, ServiceRefusedError, new_group
 from pulsar_sidecar.cli.connecting import Context, LedgerIdArgument, Output, show_answer
+from pulsar_sidecar.cli.groups import ledger_watch
 from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
@@ -38,6 +39,7 @@ _BASE = "/admin/v2/ledger-deletion"
 app = new_group("ledger-deletion", "Two-phase ledger deletion (PIP-186).")
 dead_letters = new_group("dlq", "The records that the sidecars gave up.")
 app.add_typer(dead_letters)
+app.add_typer(ledger_watch.app)
 broker_stats_app = new_group("broker-stats", "Figures about deletion (PIP-186 BrokerStats).")
 
 

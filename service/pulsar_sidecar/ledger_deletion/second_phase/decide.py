@@ -411,6 +411,9 @@ def _wait(facts: Facts, reason: Reason, detail: str) -> Verdict:
 
 
 def _too_young(facts: Facts, ledger: StoredLedger, policy: Policy) -> RetryLater | None:
+    if facts.from_own_list and facts.record.mark.dereferenced_ms is not None:
+        # The ages are for ledgers that somebody may be about to link; this one was linked, and then taken out.
+        return None
     min_age_ms = 0
     if ledger.metadata.state is not LedgerState.CLOSED:
         min_age_ms = policy.open_min_age_ms

@@ -85,7 +85,9 @@ class Gatherer:
         locks = frozenset(f"{locks_path}/{name}" for name in self.store.children(locks_path) or ())
         marks = self._under_replication_marks(paths)
         ledgers = {
-            ledger_id: _ledger(nodes[path], locked=bool(locks) and replication_lock_path(ledger_id, self.root) in locks)
+            ledger_id: stored_ledger(
+                nodes[path], locked=bool(locks) and replication_lock_path(ledger_id, self.root) in locks
+            )
             for ledger_id, path in paths.items()
         }
         claims = [_claim(record, ledgers[record.ledger_id]) for record in records]
@@ -134,7 +136,8 @@ def _marked_paths(records: Iterable[PendingDeleteLedgerInfo]) -> Iterable[str]:
             yield SIGNING_KEY
 
 
-def _ledger(node: Node | None, *, locked: bool) -> StoredLedger | UndecodableLedger | None:
+def stored_ledger(node: Node | None, *, locked: bool) -> StoredLedger | UndecodableLedger | None:
+    """A ledger by its node as it was read; ``locked`` while its copies are being repaired."""
     if node is None:
         return None
     try:

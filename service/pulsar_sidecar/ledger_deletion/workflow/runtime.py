@@ -4,7 +4,7 @@ They process batches, drive topic deletions, and renew the registration, pause a
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -43,10 +43,16 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.driver import TopicDeleter
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
+from pulsar_sidecar.ledger_deletion.watch.assess import Assessor
+from pulsar_sidecar.ledger_deletion.watch.leaks import LeakStore
+from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, WholeStore
+from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
+from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration, WatchPorts
 from pulsar_sidecar.ledger_deletion.workflow.shadow_watch import ShadowWatch
+from pulsar_sidecar.ledger_deletion.workflow.watching import LeakWatch
 from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
 from pulsar_sidecar.model.clocks import Clock, StopSignal
-from pulsar_sidecar.model.errors import ConflictError, PermanentError, SidecarError
+from pulsar_sidecar.model.errors import ConflictError, PermanentError, SidecarError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.runtime import SupervisedLoops
@@ -62,6 +68,8 @@ _UPKEEP_SECONDS = 1.0
 _DRIVER_LOOK_SECONDS = 1.0
 _LONGEST_BACKOFF_SECONDS = 30.0
 _MEAN_WEIGHT = 0.2
+_RECORDED_SECONDS = 600.0
+"""So long after its end a topic's deletion still explains why references vanished: records wait for their retry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,7 @@ class Configuration:
         topic_deletion_wait_ms: how long a call waits for a topic deletion before it answers RUNNING.
         undelete_lookback_ms: how far back `undelete` searches the outcome topic.
         undelete_protection_ms: how long nothing deletes a ledger that was brought back.
+        watch: the first phase by observation.
     """
 
     enabled: bool
@@ -85,6 +94,7 @@ class Configuration:
     undelete_lookback_ms: int
     undelete_protection_ms: int
     batch_size: int
+    watch: WatchConfiguration = field(default_factory=lambda: WatchConfiguration(WatchMode.OFF))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,7 @@ class Ports:
             Raises `TemporaryError` when the brokers did not say.
         direct: only where deleting without the metadata store is wanted.
         limit: what the store's driver asks, to be shown; None when it is switched off.
+        changes: what the watch hears; None, with ``whole``, where nothing is watched.
     """
 
     clock: Clock
@@ -111,6 +122,8 @@ class Ports:
     metadata_mismatch: Callable[[], str | None]
     direct: DirectLedgerDeletion | None = None
     limit: AdaptiveLimit | None = None
+    changes: StoreChanges | None = None
+    whole: WholeStore | None = None
 
 
 @dataclass(slots=True)
@@ -205,6 +218,8 @@ class Runtime:
         self._publishers_lock = threading.Lock()
         self._backlog = BacklogCache(ports.topics.backlog, clock)
         self._mean_length_bytes = 0.0
+        self.leak_watch = self._leak_watch()
+        self._recorded: dict[TopicName, float] = {}
         self._loops = SupervisedLoops("ledger-deletion", clock, self.stop, self._note_failure, _LONGEST_BACKOFF_SECONDS)
 
     def start(self) -> None:
@@ -214,6 +229,8 @@ class Runtime:
             loops["worker"] = self._work
             loops["topic-deletions"] = self._drive_topic_deletions
             loops["estimate"] = lambda: self._backlog.keep_fresh(self.stop)
+            if (watch := self.leak_watch) is not None:
+                loops["leak-watch"] = lambda: watch.run(self.stop)
         self._loops.start(loops)
 
     def close(self) -> None:
@@ -224,6 +241,36 @@ class Runtime:
             for publisher in self._publishers.values():
                 publisher.close()
             self._publishers.clear()
+
+    def _leak_watch(self) -> LeakWatch | None:
+        ports, configuration = self.ports, self.configuration
+        if ports.changes is None or ports.whole is None or configuration.watch.mode is WatchMode.OFF:
+            return None
+        leaks = LeakStore(ports.store, self.steps)
+        assessor = Assessor(
+            ports.store,
+            self._gatherer,
+            configuration.policy,
+            leaks,
+            ports.offloaded.is_whole,
+            configuration.ledgers_root,
+        )
+        watch_ports = WatchPorts(
+            ports.clock,
+            ports.store,
+            ports.changes,
+            ports.whole,
+            assessor,
+            leaks,
+            self._pending_publisher,
+            lambda: frozenset(self._recorded),
+        )
+        return LeakWatch(configuration.watch, watch_ports, self.instance, self.steps)
+
+    def _pending_publisher(self) -> Publisher:
+        if not self.ready.is_set():
+            raise TemporaryError(self.last_error or "the system topics are not ready yet")
+        return self.publisher(DeletionTopic.PENDING)
 
     def processor(self) -> PendingDeletionProcessor:
         """What takes batches to their end."""
@@ -353,8 +400,15 @@ class Runtime:
         while not self.stop.is_set():
             self.control = self.service_control.read()
             self.registry.keep()
-            self.running_topic_deletions = len(self.deleter.running())
+            running = self.deleter.running()
+            self.running_topic_deletions = len(running)
+            self._remember_recorded(status.topic.base for status in running)
             self.ports.clock.wait_seconds(_UPKEEP_SECONDS, self.stop)
+
+    def _remember_recorded(self, topics: Iterable[TopicName]) -> None:
+        now = self.ports.clock.monotonic_seconds()
+        kept = {topic: at for topic, at in self._recorded.items() if now - at < _RECORDED_SECONDS}
+        self._recorded = {**kept, **dict.fromkeys(topics, now)}
 
     def _work(self) -> None:
         mismatch = self.ports.metadata_mismatch()

@@ -31,6 +31,7 @@ from pulsar_sidecar.ledger_deletion.service import (
 from pulsar_sidecar.ledger_deletion.steps import Step
 from pulsar_sidecar.ledger_deletion.undelete import end_protection, protections, undelete
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Runtime
+from pulsar_sidecar.ledger_deletion.workflow.watch_calls import WatchCalls
 from pulsar_sidecar.model.errors import (
     ConflictError,
     DisabledError,
@@ -52,10 +53,14 @@ class LedgerDeletion:
     """One sidecar's deletion service.
 
     Every call raises one of `model.errors`; `DisabledError` while ``topicTwoPhaseDeletionEnabled`` is off.
+
+    Attributes:
+        watch: the calls about the watch for leaked ledgers.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self.watch = WatchCalls(runtime)
         runtime.metrics.bind(self._gauges)
 
     # --- life ------------------------------------------------------------------------------------------------------
@@ -313,6 +318,7 @@ class LedgerDeletion:
             rate_per_second=runtime.rate_per_second(),
             running_topic_deletions=runtime.running_topic_deletions,
             adaptive_limit=runtime.limit_readings(),
+            watch=self.watch.readings(),
         )
 
 

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from pulsar_sidecar.api.errors import MismatchError
 from pulsar_sidecar.api.paths import V1_PATH, V2_PATH, V1Topic, V2Topic
 from pulsar_sidecar.api.rooms.ledger_deletion import schemas
+from pulsar_sidecar.api.rooms.ledger_deletion.watch import add_watch
 from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, parse_record_document
 from pulsar_sidecar.ledger_deletion.service import (
@@ -44,6 +45,7 @@ def router(service: LedgerDeletion) -> APIRouter:
     _add_reading(operators, service)
     _add_control(operators, service)
     _add_repair(operators, service)
+    add_watch(operators, service)
     routes = APIRouter()
     routes.include_router(topics)
     routes.include_router(operators)

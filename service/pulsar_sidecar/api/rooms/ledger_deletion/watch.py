@@ -1,0 +1,227 @@
+"""The routes and the JSON of the watch for leaked ledgers.
+
+The list and the explanations are the watching sidecar's, so the others redirect to it; everything else any sidecar
+answers. Times are milliseconds on the metadata store's clock.
+"""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from fastapi import Query as InQuery
+from pydantic import Field
+from starlette.responses import JSONResponse, Response
+
+from pulsar_sidecar.api import schemas
+from pulsar_sidecar.api.rooms.ledger_deletion.schemas import InstanceAnswer
+from pulsar_sidecar.ledger_deletion.service import Redirect
+from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
+from pulsar_sidecar.ledger_deletion.watch.service import LeakState, WatchMode, WatchState
+from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+
+MAX_LEAKS = 10_000
+_LedgerId = Annotated[
+    int, Path(alias="ledgerId", ge=0, le=MAX_LEDGER_ID, description="BookKeeper's ledger id.", examples=[4711])
+]
+_Hold = Annotated[str, Field(min_length=1, max_length=8192, examples=["public/default"])]
+_REDIRECTS: dict[int | str, dict[str, object]] = {307: {"description": "Ask the sidecar that Location names."}}
+
+
+class LeaksParameters(schemas.Query):
+    """Which ledgers to list."""
+
+    state: LeakState | None = None
+    """Only ledgers that have come so far."""
+    cause: LeakCause | None = None
+    """Only ledgers that lost their last reference by this."""
+    ended: bool = False
+    """List the last ledgers that were deleted or linked again, too; so do the states ``deleted`` and ``linked``."""
+    limit: int = Field(default=100, ge=1, le=MAX_LEAKS)
+    """How many to list, oldest first."""
+
+
+class HoldParameters(schemas.Query):
+    """Which hold to remove."""
+
+    hold: _Hold
+    """A hold as the list shows it."""
+
+
+class HoldRequest(schemas.Request):
+    """What is never appended."""
+
+    hold: _Hold
+    """A ledger's id, a tenant, a namespace (``tenant/namespace``) or a topic's full name."""
+
+
+class WatchControlAnswer(schemas.Answer):
+    """What operators tell the watch, which all sidecars share."""
+
+    braked: str | None
+    """Why nothing is appended until an operator resumes; null while the brake does not hold."""
+    holds: list[str]
+    """Ledgers, tenants, namespaces and topics that are never appended."""
+
+
+class WatchStatusAnswer(schemas.Answer):
+    """The state of the watch. Figures are null where this sidecar does not watch, or has not read everything yet."""
+
+    mode: WatchMode
+    """The setting ``ledgerDeletionWatch``; ``off`` where two-phase deletion is off."""
+    state: WatchState
+    """What this sidecar does now."""
+    leader: InstanceAnswer | None
+    """The sidecar that watches; only it knows the figures."""
+    braked: str | None
+    """Why nothing is appended until an operator resumes; null while the brake does not hold."""
+    holds: list[str]
+    """Ledgers, tenants, namespaces and topics that are never appended."""
+    detail: str | None
+    """What the watch waits for, or why it reads everything in turns."""
+    walked_ms: int | None
+    """When the last whole reading ended."""
+    walk_seconds: float | None
+    """How long it took."""
+    lag_seconds: float | None
+    """How late the watch reads what changed."""
+    ledgers: int | None
+    """Ledgers that exist."""
+    references: int | None
+    """References to ledgers in nodes."""
+    unreadable: int | None
+    """Nodes that could not be read or understood."""
+    unreadable_nodes: list[str]
+    """A hundred of them at most."""
+    vanished: int | None
+    """References that vanished within the last 10 minutes while their ledgers stayed."""
+    brake_limit: int | None
+    """Above so many the brake holds."""
+    unlinked: int | None
+    """Ledgers that no node was ever seen to reference; compacted ledgers of loaded topics are among them."""
+    leaks: dict[LeakState, int] | None
+    """Ledgers that nothing references and that still exist, by how far they have come."""
+    leaked: dict[LeakCause, int] | None
+    """Ledgers found leaked since this sidecar watches, by cause."""
+    appended: int | None
+    """Ledgers appended to the system topic since this sidecar watches."""
+
+
+class LeakAnswer(schemas.Answer):
+    """A ledger that nothing references, or that nothing did."""
+
+    ledger_id: int
+    state: LeakState
+    cause: LeakCause | None
+    """By what it lost its last reference; null until the ledger's own metadata was read."""
+    since_ms: int
+    """When the watch saw that nothing references it (any more)."""
+    detail: str
+    """Why it is in this state."""
+    topic: str | None
+    path: str | None
+    """The node that referenced it last; null if none ever did."""
+    length_bytes: int | None
+    appended_ms: int | None
+    ended_ms: int | None
+
+
+class LeaksAnswer(schemas.Answer):
+    """Some leaks, and how many there are."""
+
+    total: int
+    """How many match the parameters, those beyond the limit included."""
+    by_cause: dict[str, int]
+    """All that match, by cause; ``unknown`` until the ledger's own metadata was read."""
+    leaks: list[LeakAnswer]
+    """The oldest first."""
+
+
+class ExplanationAnswer(schemas.Answer):
+    """What the watch knows of one ledger."""
+
+    ledger_id: int
+    exists: bool
+    named_by: list[str]
+    """The nodes that reference it, as they were last read."""
+    owner: str | None
+    """The node that has to reference it, by its own metadata; null if that names none that this version knows."""
+    hold: str | None
+    """The hold that it falls under."""
+    verdict: str
+    """What the second phase would decide now, and why."""
+    leak: LeakAnswer | None
+    """As in the list of leaks."""
+
+
+def add_watch(routes: APIRouter, service: LedgerDeletion) -> None:
+    """Add the routes below ``/ledger-deletion/watch``."""
+    _add_leaks(routes, service)
+    _add_control(routes, service)
+
+
+def _add_leaks(routes: APIRouter, service: LedgerDeletion) -> None:
+    @routes.get("/ledger-deletion/watch")
+    def watch_status() -> WatchStatusAnswer:
+        """The state of the watch for leaked ledgers, as this sidecar knows it; also while it is off."""
+        return WatchStatusAnswer.model_validate(service.watch.status())
+
+    @routes.get("/ledger-deletion/watch/leaks", response_model=LeaksAnswer, responses=_REDIRECTS)
+    def leaks(parameters: Annotated[LeaksParameters, InQuery()], request: Request) -> Response:
+        """The ledgers that nothing references and no broker has deleted, oldest first.
+
+        307: ask the sidecar that watches. 405: this sidecar's watch is switched off. 503: none watches yet.
+        """
+        listed = service.watch.leaks(
+            state=parameters.state, cause=parameters.cause, ended=parameters.ended, limit=parameters.limit
+        )
+        if isinstance(listed, Redirect):
+            return _redirected(listed, request)
+        by_cause = {"unknown" if cause is None else cause.value: count for cause, count in listed.by_cause.items()}
+        return _json(LeaksAnswer(total=listed.total, by_cause=by_cause, leaks=[_leak(each) for each in listed.leaks]))
+
+    @routes.get("/ledger-deletion/watch/leaks/{ledgerId}", response_model=ExplanationAnswer, responses=_REDIRECTS)
+    def explain_ledger(ledger_id: _LedgerId, request: Request) -> Response:
+        """Everything that the watch knows of one ledger, whether it leaked or not.
+
+        307: ask the sidecar that watches. 405: this sidecar's watch is switched off. 503: none watches yet.
+        """
+        explained = service.watch.explain(LedgerId(ledger_id))
+        if isinstance(explained, Redirect):
+            return _redirected(explained, request)
+        return _json(ExplanationAnswer.model_validate(explained))
+
+
+def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
+    @routes.post("/ledger-deletion/watch/resume")
+    def resume_watch() -> WatchControlAnswer:
+        """Release the brake: leaked ledgers are appended again."""
+        return WatchControlAnswer.model_validate(service.watch.resume())
+
+    @routes.get("/ledger-deletion/watch/holds")
+    def holds() -> WatchControlAnswer:
+        """What is never appended."""
+        return WatchControlAnswer.model_validate(service.watch.control())
+
+    @routes.post("/ledger-deletion/watch/holds")
+    def hold(hold: HoldRequest) -> WatchControlAnswer:
+        """Never append the ledgers of a topic, namespace or tenant, or one ledger; repeating it changes nothing."""
+        return WatchControlAnswer.model_validate(service.watch.hold(hold.hold))
+
+    @routes.delete("/ledger-deletion/watch/holds")
+    def unhold(parameters: Annotated[HoldParameters, InQuery()]) -> WatchControlAnswer:
+        """Remove a hold; 404 if there is none."""
+        return WatchControlAnswer.model_validate(service.watch.unhold(parameters.hold))
+
+
+def _leak(leak: object) -> LeakAnswer:
+    return LeakAnswer.model_validate(leak)
+
+
+def _json(answer: schemas.Answer) -> JSONResponse:
+    return JSONResponse(answer.model_dump(mode="json"))
+
+
+def _redirected(redirect: Redirect, request: Request) -> Response:
+    query = request.scope["query_string"].decode("latin-1")
+    location = f"{redirect.base_url.rstrip('/')}{request.scope['path']}{'?' if query else ''}{query}"
+    return Response(status_code=307, headers={"Location": location})

@@ -1,0 +1,145 @@
+"""``pulsar-sidecar ledger-deletion watch``: ledgers that lost their last reference and that no broker deleted."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, cast
+
+import typer
+
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
+from pulsar_sidecar.cli.connecting import Context, LedgerIdArgument, Output, show_answer
+
+_BASE = "/admin/v2/ledger-deletion/watch"
+# The service checks these words; the room that knows them takes longer to load than --help to answer.
+_STATES = "settling, kept, leaked, appended, deleted or linked"
+_CAUSES = (
+    "trim, cursor-switch, subscription, schema, topic-deletion, namespace-deletion, compaction, delayed-index, "
+    "offload or never-linked"
+)
+Hold = Annotated[
+    str,
+    typer.Argument(
+        metavar="HOLD", help="A ledger's id, a tenant, tenant/namespace, or persistent://tenant/namespace/topic."
+    ),
+]
+app = new_group("watch", "Ledgers that lost their last reference, whoever removed it, and that no broker deleted.")
+holds = new_group("hold", "What the watch never hands to the deletion.")
+app.add_typer(holds)
+
+
+@app.command(epilog=EXIT_CODES)
+def status(ctx: Context, form: Output = None) -> None:
+    """Print what is watched, how far behind the watch is, how many ledgers leaked, the brake and the holds.
+
+    One sidecar watches, and only that one knows the figures; the others stand by.
+
+    Example: pulsar-sidecar ledger-deletion watch status
+    """
+    answer = cast("dict[str, Any]", ctx.obj.client().call("GET", _BASE))
+    chosen = ctx.obj.format(form)
+    output.document(answer, chosen)
+    leader = answer.get("leader")
+    if chosen is output.Format.TABLE and leader is not None and answer["walkedMs"] is None:
+        url = output.printable(str(leader["advertisedUrl"]))
+        output.info(f"the figures: pulsar-sidecar --admin-url {url} ledger-deletion watch status")
+
+
+@app.command(epilog=EXIT_CODES)
+def leaks(
+    ctx: Context,
+    state: Annotated[str | None, typer.Option(metavar="STATE", help=f"Only {_STATES} ones.")] = None,
+    cause: Annotated[str | None, typer.Option(metavar="CAUSE", help=f"Only by {_CAUSES}.")] = None,
+    ended: Annotated[bool, typer.Option("--ended", help="The deleted and the linked ones, too.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, oldest first.")] = 100,
+    form: Output = None,
+) -> None:
+    """List the ledgers that nothing references and no broker deleted, and count them by cause.
+
+    settling: a broker may still delete it. kept: it must not be deleted, or not yet. leaked: it may be deleted, and
+    was not appended; detail has the reason. appended: the deletion has its record.
+
+    Example: pulsar-sidecar ledger-deletion watch leaks
+
+    Example: pulsar-sidecar ledger-deletion watch leaks --state leaked --cause trim --limit 20
+
+    Example: pulsar-sidecar ledger-deletion watch leaks --state deleted
+    """
+    asked: dict[str, str | int | None] = {"state": state, "cause": cause, "limit": limit}
+    if ended:
+        asked["ended"] = "true"
+    answer = cast("dict[str, Any]", ctx.obj.client().call("GET", f"{_BASE}/leaks", parameters=asked))
+    chosen = ctx.obj.format(form)
+    if chosen is output.Format.JSON:
+        output.document(answer, chosen)
+        return
+    if answer["leaks"]:
+        output.document([_row(leak) for leak in answer["leaks"]], chosen)
+    output.info(_summary(answer))
+
+
+@app.command(epilog=EXIT_CODES)
+def explain(ctx: Context, ledger_id: LedgerIdArgument, form: Output = None) -> None:
+    """Explain one ledger: who references it, who has to, what leaked, and what the deletion would decide now.
+
+    Example: pulsar-sidecar ledger-deletion watch explain 4711
+    """
+    show_answer(ctx, form, "GET", f"{_BASE}/leaks/{ledger_id}")
+
+
+@app.command(epilog=EXIT_CODES)
+def resume(ctx: Context, form: Output = None) -> None:
+    """Release the brake: leaked ledgers are appended again.
+
+    Find out first why so many references vanished: watch status has the reason, watch leaks the ledgers.
+
+    Example: pulsar-sidecar ledger-deletion watch resume
+    """
+    show_answer(ctx, form, "POST", f"{_BASE}/resume")
+
+
+@holds.command("list", epilog=EXIT_CODES)
+def list_holds(ctx: Context, form: Output = None) -> None:
+    """List the holds, and why the brake holds if it does.
+
+    Example: pulsar-sidecar ledger-deletion watch hold list
+    """
+    show_answer(ctx, form, "GET", f"{_BASE}/holds")
+
+
+@holds.command(epilog=EXIT_CODES)
+def add(ctx: Context, hold: Hold, form: Output = None) -> None:
+    """Never append the ledgers of a topic, a namespace or a tenant, or one ledger.
+
+    Records that others append, and those that are on the topic already, are not held: pause stops every deletion.
+
+    Example: pulsar-sidecar ledger-deletion watch hold add public/default
+
+    Example: pulsar-sidecar ledger-deletion watch hold add persistent://public/default/orders
+    """
+    show_answer(ctx, form, "POST", f"{_BASE}/holds", {"hold": hold})
+
+
+@holds.command(epilog=EXIT_CODES)
+def remove(ctx: Context, hold: Hold, form: Output = None) -> None:
+    """Remove a hold, written as in the list.
+
+    Example: pulsar-sidecar ledger-deletion watch hold remove public/default
+    """
+    show_answer(ctx, form, "DELETE", f"{_BASE}/holds", parameters={"hold": hold})
+
+
+def _row(leak: Mapping[str, Any]) -> dict[str, object]:
+    since = datetime.fromtimestamp(leak["sinceMs"] // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    shown = {name: leak[name] for name in ("ledgerId", "state", "cause")}
+    return {**shown, "since": since, **{name: leak[name] for name in ("lengthBytes", "topic", "detail")}}
+
+
+def _summary(answer: Mapping[str, Any]) -> str:
+    total, shown = answer["total"], len(answer["leaks"])
+    if not total:
+        return "0 ledgers"
+    by_cause = sorted(answer["byCause"].items(), key=lambda each: (-each[1], each[0]))
+    causes = ", ".join(f"{count:,} {output.printable(cause)}" for cause, count in by_cause)
+    left = "" if shown == total else f"; the {shown:,} oldest are shown, --limit shows more"
+    return f"{total:,} ledger{'s' if total > 1 else ''}: {causes}{left}"

@@ -1,0 +1,164 @@
+"""Asks the same as the second phase, before anything is appended: whose was the ledger, and may it go?
+
+Nothing is concluded from what could not be read: the calls raise `TemporaryError`, and the caller asks again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+    Delete,
+    Facts,
+    Finish,
+    Policy,
+    Reason,
+    RetryLater,
+    StoredLedger,
+    Unreferenced,
+    Verdict,
+    decide,
+)
+from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer, stored_ledger
+from pulsar_sidecar.ledger_deletion.watch.balance import Dereference
+from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause, Surroundings, cause_of, kind_of, record_of
+from pulsar_sidecar.ledger_deletion.watch.leaks import Evidence, LeakStore
+from pulsar_sidecar.ledger_ownership.claims import Claim, NotPulsars, Unrecognised, owner_path
+from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path, ledger_path, managed_ledger_path
+from pulsar_sidecar.ledger_ownership.protections import Protection, UnreadableNode
+from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
+from pulsar_sidecar.model.errors import SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import ManagedLedgerName
+
+POLICIES = "/admin/policies"
+_RETRY_MS = 60_000
+
+OffloadedWhole = Callable[[LedgerId, OffloadContext, ManagedLedgerName], bool]
+"""Whether both objects of an offloaded copy were found, theirs and complete; raises `TemporaryError` when tiered
+storage could not be asked, `PermanentError` where it is not configured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An unreferenced ledger that exists, with its own metadata."""
+
+    ledger_id: LedgerId
+    ledger: StoredLedger
+    claim: Claim
+    record: PendingDeleteLedgerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class NotOurs:
+    """A ledger that this version must not judge, and why."""
+
+    ledger_id: LedgerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assessor:
+    """Reads ledgers' own metadata, and evaluates records as the second phase will."""
+
+    store: MetadataStore
+    gatherer: Gatherer
+    policy: Policy
+    leaks: LeakStore
+    offloaded_whole: OffloadedWhole
+    root: str
+
+    def candidates(self, since_ms: Sequence[tuple[LedgerId, int | None]]) -> list[Candidate | NotOurs | None]:
+        """Each ledger as it is now, None if it is gone; with its id comes when its last reference vanished."""
+        paths = [ledger_path(ledger_id, self.root) for ledger_id, _ in since_ms]
+        instance, *nodes = self.store.read_many([instance_id_path(self.root), *paths])
+        instance_id = instance_id_of(instance, self.root)
+        found: list[Candidate | NotOurs | None] = []
+        for (ledger_id, dereferenced_ms), node in zip(since_ms, nodes, strict=True):
+            ledger = stored_ledger(node, locked=False)
+            if ledger is None:
+                found.append(None)
+            elif not isinstance(ledger, StoredLedger):
+                found.append(NotOurs(ledger_id, f"its metadata is not understood: {ledger.reason}"))
+            elif isinstance(ledger.claim, NotPulsars):
+                found.append(NotOurs(ledger_id, "its metadata does not say that Pulsar made it"))
+            elif isinstance(ledger.claim, Unrecognised):
+                found.append(NotOurs(ledger_id, f"it is of no kind that this version knows: {ledger.claim.reason}"))
+            else:
+                record = record_of(ledger_id, ledger, ledger.claim, instance_id, dereferenced_ms)
+                found.append(
+                    NotOurs(ledger_id, f"its owner {owner_path(ledger.claim)} is no topic's")
+                    if record is None
+                    else Candidate(ledger_id, ledger, ledger.claim, record)
+                )
+        return found
+
+    def owner(self, candidate: Candidate) -> str:
+        """The node that has to name the ledger, by the ledger's own metadata."""
+        return owner_path(candidate.claim)
+
+    def evidence(self, candidate: Candidate, dereference: Dereference) -> Evidence | None:
+        """What proves that this cluster's own list named the ledger; None if the node was not its claimed owner's.
+
+        A list that named another topic's ledger was a shadow's, or somebody's by hand.
+        """
+        if owner_path(candidate.claim) != dereference.path:
+            return None
+        cause = self._cause(candidate.record, dereference.path, replaced=dereference.replaced)
+        return Evidence(self.leaks.signed(candidate.record), cause, dereference.path)
+
+    def with_cause(self, evidence: Evidence) -> Evidence:
+        """The same, with its cause by what is around it now."""
+        replaced = evidence.cause is LeakCause.OFFLOAD
+        return replace(evidence, cause=self._cause(evidence.record, evidence.path, replaced=replaced))
+
+    def verdicts(
+        self, records: Sequence[PendingDeleteLedgerInfo], unreadable: Sequence[UnreadableNode]
+    ) -> list[Verdict]:
+        """What the second phase would say of each record now; what could not be read protects as in an audit."""
+        protection = Protection(unreadable, self.store.children(POLICIES) or ())
+        return [self._verdict(facts, protection) for facts in self.gatherer.gather([(each, None) for each in records])]
+
+    def _verdict(self, facts: Facts, protection: Protection) -> Verdict:
+        verdict = decide(facts, self.policy)
+        if not isinstance(verdict, Delete):
+            return verdict
+        claim = verdict.ledger.claim
+        if isinstance(claim, NotPulsars | Unrecognised):
+            return Finish(Reason.UNKNOWN_COMPONENT, "its metadata names no kind of ledger that this version knows")
+        protected = protection.reason(kind_of(claim), owner_path(claim))
+        if protected is not None:
+            return RetryLater(Reason.REFERENCES_UNKNOWN, protected, _RETRY_MS)
+        if isinstance(facts.references, Unreferenced) and facts.references.other_copy_listed:
+            return self._last_copy(facts.record) or verdict
+        return verdict
+
+    def _last_copy(self, record: PendingDeleteLedgerInfo) -> RetryLater | None:
+        """The verdict while BookKeeper's copy may be the last one; None when tiered storage has the ledger whole."""
+        name = record.topic.managed_ledger_name
+        node = self.store.read(managed_ledger_path(name))
+        entry = None if node is None else managed_ledger_references(node.data).ledgers.get(record.ledger_id)
+        if entry is None or entry.offload is None:
+            raise TemporaryError(f"the list of {record.topic} changed in this moment; look again")
+        try:
+            if self.offloaded_whole(record.ledger_id, entry.offload, name):
+                return None
+        except SidecarError as error:
+            # One storage that does not answer, or is not configured, holds up no other ledger.
+            return RetryLater(
+                Reason.IN_USE, f"tiered storage has it instead, but could not be asked: {error}", _RETRY_MS
+            )
+        return RetryLater(
+            Reason.IN_USE,
+            "its list says that tiered storage has it instead, and no whole copy was found there: BookKeeper's may be "
+            "the last one",
+            _RETRY_MS,
+        )
+
+    def _cause(self, record: PendingDeleteLedgerInfo, owner: str, *, replaced: bool) -> LeakCause:
+        topic = record.topic
+        paths = [owner, managed_ledger_path(topic.managed_ledger_name), f"{POLICIES}/{topic.namespace}"]
+        around = Surroundings(*(node is not None for node in self.store.read_many(paths)))
+        return cause_of(record.component, around, replaced=replaced)

@@ -1,0 +1,127 @@
+"""What operators tell the watch, for all sidecars: which ledgers are never appended, and that it may go on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
+
+from pulsar_sidecar.model.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    TemporaryError,
+)
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+
+WATCH = "/pulsar-sidecar/ledger-deletion/watch"
+CONTROL = f"{WATCH}/control"
+_CHANGE_TRIES = 10
+_NAME_PARTS = (1, 2)
+_LONGEST_ID = len(str(MAX_LEDGER_ID))
+
+
+class WatchControl(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What is kept in `CONTROL`.
+
+    Attributes:
+        braked: why nothing is appended until an operator resumes; None while the watch may append.
+        holds: ledger ids, tenants, namespaces and topics whose ledgers are never appended.
+    """
+
+    braked: str | None = None
+    holds: tuple[str, ...] = ()
+
+    def holds_ledger(self, ledger_id: LedgerId, topic: TopicName) -> str | None:
+        """The hold that a ledger falls under, or None."""
+        names = (str(ledger_id), topic.tenant, topic.namespace, str(topic.base), str(topic))
+        return next((hold for hold in self.holds if hold in names), None)
+
+
+_UNREADABLE = WatchControl(f"{CONTROL} cannot be read; look at it, delete it, and set the holds again")
+
+
+def parse_hold(text: str) -> str:
+    """A hold as it is kept: a ledger's id, a tenant, ``tenant/namespace``, or a topic's full name.
+
+    Raises:
+        InvalidInputError: it is none of these.
+    """
+    if text.isascii() and text.isdigit() and len(text) <= _LONGEST_ID and int(text) <= MAX_LEDGER_ID:
+        return str(int(text))
+    if "://" in text:
+        return str(parse_topic_name(text))
+    parts = text.split("/")
+    if len(parts) in _NAME_PARTS and all(parts) and not any(character.isspace() for character in text):
+        return text
+    raise InvalidInputError(
+        f"{text[:100]!r} cannot be held: give a ledger id, a tenant, a namespace (tenant/namespace) or a topic "
+        "(persistent://tenant/namespace/topic)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WatchControlNode:
+    """The node, which every sidecar reads and writes by compare-and-set."""
+
+    store: MetadataStore
+
+    def read(self) -> WatchControl:
+        """As it is now; one that cannot be read brakes, since an operator wrote it to keep ledgers."""
+        node = self.store.read(CONTROL)
+        return WatchControl() if node is None else _decoded(node.data)
+
+    def brake(self, reason: str) -> WatchControl:
+        """Append nothing until `resume`; the first reason stays."""
+        return self._change(lambda control: replace(control, braked=control.braked or reason))
+
+    def resume(self) -> WatchControl:
+        """Append again."""
+        return self._change(lambda control: replace(control, braked=None))
+
+    def hold(self, item: str) -> WatchControl:
+        """Never append what ``item`` names; raises what `parse_hold` does."""
+        added = parse_hold(item)
+        return self._change(lambda control: replace(control, holds=tuple(sorted({*control.holds, added}))))
+
+    def unhold(self, item: str) -> WatchControl:
+        """Take a hold back.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        removed = parse_hold(item)
+
+        def without(control: WatchControl) -> WatchControl:
+            if removed not in control.holds:
+                raise NotFoundError(f"nothing holds {removed}; list the holds with ledger-deletion watch hold list")
+            return replace(control, holds=tuple(each for each in control.holds if each != removed))
+
+        return self._change(without)
+
+    def _change(self, change: Callable[[WatchControl], WatchControl]) -> WatchControl:
+        for _ in range(_CHANGE_TRIES):
+            node = self.store.read(CONTROL)
+            before = WatchControl() if node is None else _decoded(node.data)
+            if before == _UNREADABLE:
+                raise ConflictError(f"{_UNREADABLE.braked}")
+            changed = change(before)
+            try:
+                if node is None:
+                    self.store.create(CONTROL, msgspec.json.encode(changed))
+                elif changed != before:
+                    self.store.write(CONTROL, msgspec.json.encode(changed), node.version)
+            except (AlreadyExistsError, ConflictError, NotFoundError):
+                continue
+            return changed
+        raise TemporaryError("other sidecars keep changing the watch's control node; try again")
+
+
+def _decoded(data: bytes) -> WatchControl:
+    try:
+        return msgspec.json.decode(data, type=WatchControl)
+    except (msgspec.MsgspecError, RecursionError):
+        return _UNREADABLE

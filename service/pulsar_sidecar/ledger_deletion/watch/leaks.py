@@ -1,0 +1,113 @@
+"""Evidence that outlives the sidecar that saw it: one node for each leaked ledger, until the ledger is gone.
+
+In steady state there is none: a broker deletes a ledger milliseconds after its last reference, and only what is still
+there seconds later is written down.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import msgspec
+
+from pulsar_sidecar.ledger_deletion.record import (
+    PendingDeleteLedgerInfo,
+    is_signed,
+    parse_record_document,
+    record_document,
+    signed,
+    signing_key,
+)
+from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.ledger_deletion.watch.control import WATCH
+from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
+from pulsar_sidecar.model.errors import AlreadyExistsError, InvalidInputError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore, Node
+
+LEAKS = f"{WATCH}/leaks"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A ledger that was seen referenced, and then not.
+
+    Attributes:
+        record: what is appended, signed.
+        path: the node that named the ledger.
+        appended_ms: when it was appended, on the store's clock; None before.
+    """
+
+    record: PendingDeleteLedgerInfo
+    cause: LeakCause
+    path: str
+    appended_ms: int | None = None
+
+    @property
+    def dereferenced_ms(self) -> int:
+        """When the watch saw that the last reference had vanished, on the store's clock."""
+        return self.record.mark.dereferenced_ms or 0
+
+
+class _Kept(msgspec.Struct, frozen=True, rename="camel"):
+    record: dict[str, object]
+    cause: LeakCause
+    path: str
+    appended_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeakStore:
+    """Where evidence is kept."""
+
+    store: MetadataStore
+    steps: Steps
+
+    def signed(self, record: PendingDeleteLedgerInfo) -> PendingDeleteLedgerInfo:
+        """The record under the cluster's key, which the first caller makes."""
+        return signed(record, signing_key(self.store, self.steps))
+
+    def keep(self, evidence: Evidence) -> None:
+        """Write it down, over what is there about the same ledger."""
+        kept = _Kept(record_document(evidence.record), evidence.cause, evidence.path, evidence.appended_ms)
+        path, data = _path(evidence.record.ledger_id), msgspec.json.encode(kept)
+        with self.steps.taking(Step.LEAK_KEPT):
+            try:
+                self.store.create(path, data)
+            except AlreadyExistsError as error:
+                node = self.store.read(path)
+                if node is None:
+                    raise TemporaryError(f"{path} changed in this moment; try again") from error
+                self.store.write(path, data, node.version)
+
+    def forget(self, ledger_id: LedgerId) -> None:
+        """Drop it: the ledger is gone, or referenced again; idempotent."""
+        with self.steps.taking(Step.LEAK_FORGOTTEN):
+            if self.store.delete(_path(ledger_id)) is DeletionResult.UNKNOWN:
+                raise TemporaryError(f"the metadata store did not say whether {_path(ledger_id)} is gone; try again")
+
+    def all(self, known: Collection[LedgerId] = ()) -> tuple[list[Evidence], list[str]]:
+        """What is kept of other ledgers than ``known``.
+
+        And the paths of nodes that hold nothing under this cluster's key, which count for nothing.
+        """
+        left_out = {_path(ledger_id) for ledger_id in known}
+        paths = [path for name in self.store.children(LEAKS) or () if (path := f"{LEAKS}/{name}") not in left_out]
+        nodes = [node for node in self.store.read_many(paths) if node is not None] if paths else []
+        key = signing_key(self.store, self.steps) if nodes else None
+        found = [(node, _evidence(node, key)) for node in nodes]
+        return [each for _, each in found if each is not None], [node.path for node, each in found if each is None]
+
+
+def _path(ledger_id: LedgerId) -> str:
+    return f"{LEAKS}/{ledger_id}"
+
+
+def _evidence(node: Node, key: bytes | None) -> Evidence | None:
+    try:
+        kept = msgspec.json.decode(node.data, type=_Kept)
+        record = parse_record_document(kept.record)
+    except (msgspec.MsgspecError, InvalidInputError, RecursionError):
+        return None
+    if not is_signed(record, key) or record.mark.dereferenced_ms is None or node.path != _path(record.ledger_id):
+        return None
+    return Evidence(record, kept.cause, kept.path, kept.appended_ms)

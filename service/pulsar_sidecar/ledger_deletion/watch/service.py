@@ -1,0 +1,153 @@
+"""What the calls of the watch answer (`workflow.watching.LeakWatch`)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pulsar_sidecar.ledger_deletion.service import SidecarInstance
+from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
+from pulsar_sidecar.model.ids import LedgerId
+
+
+class WatchMode(StrEnum):
+    """The setting ``ledgerDeletionWatch``."""
+
+    OFF = "off"
+    REPORT = "report"
+    """Count and show what leaked; append nothing."""
+    APPEND = "append"
+    """Append what leaked to ``__ledger_deletion``."""
+
+
+class WatchState(StrEnum):
+    """What the watch does now."""
+
+    OFF = "off"
+    STANDBY = "standby"
+    """Another sidecar watches."""
+    STARTING = "starting"
+    """It reads the metadata store whole; nothing is concluded before the end of that."""
+    WATCHING = "watching"
+    """It hears of every change."""
+    WALKING = "walking"
+    """The server withholds changes, or has none to tell, so the watch reads everything again and again."""
+
+
+class LeakState(StrEnum):
+    """How far a ledger that nothing references has come."""
+
+    SETTLING = "settling"
+    """A broker may still delete it."""
+    KEPT = "kept"
+    """The evaluation says that it must not go, or not yet; ``detail`` says why."""
+    LEAKED = "leaked"
+    """It may go, and was not appended: ``detail`` says why."""
+    APPENDED = "appended"
+    """Its record is on ``__ledger_deletion``."""
+    DELETED = "deleted"
+    """It is gone."""
+    LINKED = "linked"
+    """A node names it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """One ledger that nothing references, or that nothing did.
+
+    Times are milliseconds on the metadata store's clock.
+
+    Attributes:
+        cause: None until the ledger's own metadata was read.
+        path: the node that named it last; None if none ever did.
+        since_ms: when the watch saw that it was not referenced (any more).
+    """
+
+    ledger_id: LedgerId
+    state: LeakState
+    cause: LeakCause | None
+    since_ms: int
+    detail: str
+    topic: str | None = None
+    path: str | None = None
+    length_bytes: int | None = None
+    appended_ms: int | None = None
+    ended_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerExplanation:
+    """What the watch knows of one ledger.
+
+    Attributes:
+        exists: whether it has a node.
+        named_by: the nodes that name it, as they were last read.
+        owner: the node that its own metadata says must name it; None if it names none that this version knows.
+        hold: the hold that it falls under.
+        verdict: what the evaluation says now, and why.
+        leak: as in the list of leaks; None if it is not among them.
+    """
+
+    ledger_id: LedgerId
+    exists: bool
+    named_by: tuple[str, ...]
+    owner: str | None
+    hold: str | None
+    verdict: str
+    leak: Leak | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLeaks:
+    """Some leaks, and how many there are.
+
+    Attributes:
+        leaks: as many as were wanted, the oldest first.
+        total: how many match what was asked for.
+        by_cause: these by cause; None stands for ledgers whose own metadata was not read yet.
+    """
+
+    leaks: tuple[Leak, ...]
+    total: int
+    by_cause: Mapping[LeakCause | None, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchStatus:
+    """The state of the watch, as the sidecar that watches knows it; of another sidecar only what all share.
+
+    Everything that is None by default is known only after the first whole reading by the sidecar that watches.
+
+    Attributes:
+        leader: the sidecar that watches.
+        detail: what it waits for, or why it walks; None when there is nothing to say.
+        braked: why nothing is appended until an operator resumes.
+        walked_ms: when the last whole reading ended; None before the first.
+        walk_seconds: how long it took.
+        lag_seconds: how old the oldest change is that was heard and not read, or how long an echo took.
+        unreadable: how many nodes could not be read or understood; ``unreadable_nodes`` are a hundred of them.
+        vanished: references that vanished within the brake's window while their ledgers stayed.
+        brake_limit: how many may.
+        unlinked: ledgers that no node was ever seen to name; compacted ledgers of loaded topics are among them.
+        leaks: ledgers that lost their last reference and are still there, by state.
+        leaked: ledgers that were found leaked since the watch began here, by cause.
+    """
+
+    mode: WatchMode
+    state: WatchState
+    leader: SidecarInstance | None
+    braked: str | None
+    holds: tuple[str, ...]
+    detail: str | None = None
+    walked_ms: int | None = None
+    walk_seconds: float | None = None
+    lag_seconds: float | None = None
+    ledgers: int | None = None
+    references: int | None = None
+    unreadable: int | None = None
+    unreadable_nodes: tuple[str, ...] = ()
+    vanished: int | None = None
+    brake_limit: int | None = None
+    unlinked: int | None = None
+    leaks: Mapping[LeakState, int] | None = None
+    leaked: Mapping[LeakCause, int] | None = None
+    appended: int | None = None

@@ -1,0 +1,318 @@
+"""The watch: hears of every change of the metadata store, and hands what leaked to the deletion service.
+
+One sidecar watches at a time. It arms its watches, reads everything, and then reads each node that changes. Invariant:
+after every interruption (a lost connection, another leader, a defect) it reads everything again before it concludes
+anything; nothing is appended that the evaluation of the second phase would not delete at that moment.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar, assert_never
+
+import structlog
+
+from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+    Delete,
+    DeleteOffloaded,
+    Finish,
+    Postpone,
+    RetryLater,
+    SetAside,
+    Verdict,
+)
+from pulsar_sidecar.ledger_deletion.service import SidecarInstance
+from pulsar_sidecar.ledger_deletion.steps import Steps
+from pulsar_sidecar.ledger_deletion.watch.assess import Candidate
+from pulsar_sidecar.ledger_deletion.watch.balance import Balance
+from pulsar_sidecar.ledger_deletion.watch.control import WatchControlNode
+from pulsar_sidecar.ledger_deletion.watch.leading import Leadership
+from pulsar_sidecar.ledger_deletion.watch.ports import ChangesLostError, UnwatchableError, WalkedNode
+from pulsar_sidecar.ledger_deletion.watch.service import (
+    Leak,
+    LedgerExplanation,
+    WatchMode,
+    WatchState,
+    WatchStatus,
+)
+from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import LeakTracker, WatchConfiguration, WatchPorts, pieces
+from pulsar_sidecar.model.clocks import Pace, StopSignal
+from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.ids import LedgerId
+
+T = TypeVar("T")
+
+log = structlog.get_logger("ledger-deletion")
+
+_STANDBY_SECONDS = 1.0
+_COALESCE_SECONDS = 0.2
+_UPKEEP_SECONDS = 1.0
+_ECHO_SECONDS = 30.0
+_BETWEEN_WALKS_SECONDS = 1.0
+_AFTER_FAILURE_SECONDS = 5.0
+_WALKS_IN_TURNS_SECONDS = 60.0
+_NODES_AT_ONCE = 500
+
+
+class _StoppedError(Exception):
+    """The sidecar ends in the middle of a walk, from which nothing may be concluded then."""
+
+
+class LeakWatch:
+    """One sidecar's part in the watch; `run` is a loop for a thread of its own, the rest is for any thread."""
+
+    def __init__(
+        self, configuration: WatchConfiguration, ports: WatchPorts, instance: SidecarInstance, steps: Steps
+    ) -> None:
+        self._configuration = configuration
+        self._ports = ports
+        self._steps = steps
+        self._control_node = WatchControlNode(ports.store)
+        self._leadership = Leadership(ports.store, instance)
+        self._lock = threading.Lock()
+        self._started_anew()
+
+    def _started_anew(self) -> None:
+        """Forget everything: what an interruption hid cannot be told from what was there."""
+        self._balance = Balance()
+        self._tracker = LeakTracker(self._configuration, self._ports, self._balance, self._steps, self._lock)
+        self._state = WatchState.OFF if self._configuration.mode is WatchMode.OFF else WatchState.STANDBY
+        self._detail: str | None = None
+        self._failure: str | None = None
+        self._walked_ms: int | None = None
+        self._walk_seconds: float | None = None
+        self._lag_seconds: float | None = None
+        self._upkept = self._echoed = 0.0
+
+    # --- the loop --------------------------------------------------------------------------------------------------
+
+    def run(self, stop: StopSignal) -> None:
+        """Watch until stopped, or stand by."""
+        while not stop.is_set():
+            if not self._leadership.take():
+                self._ports.clock.wait_seconds(_STANDBY_SECONDS, stop)
+                continue
+            log.info("this sidecar watches for leaked ledgers", mode=self._configuration.mode.value)
+            try:
+                self._lead(stop)
+            finally:
+                with self._lock:
+                    self._started_anew()
+                self._resign()
+
+    def _resign(self) -> None:
+        try:
+            self._leadership.resign()
+        except SidecarError as error:
+            log.warning("the watch is held until this session ends", error=str(error))
+
+    def _lead(self, stop: StopSignal) -> None:
+        self._tracker.restore()
+        while not stop.is_set():
+            self._report(WatchState.STARTING, "everything is being read")
+            try:
+                if not self._leadership.take():
+                    log.warning("another sidecar watches for leaked ledgers")
+                    return
+                hears = self._arm()
+                self._walk(stop)
+            except _StoppedError:
+                return
+            except SidecarError as error:
+                # What was seen referenced before is not forgotten: the reading after this is compared with it.
+                log.warning("the metadata store could not be read whole; again", error=str(error))
+                self._report(WatchState.STARTING, str(error))
+                self._ports.clock.wait_seconds(_AFTER_FAILURE_SECONDS, stop)
+                continue
+            if not self._follow(stop, hears=hears):
+                return
+            # A store that keeps failing is not read whole without a pause.
+            self._ports.clock.wait_seconds(_BETWEEN_WALKS_SECONDS, stop)
+
+    def _arm(self) -> bool:
+        """Whether the server will tell of every change from now on."""
+        try:
+            self._ports.changes.arm()
+            self._ports.changes.echo_seconds()
+        except (UnwatchableError, ChangesLostError) as error:
+            # Events that do not come are like a server that has none.
+            self._detail = str(error)
+            return False
+        return True
+
+    def _walk(self, stop: StopSignal) -> None:
+        clock = self._ports.clock
+        began = clock.monotonic_seconds()
+        ended_ms: list[int] = []
+
+        def nodes() -> Iterator[Sequence[WalkedNode]]:
+            yield from _until(stop, self._ports.whole.nodes())
+            # Before the walk takes effect: what failed afterwards would lose what vanished.
+            ended_ms.append(self._ports.store.now_ms())
+
+        dereferences = self._balance.walk(_until(stop, self._ports.whole.ledger_ids()), nodes())
+        (now_ms,) = ended_ms
+        with self._lock:
+            self._walked_ms, self._walk_seconds = now_ms, clock.monotonic_seconds() - began
+            unreferenced = self._tracker.walked(dereferences, now_ms)
+        log.info(
+            "the metadata store was read whole",
+            ledgers=self._balance.ledgers,
+            references=self._balance.references,
+            unreferenced=unreferenced,
+            seconds=round(self._walk_seconds, 1),
+        )
+
+    def _follow(self, stop: StopSignal, *, hears: bool) -> bool:
+        """Go on from a walk until the next is due, True; False when another sidecar leads."""
+        clock = self._ports.clock
+        # Events on nodes that may not be read are withheld, and nothing tells that they are.
+        hidden = self._balance.hidden
+        if hears and hidden is None:
+            self._report(WatchState.WATCHING, None)
+            due = clock.monotonic_seconds() + self._configuration.walk_interval_ms / 1000
+        else:
+            why = self._detail if hidden is None else f"{hidden} may not be read, so changes may be withheld"
+            self._report(WatchState.WALKING, why)
+            due = clock.monotonic_seconds() + _WALKS_IN_TURNS_SECONDS
+        while not stop.is_set() and clock.monotonic_seconds() < due:
+            try:
+                if hears:
+                    self._hear()
+            except SidecarError as error:
+                # What was taken and not read is lost as well.
+                log.warning("changes may have been missed; everything is read again", error=str(error))
+                return True
+            try:
+                if not self._upkeep():
+                    return False
+            except ChangesLostError as error:
+                log.warning("changes may have been missed; everything is read again", error=str(error))
+                return True
+            except SidecarError as error:
+                # Brokers that do not answer, say: the watch goes on, and asks again.
+                self._failure = str(error)
+            clock.wait_seconds(_COALESCE_SECONDS, stop)
+        return True
+
+    def _hear(self) -> None:
+        clock, store = self._ports.clock, self._ports.store
+        changes = self._ports.changes.take(0.0)
+        began = clock.monotonic_seconds()
+        pace = Pace(clock, self._configuration.nodes_per_second)
+        if changes.ledgers:
+            now_ms = store.now_ms()
+            with self._lock:
+                self._tracker.heard(changes.ledgers, now_ms)
+        for paths in pieces(changes.nodes, _NODES_AT_ONCE):
+            nodes = store.read_many(paths)
+            now_ms = store.now_ms()
+            with self._lock:
+                for path, node in zip(paths, nodes, strict=True):
+                    self._tracker.read(path, None if node is None else node.data, now_ms)
+            pace.after(len(paths))
+        self._lag_seconds = clock.monotonic_seconds() - began
+
+    # --- upkeep ----------------------------------------------------------------------------------------------------
+
+    def _upkeep(self) -> bool:
+        """What is done each second; False when another sidecar leads."""
+        clock = self._ports.clock
+        now = clock.monotonic_seconds()
+        if now - self._upkept < _UPKEEP_SECONDS:
+            return True
+        self._upkept = now
+        if not self._leadership.take():
+            log.warning("another sidecar watches for leaked ledgers")
+            return False
+        if self._state is WatchState.WATCHING and now - self._echoed >= _ECHO_SECONDS:
+            self._lag_seconds = self._ports.changes.echo_seconds()
+            self._echoed = clock.monotonic_seconds()
+        self._tracker.upkeep(self._ports.store.now_ms())
+        self._failure = None
+        return True
+
+    def _report(self, state: WatchState, detail: str | None) -> None:
+        self._state, self._detail = state, detail
+
+    # --- what calls ask --------------------------------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        """Whether this sidecar watches, so that its answers are whole."""
+        return self._state not in (WatchState.OFF, WatchState.STANDBY)
+
+    def status(self) -> WatchStatus:
+        """See `WatchStatus`."""
+        control, leader = self._control_node.read(), self._leadership.leader()
+        return replace(self.readings(), leader=leader, braked=control.braked, holds=control.holds)
+
+    def readings(self) -> WatchStatus:
+        """The same from memory, so without a leader, and the brake and the holds as they were last read."""
+        with self._lock:
+            control, detail = self._tracker.control, self._failure or self._detail
+            shared = WatchStatus(self._configuration.mode, self._state, None, control.braked, control.holds, detail)
+            if self._walked_ms is None:
+                return shared
+            vanished = self._tracker.brake.vanished()
+            return replace(
+                shared,
+                walked_ms=self._walked_ms,
+                walk_seconds=self._walk_seconds,
+                lag_seconds=self._lag_seconds,
+                ledgers=self._balance.ledgers,
+                references=self._balance.references,
+                unreadable=len(self._balance.unreadable),
+                unreadable_nodes=tuple(sorted(self._balance.unreadable)[:100]),
+                vanished=vanished,
+                brake_limit=self._tracker.brake.limit(self._balance.references + vanished),
+                unlinked=len(self._tracker.unlinked),
+                leaks=Counter(each.leak.state for each in self._tracker.tracked.values()),
+                leaked=dict(self._tracker.leaked),
+                appended=self._tracker.appended,
+            )
+
+    def leaks(self, *, ended: bool) -> list[Leak]:
+        """See `LeakTracker.leaks`."""
+        with self._lock:
+            return self._tracker.leaks(ended=ended)
+
+    def leader(self) -> SidecarInstance | None:
+        """The sidecar that watches, or None."""
+        return self._leadership.leader()
+
+    def explain(self, ledger_id: LedgerId) -> LedgerExplanation:
+        """Everything that is known of one ledger, and what the evaluation says of it now."""
+        with self._lock:
+            leak, record = self._tracker.find(ledger_id)
+            named_by = self._balance.named_by(ledger_id)
+            unreadable = list(self._balance.unreadable.values())
+        assessor = self._ports.assessor
+        (found,) = assessor.candidates([(ledger_id, None)])
+        if not isinstance(found, Candidate):
+            verdict = "it does not exist" if found is None else found.reason
+            return LedgerExplanation(ledger_id, found is not None, named_by, None, None, verdict, leak)
+        record = record or found.record
+        (judged,) = assessor.verdicts([record], unreadable)
+        hold = self._control_node.read().holds_ledger(ledger_id, record.topic)
+        return LedgerExplanation(ledger_id, True, named_by, assessor.owner(found), hold, _in_words(judged), leak)
+
+
+def _in_words(verdict: Verdict) -> str:
+    match verdict:
+        case Delete():
+            return "nothing references it, and it may be deleted"
+        case DeleteOffloaded():
+            return "its copy in tiered storage may be deleted"
+        case Finish(reason, detail) | RetryLater(reason, detail) | Postpone(reason, detail) | SetAside(reason, detail):
+            return f"{reason.value}: {detail}"
+        case never:
+            assert_never(never)
+
+
+def _until(stop: StopSignal, items: Iterable[T]) -> Iterator[T]:
+    for item in items:
+        if stop.is_set():
+            raise _StoppedError
+        yield item

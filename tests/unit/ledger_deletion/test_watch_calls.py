@@ -1,0 +1,204 @@
+"""What each sidecar answers about the watch: the one that watches, one on standby, and one where it is off."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from pulsar_sidecar.ledger_deletion.service import Redirect, SidecarInstance
+from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
+from pulsar_sidecar.ledger_deletion.watch.service import LeakState, ListedLeaks, WatchMode, WatchState
+from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
+from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.ledger_deletion.workflow.watch_calls import WatchCalls
+from pulsar_sidecar.ledger_deletion.workflow.watching import LeakWatch
+from pulsar_sidecar.ledger_ownership.paths import ledger_path, replication_lock_path
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import DisabledError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import TopicName
+
+from tests.fakes.world import World
+from tests.unit.ledger_deletion.orphans import orphan
+from tests.unit.ledger_deletion.test_serving import service_of
+
+OFF = WatchConfiguration(WatchMode.OFF)
+REPORT = WatchConfiguration(WatchMode.REPORT, unlinked_min_age_ms=0, unlinked_window_ms=0)
+OTHER = SidecarInstance("sidecar-2", "http://b", None, 0)
+
+
+@dataclass(frozen=True)
+class StopAfter:
+    """A stop signal that is set once so much time has passed."""
+
+    clock: Clock
+    seconds: float
+
+    def is_set(self) -> bool:
+        return self.clock.monotonic_seconds() >= self.seconds
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set()
+
+
+def watch_of(service: LedgerDeletion) -> LeakWatch:
+    watch = service._runtime.leak_watch
+    assert watch is not None
+    return watch
+
+
+def led(world: World, service: LedgerDeletion, seconds: float = 10) -> LedgerDeletion:
+    """The service once its watch has led for a while."""
+    watch = watch_of(service)
+    assert watch._leadership.take()
+    watch._lead(StopAfter(world.clock, world.clock.monotonic_seconds() + seconds))
+    return service
+
+
+def follow(world: World, service: LedgerDeletion) -> None:
+    """The watch goes on for as long as it lets a ledger rest that was kept, and more."""
+    watch_of(service)._follow(StopAfter(world.clock, world.clock.monotonic_seconds() + 300), hears=True)
+
+
+def listed(watch: WatchCalls, **asked: object) -> ListedLeaks:
+    every: dict[str, object] = {"state": None, "cause": None, "ended": False, "limit": 100}
+    found = watch.leaks(**every | asked)  # type: ignore[arg-type]
+    assert isinstance(found, ListedLeaks)
+    return found
+
+
+ASKED: list[Callable[[WatchCalls], object]] = [listed, lambda watch: watch.explain(LedgerId(7))]
+
+
+def test_the_sidecar_that_watches_lists_and_explains(world: World, topic: TopicName) -> None:
+    ledger_id, other = orphan(world, topic), orphan(world, topic)
+    watch = led(world, service_of(world, world.store, world.admin, watch=REPORT)).watch
+    status = watch.status()
+    assert (status.mode, status.state, status.leader) == (
+        WatchMode.REPORT,
+        WatchState.WATCHING,
+        watch._runtime.instance,
+    )
+    assert (status.ledgers, status.leaks) == (len(world.ledgers()), {LeakState.LEAKED: 2})
+    found = listed(watch)
+    assert [(leak.ledger_id, leak.state, leak.cause) for leak in found.leaks] == [
+        (each, LeakState.LEAKED, LeakCause.NEVER_LINKED) for each in (ledger_id, other)
+    ]
+    assert (found.total, found.by_cause) == (2, {LeakCause.NEVER_LINKED: 2})
+    first = listed(watch, limit=1)
+    assert ([leak.ledger_id for leak in first.leaks], first.total) == ([ledger_id], 2)
+    for asked in ({"state": LeakState.KEPT}, {"cause": LeakCause.TRIM}, {"state": LeakState.DELETED}):
+        assert listed(watch, **asked) == ListedLeaks((), 0, {})
+    explained = watch.explain(ledger_id)
+    assert not isinstance(explained, Redirect)
+    assert (explained.exists, explained.named_by, explained.leak) == (True, (), found.leaks[0])
+
+
+def test_what_ended_is_listed_when_it_is_asked_for(world: World, topic: TopicName) -> None:
+    ledger_id = orphan(world, topic)
+    service = service_of(world, world.store, world.admin, watch=REPORT)
+    led(world, service)
+    world.store.remove(ledger_path(ledger_id))
+    follow(world, service)
+    assert listed(service.watch).total == 0
+    for asked in ({"ended": True}, {"state": LeakState.DELETED}):
+        assert [leak.ledger_id for leak in listed(service.watch, **asked).leaks] == [ledger_id]
+
+
+def test_a_leak_is_counted_once_although_it_is_kept_for_a_while(world: World, topic: TopicName) -> None:
+    lock = replication_lock_path(orphan(world, topic))
+    service = led(world, service_of(world, world.store, world.admin, watch=REPORT))
+    for change, state in ((world.store.put, LeakState.KEPT), (world.store.remove, LeakState.LEAKED)):
+        change(lock)
+        follow(world, service)
+        status = service.watch.status()
+        assert (status.leaks, status.leaked) == ({state: 1}, {LeakCause.NEVER_LINKED: 1})
+
+
+@pytest.mark.parametrize("ask", ASKED)
+def test_a_sidecar_on_standby_redirects_to_the_one_that_watches(
+    world: World, ask: Callable[[WatchCalls], object]
+) -> None:
+    led(world, service_of(world, world.store, world.admin, watch=REPORT, instance=OTHER))
+    service = service_of(world, world.store.other_session(), world.admin, watch=REPORT)
+    assert not watch_of(service)._leadership.take()
+    answers = [service.watch.leaks(state=None, cause=None, ended=False, limit=1), service.watch.explain(LedgerId(7))]
+    assert answers == [Redirect(OTHER.advertised_url)] * 2
+    status = service.watch.status()
+    assert (status.state, status.leader, status.ledgers, status.leaks) == (WatchState.STANDBY, OTHER, None, None)
+
+
+def test_where_no_sidecar_watches_yet_one_asks_again(world: World) -> None:
+    service = service_of(world, world.store, world.admin, watch=REPORT)
+    for ask in ASKED:
+        with pytest.raises(TemporaryError, match="no sidecar watches yet"):
+            ask(service.watch)
+
+
+def test_a_sidecar_does_not_redirect_to_its_own_earlier_run(world: World) -> None:
+    earlier = SidecarInstance("sidecar-1", "http://a", None, -1)
+    led(world, service_of(world, world.store, world.admin, watch=REPORT, instance=earlier))
+    service = service_of(world, world.store.other_session(), world.admin, watch=REPORT)
+    for ask in ASKED:
+        with pytest.raises(TemporaryError, match="no sidecar watches yet"):
+            ask(service.watch)
+
+
+def test_before_the_first_whole_reading_nothing_is_listed(world: World) -> None:
+    service = service_of(world, world.store, world.admin, watch=REPORT)
+    watch = watch_of(service)
+    watch._leadership.take()
+    watch._report(WatchState.STARTING, "everything is being read")
+    for ask in ASKED:
+        with pytest.raises(TemporaryError, match="still reading"):
+            ask(service.watch)
+    status = service.watch.status()
+    assert (status.detail, status.ledgers, status.appended) == ("everything is being read", None, None)
+
+
+@pytest.mark.parametrize(
+    ("enabled", "configuration", "setting"),
+    [
+        (True, None, "ledgerDeletionWatch"),
+        (True, OFF, "ledgerDeletionWatch"),
+        (False, REPORT, "topicTwoPhaseDeletionEnabled"),
+    ],
+)
+def test_where_the_watch_is_off_only_the_leaks_are_missing(
+    world: World, enabled: bool, configuration: WatchConfiguration | None, setting: str
+) -> None:
+    service = service_of(world, world.store, world.admin, enabled=enabled, watch=configuration)
+    for ask in ASKED:
+        with pytest.raises(DisabledError, match=setting):
+            ask(service.watch)
+    service.watch.hold("public/default")
+    service.watch._control_node.brake("too many")
+    status = service.watch.status()
+    assert (status.mode, status.state, status.leader) == (WatchMode.OFF, WatchState.OFF, None)
+    assert (status.braked, status.holds) == ("too many", ("public/default",))
+    readings = service._gauges().watch
+    assert (None if readings is None else readings.state) == (WatchState.OFF if enabled else None)
+
+
+def test_brake_and_holds_are_shared_by_all_sidecars(world: World, topic: TopicName) -> None:
+    orphan(world, topic)
+    leader = led(world, service_of(world, world.store, world.admin, watch=REPORT, instance=OTHER))
+    other = service_of(world, world.store.other_session(), world.admin, watch=REPORT)
+    watch_of(leader)._control_node.brake("too many")
+    other.watch.hold(str(topic))
+    assert (leader.watch.status().braked, leader.watch.control().holds) == ("too many", (str(topic),))
+    assert other.watch.resume().braked is None
+    assert leader.watch.status().braked is None
+    assert other.watch.unhold(str(topic)).holds == ()
+    with pytest.raises(NotFoundError, match="nothing holds"):
+        other.watch.unhold(str(topic))
+
+
+def test_a_scrape_asks_the_metadata_store_for_nothing(world: World, topic: TopicName) -> None:
+    orphan(world, topic)
+    service = led(world, service_of(world, world.store, world.admin, watch=REPORT))
+    world.store.fail_next("read", TemporaryError("asked"), times=1)
+    readings = service._gauges().watch
+    assert readings is not None
+    assert (readings.state, readings.leaks, readings.braked) == (WatchState.WATCHING, {LeakState.LEAKED: 1}, None)
+    with pytest.raises(TemporaryError, match="asked"):
+        service.watch.status()

@@ -1,0 +1,301 @@
+"""Whose a ledger is and whether it may go: what the second phase asks, asked before anything is appended."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from pulsar_sidecar.ledger_deletion.record import SIGNING_KEY, is_signed
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Delete, Finish, Reason, RetryLater, SetAside, Verdict
+from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
+from pulsar_sidecar.ledger_deletion.steps import Steps
+from pulsar_sidecar.ledger_deletion.watch.assess import Assessor, Candidate, NotOurs
+from pulsar_sidecar.ledger_deletion.watch.balance import Dereference
+from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
+from pulsar_sidecar.ledger_deletion.watch.leaks import LeakStore
+from pulsar_sidecar.ledger_ownership.paths import (
+    cursor_path,
+    instance_id_path,
+    ledger_path,
+    managed_ledger_path,
+    schema_path,
+)
+from pulsar_sidecar.ledger_ownership.protections import UnreadableNode, unreadable_node
+from pulsar_sidecar.model.errors import PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, OffloadContext
+from pulsar_sidecar.model.names import ManagedLedgerName, encode_cursor
+
+from tests.fakes.bookkeeper import data_custom_metadata, managed_ledger_bytes, schema_custom_metadata
+from tests.fakes.world import INSTANCE_ID, TopicPlan, World
+from tests.unit.ledger_deletion.worlds import MAY_BE_SHARED, TOPIC
+
+POLICIES = "/admin/policies"
+
+
+@dataclass
+class Asking:
+    """An assessor over a world with one topic, and what it asks tiered storage."""
+
+    world: World = field(default_factory=World)
+    asked: list[tuple[LedgerId, OffloadContext, ManagedLedgerName]] = field(default_factory=list)
+    whole: bool | SidecarError = True
+
+    def __post_init__(self) -> None:
+        world = self.world
+        plan = TopicPlan(schema_versions=1, buckets=1, compacted=True, offloaded=(0,))
+        self.topic = world.topic(TOPIC, plan)
+        world.store.put(f"{POLICIES}/public/default")
+        self.leaks = LeakStore(world.store, Steps())
+        gatherer = Gatherer(world.store, world.entries, world.owners, "/ledgers")
+        self.assessor = Assessor(world.store, gatherer, MAY_BE_SHARED, self.leaks, self._is_whole, "/ledgers")
+
+    def _is_whole(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
+        self.asked.append((ledger_id, context, managed_ledger))
+        if isinstance(self.whole, SidecarError):
+            raise self.whole
+        return self.whole
+
+    @property
+    def list_path(self) -> str:
+        return managed_ledger_path(self.topic.managed_ledger_name)
+
+    @property
+    def cursor(self) -> str:
+        return cursor_path(self.topic.managed_ledger_name, encode_cursor("sub"))
+
+    def candidate(self, ledger_id: LedgerId, dereferenced_ms: int | None = 5) -> Candidate:
+        (found,) = self.assessor.candidates([(ledger_id, dereferenced_ms)])
+        assert isinstance(found, Candidate)
+        return found
+
+    def trimmed(self) -> LedgerId:
+        return self.world.trim(self.topic, 1, dies_between=True)[0]
+
+    def verdict(self, ledger_id: LedgerId, *unreadable: UnreadableNode) -> Verdict:
+        candidate = self.candidate(ledger_id)
+        (verdict,) = self.assessor.verdicts([self.leaks.signed(candidate.record)], unreadable)
+        return verdict
+
+
+@pytest.fixture
+def asking() -> Asking:
+    return Asking()
+
+
+# --- whose it is -----------------------------------------------------------------------------------------------------
+
+
+def test_each_ledger_is_told_as_it_is_in_order(asking: Asking) -> None:
+    world, listed = asking.world, asking.world.listed(asking.topic)
+    gone = LedgerId(4_000)
+    unknown = world.ledger({"application": b"pulsar", "component": b"new"})
+    nobodys, no_topics = world.ledger({}), world.ledger(data_custom_metadata("just-a-name"))
+    broken = world.ledger({})
+    world.store.put(ledger_path(broken), b"no metadata")
+    asked = [gone, listed[0], nobodys, unknown, no_topics, broken]
+    first, second, *others = asking.assessor.candidates([(each, 9) for each in asked])
+    assert first is None
+    assert isinstance(second, Candidate)
+    assert (second.ledger_id, second.record.ledger_id) == (listed[0], listed[0])
+    assert second.record.mark.instance_id == INSTANCE_ID
+    assert second.record.mark.dereferenced_ms == 9
+    assert second.claim == second.ledger.claim
+    assert all(isinstance(each, NotOurs) for each in others)
+    told = {each.ledger_id: each.reason for each in others if isinstance(each, NotOurs)}
+    assert list(told) == asked[2:]
+    assert told[nobodys] == "its metadata does not say that Pulsar made it"
+    assert told[unknown].startswith("it is of no kind that this version knows: component b'new' is not known")
+    assert told[no_topics] == "its owner /managed-ledgers/just-a-name is no topic's"
+    assert told[broken].startswith("its metadata is not understood: ")
+
+
+def test_nothing_asked_nothing_told(asking: Asking) -> None:
+    assert asking.assessor.candidates([]) == []
+    assert asking.assessor.verdicts([], []) == []
+
+
+def test_without_bookkeepers_instance_nothing_is_told(asking: Asking) -> None:
+    asking.world.store.remove(instance_id_path())
+    with pytest.raises(TemporaryError, match="no BookKeeper instance id"):
+        asking.assessor.candidates([(LedgerId(1), None)])
+
+
+def test_a_store_that_does_not_answer_tells_nothing(asking: Asking) -> None:
+    asking.world.store.fail_next("read_many", TemporaryError("away"))
+    with pytest.raises(TemporaryError):
+        asking.assessor.candidates([(asking.world.listed(asking.topic)[0], None)])
+
+
+# --- evidence --------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_claimed_owners_node_is_evidence(asking: Asking) -> None:
+    candidate = asking.candidate(asking.world.listed(asking.topic)[0])
+    assert asking.assessor.owner(candidate) == asking.list_path
+    other = Dereference(candidate.ledger_id, f"{asking.list_path}-shadow", removed=False, replaced=False)
+    assert asking.assessor.evidence(candidate, other) is None
+    assert asking.world.store.peek(SIGNING_KEY) is None
+    own = Dereference(candidate.ledger_id, asking.list_path, removed=False, replaced=False)
+    evidence = asking.assessor.evidence(candidate, own)
+    assert evidence is not None
+    key = asking.world.store.peek(SIGNING_KEY)
+    assert key is not None
+    assert is_signed(evidence.record, key.data)
+    assert (evidence.path, evidence.dereferenced_ms, evidence.appended_ms) == (asking.list_path, 5, None)
+
+
+GONE: dict[str, Callable[[Asking], object]] = {
+    "nothing": lambda asking: None,
+    "the cursor": lambda asking: asking.world.store.remove(asking.cursor),
+    "the topic": lambda asking: asking.world.store.remove(asking.list_path),
+    "the namespace": lambda asking: asking.world.store.remove(f"{POLICIES}/public/default"),
+    "everything": lambda asking: (
+        asking.world.store.remove(asking.list_path),
+        asking.world.store.remove(f"{POLICIES}/public/default"),
+        asking.world.store.remove(schema_path(asking.topic.schema_id)),
+    ),
+}
+CAUSES = {
+    "nothing": ("trim", "cursor-switch", "schema", "compaction", "delayed-index"),
+    "the cursor": ("trim", "subscription", "schema", "compaction", "subscription"),
+    "the topic": ("topic-deletion", "topic-deletion", "schema", "topic-deletion", "topic-deletion"),
+    "the namespace": ("trim", "cursor-switch", "namespace-deletion", "compaction", "delayed-index"),
+    "everything": ("namespace-deletion",) * 5,
+}
+
+
+@pytest.mark.parametrize("gone", GONE)
+def test_the_cause_is_read_from_what_is_left(asking: Asking, gone: str) -> None:
+    by_kind: dict[LedgerComponent, Candidate] = {}
+    for ledger_id in asking.world.ledgers():
+        candidate = asking.candidate(ledger_id)
+        if candidate.record.cursor_name != "__compaction":
+            by_kind[candidate.record.component] = candidate
+    GONE[gone](asking)
+    causes = []
+    for component in LedgerComponent:
+        candidate = by_kind[component]
+        path = asking.assessor.owner(candidate)
+        evidence = asking.assessor.evidence(candidate, Dereference(candidate.ledger_id, path, False, False))
+        assert evidence is not None
+        causes.append(evidence.cause.value)
+    assert tuple(causes) == CAUSES[gone]
+
+
+def test_a_replaced_copy_is_told_as_such(asking: Asking) -> None:
+    candidate = asking.candidate(asking.world.listed(asking.topic)[0])
+    evidence = asking.assessor.evidence(candidate, Dereference(candidate.ledger_id, asking.list_path, False, True))
+    assert evidence is not None
+    assert evidence.cause is LeakCause.OFFLOAD
+
+
+# --- may it go? ------------------------------------------------------------------------------------------------------
+
+
+def test_what_nothing_references_may_go_and_what_is_listed_may_not(asking: Asking) -> None:
+    gone, listed = asking.trimmed(), asking.world.listed(asking.topic)[0]
+    assert isinstance(asking.verdict(gone), Delete)
+    verdict = asking.verdict(listed)
+    assert isinstance(verdict, Finish)
+    assert verdict.reason is Reason.IN_USE
+    assert asking.asked == []
+
+
+def test_several_are_judged_each_for_itself(asking: Asking) -> None:
+    gone, listed = asking.trimmed(), asking.world.listed(asking.topic)[0]
+    records = [asking.leaks.signed(asking.candidate(each).record) for each in (listed, gone, listed)]
+    assert [isinstance(each, Delete) for each in asking.assessor.verdicts(records, [])] == [False, True, False]
+
+
+def test_without_evidence_the_operators_word_is_asked_for(asking: Asking) -> None:
+    gone = asking.trimmed()
+    (verdict,) = asking.assessor.verdicts([asking.candidate(gone, None).record], [])
+    assert isinstance(verdict, SetAside)
+    assert verdict.reason is Reason.BOOKKEEPER_MAY_BE_SHARED
+
+
+@pytest.mark.parametrize(
+    ("path", "protects"),
+    [
+        ("/managed-ledgers/public/default/persistent/other", True),
+        ("/managed-ledgers/public", True),
+        ("/managed-ledgers/public/default/persistent/other/sub", False),
+        ("/schemas/public", False),
+    ],
+)
+def test_what_could_not_be_read_protects_as_in_an_audit(asking: Asking, path: str, protects: bool) -> None:
+    verdict = asking.verdict(asking.trimmed(), unreadable_node(path, "NoAuth"))
+    if protects:
+        detail = f"{path} was not read, and may reference it: NoAuth"
+        assert verdict == RetryLater(Reason.REFERENCES_UNKNOWN, detail, 60_000)
+    else:
+        assert isinstance(verdict, Delete)
+
+
+def test_what_could_not_be_read_protects_the_kind_that_it_may_name(asking: Asking) -> None:
+    lost = asking.world.ledger(schema_custom_metadata(asking.topic.schema_id))
+    verdict = asking.verdict(lost, unreadable_node("/schemas/public", "NoAuth"))
+    assert isinstance(verdict, RetryLater)
+    assert isinstance(asking.verdict(lost, unreadable_node("/managed-ledgers/public", "NoAuth")), Delete)
+
+
+@pytest.mark.parametrize(("tenants", "goes"), [((), True), (("public",), True), (("other",), False)])
+def test_a_tenant_that_the_policies_do_not_know_is_protected(
+    asking: Asking, tenants: tuple[str, ...], goes: bool
+) -> None:
+    asking.world.store.remove(POLICIES)
+    for tenant in tenants:
+        asking.world.store.put(f"{POLICIES}/{tenant}")
+    assert isinstance(asking.verdict(asking.trimmed()), Delete) == goes
+
+
+# --- the last copy ---------------------------------------------------------------------------------------------------
+
+
+def replaced(asking: Asking) -> tuple[LedgerId, OffloadContext]:
+    first = asking.world.listed(asking.topic)[0]
+    context = asking.world.context(first, deleted=True)
+    listed = asking.world.listed(asking.topic)
+    asking.world.store.put(asking.list_path, managed_ledger_bytes(listed, offloaded={first: context}))
+    return first, context
+
+
+def test_the_replaced_copy_may_go_once_the_other_one_was_found_whole(asking: Asking) -> None:
+    first, context = replaced(asking)
+    assert isinstance(asking.verdict(first), Delete)
+    assert asking.asked == [(first, context, asking.topic.managed_ledger_name)]
+
+
+def test_the_replaced_copy_stays_while_the_other_one_was_not_found_whole(asking: Asking) -> None:
+    asking.whole = False
+    first, _ = replaced(asking)
+    assert asking.verdict(first) == RetryLater(
+        Reason.IN_USE,
+        "its list says that tiered storage has it instead, and no whole copy was found there: BookKeeper's may be "
+        "the last one",
+        60_000,
+    )
+
+
+@pytest.mark.parametrize("error", [TemporaryError("S3 is away"), PermanentError("no credentials")])
+def test_the_replaced_copy_stays_while_tiered_storage_cannot_be_asked(asking: Asking, error: SidecarError) -> None:
+    asking.whole = error
+    first, _ = replaced(asking)
+    assert asking.verdict(first) == RetryLater(
+        Reason.IN_USE, f"tiered storage has it instead, but could not be asked: {error}", 60_000
+    )
+
+
+@pytest.mark.parametrize("change", ["removed", "shortened", "copied back"])
+def test_a_list_that_changed_meanwhile_is_read_again(asking: Asking, change: str) -> None:
+    first, _ = replaced(asking)
+    listed = asking.world.listed(asking.topic)
+    changes: dict[str, Callable[[], object]] = {
+        "removed": lambda: asking.world.store.remove(asking.list_path),
+        "shortened": lambda: asking.world.store.put(asking.list_path, managed_ledger_bytes(listed[1:])),
+        "copied back": lambda: asking.world.store.put(asking.list_path, managed_ledger_bytes(listed)),
+    }
+    asking.world.store.before("read", changes[change], path=asking.list_path)
+    with pytest.raises(TemporaryError, match=f"the list of {TOPIC} changed in this moment; look again"):
+        asking.verdict(first)
+    assert asking.asked == []

@@ -1,0 +1,59 @@
+"""What ledgers and nodes take in memory."""
+
+import tracemalloc
+
+import numpy as np
+from pulsar_sidecar.ledger_deletion.watch.balance import Balance
+from pulsar_sidecar.ledger_deletion.watch.ports import WalkedNode
+from pulsar_sidecar.model.ids import LedgerId
+
+from tests.fakes.bookkeeper import managed_ledger_bytes
+
+TOPIC = "/managed-ledgers/p/n/persistent/a"
+
+
+def test_a_ledger_takes_few_bytes_and_a_node_a_few_hundred() -> None:
+    """40,000 ledgers in 4,000 nodes; ten million in three million nodes have to fit into 2 GB."""
+    ledgers, each = 40_000, 10
+    pieces = [[WalkedNode(f"{TOPIC}-{n}", _ten_ledgers(n * each))] for n in range(ledgers // each)]
+    tracemalloc.start()
+    try:
+        balance = Balance()
+        balance.walk(iter([np.arange(ledgers, dtype=np.int64)]), pieces)
+        walked, _ = tracemalloc.get_traced_memory()
+        for number in range(ledgers, ledgers + ledgers // 4):
+            balance.hear(LedgerId(number), exists=True)
+        balance.unreferenced()
+        told, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (balance.ledgers, balance.references) == (ledgers + ledgers // 4, ledgers)
+    nodes_bytes = (ledgers // each) * (8 * each + 150)
+    assert walked < 12 * ledgers + nodes_bytes
+    assert told - walked < 12 * ledgers // 4
+
+
+def test_a_walk_anew_keeps_no_second_copy_of_paths_and_ids() -> None:
+    ledgers, each = 40_000, 10
+    balance = Balance()
+
+    def walk() -> None:
+        numbers = range(ledgers // each)
+        pieces = ([WalkedNode(f"{TOPIC}-{number}", _ten_ledgers(number * each))] for number in numbers)
+        assert balance.walk(iter([np.arange(ledgers, dtype=np.int64)]), pieces) == []
+
+    tracemalloc.start()
+    try:
+        walk()
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        walk()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # The ids that exist and those that nodes name, twice for a moment, states, and a hash for each path.
+    assert peak - before < 60 * ledgers
+
+
+def _ten_ledgers(first: int) -> bytes:
+    return managed_ledger_bytes(range(first, first + 10))

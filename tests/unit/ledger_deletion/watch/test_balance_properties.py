@@ -1,0 +1,253 @@
+"""Whatever happens in whatever order, the balance is what counting from scratch gives."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pulsar_sidecar.ledger_deletion.watch import balance as module
+from pulsar_sidecar.ledger_deletion.watch.balance import Balance, Dereference, NamedLedgers
+from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.ids import LedgerId
+
+from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes, schema_locator_bytes
+from tests.fakes.offload import FakeOffloadedLedgers
+
+TOPIC = "/managed-ledgers/p/n/persistent/a"
+OTHER = "/managed-ledgers/p/n/persistent/b"
+SHADOW = "/managed-ledgers/p/n/persistent/shadow"
+CURSOR = f"{TOPIC}/sub"
+SCHEMA = "/schemas/p/n/a"
+PATHS = (TOPIC, OTHER, SHADOW, CURSOR, SCHEMA)
+IDS = (1, 2, 3, 5, 8, 2**31 - 2, 2**31 - 1, 2**31, 2**40, 2**63 - 1)
+GARBAGE = b"\x47\x78\x00"
+NOTHING = NamedLedgers()
+
+ids = st.lists(st.sampled_from(IDS), unique=True, max_size=4)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerChange:
+    ledger_id: int
+    exists: bool
+    told: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """``data`` None: the node is removed."""
+
+    path: str
+    data: bytes | None
+    names: NamedLedgers | None
+    told: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    forbidden: frozenset[str]
+    breaks: bool
+
+
+Event = LedgerChange | NodeChange | Walk
+
+
+def node_data(path: str, listed: Sequence[int], replaced: Sequence[int]) -> tuple[bytes, NamedLedgers | None]:
+    """What a node is that names these ledgers, and what it says then."""
+    kept = [each for each in listed if each not in replaced]
+    if path == CURSOR:
+        buckets = {f"#pulsar.internal.delayed.bucket_{each}_0": each for each in listed[1:]}
+        return cursor_bytes(listed[0] if listed else None, buckets=buckets), NamedLedgers(_ids(listed))
+    if path == SCHEMA:
+        return (schema_locator_bytes(listed), NamedLedgers(_ids(listed))) if listed else (b"", None)
+    base = FakeOffloadedLedgers.context()
+    gone = {each: type(base)(1, each, base.driver_name, {}, bookkeeper_deleted=True) for each in replaced}
+    properties = {SHADOW_SOURCE: "persistent://p/n/a"} if path == SHADOW else {}
+    data = managed_ledger_bytes([*kept, *replaced], offloaded=gone, properties=properties)
+    return data, NamedLedgers(_ids(kept), _ids(replaced), path == SHADOW)
+
+
+def _ids(numbers: Iterable[int]) -> frozenset[LedgerId]:
+    return frozenset(map(LedgerId, numbers))
+
+
+@st.composite
+def node_changes(draw: st.DrawFn) -> NodeChange:
+    path, told = draw(st.sampled_from(PATHS)), draw(st.booleans())
+    kind = draw(st.sampled_from(["names", "names", "names", "garbage", "removed"]))
+    if kind == "names":
+        data, names = node_data(path, draw(ids), draw(ids) if path == TOPIC else [])
+        return NodeChange(path, data, names, told)
+    return NodeChange(path, GARBAGE if kind == "garbage" else None, None, told)
+
+
+events = st.lists(
+    st.one_of(
+        st.builds(LedgerChange, st.sampled_from(IDS), st.booleans(), st.booleans()),
+        node_changes(),
+        st.builds(Walk, st.frozensets(st.sampled_from(PATHS), max_size=2), st.booleans()),
+    ),
+    max_size=25,
+)
+
+
+class WalkBrokeError(Exception):
+    pass
+
+
+@dataclass
+class Truth:
+    """The store as it is, and what a reader who was told so much may count on."""
+
+    ledgers: set[LedgerId] = field(default_factory=set)
+    nodes: dict[str, tuple[bytes, NamedLedgers | None]] = field(default_factory=dict)
+    known: set[LedgerId] = field(default_factory=set)
+    named: dict[str, NamedLedgers] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+
+    def unreferenced(self) -> list[int]:
+        return sorted(each for each in self.known if not self.count(each))
+
+    def count(self, ledger_id: LedgerId) -> int:
+        return sum(ledger_id in named.ids for named in self.named.values())
+
+    def reads(self, path: str) -> set[Dereference]:
+        """A node as the store has it now; the last references that went."""
+        before = self.named.pop(path, NOTHING)
+        now = self.nodes.get(path)
+        names = NOTHING if now is None else now[1]
+        self.broken.discard(path)
+        if names is None:
+            self.broken.add(path)
+            self._name(path, before)
+            return set()
+        self._name(path, names)
+        if before.of_shadow or names.of_shadow:
+            return set()
+        gone = before.ids - names.ids
+        return {Dereference(each, path, now is None, each in names.replaced) for each in gone if not self.count(each)}
+
+    def walks(self, forbidden: frozenset[str]) -> set[Dereference]:
+        """The whole store, but for nodes that may not be read and what is below them."""
+        hidden = self.hidden(forbidden)
+        lost: set[Dereference] = set()
+        for path in PATHS:
+            if path not in hidden:
+                lost |= self.reads(path)
+        self.known = set(self.ledgers)
+        self.broken = {path for path in self.broken if path not in hidden} | self.met(forbidden)
+        return {each for each in lost if not self.count(each.ledger_id)}
+
+    def hidden(self, forbidden: frozenset[str]) -> frozenset[str]:
+        """Nodes of which nothing is concluded: those that may not be read, and what is missing below those."""
+        unread = self.met(forbidden) | {path for path, (_, names) in self.nodes.items() if names is None}
+        below = {path for path in PATHS for above in unread if path.startswith(f"{above}/")}
+        return self.met(forbidden) | (below - self._listed(forbidden))
+
+    def met(self, forbidden: frozenset[str]) -> frozenset[str]:
+        """Nodes that a walk meets and may not read."""
+        return forbidden & self.nodes.keys()
+
+    def _listed(self, forbidden: frozenset[str]) -> frozenset[str]:
+        met = self.met(forbidden)
+        below = {path for path in self.nodes if any(path.startswith(f"{each}/") for each in met)}
+        return frozenset(self.nodes.keys() - met - below)
+
+    def pieces(self, forbidden: frozenset[str], *, breaks: bool) -> Iterator[list[WalkedNode]]:
+        listed = self._listed(forbidden)
+        for path, (data, _) in self.nodes.items():
+            if path in listed:
+                yield [WalkedNode(path, data)]
+            elif path in forbidden:
+                yield [WalkedNode(path, b"", "NoAuth")]
+        if breaks:
+            raise WalkBrokeError
+
+    def _name(self, path: str, named: NamedLedgers) -> None:
+        if named.ids:
+            self.named[path] = named
+
+
+def pieces_of_ids(numbers: Iterable[int]) -> Iterator[LedgerIds]:
+    """One ledger after another, the first one twice, as a listing may that was made while a ledger came."""
+    ordered = sorted(numbers)
+    for number in [*ordered, *ordered[:1]]:
+        yield np.array([number], np.int64)
+
+
+def play(history: Sequence[Event], threshold: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_RECENT", threshold)
+        patch.setattr(module, "_AT_ONCE", threshold)
+        balance, truth = Balance(), Truth()
+        for event in history:
+            step(balance, truth, event)
+            agree(balance, truth)
+
+
+def step(balance: Balance, truth: Truth, event: Event) -> None:
+    match event:
+        case LedgerChange(number, exists, told):
+            ledger_id = LedgerId(number)
+            _set(truth.ledgers, ledger_id, exists)
+            if told:
+                _set(truth.known, ledger_id, exists)
+                balance.hear(ledger_id, exists=exists)
+        case NodeChange(path, data, names, told):
+            if data is None:
+                truth.nodes.pop(path, None)
+            else:
+                truth.nodes[path] = (data, names)
+            if told:
+                found = balance.read(path, data)
+                assert set(found) == truth.reads(path)
+                assert found == sorted(found, key=lambda each: each.ledger_id)
+        case Walk(forbidden, breaks):
+            walked = truth.pieces(forbidden, breaks=breaks)
+            if breaks:
+                with pytest.raises(WalkBrokeError):
+                    balance.walk(pieces_of_ids(truth.ledgers), walked)
+            else:
+                found = balance.walk(pieces_of_ids(truth.ledgers), walked)
+                assert set(found) == truth.walks(forbidden)
+                assert balance.hidden == next((path for path in truth.nodes if path in truth.met(forbidden)), None)
+
+
+def _set(ledgers: set[LedgerId], ledger_id: LedgerId, exists: bool) -> None:
+    (ledgers.add if exists else ledgers.discard)(ledger_id)
+
+
+def agree(balance: Balance, truth: Truth) -> None:
+    assert balance.unreadable.keys() == truth.broken
+    assert balance.ledgers == len(truth.known)
+    assert balance.nodes == len(truth.named)
+    assert balance.references == sum(len(named.ids) for named in truth.named.values())
+    for ledger_id in map(LedgerId, IDS):
+        assert balance.exists(ledger_id) == (ledger_id in truth.known)
+        assert balance.is_unreferenced(ledger_id) == (ledger_id in truth.known and not truth.count(ledger_id))
+        named_by = {path for path, named in truth.named.items() if ledger_id in named.ids}
+        assert set(balance.named_by(ledger_id)) == named_by
+    assert balance.unreferenced().tolist() == truth.unreferenced()
+
+
+@given(history=events, threshold=st.sampled_from([1, 2, 3, 100_000]))
+def test_any_history_gives_what_counting_from_scratch_gives(history: list[Event], threshold: int) -> None:
+    play(history, threshold)
+
+
+@given(histories=st.lists(events, min_size=2, max_size=2))
+def test_what_two_histories_end_in_is_the_same_after_a_walk(histories: list[list[Event]]) -> None:
+    """A balance that lived through something and one that begins agree, as soon as both have read everything."""
+    lived, truth = Balance(), Truth()
+    for event in [*histories[0], *histories[1]]:
+        step(lived, truth, event)
+    readable: Mapping[str, tuple[bytes, NamedLedgers | None]] = {p: n for p, n in truth.nodes.items() if n[1]}
+    truth.nodes = dict(readable)
+    begun = Balance()
+    for each in (lived, begun):
+        each.walk(pieces_of_ids(truth.ledgers), truth.pieces(frozenset(), breaks=False))
+    assert lived.unreferenced().tolist() == begun.unreferenced().tolist()
+    assert (lived.references, lived.nodes, lived.ledgers) == (begun.references, begun.nodes, begun.ledgers)

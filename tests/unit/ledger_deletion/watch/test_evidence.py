@@ -1,0 +1,195 @@
+"""What proves a leak: its cause by what is still there, and a record that the second phase takes for the ledger's."""
+
+import pytest
+from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, encode_record, parse_record
+from pulsar_sidecar.ledger_deletion.second_phase.decide import matches
+from pulsar_sidecar.ledger_deletion.watch.evidence import (
+    REQUESTED_BY,
+    LeakCause,
+    Surroundings,
+    cause_of,
+    kind_of,
+    record_of,
+)
+from pulsar_sidecar.ledger_ownership.claims import (
+    BucketClaim,
+    Claim,
+    CompactedClaim,
+    CursorClaim,
+    DataClaim,
+    LedgerKind,
+    SchemaClaim,
+)
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
+from pulsar_sidecar.model.names import (
+    CursorName,
+    ManagedLedgerName,
+    SchemaId,
+    TopicName,
+    encode_cursor,
+    parse_topic_name,
+)
+
+from tests.unit.ledger_deletion.cases import BUCKET_KEY, CLAIMS, CREATED_MS, stored
+
+DATA, CURSOR, SCHEMA, COMPACTED, BUCKET = (CLAIMS[component] for component in LedgerComponent)
+TRIM, SWITCH, SUBSCRIPTION = LeakCause.TRIM, LeakCause.CURSOR_SWITCH, LeakCause.SUBSCRIPTION
+TOPIC, NAMESPACE = LeakCause.TOPIC_DELETION, LeakCause.NAMESPACE_DELETION
+
+# owner, topic, namespace -> the cause for data, cursor, schema, compacted, bucket
+CAUSES = {
+    (True, True, True): (TRIM, SWITCH, LeakCause.SCHEMA, LeakCause.COMPACTION, LeakCause.DELAYED_INDEX),
+    (True, True, False): (TRIM, SWITCH, NAMESPACE, LeakCause.COMPACTION, LeakCause.DELAYED_INDEX),
+    (True, False, True): (TRIM, SWITCH, LeakCause.SCHEMA, TOPIC, LeakCause.DELAYED_INDEX),
+    (True, False, False): (TRIM, SWITCH, NAMESPACE, NAMESPACE, LeakCause.DELAYED_INDEX),
+    (False, True, True): (TOPIC, SUBSCRIPTION, LeakCause.SCHEMA, LeakCause.COMPACTION, SUBSCRIPTION),
+    (False, True, False): (NAMESPACE, SUBSCRIPTION, NAMESPACE, LeakCause.COMPACTION, SUBSCRIPTION),
+    (False, False, True): (TOPIC, TOPIC, LeakCause.SCHEMA, TOPIC, TOPIC),
+    (False, False, False): (NAMESPACE, NAMESPACE, NAMESPACE, NAMESPACE, NAMESPACE),
+}
+
+
+@pytest.mark.parametrize("around", CAUSES)
+def test_the_cause_follows_from_what_is_still_there(around: tuple[bool, bool, bool]) -> None:
+    found = tuple(cause_of(component, Surroundings(*around), replaced=False) for component in LedgerComponent)
+    assert found == CAUSES[around]
+
+
+@pytest.mark.parametrize("around", CAUSES)
+def test_a_replaced_copy_is_an_offload_whatever_is_there(around: tuple[bool, bool, bool]) -> None:
+    found = [cause_of(component, Surroundings(*around), replaced=True) for component in LedgerComponent]
+    assert found == [LeakCause.OFFLOAD, *CAUSES[around][1:]]
+
+
+@pytest.mark.parametrize(
+    ("claim", "kind"),
+    [
+        (DATA, LedgerKind.DATA),
+        (CURSOR, LedgerKind.CURSOR),
+        (SCHEMA, LedgerKind.SCHEMA),
+        (COMPACTED, LedgerKind.COMPACTED),
+        (BUCKET, LedgerKind.DELAYED_INDEX_BUCKET),
+    ],
+)
+def test_the_kind_of_each_claim(claim: Claim, kind: LedgerKind) -> None:
+    assert kind_of(claim) is kind
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+ORDERS = parse_topic_name("persistent://public/default/orders")
+NAMES = {
+    "plain": "persistent://public/default/orders",
+    "a partition": "persistent://public/default/orders-partition-12",
+    "V1": "persistent://t/c/n/orders",
+    "encoded": "persistent://public/default/ä b+%2F",
+    "of the system": "persistent://pulsar/system/x",
+}
+SUBSCRIPTIONS = ["sub", "a/b", "ä b", "%", "a%2Fb", "+"]
+
+
+def made(claim: Claim, dereferenced_ms: int | None = 5) -> PendingDeleteLedgerInfo | None:
+    return record_of(LedgerId(2**40), stored(claim), claim, "here", dereferenced_ms)
+
+
+def claims_of(topic: TopicName) -> list[tuple[LedgerComponent, Claim]]:
+    name = topic.managed_ledger_name
+    found: list[tuple[LedgerComponent, Claim]] = [
+        (LedgerComponent.MANAGED_LEDGER, DataClaim(name)),
+        (LedgerComponent.SCHEMA_STORAGE, SchemaClaim(topic.schema_id)),
+        (LedgerComponent.COMPACTED_LEDGER, CompactedClaim(topic)),
+    ]
+    for subscription in SUBSCRIPTIONS:
+        found += [
+            (LedgerComponent.MANAGED_CURSOR, CursorClaim(name, encode_cursor(subscription))),
+            (LedgerComponent.DELAYED_INDEX_BUCKET, BucketClaim(topic, subscription, BUCKET_KEY)),
+        ]
+    return found
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_the_record_of_any_claim_survives_the_topic_and_matches_the_ledger(kind: str) -> None:
+    for component, claim in claims_of(parse_topic_name(NAMES[kind])):
+        record = made(claim)
+        if record is None:  # no topic has such a schema
+            assert isinstance(claim, SchemaClaim)
+            assert kind == "V1"
+            continue
+        assert record.component is component
+        again = parse_record(encode_record(record))
+        assert again == record
+        assert matches(again, claim), claim
+
+
+@pytest.mark.parametrize("spelled", ["sub", "a%2Fb", "%C3", "%", "a b", "a/b"])
+def test_a_cursor_is_matched_however_its_node_spells_it(spelled: str) -> None:
+    claim = CursorClaim(ORDERS.managed_ledger_name, CursorName(spelled))
+    record = made(claim)
+    assert record is not None
+    assert matches(parse_record(encode_record(record)), claim)
+
+
+def test_a_cursors_record_carries_the_subscriptions_name() -> None:
+    def named(cursor: str) -> str | None:
+        record = made(CursorClaim(ORDERS.managed_ledger_name, CursorName(cursor)))
+        return None if record is None else record.cursor_name
+
+    assert named("a%2Fb") == "a/b"
+    assert named("a b") == "a b"
+    assert named("%C3") == "%C3"
+
+
+def test_what_a_record_says() -> None:
+    record = made(DataClaim(ORDERS.managed_ledger_name), 77)
+    mark = Mark(
+        unreferenced=True,
+        instance_id="here",
+        created_ms=CREATED_MS,
+        length_bytes=100,
+        requested_by=REQUESTED_BY,
+        dereferenced_ms=77,
+    )
+    assert record == PendingDeleteLedgerInfo(
+        ORDERS, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, LedgerId(2**40), mark=mark
+    )
+    assert REQUESTED_BY == "ledger-deletion watch"
+
+
+def test_a_record_names_what_its_kind_needs_and_no_more() -> None:
+    def told(component: LedgerComponent) -> tuple[TopicName, str | None, str | int | None]:
+        record = made(CLAIMS[component])
+        assert record is not None
+        return record.topic, record.cursor_name, record.schema_id
+
+    assert told(LedgerComponent.MANAGED_LEDGER) == (ORDERS, None, None)
+    assert told(LedgerComponent.MANAGED_CURSOR) == (ORDERS, "a/b", None)
+    assert told(LedgerComponent.SCHEMA_STORAGE) == (ORDERS, None, "public/default/orders")
+    assert told(LedgerComponent.COMPACTED_LEDGER) == (ORDERS, None, None)
+    assert told(LedgerComponent.DELAYED_INDEX_BUCKET) == (ORDERS, "a/b", None)
+
+
+def test_a_ledger_that_was_never_seen_referenced_has_no_time_of_that() -> None:
+    record = made(DATA, None)
+    assert record is not None
+    assert record.mark.dereferenced_ms is None
+    assert record.mark.unreferenced
+
+
+def test_an_open_ledger_has_no_length() -> None:
+    record = record_of(LedgerId(7), stored(DATA, state=LedgerState.OPEN), DATA, "here", 1)
+    assert record is not None
+    assert record.mark.length_bytes is None
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        DataClaim(ManagedLedgerName("just-a-name")),
+        CursorClaim(ManagedLedgerName("just-a-name"), CursorName("sub")),
+        SchemaClaim(SchemaId("public/default")),
+        SchemaClaim(SchemaId("a/b/c/d")),
+    ],
+)
+def test_an_owner_that_is_no_topics_has_no_record(claim: Claim) -> None:
+    assert made(claim) is None

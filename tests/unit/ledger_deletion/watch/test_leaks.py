@@ -1,0 +1,246 @@
+"""Evidence outlives the sidecar that saw it, and nobody without the cluster's key can write any."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from pulsar_sidecar.ledger_deletion.record import SIGNING_KEY, is_signed
+from pulsar_sidecar.ledger_deletion.steps import Step
+from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause, record_of
+from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS, Evidence, LeakStore
+from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent
+
+from tests.fakes.metadata import FakeMetadataStore
+from tests.unit.ledger_deletion.cases import CLAIMS, stored
+from tests.unit.ledger_deletion.sidecars import CrashAt
+
+DATA = CLAIMS[LedgerComponent.MANAGED_LEDGER]
+PATH = "/managed-ledgers/public/default/persistent/orders"
+
+
+@pytest.fixture
+def store() -> FakeMetadataStore:
+    return FakeMetadataStore()
+
+
+@pytest.fixture
+def leaks(store: FakeMetadataStore) -> LeakStore:
+    return LeakStore(store, CrashAt())
+
+
+def evidence(leaks: LeakStore, ledger_id: int = 7, dereferenced_ms: int | None = 5) -> Evidence:
+    record = record_of(LedgerId(ledger_id), stored(DATA), DATA, "here", dereferenced_ms)
+    assert record is not None
+    return Evidence(leaks.signed(record), LeakCause.TRIM, PATH)
+
+
+def test_at_first_there_is_none_and_no_key_is_made(leaks: LeakStore, store: FakeMetadataStore) -> None:
+    assert leaks.all() == ([], [])
+    assert store.peek(SIGNING_KEY) is None
+
+
+@pytest.mark.parametrize("dereferenced_ms", [0, 5])
+@pytest.mark.parametrize("appended_ms", [None, 0, 9])
+def test_what_is_kept_comes_back(leaks: LeakStore, dereferenced_ms: int, appended_ms: int | None) -> None:
+    kept = [
+        replace(evidence(leaks, ledger_id, dereferenced_ms), appended_ms=appended_ms) for ledger_id in (7, 2**63 - 1)
+    ]
+    for each in kept:
+        leaks.keep(each)
+    found, unknown = leaks.all()
+    assert sorted(found, key=lambda each: each.record.ledger_id) == kept
+    assert unknown == []
+    assert {each.dereferenced_ms for each in found} == {dereferenced_ms}
+
+
+@pytest.mark.parametrize("cause", LeakCause)
+def test_every_cause_comes_back(leaks: LeakStore, cause: LeakCause) -> None:
+    leaks.keep(replace(evidence(leaks), cause=cause))
+    ((found,), _) = leaks.all()
+    assert found.cause is cause
+
+
+def test_what_is_kept_again_replaces_what_was_there(leaks: LeakStore) -> None:
+    leaks.keep(evidence(leaks))
+    later = replace(evidence(leaks, dereferenced_ms=6), appended_ms=8)
+    leaks.keep(later)
+    assert leaks.all() == ([later], [])
+
+
+def test_another_sidecar_reads_it_with_the_same_key(leaks: LeakStore, store: FakeMetadataStore) -> None:
+    kept = evidence(leaks)
+    leaks.keep(kept)
+    store.end_session()
+    other = LeakStore(store.other_session(), CrashAt())
+    assert other.all() == ([kept], [])
+    key = store.peek(SIGNING_KEY)
+    assert key is not None
+    assert is_signed(kept.record, key.data)
+
+
+def test_what_is_forgotten_is_gone_and_may_be_forgotten_again(leaks: LeakStore) -> None:
+    leaks.keep(evidence(leaks, 7))
+    leaks.keep(evidence(leaks, 8))
+    leaks.forget(LedgerId(7))
+    leaks.forget(LedgerId(7))
+    assert [each.record.ledger_id for each in leaks.all()[0]] == [8]
+
+
+# --- what counts for nothing -----------------------------------------------------------------------------------------
+
+
+def forged(document: dict[str, object]) -> None:
+    _mark(document).pop("signature")
+
+
+def of_another_key(document: dict[str, object]) -> None:
+    _mark(document)["signature"] = "0" * 64
+
+
+def of_another_time(document: dict[str, object]) -> None:
+    _mark(document)["dereferencedMs"] = 1
+
+
+def of_another_ledger(document: dict[str, object]) -> None:
+    _record(document)["ledgerId"] = 8
+
+
+def of_another_topic(document: dict[str, object]) -> None:
+    _record(document)["topicName"] = "persistent://public/default/other"
+
+
+def of_an_unknown_cause(document: dict[str, object]) -> None:
+    document["cause"] = "whim"
+
+
+def without_a_record(document: dict[str, object]) -> None:
+    del document["record"]
+
+
+def with_a_malformed_record(document: dict[str, object]) -> None:
+    _record(document)["more"] = 1
+
+
+def _record(document: dict[str, object]) -> dict[str, object]:
+    record = document["record"]
+    assert isinstance(record, dict)
+    return record
+
+
+def _mark(document: dict[str, object]) -> dict[str, object]:
+    mark = _record(document)["sidecar"]
+    assert isinstance(mark, dict)
+    return mark
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        forged,
+        of_another_key,
+        of_another_time,
+        of_another_ledger,
+        of_another_topic,
+        of_an_unknown_cause,
+        without_a_record,
+        with_a_malformed_record,
+    ],
+)
+def test_what_was_changed_counts_for_nothing(
+    leaks: LeakStore, store: FakeMetadataStore, change: Callable[[dict[str, object]], None]
+) -> None:
+    leaks.keep(evidence(leaks, 7))
+    kept = evidence(leaks, 9)
+    leaks.keep(kept)
+    node = store.peek(f"{LEAKS}/7")
+    assert node is not None
+    document = json.loads(node.data)
+    change(document)
+    store.put(f"{LEAKS}/7", json.dumps(document).encode())
+    assert leaks.all() == ([kept], [f"{LEAKS}/7"])
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"[" * 100_000])
+def test_what_cannot_be_read_counts_for_nothing(leaks: LeakStore, store: FakeMetadataStore, data: bytes) -> None:
+    store.put(f"{LEAKS}/7", data)
+    assert leaks.all() == ([], [f"{LEAKS}/7"])
+
+
+@pytest.mark.parametrize("name", ["8", "07", "x"])
+def test_evidence_about_another_ledger_counts_for_nothing(
+    leaks: LeakStore, store: FakeMetadataStore, name: str
+) -> None:
+    leaks.keep(evidence(leaks, 7))
+    node = store.peek(f"{LEAKS}/7")
+    assert node is not None
+    store.put(f"{LEAKS}/{name}", node.data)
+    found, unknown = leaks.all()
+    assert ([each.record.ledger_id for each in found], unknown) == ([7], [f"{LEAKS}/{name}"])
+
+
+def test_a_record_of_no_vanished_reference_is_no_evidence(leaks: LeakStore) -> None:
+    leaks.keep(evidence(leaks, 7, None))
+    assert evidence(leaks, 7, None).dereferenced_ms == 0
+    assert leaks.all() == ([], [f"{LEAKS}/7"])
+
+
+def test_under_a_new_key_all_that_was_kept_counts_for_nothing(leaks: LeakStore, store: FakeMetadataStore) -> None:
+    leaks.keep(evidence(leaks))
+    store.remove(SIGNING_KEY)
+    assert leaks.all() == ([], [f"{LEAKS}/7"])
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+def test_each_change_is_a_step(store: FakeMetadataStore) -> None:
+    steps = CrashAt()
+    leaks = LeakStore(store, steps)
+    kept = evidence(leaks)
+    steps.seen.clear()
+    leaks.keep(kept)
+    leaks.keep(kept)
+    leaks.forget(LedgerId(7))
+    assert steps.seen == [Step.LEAK_KEPT] * 4 + [Step.LEAK_FORGOTTEN] * 2
+
+
+def test_a_node_that_went_in_between_is_tried_again(leaks: LeakStore, store: FakeMetadataStore) -> None:
+    leaks.keep(evidence(leaks))
+    store.before("read", lambda: store.remove(f"{LEAKS}/7"), path=f"{LEAKS}/7")
+    with pytest.raises(TemporaryError, match=f"{LEAKS}/7 changed in this moment"):
+        leaks.keep(evidence(leaks))
+
+
+def test_a_rivals_evidence_is_not_written_over_unread(leaks: LeakStore, store: FakeMetadataStore) -> None:
+    leaks.keep(evidence(leaks))
+    store.before("write", lambda: store.put(f"{LEAKS}/7", b"a rival's"))
+    with pytest.raises(ConflictError):
+        leaks.keep(evidence(leaks))
+    node = store.peek(f"{LEAKS}/7")
+    assert node is not None
+    assert node.data == b"a rival's"
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_unknown_outcome_is_never_taken_for_done(leaks: LeakStore, store: FakeMetadataStore, applied: bool) -> None:
+    first = evidence(leaks)
+    store.lose_answer_next("create", applied=applied)
+    with pytest.raises(OutcomeUnknownError):
+        leaks.keep(first)
+    leaks.keep(first)
+    store.lose_answer_next("delete", applied=applied)
+    with pytest.raises(TemporaryError, match=f"did not say whether {LEAKS}/7 is gone"):
+        leaks.forget(LedgerId(7))
+    leaks.forget(LedgerId(7))
+    assert leaks.all() == ([], [])
+
+
+@pytest.mark.parametrize("method", ["children", "read_many"])
+def test_what_could_not_be_read_is_not_none(leaks: LeakStore, store: FakeMetadataStore, method: str) -> None:
+    leaks.keep(evidence(leaks))
+    store.fail_next(method, TemporaryError("away"))  # type: ignore[arg-type]
+    with pytest.raises(TemporaryError):
+        leaks.all()

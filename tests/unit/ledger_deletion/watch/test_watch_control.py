@@ -1,0 +1,218 @@
+"""What operators tell the watch: kept by compare-and-set, and what cannot be read appends nothing."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from pulsar_sidecar.ledger_deletion.watch.control import CONTROL, WatchControl, WatchControlNode, parse_hold
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import parse_topic_name
+
+from tests.fakes.metadata import FakeMetadataStore
+
+TOPIC = parse_topic_name("persistent://public/default/orders-partition-3")
+
+
+@pytest.fixture
+def store() -> FakeMetadataStore:
+    return FakeMetadataStore()
+
+
+@pytest.fixture
+def node(store: FakeMetadataStore) -> WatchControlNode:
+    return WatchControlNode(store)
+
+
+# --- holds -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("7", "7"),
+        ("007", "7"),
+        ("0", "0"),
+        (str(2**63 - 1), str(2**63 - 1)),
+        ("public", "public"),
+        ("public/default", "public/default"),
+        ("persistent://public/default/orders", "persistent://public/default/orders"),
+        ("persistent://public/default/orders-partition-3", "persistent://public/default/orders-partition-3"),
+        ("persistent://t/c/n/orders", "persistent://t/c/n/orders"),
+    ],
+)
+def test_what_can_be_held(text: str, kept: str) -> None:
+    assert parse_hold(text) == kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "/", "a/", "/a", "a/b/c", "a b", "a/b c", "a\n", "public/default/orders", "persistent://", "x://a/b/c"],
+)
+def test_what_cannot_be_held(text: str) -> None:
+    with pytest.raises(InvalidInputError):
+        parse_hold(text)
+
+
+def test_a_long_text_is_refused_shortly() -> None:
+    with pytest.raises(InvalidInputError, match=r"^'x{100}' cannot be held: give a ledger id, a tenant, a namespace"):
+        parse_hold("x" * 101 + " ")
+
+
+@pytest.mark.parametrize("digits", [19, 20, 5_000])
+def test_digits_beyond_any_ledgers_id_are_no_ledger(digits: int) -> None:
+    """They may be a tenant's name, and Python does not read numbers of any length."""
+    assert parse_hold("9" * digits) == str("9" * digits)
+
+
+@pytest.mark.parametrize(
+    ("hold", "falls_under"),
+    [
+        ("7", True),
+        ("8", False),
+        ("public", True),
+        ("publi", False),
+        ("default", False),
+        ("public/default", True),
+        ("public/other", False),
+        ("persistent://public/default/orders", True),
+        ("persistent://public/default/orders-partition-3", True),
+        ("persistent://public/default/orders-partition-2", False),
+        ("persistent://public/default/order", False),
+    ],
+)
+def test_which_hold_a_ledger_falls_under(hold: str, falls_under: bool) -> None:
+    control = WatchControl(holds=("another", hold, "more"))
+    assert control.holds_ledger(LedgerId(7), TOPIC) == (hold if falls_under else None)
+
+
+def test_the_first_hold_is_told() -> None:
+    assert WatchControl(holds=("public", "7")).holds_ledger(LedgerId(7), TOPIC) == "public"
+    assert WatchControl().holds_ledger(LedgerId(7), TOPIC) is None
+
+
+def test_holds_are_kept_sorted_and_once(node: WatchControlNode) -> None:
+    for item in ("public", "9", "public", "009"):
+        node.hold(item)
+    assert node.read() == WatchControl(None, ("9", "public"))
+    assert node.unhold("09") == node.read() == WatchControl(None, ("public",))
+
+
+def test_a_hold_that_is_not_there_cannot_be_taken_back(node: WatchControlNode) -> None:
+    with pytest.raises(NotFoundError, match="nothing holds public; list the holds with ledger-deletion watch hold"):
+        node.unhold("public")
+    node.hold("9")
+    with pytest.raises(NotFoundError):
+        node.unhold("public")
+    assert node.read().holds == ("9",)
+
+
+@pytest.mark.parametrize("verb", ["hold", "unhold"])
+def test_what_cannot_be_held_changes_nothing(node: WatchControlNode, store: FakeMetadataStore, verb: str) -> None:
+    with pytest.raises(InvalidInputError):
+        getattr(node, verb)("a b")
+    assert store.peek(CONTROL) is None
+
+
+# --- the node --------------------------------------------------------------------------------------------------------
+
+
+def test_at_first_nothing_is_held_and_nothing_brakes(node: WatchControlNode) -> None:
+    assert node.read() == WatchControl(None, ())
+
+
+def test_the_first_reason_stays_until_somebody_resumes(node: WatchControlNode, store: FakeMetadataStore) -> None:
+    node.hold("public")
+    assert node.brake("first").braked == "first"
+    assert node.brake("second").braked == "first"
+    found = store.peek(CONTROL)
+    assert found is not None
+    assert json.loads(found.data) == {"braked": "first", "holds": ["public"]}
+    assert node.resume() == WatchControl(None, ("public",))
+    assert node.read() == WatchControl(None, ("public",))
+    assert node.brake("third").braked == "third"
+
+
+def test_a_change_that_changes_nothing_writes_nothing(node: WatchControlNode, store: FakeMetadataStore) -> None:
+    node.hold("public")
+    before = store.peek(CONTROL)
+    node.hold("public")
+    node.resume()
+    assert store.peek(CONTROL) == before
+
+
+CHANGES: dict[str, Callable[[WatchControlNode], WatchControl]] = {
+    "brake": lambda node: node.brake("why"),
+    "resume": lambda node: node.resume(),
+    "hold": lambda node: node.hold("8"),
+    "unhold": lambda node: node.unhold("7"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_rivals_change_is_kept(node: WatchControlNode, store: FakeMetadataStore, change: str) -> None:
+    node.hold("7")
+    node.brake("before")
+    rival = WatchControlNode(store.other_session())
+    store.before("write", lambda: rival.hold("mine"))
+    changed = CHANGES[change](node)
+    if change == "brake":  # which was there already, so nothing was written
+        rival.hold("mine")
+    assert "mine" in node.read().holds
+    assert change == "brake" or changed == node.read()
+
+
+def test_a_rival_may_make_or_remove_the_node_in_between(node: WatchControlNode, store: FakeMetadataStore) -> None:
+    rival = WatchControlNode(store.other_session())
+    store.before("create", lambda: rival.hold("mine"))
+    assert node.brake("why") == WatchControl("why", ("mine",))
+    store.before("write", lambda: store.remove(CONTROL))
+    assert node.hold("8") == WatchControl(None, ("8",))
+    assert node.read() == WatchControl(None, ("8",))
+
+
+@pytest.mark.parametrize(("rivals", "succeeds"), [(9, True), (10, False)])
+def test_it_tries_ten_times(node: WatchControlNode, store: FakeMetadataStore, rivals: int, succeeds: bool) -> None:
+    node.hold("7")
+    other, count = WatchControlNode(store.other_session()), iter(range(100))
+    store.before("write", lambda: other.hold(f"rival-{next(count)}"), times=rivals)
+    if succeeds:
+        assert node.brake("why").braked == "why"
+    else:
+        with pytest.raises(TemporaryError, match="other sidecars keep changing"):
+            node.brake("why")
+    assert len(node.read().holds) == rivals + 1
+
+
+UNREADABLE = {
+    "nothing": b"",
+    "no JSON": b"{",
+    "another shape": b"[]",
+    "another type": b'{"holds":"public"}',
+    "an unknown field": b'{"braked":null,"holds":[],"rate":5}',
+    "too deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_a_node_that_cannot_be_read_brakes_and_is_not_overwritten(
+    node: WatchControlNode, store: FakeMetadataStore, kind: str
+) -> None:
+    store.put(CONTROL, UNREADABLE[kind])
+    control = node.read()
+    assert control.braked == f"{CONTROL} cannot be read; look at it, delete it, and set the holds again"
+    assert control.holds == ()
+    for change in CHANGES.values():
+        with pytest.raises(ConflictError, match="cannot be read; look at it"):
+            change(node)
+    kept = store.peek(CONTROL)
+    assert kept is not None
+    assert kept.data == UNREADABLE[kind]
+
+
+def test_a_store_that_does_not_answer_is_no_empty_node(node: WatchControlNode, store: FakeMetadataStore) -> None:
+    store.fail_next("read", TemporaryError("ZooKeeper is away"), times=2)
+    with pytest.raises(TemporaryError):
+        node.read()
+    with pytest.raises(TemporaryError):
+        node.hold("7")

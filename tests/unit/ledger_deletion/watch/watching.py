@@ -1,0 +1,258 @@
+"""Sidecars that watch a `World`, each driven second by second: its loop goes on only while a test lets time pass."""
+
+import threading
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, Publisher
+from pulsar_sidecar.ledger_deletion.record import SIGNING_KEY, PendingDeleteLedgerInfo, is_signed
+from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
+from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
+from pulsar_sidecar.ledger_deletion.service import SidecarInstance
+from pulsar_sidecar.ledger_deletion.steps import Steps
+from pulsar_sidecar.ledger_deletion.watch.assess import Assessor
+from pulsar_sidecar.ledger_deletion.watch.control import WatchControlNode
+from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS, LeakStore
+from pulsar_sidecar.ledger_deletion.watch.service import Leak, LeakState, WatchMode, WatchStatus
+from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration, WatchPorts
+from pulsar_sidecar.ledger_deletion.workflow.watching import LeakWatch
+from pulsar_sidecar.model.clocks import StopSignal
+from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext
+from pulsar_sidecar.model.names import ManagedLedgerName, TopicName
+
+from tests.fakes.offload import PARTS
+from tests.fakes.watched_store import FakeStoreChanges, FakeWholeStore
+from tests.fakes.world import World
+from tests.unit.ledger_deletion.sidecars import POLICY, Crash, Sidecar, check, told
+
+MINUTE = 60.0
+APPEND = WatchConfiguration(
+    mode=WatchMode.APPEND, unlinked_min_age_ms=round(72_000 * MINUTE), unlinked_window_ms=round(12_000 * MINUTE)
+)
+"""The defaults, but for minutes where those have hours."""
+SETTLE_SECONDS = APPEND.settle_ms / 1000
+SOON = 8.0
+"""By then what leaked is written down."""
+A_WHILE = 10 * MINUTE
+
+
+_TURN_SECONDS = 60
+
+
+class SteppedClock:
+    """The world's clock for one loop, which waits for its test whenever the time that it was given is over."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._until_ms = 0
+        self._may_run = threading.Semaphore(0)
+        self._rests = threading.Semaphore(0)
+        self.killed = False
+
+    def now_ms(self) -> int:
+        return self._world.clock.now_ms()
+
+    def monotonic_seconds(self) -> float:
+        return self._world.clock.monotonic_seconds()
+
+    def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
+        end_ms = self.now_ms() + round(1000 * seconds)
+        while True:
+            if stop is not None and stop.is_set():
+                return True
+            left_ms = min(end_ms, self._until_ms) - self.now_ms()
+            if left_ms > 0:
+                self._world.clock.advance_ms(left_ms)
+            if self.now_ms() >= end_ms:
+                return False
+            self.rest()
+
+    def rest(self) -> None:
+        """In the loop's thread: let the test go on."""
+        self._rests.release()
+        _demand(self._may_run)
+        if self.killed:
+            raise Crash
+
+    def let(self, seconds: float) -> None:
+        """In the test's thread: let the loop run for so long."""
+        self._until_ms = self.now_ms() + round(1000 * seconds)
+        self._may_run.release()
+        _demand(self._rests)
+
+    def begin(self) -> None:
+        """First thing in the loop's thread."""
+        _demand(self._may_run)
+        if self.killed:
+            raise Crash
+
+    def end(self) -> None:
+        """Last thing in the loop's thread."""
+        self._rests.release()
+
+
+def _demand(turn: threading.Semaphore) -> None:
+    assert turn.acquire(timeout=_TURN_SECONDS), "the loop and its test wait for each other"
+
+
+@dataclass
+class Watcher:
+    """One sidecar's watch; nothing happens in it but in `go`.
+
+    Attributes:
+        recorded: topics whose deletion the sidecars have recorded.
+        offload_error: what asking tiered storage raises.
+        died_of: what ended the loop.
+    """
+
+    world: World
+    configuration: WatchConfiguration = APPEND
+    name: str = "one"
+    steps: Steps = field(default_factory=Steps)
+    policy: Policy = POLICY
+    recorded: set[TopicName] = field(default_factory=set)
+    offload_error: SidecarError | None = None
+    died_of: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        world = self.world
+        self.store = world.store.other_session()
+        self.clock = SteppedClock(world)
+        self.changes = FakeStoreChanges(self.store, self.clock)
+        self.whole = FakeWholeStore(self.store)
+        self.leaks = LeakStore(self.store, self.steps)
+        self.orders = WatchControlNode(self.store)
+        gatherer = Gatherer(self.store, world.entries, world.owners, "/ledgers")
+        assessor = Assessor(self.store, gatherer, self.policy, self.leaks, self._offloaded_whole, "/ledgers")
+        ports = WatchPorts(
+            self.clock,
+            self.store,
+            self.changes,
+            self.whole,
+            assessor,
+            self.leaks,
+            self._publisher,
+            lambda: frozenset(self.recorded),
+        )
+        instance = SidecarInstance(self.name, f"http://{self.name}:8080", None, 1)
+        self.watch = LeakWatch(self.configuration, ports, instance, self.steps)
+        self._own_publisher: Publisher | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.die()
+
+    # --- driving -------------------------------------------------------------------------------------------------
+
+    def go(self, seconds: float) -> Self:
+        """Let the loop run for so long; an error that ends it is raised here, a crash is not."""
+        if self._thread.is_alive():
+            self.clock.let(seconds)
+        if self.died_of is not None and not isinstance(self.died_of, Crash):
+            raise self.died_of
+        return self
+
+    def stop(self) -> None:
+        """Let it end in good order."""
+        self._stop.set()
+        self.go(1)
+        self._thread.join(10)
+
+    def die(self) -> None:
+        """The process is killed, and its session ends."""
+        self.clock.killed = True
+        if self._thread.is_alive():
+            self.store.before("delete", self._killed, times=-1)
+            self.clock.let(0)
+            self._thread.join(10)
+        self.store.end_session()
+        if self._own_publisher is not None:
+            self._own_publisher.close()
+
+    def _killed(self) -> None:
+        raise Crash
+
+    def _run(self) -> None:
+        try:
+            self.clock.begin()
+            self.watch.run(self._stop)
+        except BaseException as error:  # noqa: BLE001 - the test's thread raises it
+            self.died_of = error
+        finally:
+            self.clock.end()
+
+    # --- its ports -----------------------------------------------------------------------------------------------
+
+    def _publisher(self) -> Publisher:
+        if self._own_publisher is None:
+            self._own_publisher = self.world.topics.publisher(DeletionTopic.PENDING, f"{self.name}-watch")
+        return self._own_publisher
+
+    def _offloaded_whole(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
+        if self.offload_error is not None:
+            raise self.offload_error
+        return self.world.offloaded.parts(ledger_id, context) == PARTS
+
+    # --- what it says --------------------------------------------------------------------------------------------
+
+    def status(self) -> WatchStatus:
+        return self.watch.status()
+
+    def leak(self, ledger_id: LedgerId) -> Leak | None:
+        """The newest that is known of a ledger, ended or not."""
+        found = [leak for leak in self.watch.leaks(ended=True) if leak.ledger_id == ledger_id]
+        return found[-1] if found else None
+
+    def state(self, ledger_id: LedgerId) -> LeakState | None:
+        leak = self.leak(ledger_id)
+        return None if leak is None else leak.state
+
+    def detail(self, ledger_id: LedgerId) -> str:
+        leak = self.leak(ledger_id)
+        return "" if leak is None else leak.detail
+
+
+def made(configuration: WatchConfiguration = APPEND, **changes: object) -> WatchConfiguration:
+    """The same configuration with other settings."""
+    return replace(configuration, **changes)  # type: ignore[arg-type]
+
+
+def appended(world: World) -> list[LedgerId]:
+    """Every ledger whose record was ever appended, in order."""
+    return sorted(record.ledger_id for record in told(world))
+
+
+def appended_record(world: World, ledger_id: LedgerId) -> PendingDeleteLedgerInfo:
+    (found,) = (record for record in told(world) if record.ledger_id == ledger_id)
+    return found
+
+
+def has_signature(world: World, record: PendingDeleteLedgerInfo) -> bool:
+    key = world.store.peek(SIGNING_KEY)
+    return is_signed(record, None if key is None else key.data)
+
+
+def kept(world: World) -> list[LedgerId]:
+    """The ledgers about which evidence is written down."""
+    names = [path.removeprefix(f"{LEAKS}/") for path in world.store.paths() if path.startswith(f"{LEAKS}/")]
+    return sorted(LedgerId(int(name)) for name in names)
+
+
+def settle(world: World, policy: Policy = POLICY) -> None:
+    """The second phase works off what was appended, and nothing referenced went."""
+    Sidecar(world, name="second-phase", policy=policy).work()
+    check(world)
+    world.topics.drop_connections()
+
+
+def with_policies(world: World, *namespaces: str) -> World:
+    for namespace in namespaces or ("public/default",):
+        world.store.put(f"/admin/policies/{namespace}", b"{}")
+    return world
