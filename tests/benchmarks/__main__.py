@@ -11,9 +11,35 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from tests.benchmarks import audit, cancel, drain, dumps, entries, inflight, latency, looks, memory, visits
+from tests.benchmarks import (
+    audit,
+    cancel,
+    changes,
+    drain,
+    dumps,
+    entries,
+    inflight,
+    latency,
+    leak_watch,
+    looks,
+    memory,
+    visits,
+)
 
-BENCHMARKS: Sequence[ModuleType] = (drain, latency, inflight, memory, dumps, audit, entries, cancel, looks, visits)
+BENCHMARKS: Sequence[ModuleType] = (
+    drain,
+    latency,
+    inflight,
+    memory,
+    dumps,
+    audit,
+    entries,
+    cancel,
+    looks,
+    visits,
+    changes,
+    leak_watch,
+)
 """Modules with NAME, ``add_arguments(parser)`` and ``run(arguments) -> Sequence[Table]``; the docstring's first line
 is the help text."""
 

@@ -222,7 +222,7 @@ class MadeUpCluster:
         for groups in _in_batches(self.groups):
             template = schema_locator_bytes([FIRST_LEDGER])
             ids = self.ids_of(groups * LEDGERS_OF_A_GROUP + _SCHEMA)
-            marks = template.count(_varint4(np.array([FIRST_LEDGER])).tobytes())
+            marks = template.count(varint4(np.array([FIRST_LEDGER])).tobytes())
             values = _with_numbers(template, *([ids] * marks))
             yield _nodes(_text(f"/schemas/{_SCHEMA_ID}", groups * _TOPICS_OF_A_GROUP), values)
 
@@ -241,8 +241,8 @@ class MadeUpCluster:
     def _metadata(self, ids: Numbers, custom: dict[str, bytes]) -> Bytes:
         template = ledger_metadata_bytes(custom_metadata=custom, length_bytes=FIRST_LEDGER)
         rows = _fill(template, self._topics_of(self.slots(ids)))
-        at = template.index(_varint4(np.array([FIRST_LEDGER])).tobytes())
-        rows[:, at : at + 4] = _varint4(_sizes(ids))
+        at = template.index(varint4(np.array([FIRST_LEDGER])).tobytes())
+        rows[:, at : at + 4] = varint4(_sizes(ids))
         return rows
 
     def _topics_of(self, slots: Numbers) -> Numbers:
@@ -268,13 +268,13 @@ def _idle_cursor() -> bytes:
 
 def _with_numbers(template: bytes, *numbers: Numbers) -> Bytes:
     """The template once for each place of the arrays, with their numbers where it has `FIRST_LEDGER`, in this order."""
-    mark = _varint4(np.array([FIRST_LEDGER])).tobytes()
+    mark = varint4(np.array([FIRST_LEDGER])).tobytes()
     values = np.empty((*numbers[0].shape, len(template)), np.uint8)
     values[:] = np.frombuffer(template, np.uint8)
     at = 0
     for some in numbers:
         at = template.index(mark, at)
-        values[..., at : at + 4] = _varint4(some)
+        values[..., at : at + 4] = varint4(some)
         at += 4
     return values
 
@@ -335,7 +335,8 @@ def _decimal(numbers: Numbers, digits: int) -> Bytes:
     return (numbers[:, None] // powers % 10 + ord("0")).astype(np.uint8)
 
 
-def _varint4(numbers: Numbers) -> Bytes:
+def varint4(numbers: Numbers) -> Bytes:
+    """Protobuf's spelling of numbers from 2**21 to 2**28, 4 bytes each."""
     groups = numbers[..., None] >> np.array([0, 7, 14, 21]) & 0x7F
     groups[..., :3] |= 0x80
     return groups.astype(np.uint8)

@@ -74,16 +74,9 @@ class OrphanMaker:
         # BookKeeper's own driver removes a directory with its last ledger, so they are looked for every time.
         for directory in dict.fromkeys(orphan.directory for orphan in orphans):
             self._kazoo.ensure_path(directory)
-        in_flight: deque[AsyncResult[list[object]]] = deque()
-        for start in range(0, count, _NODES_PER_TRANSACTION):
-            transaction = self._kazoo.transaction()
-            for orphan in orphans[start : start + _NODES_PER_TRANSACTION]:
-                transaction.create(orphan.path, _metadata(self._closed[orphan.topic], orphan.ledger_id))
-            in_flight.append(transaction.commit_async())
-            while len(in_flight) > _TRANSACTIONS_IN_FLIGHT:
-                _demand_created(in_flight.popleft())
-        for transaction_answer in in_flight:
-            _demand_created(transaction_answer)
+        create_nodes(
+            self._kazoo, [(each.path, _metadata(self._closed[each.topic], each.ledger_id)) for each in orphans]
+        )
         return orphans
 
     def remaining(self, orphans: Sequence[Orphan]) -> int:
@@ -135,7 +128,21 @@ def _metadata(node: Node, ledger_id: LedgerId) -> bytes:
     return header + delimited(message.SerializeToString())
 
 
+def create_nodes(kazoo: KazooClient, nodes: Sequence[tuple[str, bytes]]) -> None:
+    """Nodes with their data; all must be new, and those above them there or earlier in the list."""
+    in_flight: deque[AsyncResult[list[object]]] = deque()
+    for start in range(0, len(nodes), _NODES_PER_TRANSACTION):
+        transaction = kazoo.transaction()
+        for path, data in nodes[start : start + _NODES_PER_TRANSACTION]:
+            transaction.create(path, data)
+        in_flight.append(transaction.commit_async())
+        while len(in_flight) > _TRANSACTIONS_IN_FLIGHT:
+            _demand_created(in_flight.popleft())
+    for answer in in_flight:
+        _demand_created(answer)
+
+
 def _demand_created(answer: "AsyncResult[list[object]]") -> None:
     refused = [each for each in answer.get() if not isinstance(each, str)]
     if refused:
-        raise RuntimeError(f"ledgers could not be made: {refused[0]!r}")
+        raise RuntimeError(f"nodes could not be made: {refused[0]!r}")

@@ -24,6 +24,7 @@ from tests.cluster.sidecars import SidecarProcess, Sidecars
 from tests.cluster.topics import ENTRIES_PER_LEDGER, TopicLedgers, Workload, unique
 
 BROKER_CONF = {
+    "forceDeleteNamespaceAllowed": "true",
     "managedLedgerMaxEntriesPerLedger": str(ENTRIES_PER_LEDGER),
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
     # A killed broker's topics are not served before its session has ended.

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -62,9 +62,16 @@ class Fault:
 
 
 ONCE_IN_A_CLUSTERS_LIFE = Step.SIGNING_KEY_CREATED
-POINTS = tuple(
-    f"{when}:{step.value}" for step in Step if step is not ONCE_IN_A_CLUSTERS_LIFE for when in ("before", "after")
-)
+OF_THE_WATCH = (Step.LEAK_KEPT, Step.LEAKS_APPENDED, Step.LEAK_FORGOTTEN)
+"""Steps that no call takes a sidecar to: it has to watch, and brokers have to leak."""
+
+
+def points_of(steps: Iterable[Step]) -> tuple[str, ...]:
+    """Before and after each."""
+    return tuple(f"{when}:{step.value}" for step in steps for when in ("before", "after"))
+
+
+POINTS = points_of(step for step in Step if step not in (ONCE_IN_A_CLUSTERS_LIFE, *OF_THE_WATCH))
 
 
 def parse_fault(text: str) -> Fault:

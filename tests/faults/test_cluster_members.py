@@ -79,12 +79,18 @@ def test_members_break_and_come_back(
         tally.fault(f"{role.value} {kind}", len(members))
     load.check()
     if role is Role.ZOOKEEPER:
-        # Brokers whose sessions ended may answer look-ups of new topics with BadVersionException from then on (4.0.8);
-        # what runs next begins with brokers that have none of that.
-        brokers = MEMBERS[Role.BROKER]
-        with supervisor.looking_away(brokers):  # else both start one that is down in between
-            for broker in brokers:
-                scene.cluster.restart(broker)
+        restart_brokers(scene, supervisor)
+
+
+def restart_brokers(scene: Scene, supervisor: Supervisor) -> None:
+    """What runs next begins with brokers whose sessions have not ended.
+
+    Those whose have may answer look-ups of new topics with BadVersionException from then on (4.0.8).
+    """
+    brokers = MEMBERS[Role.BROKER]
+    with supervisor.looking_away(brokers):  # else both start one that is down in between
+        for broker in brokers:
+            scene.cluster.restart(broker)
 
 
 def killed(scene: Scene, members: Sequence[str], dice: random.Random) -> None:

@@ -77,6 +77,20 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchedDeletion:
+    """What became of a deletion that nobody told the sidecar of.
+
+    Attributes:
+        left: leaked ledgers that the sidecar did not delete.
+        seconds: from the count of what had leaked until none of it was left.
+    """
+
+    leaked: int
+    left: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class DeletionScenario:
     """Deletes topics without the sidecar, over the brokers' REST API at ``web_service_url``, and with it."""
 
@@ -115,6 +129,19 @@ class DeletionScenario:
         recorded, finished = _total(sidecar_url, "sent"), _total(sidecar_url, "acknowledged")
         drain = Drain(recorded, finished, max(highest.result(), pending), pending, seconds)
         return self._count(namespace, ledgers, self.topics - len(failed)), drain
+
+    def watched(self, sidecar_url: str) -> WatchedDeletion:
+        """The act without the sidecar once more, while the sidecar watches; nobody calls it."""
+        self._wait_until(lambda: _watch_state(sidecar_url) == "watching", _DRAIN_SECONDS)
+        orphans, attempt = frozenset[LedgerId](), 0
+        while not orphans and attempt < _MOST_PLAIN_ACTS:
+            attempt += 1
+            orphans = self._plain_act(f"public/watched-{attempt}").orphans
+        started = self.environment.clock.monotonic_seconds()
+        self.environment.say(f"   {len(orphans)} ledgers leaked; waiting for the sidecar, which nobody calls")
+        self._wait_until(lambda: not self.existing(orphans), _DRAIN_SECONDS)
+        seconds = self.environment.clock.monotonic_seconds() - started
+        return WatchedDeletion(len(orphans), len(self.existing(orphans)), seconds)
 
     def existing(self, ledger_ids: frozenset[LedgerId]) -> frozenset[LedgerId]:
         """Those of the ledgers that still have metadata."""
@@ -201,6 +228,12 @@ class DeletionScenario:
     def _wait(self, seconds: float) -> None:
         self.environment.clock.wait_seconds(seconds)
 
+    def _wait_until(self, is_so: Callable[[], bool], most_seconds: float) -> None:
+        """Returns in any case; whoever asked counts what is so."""
+        give_up = self.environment.clock.monotonic_seconds() + most_seconds
+        while not is_so() and self.environment.clock.monotonic_seconds() < give_up:
+            self._wait(1.0)
+
 
 def _belongs(node: Node, prefix: str) -> bool:
     claim = read_claim(decode_ledger_metadata(node.data).custom_metadata)
@@ -214,6 +247,12 @@ def _pending(sidecar_url: str) -> tuple[int, int]:
     inflight = document.get("inflight")
     # A backlog that could not be read is not an empty one.
     return (1 if inflight is None else inflight["count"]), document["runningTopicDeletions"]
+
+
+def _watch_state(sidecar_url: str) -> str:
+    answer = requests.get(f"{sidecar_url}/admin/v2/ledger-deletion/watch", timeout=30)
+    answer.raise_for_status()
+    return str(answer.json()["state"])
 
 
 def _total(sidecar_url: str, counter: str) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pulsar_sidecar.demo.auditing import AuditResult, Findings
 from pulsar_sidecar.demo.cancelling import CancellationResult
-from pulsar_sidecar.demo.deleting import DeletionResult, Drain
+from pulsar_sidecar.demo.deleting import DeletionResult, Drain, WatchedDeletion
 from pulsar_sidecar.demo.run import Report
 from pulsar_sidecar.model.ids import LedgerId
 
@@ -16,7 +16,15 @@ _CLEAN = replace(_ACT, accepted_at_first=100, orphans=frozenset())
 _AUDIT = AuditResult(0, 9, 1, 1, 0, Findings(0, 0, 0), True, Path("report.html"))
 _CANCELLING = CancellationResult(60, 30, {"PERSISTED": 30}, 0, 0, 0)
 _REPORT = Report(
-    _ACT, _CLEAN, Drain(801, 801, 250, 0, 9.5), _AUDIT, _CANCELLING, 123.0, "http://127.0.0.1:8750", "http://b:8080"
+    _ACT,
+    _CLEAN,
+    Drain(801, 801, 250, 0, 9.5),
+    WatchedDeletion(34, 0, 31.0),
+    _AUDIT,
+    _CANCELLING,
+    123.0,
+    "http://127.0.0.1:8750",
+    "http://b:8080",
 )
 
 
@@ -30,6 +38,7 @@ def test_a_demo_in_which_everything_was_mended_kept_its_promise() -> None:
         {"two_phase": _ACT},
         {"two_phase": replace(_CLEAN, topics_left=1)},
         {"drain": Drain(801, 800, 250, 1, 9.5)},
+        {"watched": WatchedDeletion(34, 1, 120.0)},
         {"audit": replace(_AUDIT, leaked=2)},
         {"audit": replace(_AUDIT, left=1)},
         {"audit": replace(_AUDIT, spark_agrees=False)},
@@ -42,6 +51,12 @@ def test_a_demo_in_which_everything_was_mended_kept_its_promise() -> None:
 )
 def test_whatever_is_left_or_differs_breaks_it(changed: dict[str, Any]) -> None:
     assert not replace(_REPORT, **changed).kept_its_promise
+
+
+def test_the_last_lines_say_what_became_of_leaks_that_nobody_told_of() -> None:
+    assert "of 34 ledgers that leaked while the sidecar only watched 0 were left 31 s later" in "\n".join(
+        _REPORT.lines()
+    )
 
 
 def test_the_last_lines_have_the_audits_figures() -> None:

@@ -1,0 +1,279 @@
+"""What hearing every change of ZooKeeper costs: the listener's processor time, and another client's latency.
+
+One process changes nodes at a steady rate, one listens, one is the other client, which reads and writes a node of its
+own. Rounds with and without the listener take turns on one server.
+"""
+
+import argparse
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.handlers.threading import AsyncResult
+from kazoo.protocol.states import ZnodeStat
+from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
+from pulsar_sidecar.local_cluster.cluster import LocalCluster
+from pulsar_sidecar.local_cluster.spec import ClusterSpec
+from pulsar_sidecar.model.clocks import SystemClock
+
+from tests.benchmarks.reporting import Table
+
+NAME = "changes"
+_NODES = [f"/managed-ledgers/public/default/persistent/topic-{number:04d}" for number in range(2_000)]
+_OTHER = "/other"
+_DATA = b"x" * 300
+_WINDOW = 200
+_TAKE_SECONDS = 0.2
+_TAKES_PER_ECHO = 5
+_TAKES_PER_ECHO_AT_REST = 150
+_OTHER_PAUSE_SECONDS = 0.005
+_AT_REST_SECONDS = 60.0
+_MILLISECONDS = 1000.0
+_SERVER_OPTIONS = ("-XX:TieredStopAtLevel=4", "-Xmx512m")
+
+
+@dataclass(slots=True)
+class _Listened:
+    """What a listener says of one round."""
+
+    named: int = 0
+    processor_seconds: float = 0.0
+    echoes: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Rounds:
+    """The other client's latencies in seconds, and how fast changes were made."""
+
+    reads: list[float] = field(default_factory=list)
+    writes: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    changes: int = 0
+    listened: list[_Listened] = field(default_factory=list)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rate", type=int, default=1_000, help="changes a second")
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long a round lasts")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds with a listener, and as many without")
+    parser.add_argument("--burst", type=int, default=50_000, help="changes made as fast as possible, at the end")
+
+
+def run(arguments: argparse.Namespace) -> Sequence[Table]:
+    with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-benchmark-") as scratch:
+        spec = ClusterSpec(
+            Path(scratch) / "cluster", brokers=0, bookies=0, java_options=_SERVER_OPTIONS, ends_with_starter=True
+        )
+        with LocalCluster.up(spec) as cluster, _client(cluster.addresses().metadata_store_url) as writer:
+            url = cluster.addresses().metadata_store_url
+            for path in (*_NODES, _OTHER):
+                _make(writer, path)
+            _measure(writer, url, arguments, is_heard=True)
+            without, heard = _Rounds(), _Rounds()
+            for _ in range(arguments.rounds):
+                _measure(writer, url, arguments, is_heard=False, into=without)
+                _measure(writer, url, arguments, is_heard=True, into=heard)
+            burst = _burst(writer, url, arguments.burst)
+            at_rest = _at_rest(url)
+    return [_latency_table(without, heard), _listener_table(heard, burst, at_rest)]
+
+
+def _make(writer: KazooClient, path: str) -> None:
+    try:
+        writer.create_async(path).get()
+    except NodeExistsError:
+        return
+    except NoNodeError:
+        _make(writer, path.rpartition("/")[0])
+        _make(writer, path)
+
+
+def _measure(
+    writer: KazooClient, url: str, arguments: argparse.Namespace, *, is_heard: bool, into: _Rounds | None = None
+) -> None:
+    rounds = into or _Rounds()
+    with _child(_other_client, url) as other:
+        if is_heard:
+            with _child(partial(_listen, _TAKES_PER_ECHO), url) as listener:
+                _change(writer, arguments, rounds)
+                rounds.listened += [_ended(listener)]
+        else:
+            _change(writer, arguments, rounds)
+        reads, writes = _ended(other)
+    rounds.reads += reads
+    rounds.writes += writes
+
+
+def _change(writer: KazooClient, arguments: argparse.Namespace, rounds: _Rounds) -> None:
+    started = time.monotonic()
+    rounds.changes += _steadily(writer, arguments.rate, arguments.seconds)
+    rounds.seconds += time.monotonic() - started
+
+
+def _steadily(writer: KazooClient, rate: int, seconds: float) -> int:
+    started = time.monotonic()
+    count = 0
+    in_flight: deque[AsyncResult[ZnodeStat]] = deque()
+    while (elapsed := time.monotonic() - started) < seconds:
+        while count < elapsed * rate:
+            in_flight.append(writer.set_async(_NODES[count % len(_NODES)], _DATA))
+            count += 1
+        while len(in_flight) > _WINDOW:
+            in_flight.popleft().get()
+        time.sleep(0.002)
+    for answer in in_flight:
+        answer.get()
+    return count
+
+
+def _burst(writer: KazooClient, url: str, count: int) -> tuple[_Listened, float, int]:
+    with _child(partial(_listen, _TAKES_PER_ECHO), url) as listener:
+        started = time.monotonic()
+        _at_once(writer, count)
+        listened = _ended(listener)
+        return listened, time.monotonic() - started, count
+
+
+def _at_once(writer: KazooClient, count: int) -> None:
+    in_flight: deque[AsyncResult[ZnodeStat]] = deque()
+    for number in range(count):
+        in_flight.append(writer.set_async(_NODES[number % len(_NODES)], _DATA))
+        if len(in_flight) > _WINDOW:
+            in_flight.popleft().get()
+    for answer in in_flight:
+        answer.get()
+
+
+def _at_rest(url: str) -> _Listened:
+    with _child(partial(_listen, _TAKES_PER_ECHO_AT_REST), url) as listener:
+        time.sleep(_AT_REST_SECONDS)
+        listened: _Listened = _ended(listener)
+        return listened
+
+
+# In processes of their own ---------------------------------------------------------------------------------------
+
+
+def _listen(takes_per_echo: int, url: str, pipe: Connection) -> None:
+    """Hear changes until told to end; an echo precedes one in so many takes, and the last."""
+    listened = _Listened()
+    with closing(ZooKeeperChanges(url, SystemClock())) as changes:
+        changes.arm()
+        changes.echo_seconds()
+        changes.take(0)
+        pipe.send("ready")
+        started = time.process_time()
+        takes = 0
+        while not pipe.poll():
+            time.sleep(_TAKE_SECONDS)
+            if takes % takes_per_echo == 0:
+                listened.echoes.append(changes.echo_seconds())
+            listened.named += len(changes.take(0).nodes)
+            takes += 1
+        changes.echo_seconds()
+        listened.named += len(changes.take(0).nodes)
+        listened.processor_seconds = time.process_time() - started
+    pipe.send(listened)
+
+
+def _other_client(url: str, pipe: Connection) -> None:
+    reads: list[float] = []
+    writes: list[float] = []
+    with _client(url) as client:
+        pipe.send("ready")
+        while not pipe.poll():
+            time.sleep(_OTHER_PAUSE_SECONDS)
+            reads.append(_timed(lambda: client.get_async(_OTHER)))
+            writes.append(_timed(lambda: client.set_async(_OTHER, _DATA)))
+    pipe.send((reads, writes))
+
+
+def _timed(call: "Callable[[], AsyncResult[Any]]") -> float:
+    started = time.perf_counter()
+    call().get()
+    return time.perf_counter() - started
+
+
+@contextmanager
+def _child(work: Callable[[str, Connection], None], url: str) -> Iterator[Connection]:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=work, args=(url, there))
+    process.start()
+    assert here.recv() == "ready"
+    yield here
+    process.join()
+
+
+def _ended(child: Connection) -> Any:
+    child.send("end")
+    return child.recv()
+
+
+@contextmanager
+def _client(url: str) -> Iterator[KazooClient]:
+    client = KazooClient(parse_metadata_store_url(url).hosts)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+# Reporting -------------------------------------------------------------------------------------------------------
+
+
+def _latency_table(without: _Rounds, heard: _Rounds) -> Table:
+    rows = []
+    for name, rounds in (("nobody listens", without), ("all changes are heard", heard)):
+        cells = [_milliseconds(times, share) for times in (rounds.reads, rounds.writes) for share in (0.5, 0.99)]
+        rows.append([name, f"{rounds.changes / rounds.seconds:,.0f}", *cells, f"{len(rounds.reads):,}"])
+    return Table(
+        "Another client of ZooKeeper while changes are heard",
+        ("", "changes/s", "read p50", "p99", "write p50", "p99", "of each"),
+        rows,
+        ("Rounds with and without the listener took turns.",),
+    )
+
+
+def _listener_table(heard: _Rounds, burst: tuple[_Listened, float, int], at_rest: _Listened) -> Table:
+    steady = _Listened(
+        sum(each.named for each in heard.listened),
+        sum(each.processor_seconds for each in heard.listened),
+        [echo for each in heard.listened for echo in each.echoes],
+    )
+    rows = [
+        _listener_row("steady", heard.changes, steady, heard.seconds),
+        _listener_row("as fast as one client writes", burst[2], burst[0], burst[1]),
+        _listener_row("at rest", 0, at_rest, _AT_REST_SECONDS),
+    ]
+    note = (
+        f"{1 / _TAKE_SECONDS:.0f} takes a second, an echo each second and at rest twice a minute; a node that changed "
+        "more than once between two takes is named once."
+    )
+    return Table(
+        "What the listener takes", ("", "changes/s", "named/s", "of a core", "echo p50", "longest"), rows, (note,)
+    )
+
+
+def _listener_row(name: str, changes: int, listened: _Listened, seconds: float) -> list[str]:
+    echoes = [f"{found(listened.echoes) * _MILLISECONDS:.1f} ms" for found in (statistics.median, max)]
+    share = listened.processor_seconds / seconds
+    return [name, f"{changes / seconds:,.0f}", f"{listened.named / seconds:,.0f}", f"{share:.1%}", *echoes]
+
+
+def _milliseconds(times: Sequence[float], share: float) -> str:
+    return f"{statistics.quantiles(times, n=100)[round(share * 100) - 1] * _MILLISECONDS:.1f} ms"

@@ -1,0 +1,308 @@
+"""The watch for leaked ledgers, killed, cut off, frozen and without its store while ledgers leak.
+
+A reference is cut as by a broker that dies right after it: its node goes, its ledgers stay (brokers that do die leak in
+`tests.integration.test_leak_watch`). Whatever a watch wrote evidence of must be gone within the settle time and a
+minute; what nobody wrote evidence of must stay, since no watch that lived on has seen it referenced. Both are counted
+in ZooKeeper's transaction log (`tests.cluster.transaction_log`).
+"""
+
+import contextlib
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import requests
+from pulsar_sidecar.ledger_deletion.steps import Step
+from pulsar_sidecar.ledger_deletion.watch.control import CONTROL
+from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.local_cluster.spec import Role
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.metadata import Node
+from pulsar_sidecar.model.names import TopicName
+
+from tests.cluster.background import running_until
+from tests.cluster.deletion import Scene
+from tests.cluster.failing_sidecar import OF_THE_WATCH, Effect, Fault, points_of
+from tests.cluster.leaking import LEAST_LEAKS
+from tests.cluster.links import Cut, Link, SidecarNetwork, sidecar_network
+from tests.cluster.patience import until
+from tests.cluster.running import ClusterUnderTest
+from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
+from tests.cluster.transaction_log import TransactionLog
+from tests.faults.leading import has_come, step_of
+from tests.faults.load import pause
+from tests.faults.stimuli import in_parallel
+from tests.faults.tally import Line
+from tests.faults.test_cluster_members import MEMBERS, Supervisor, restart_brokers
+from tests.faults.test_sidecar_steps import FROZEN_SECONDS, count
+
+WATCH = f"{BASE}/watch"
+SETTLE_SECONDS = 10
+AFTER_SETTLING_SECONDS = 60
+WATCHING = {"ledger_deletion_watch": "append", "ledger_deletion_watch_settle_in_seconds": SETTLE_SECONDS}
+TOPICS_EACH = 2
+LEDGERS = 3
+"""So a batch of leaks is `LEAST_LEAKS` or more."""
+POINTS = points_of(OF_THE_WATCH)
+POINTS_OF_A_SHORT_CUT = 1
+CUTS = 15
+CUTS_OF_A_SHORT_CUT = 3
+CUT_SECONDS = (0.2, 1.5)
+LONG_CUT_SECONDS = (5.0, 7.0)
+"""The sidecars' session is 4 s in tests."""
+GRACE_SECONDS = 6.0
+"""By then evidence is written."""
+OUTAGE_SECONDS = (0.0, 2.0)
+LONG_OUTAGE_SECONDS = (4.0, 12.0)
+APPENDED = "after:leaks-appended"
+FREEZING = ("before:leak-kept", "after:leak-kept", "before:leaks-appended", APPENDED)
+WALKED = "the metadata store was read whole"
+_FAULT_SECONDS = 90.0
+
+
+class Leaks:
+    """Topics that no broker has loaded, and what they leaked so far."""
+
+    def __init__(self, scene: Scene, topics: int) -> None:
+        self._scene = scene
+        self._store = scene.workload.store
+        self._whole = [scene.topic(f"leaking-{number}") for number in range(topics)]
+        self._kept = scene.topic("kept")
+        in_parallel(self._fill, self._whole)
+        scene.oracles.keeps(self._kept, scene.workload.fill(self._kept, LEDGERS))
+        self.ledger_ids: set[LedgerId] = set()
+        self._cut: list[tuple[Node, frozenset[LedgerId]]] = []
+
+    def _fill(self, topic: TopicName) -> None:
+        self._scene.workload.fill(topic, LEDGERS)
+        self._scene.workload.unload(topic)
+
+    def leak(self, topics: int = TOPICS_EACH) -> frozenset[LedgerId]:
+        """Take so many topics' lists away; the ledgers that were in them."""
+        chosen, self._whole = self._whole[:topics], self._whole[topics:]
+        assert len(chosen) == topics, "more leaks than were prepared"
+        leaked = frozenset[LedgerId]()
+        for topic in chosen:
+            ledger_ids = self._scene.workload.ledgers(topic).data
+            node = self._store.read(managed_ledger_path(topic.managed_ledger_name))
+            assert node is not None
+            self._store.delete(node.path)
+            self._cut.append((node, ledger_ids))
+            leaked |= ledger_ids
+        self.ledger_ids |= leaked
+        return leaked
+
+    def put_back(self) -> frozenset[LedgerId]:
+        """Reference the ledgers that leaked last once more, as a restored list does."""
+        node, ledger_ids = self._cut.pop()
+        self._store.create(node.path, node.data)
+        self.ledger_ids -= ledger_ids
+        return ledger_ids
+
+
+class Truth:
+    """What must be so in the end, by the cluster's own count."""
+
+    def __init__(self, scene: Scene, log: TransactionLog) -> None:
+        self._scene, self._log = scene, log
+
+    def evidenced(self, leaked: set[LedgerId]) -> set[LedgerId]:
+        """Those of which a watch has written evidence."""
+        self._log.read_on()
+        return leaked & self._log.evidence.keys()
+
+    def demand(self, leaked: set[LedgerId], sidecar: SidecarProcess, missing: set[LedgerId]) -> None:
+        """What has evidence goes in time, by a sidecar, while nothing names it; only ``missing`` may have none."""
+        workload = self._scene.workload
+        wanted = leaked - missing
+        until(
+            lambda: not workload.existing(wanted) and wanted.isdisjoint(self._with_evidence_now()),
+            f"what leaked is gone, and the evidence of it, of {sorted(wanted)}\n{sidecar.log()}",
+            SETTLE_SECONDS + AFTER_SETTLING_SECONDS,
+        )
+        assert self.evidenced(leaked) == wanted, "something was deleted that no watch had written evidence of"
+        assert workload.existing(missing) == missing, "nobody has seen these referenced"
+        self._scene.oracles.told(wanted)
+        self._log.demand_nothing_referenced_was_deleted(wanted)
+
+    def _with_evidence_now(self) -> set[LedgerId]:
+        return {LedgerId(int(name)) for name in self._scene.workload.store.children(LEAKS) or ()}
+
+
+@pytest.fixture(scope="module")
+def log(deletion_cluster: ClusterUnderTest) -> TransactionLog:
+    return TransactionLog(deletion_cluster)
+
+
+@pytest.fixture
+def truth(scene: Scene, log: TransactionLog) -> Truth:
+    """Without what sidecars of other tests have seen leak, which an appending one would take up, and count."""
+    scene.sidecars.end_all()
+    store = scene.workload.store
+    for name in store.children(LEAKS) or ():
+        store.delete(f"{LEAKS}/{name}")
+    store.delete(CONTROL)
+    return Truth(scene, log)
+
+
+@pytest.fixture(scope="module")
+def network(deletion_cluster: ClusterUnderTest) -> Iterator[SidecarNetwork]:
+    with sidecar_network(deletion_cluster.addresses) as network:
+        yield network
+
+
+@pytest.fixture
+def supervisor(deletion_cluster: ClusterUnderTest) -> Iterator[Supervisor]:
+    supervisor = Supervisor(deletion_cluster)
+    yield supervisor
+    supervisor.stop()
+
+
+def state_of(sidecar: SidecarProcess) -> str | None:
+    """What its watch does; None while it does not answer."""
+    try:
+        return str(sidecar.request("GET", WATCH).json().get("state"))
+    except requests.RequestException:
+        return None
+
+
+def wait_until_watching(sidecar: SidecarProcess) -> bool:
+    """Whether it watches; it may have died over what others left it."""
+    until(
+        lambda: state_of(sidecar) == "watching" or not sidecar.is_running,
+        f"{sidecar.name} watches\n{sidecar.log()}",
+    )
+    return sidecar.is_running
+
+
+def wait_for(fault: Fault, sidecar: SidecarProcess) -> None:
+    until(lambda: has_come(sidecar, fault), f"{sidecar.name} comes to {fault}\n{sidecar.log()}", _FAULT_SECONDS)
+
+
+def some_fault(effect: Effect, point: str, dice: random.Random) -> Fault:
+    """Evidence is written and dropped for one ledger after the other, records are appended together."""
+    together = step_of(Fault(effect, point)) is Step.LEAKS_APPENDED
+    return Fault(effect, point, 1 if together else dice.randint(1, LEAST_LEAKS - 1))
+
+
+def test_a_watching_sidecar_killed_before_and_after_its_steps(
+    scene: Scene, truth: Truth, dice: random.Random, tally: Line, fault_rounds: int
+) -> None:
+    points = dice.sample(POINTS, POINTS_OF_A_SHORT_CUT if fault_rounds == 1 else len(POINTS))
+    faults = [some_fault(Effect.CRASH, point, dice) for point in points]
+    leaks = Leaks(scene, TOPICS_EACH * (len(points) + 1))
+    sidecar = scene.sidecars.launch_failing(str(faults[0]), **WATCHING)
+    for number, fault in enumerate(faults):
+        is_needed = wait_until_watching(sidecar)
+        following = [str(each) for each in faults[number + 1 : number + 2]]
+        standing_by = scene.sidecars.launch_failing(*following, **WATCHING)
+        if is_needed:
+            leaks.leak()
+        wait_for(fault, sidecar)
+        sidecar = standing_by
+    count(tally, "watching sidecar killed", faults)
+    assert wait_until_watching(sidecar)
+    # A reference that vanished seconds before its only witness died is nobody's to tell of.
+    missing = leaks.ledger_ids - truth.evidenced(leaks.ledger_ids)
+    leaks.leak()
+    truth.demand(leaks.ledger_ids, sidecar, missing)
+
+
+def test_the_connection_of_the_watch_is_cut_again_and_again(
+    scene: Scene,
+    truth: Truth,
+    network: SidecarNetwork,
+    dice: random.Random,
+    tally: Line,
+    tmp_path: Path,
+    fault_rounds: int,
+) -> None:
+    cuts = CUTS_OF_A_SHORT_CUT if fault_rounds == 1 else CUTS
+    links = [link for link in network.links if link.member == "zookeeper"]
+    leaks = Leaks(scene, cuts)
+    stop = threading.Event()
+    with contextlib.closing(Sidecars(scene.cluster.addresses, tmp_path, network)) as inside:
+        sidecar = inside.start(**WATCHING)
+        assert wait_until_watching(sidecar)
+        with running_until(stop, [lambda name=name: come_and_go(scene, name, stop) for name in ("one", "other")]):
+            for number in range(cuts):
+                pause(dice.uniform(0, 1))
+                seconds = LONG_CUT_SECONDS if number % 5 == 4 and fault_rounds > 1 else CUT_SECONDS
+                tally.fault(cut_while_leaking(network, links, leaks, dice, dice.uniform(*seconds)))
+        truth.demand(leaks.ledger_ids, sidecar, set())
+        assert sidecar.whole_log.count(WALKED) > 1, "a cut means a whole reading"
+
+
+def cut_while_leaking(
+    network: SidecarNetwork, links: Sequence[Link], leaks: Leaks, dice: random.Random, seconds: float
+) -> str:
+    """Events are lost, whatever becomes of the session; what was done."""
+    how = dice.choice([*Cut, None])
+    if how is None:
+        network.reset(links)
+        leaks.leak(1)
+        return "watch: connection reset"
+    network.cut(links, how)
+    try:
+        leaks.leak(1)
+        pause(seconds)
+    finally:
+        network.mend(links)
+    return f"watch: connection cut {how.value}"
+
+
+def come_and_go(scene: Scene, name: str, stop: threading.Event) -> None:
+    """Topics whose references vanish with their ledgers, as they do all the time."""
+    topic = scene.topic(f"comes-and-goes-{name}")
+    while not stop.is_set():
+        scene.workload.fill(topic, LEDGERS)
+        scene.workload.delete_plainly(topic)
+
+
+@pytest.mark.usefixtures("full_run")
+def test_zookeeper_killed_while_ledgers_leak(
+    scene: Scene, truth: Truth, supervisor: Supervisor, dice: random.Random, tally: Line, fault_rounds: int
+) -> None:
+    leaks = Leaks(scene, 2 * TOPICS_EACH)
+    sidecar = scene.start_alone(**WATCHING)
+    assert wait_until_watching(sidecar)
+    leaks.leak()
+    pause(dice.uniform(0, GRACE_SECONDS))
+    (zookeeper,) = MEMBERS[Role.ZOOKEEPER]
+    with supervisor.looking_away([zookeeper]):
+        scene.cluster.kill(zookeeper)
+        pause(dice.uniform(*(OUTAGE_SECONDS if fault_rounds == 1 else LONG_OUTAGE_SECONDS)))
+        scene.cluster.restart(zookeeper)
+    tally.fault("zookeeper killed while ledgers leak")
+    leaks.leak()
+    truth.demand(leaks.ledger_ids, sidecar, set())
+    if fault_rounds > 1:
+        restart_brokers(scene, supervisor)
+
+
+@pytest.mark.usefixtures("full_run")
+def test_the_leader_frozen_for_longer_than_its_session(
+    scene: Scene, truth: Truth, dice: random.Random, tally: Line
+) -> None:
+    fault = some_fault(Effect.FREEZE, dice.choice(FREEZING), dice)
+    leaks = Leaks(scene, TOPICS_EACH)
+    frozen = scene.sidecars.launch_failing(str(fault), **WATCHING)
+    assert wait_until_watching(frozen)
+    other = scene.sidecars.start(**WATCHING)
+    leaks.leak()
+    try:
+        wait_for(fault, frozen)
+        count(tally, "watching sidecar frozen", [fault])
+        # What the frozen one believes of these is no longer so when it goes on.
+        linked = leaks.put_back() if fault.point != APPENDED else frozenset()
+        assert wait_until_watching(other)
+        pause(dice.uniform(*FROZEN_SECONDS))
+    finally:
+        frozen.thaw()
+    until(lambda: state_of(frozen) == "standby", f"the other one leads\n{frozen.log()}")
+    missing = leaks.ledger_ids - truth.evidenced(leaks.ledger_ids)
+    truth.demand(leaks.ledger_ids, other, missing)
+    assert scene.workload.existing(linked) == linked, "these are referenced"
