@@ -15,8 +15,10 @@ import pytest
 from pulsar_sidecar.ledger_deletion.watch.balance import named_ledgers
 from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, ledger_id_of_path
+from pulsar_sidecar.ledger_ownership.references import cursor_references
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 from tests.cluster.running import ClusterUnderTest
 
@@ -113,7 +115,7 @@ class TransactionLog:
     def _name(self, path: str, data: bytes | None) -> None:
         before = self._named.pop(path, frozenset())
         try:
-            now = frozenset() if data is None else named_ledgers(path, data).ids
+            now = frozenset() if data is None else _references(path, data)
         except UndecodableError:
             # What a test damaged on purpose names what it named before.
             now = before
@@ -186,3 +188,13 @@ def _buffer(body: bytes, offset: int) -> tuple[bytes, int]:
     (length,) = _INT.unpack_from(body, offset)
     start, end = offset + _INT.size, offset + _INT.size + max(length, 0)
     return body[start:end], end
+
+
+def _references(path: str, data: bytes) -> frozenset[LedgerId]:
+    named = named_ledgers(path, data).ids
+    if path.endswith(f"/{COMPACTION_CURSOR}"):
+        cursor = cursor_references(data)
+        if cursor.cursor_ledger is not None:
+            # The last entry of the cursor's ledger is the truth then, and the node's compacted ledger an old one.
+            return named - {cursor.compacted_ledger}
+    return named

@@ -70,7 +70,9 @@ class FakeWatchCalls:
 
     def explain(self, ledger_id: LedgerId) -> LedgerExplanation | Redirect:
         self.asked("explain", ledger_id)
-        return self.redirect or self.explained[ledger_id]
+        return self.redirect or self.explained.get(
+            ledger_id, LedgerExplanation(ledger_id, False, (), None, None, "it does not exist", None)
+        )
 
     def control(self) -> WatchControl:
         self.asked("control", None)
