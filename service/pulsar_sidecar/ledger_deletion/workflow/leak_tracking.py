@@ -53,7 +53,7 @@ log = structlog.get_logger("ledger-deletion")
 
 GRACE_MS = 5_000
 """A broker deletes a ledger within 50 ms of its last reference; what is there after this time is written down."""
-_KEPT_LOOK_MS = 60_000
+_KEPT_LOOK_MS = 10_000
 _LONGEST_LOOK_MS = 3_600_000
 _TAKE_OVER_MS = 10_000
 _JUDGED_AT_ONCE = 200
