@@ -22,13 +22,13 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.states import ZnodeStat
-from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.clocks import SystemClock
 
 from tests.benchmarks.reporting import Table
+from tests.contract.metadata_store_servers import raw_client
 
 NAME = "changes"
 _NODES = [f"/managed-ledgers/public/default/persistent/topic-{number:04d}" for number in range(2_000)]
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
         spec = ClusterSpec(
             Path(scratch) / "cluster", brokers=0, bookies=0, java_options=_SERVER_OPTIONS, ends_with_starter=True
         )
-        with LocalCluster.up(spec) as cluster, _client(cluster.addresses().metadata_store_url) as writer:
+        with LocalCluster.up(spec) as cluster, raw_client(cluster.addresses().metadata_store_url) as writer:
             url = cluster.addresses().metadata_store_url
             for path in (*_NODES, _OTHER):
                 _make(writer, path)
@@ -191,7 +191,7 @@ def _listen(takes_per_echo: int, url: str, pipe: Connection) -> None:
 def _other_client(url: str, pipe: Connection) -> None:
     reads: list[float] = []
     writes: list[float] = []
-    with _client(url) as client:
+    with raw_client(url) as client:
         pipe.send("ready")
         while not pipe.poll():
             time.sleep(_OTHER_PAUSE_SECONDS)
@@ -220,17 +220,6 @@ def _child(work: Callable[[str, Connection], None], url: str) -> Iterator[Connec
 def _ended(child: Connection) -> Any:
     child.send("end")
     return child.recv()
-
-
-@contextmanager
-def _client(url: str) -> Iterator[KazooClient]:
-    client = KazooClient(parse_metadata_store_url(url).hosts)
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 # Reporting -------------------------------------------------------------------------------------------------------

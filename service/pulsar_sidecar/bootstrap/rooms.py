@@ -19,7 +19,6 @@ from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursor
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime
 from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWholeStore
 from pulsar_sidecar.adapters.offload.object_stores import AccessKey, OffloadCredentials, credentials_from_environment
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
@@ -49,6 +48,7 @@ from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
+from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, WholeStore
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Runtime
@@ -137,11 +137,14 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room:
     return Room(service, service.start, service.close, service.ready, [metrics])
 
 
-def _watched(cluster: ClusterAccess) -> tuple[ZooKeeperChanges, ZooKeeperWholeStore] | tuple[None, None]:
+def _watched(cluster: ClusterAccess) -> tuple[StoreChanges, WholeStore] | tuple[None, None]:
     """What the watch for leaked ledgers hears and reads; nothing where it is switched off."""
     settings, clock = cluster.settings, cluster.clock
     if not settings.topic_two_phase_deletion_enabled or settings.ledger_deletion_watch == WatchMode.OFF.value:
         return None, None
+    # A walk takes Arrow, which the rest of the service does without.
+    from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWholeStore
+
     url, root, credential = settings.metadata_store_url, settings.ledgers_root_path, store_credential_of(settings)
     changes = ZooKeeperChanges(url, clock, root, options=SessionOptions(credential=credential))
     close_at_the_end(cluster.stack, changes.close)

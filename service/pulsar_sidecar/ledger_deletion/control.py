@@ -7,19 +7,17 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
+from pulsar_sidecar.ledger_deletion.nodes import change_node
 from pulsar_sidecar.ledger_deletion.service import Control, SidecarInstance
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
     ConflictError,
     InvalidInputError,
-    NotFoundError,
-    TemporaryError,
 )
 from pulsar_sidecar.model.metadata import MetadataStore
 
 CONTROL = "/pulsar-sidecar/ledger-deletion/control"
 INSTANCES = "/pulsar-sidecar/instances"
-_CHANGE_TRIES = 10
 _SLOWEST, _FASTEST = 0.001, 1e9
 _UNREADABLE = Control(
     paused=True, paused_reason=f"pause and rate cannot be read from {CONTROL}: pause or resume again, and set the rate"
@@ -35,22 +33,11 @@ class ServiceControl:
     def read(self) -> Control:
         """Pause and rate now; a node that cannot be read means paused, since an operator wrote it to limit deletion."""
         node = self.store.read(CONTROL)
-        return Control() if node is None else _decode_control(node.data)
+        return _decode_control(None if node is None else node.data)
 
     def change(self, change: Callable[[Control], Control]) -> Control:
         """Change pause or rate by compare-and-set; what holds then."""
-        for _ in range(_CHANGE_TRIES):
-            node = self.store.read(CONTROL)
-            changed = change(Control() if node is None else _decode_control(node.data))
-            try:
-                if node is None:
-                    self.store.create(CONTROL, encode(changed))
-                else:
-                    self.store.write(CONTROL, encode(changed), node.version)
-            except (ConflictError, NotFoundError):
-                continue
-            return changed
-        raise TemporaryError("other sidecars keep changing pause and rate; try again")
+        return change_node(self.store, CONTROL, _decode_control, change, encode)
 
     def pause(self, reason: str | None) -> Control:
         """Stop deleting on all sidecars."""
@@ -116,7 +103,9 @@ def encode(stored: Control | SidecarInstance) -> bytes:
     return json.dumps(msgspec.to_builtins(stored)).encode()
 
 
-def _decode_control(data: bytes) -> Control:
+def _decode_control(data: bytes | None) -> Control:
+    if data is None:
+        return Control()
     try:
         document = json.loads(data)
         control = msgspec.convert(document, Control)

@@ -11,6 +11,7 @@ after every restart.
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+from pulsar_sidecar.ledger_deletion.nodes import put_node
 from pulsar_sidecar.ledger_deletion.outcomes import KeptLedger, kept_ledgers
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopics
 from pulsar_sidecar.ledger_deletion.second_phase.decide import UNKNOWN_END
@@ -43,14 +44,7 @@ def protect(store: MetadataStore, ledger_id: LedgerId, until_ms: int) -> None:
     A protection that is over keeps its node until its own ledger is protected anew or `end_protection` removes it:
     nobody else may, since another sidecar may be protecting that ledger anew at the same moment.
     """
-    path, data = protection_path(ledger_id), str(until_ms).encode()
-    try:
-        store.create(path, data)
-    except AlreadyExistsError as error:
-        node = store.read(path)
-        if node is None:
-            raise TemporaryError(f"the protection of ledger {ledger_id} changed in this moment; try again") from error
-        store.write(path, data, node.version)
+    put_node(store, protection_path(ledger_id), str(until_ms).encode())
 
 
 def end_protection(store: MetadataStore, ledger_id: LedgerId) -> bool:

@@ -14,6 +14,8 @@ from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, SchemaId, 
 MANAGED_LEDGERS = "/managed-ledgers"
 SCHEMAS = "/schemas"
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
+POLICIES = "/admin/policies"
+"""Below it tenants, and below these their namespaces' policies."""
 DEFAULT_LEDGERS_ROOT = "/ledgers"
 LAST_SHORT_LEDGER_ID = 2**31 - 2
 """Ids up to here live in the 2-4-4 layout, larger ones in the long 3-4-4-4-4 layout."""

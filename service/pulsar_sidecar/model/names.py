@@ -48,6 +48,15 @@ def encode_cursor(subscription: str) -> CursorName:
     return CursorName(java_url_encode(subscription))
 
 
+def decode_cursor(cursor: CursorName) -> str | None:
+    """The subscription of a cursor (inverse of `encode_cursor`); None for a name that Pulsar never writes."""
+    try:
+        subscription = java_url_decode(cursor)
+    except UnicodeError:
+        return None
+    return subscription if encode_cursor(subscription) == cursor else None
+
+
 class TopicDomain(Enum):
     """``org.apache.pulsar.common.naming.TopicDomain``."""
 

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_sidecar.audit.results.summaries import Danger
-from pulsar_sidecar.ledger_ownership.paths import PARTITIONED_TOPICS
+from pulsar_sidecar.ledger_ownership.paths import PARTITIONED_TOPICS, POLICIES
 from pulsar_sidecar.ledger_ownership.protections import Scope, UnreadableNode
 from pulsar_sidecar.ledger_ownership.shadows import Shadow, shadow_at
 from pulsar_sidecar.model.errors import UndecodableError
 
 INFINITE: Final = "infinite"
 UNSET: Final = "not set, so the brokers' default counts"
-_POLICIES: Final = "/admin/policies/"
+_POLICIES: Final = f"{POLICIES}/"
 _FOREVER: Final = -1
 _TENANT: Final = r"^/admin/(policies|local-policies)/[^/]+$"
 """Local policies count, since policies may be in a configuration store of their own."""

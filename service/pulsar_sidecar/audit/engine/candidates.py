@@ -35,8 +35,7 @@ from pulsar_sidecar.ledger_ownership.references import cursor_references, manage
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import (
-    encode_cursor,
-    java_url_decode,
+    decode_cursor,
     topic_of_managed_ledger,
 )
 
@@ -109,7 +108,7 @@ def _claimed(extent: Extent, claim: Claim) -> Claimed:
         case DataClaim(name):
             kind, topic = LedgerKind.DATA, topic_of_managed_ledger(name)
         case CursorClaim(name, encoded):
-            kind, cursor = LedgerKind.CURSOR, _decoded_cursor(encoded)
+            kind, cursor = LedgerKind.CURSOR, decode_cursor(encoded)
             # A cursor's name that Pulsar does not write belongs to nobody we know.
             topic = None if cursor is None else topic_of_managed_ledger(name)
         case CompactedClaim(topic):
@@ -119,14 +118,6 @@ def _claimed(extent: Extent, claim: Claim) -> Claimed:
         case never:
             assert_never(never)
     return Claimed(extent, kind, owner_of_topic(topic), path, managed_ledger_path(name), name, cursor)
-
-
-def _decoded_cursor(cursor: str) -> str | None:
-    try:
-        decoded = java_url_decode(cursor)
-        return decoded if encode_cursor(decoded) == cursor else None
-    except UnicodeError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)

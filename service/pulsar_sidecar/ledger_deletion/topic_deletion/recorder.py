@@ -54,8 +54,7 @@ from pulsar_sidecar.model.names import (
     CursorName,
     ManagedLedgerName,
     TopicName,
-    encode_cursor,
-    java_url_decode,
+    decode_cursor,
     topic_of_managed_ledger,
 )
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
@@ -102,7 +101,7 @@ def records_of(references: TopicReferences) -> list[PendingDeleteLedgerInfo]:
             record = _record(topic, LedgerComponent.MANAGED_LEDGER, ledger_id)
             records.append(replace(record, ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=entry.offload))
     for encoded, cursor in references.cursors.items():
-        subscription = _subscription(encoded)
+        subscription = decode_cursor(encoded) or encoded
         if cursor.cursor_ledger is not None:
             records.append(_record(topic, LedgerComponent.MANAGED_CURSOR, cursor.cursor_ledger, subscription))
         for ledger_id in cursor.buckets.values():
@@ -134,15 +133,6 @@ def record_key(record: PendingDeleteLedgerInfo) -> str:
         return str(record.ledger_id)
     # A failed offload is tried again under another id, and leaves a copy of its own.
     return f"{record.ledger_id}o{offload.uid_msb:x}.{offload.uid_lsb:x}"
-
-
-def _subscription(cursor: CursorName) -> str:
-    """The decoded name, or the cursor's own where that would not lead back to it."""
-    try:
-        decoded = java_url_decode(cursor)
-    except UnicodeError:
-        return cursor
-    return decoded if encode_cursor(decoded) == cursor else cursor
 
 
 def _record(

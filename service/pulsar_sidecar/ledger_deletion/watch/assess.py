@@ -24,7 +24,13 @@ from pulsar_sidecar.ledger_deletion.watch.balance import Dereference
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause, Surroundings, cause_of, kind_of, record_of
 from pulsar_sidecar.ledger_deletion.watch.leaks import Evidence, LeakStore
 from pulsar_sidecar.ledger_ownership.claims import Claim, NotPulsars, Unrecognised, owner_path
-from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path, ledger_path, managed_ledger_path
+from pulsar_sidecar.ledger_ownership.paths import (
+    POLICIES,
+    instance_id_of,
+    instance_id_path,
+    ledger_path,
+    managed_ledger_path,
+)
 from pulsar_sidecar.ledger_ownership.protections import Protection, UnreadableNode
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError
@@ -33,7 +39,6 @@ from pulsar_sidecar.model.ledgers import OffloadContext
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import ManagedLedgerName
 
-POLICIES = "/admin/policies"
 _RETRY_MS = 60_000
 
 OffloadedWhole = Callable[[LedgerId, OffloadContext, ManagedLedgerName], bool]
@@ -94,10 +99,6 @@ class Assessor:
                     else Candidate(ledger_id, ledger, ledger.claim, record)
                 )
         return found
-
-    def owner(self, candidate: Candidate) -> str:
-        """The node that has to name the ledger, by the ledger's own metadata."""
-        return owner_path(candidate.claim)
 
     def evidence(self, candidate: Candidate, dereference: Dereference) -> Evidence | None:
         """What proves that this cluster's own list named the ledger; None if the node was not its claimed owner's.

@@ -6,20 +6,14 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
-from pulsar_sidecar.model.errors import (
-    AlreadyExistsError,
-    ConflictError,
-    InvalidInputError,
-    NotFoundError,
-    TemporaryError,
-)
+from pulsar_sidecar.ledger_deletion.nodes import change_node
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 WATCH = "/pulsar-sidecar/ledger-deletion/watch"
 CONTROL = f"{WATCH}/control"
-_CHANGE_TRIES = 10
 _NAME_PARTS = (1, 2)
 _LONGEST_ID = len(str(MAX_LEDGER_ID))
 
@@ -72,7 +66,7 @@ class WatchControlNode:
     def read(self) -> WatchControl:
         """As it is now; one that cannot be read brakes, since an operator wrote it to keep ledgers."""
         node = self.store.read(CONTROL)
-        return WatchControl() if node is None else _decoded(node.data)
+        return _decoded(None if node is None else node.data)
 
     def brake(self, reason: str) -> WatchControl:
         """Append nothing until `resume`; the first reason stays."""
@@ -103,24 +97,18 @@ class WatchControlNode:
         return self._change(without)
 
     def _change(self, change: Callable[[WatchControl], WatchControl]) -> WatchControl:
-        for _ in range(_CHANGE_TRIES):
-            node = self.store.read(CONTROL)
-            before = WatchControl() if node is None else _decoded(node.data)
+        def changed(before: WatchControl) -> WatchControl:
             if before == _UNREADABLE:
                 raise ConflictError(f"{_UNREADABLE.braked}")
-            changed = change(before)
-            try:
-                if node is None:
-                    self.store.create(CONTROL, msgspec.json.encode(changed))
-                elif changed != before:
-                    self.store.write(CONTROL, msgspec.json.encode(changed), node.version)
-            except (AlreadyExistsError, ConflictError, NotFoundError):
-                continue
-            return changed
-        raise TemporaryError("other sidecars keep changing the watch's control node; try again")
+            after = change(before)
+            return before if after == before else after
+
+        return change_node(self.store, CONTROL, _decoded, changed, msgspec.json.encode)
 
 
-def _decoded(data: bytes) -> WatchControl:
+def _decoded(data: bytes | None) -> WatchControl:
+    if data is None:
+        return WatchControl()
     try:
         return msgspec.json.decode(data, type=WatchControl)
     except (msgspec.MsgspecError, RecursionError):

@@ -24,7 +24,7 @@ from pulsar_sidecar.ledger_ownership.ledger_metadata import length_bytes
 from pulsar_sidecar.ledger_ownership.places import topic_of_schema
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
-from pulsar_sidecar.model.names import CursorName, TopicName, encode_cursor, java_url_decode, topic_of_managed_ledger
+from pulsar_sidecar.model.names import TopicName, decode_cursor, topic_of_managed_ledger
 
 REQUESTED_BY = "ledger-deletion watch"
 
@@ -136,7 +136,7 @@ def _named_by(claim: Claim) -> tuple[TopicName | None, LedgerComponent, str | No
             return topic_of_managed_ledger(managed_ledger), LedgerComponent.MANAGED_LEDGER, None, None
         case CursorClaim(managed_ledger, cursor):
             topic = topic_of_managed_ledger(managed_ledger)
-            return topic, LedgerComponent.MANAGED_CURSOR, _subscription(cursor), None
+            return topic, LedgerComponent.MANAGED_CURSOR, decode_cursor(cursor) or cursor, None
         case SchemaClaim(schema_id):
             return topic_of_schema(schema_id), LedgerComponent.SCHEMA_STORAGE, None, schema_id
         case CompactedClaim(topic):
@@ -145,12 +145,3 @@ def _named_by(claim: Claim) -> tuple[TopicName | None, LedgerComponent, str | No
             return topic, LedgerComponent.DELAYED_INDEX_BUCKET, subscription, None
         case never:
             assert_never(never)
-
-
-def _subscription(cursor: CursorName) -> str:
-    # A record carries the decoded name, or the cursor's own where it cannot be decoded and encoded again.
-    try:
-        decoded = java_url_decode(cursor)
-    except UnicodeError:
-        return cursor
-    return decoded if encode_cursor(decoded) == cursor else cursor

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from pulsar_sidecar.ledger_deletion.nodes import put_node
 from pulsar_sidecar.ledger_deletion.record import (
     PendingDeleteLedgerInfo,
     is_signed,
@@ -20,7 +21,7 @@ from pulsar_sidecar.ledger_deletion.record import (
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.watch.control import WATCH
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.model.errors import AlreadyExistsError, InvalidInputError, TemporaryError
+from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore, Node
 
@@ -71,13 +72,7 @@ class LeakStore:
         kept = _Kept(record_document(evidence.record), evidence.cause, evidence.path, evidence.appended_ms)
         path, data = _path(evidence.record.ledger_id), msgspec.json.encode(kept)
         with self.steps.taking(Step.LEAK_KEPT):
-            try:
-                self.store.create(path, data)
-            except AlreadyExistsError as error:
-                node = self.store.read(path)
-                if node is None:
-                    raise TemporaryError(f"{path} changed in this moment; try again") from error
-                self.store.write(path, data, node.version)
+            put_node(self.store, path, data)
 
     def forget(self, ledger_id: LedgerId) -> None:
         """Drop it: the ledger is gone, or referenced again; idempotent."""

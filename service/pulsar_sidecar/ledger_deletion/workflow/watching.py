@@ -32,11 +32,11 @@ from pulsar_sidecar.ledger_deletion.watch.ports import ChangesLostError, Unwatch
 from pulsar_sidecar.ledger_deletion.watch.service import (
     Leak,
     LedgerExplanation,
-    WatchMode,
     WatchState,
     WatchStatus,
 )
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import LeakTracker, WatchConfiguration, WatchPorts, pieces
+from pulsar_sidecar.ledger_ownership.claims import owner_path
 from pulsar_sidecar.model.clocks import Pace, StopSignal
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ids import LedgerId
@@ -77,7 +77,7 @@ class LeakWatch:
         """Forget everything: what an interruption hid cannot be told from what was there."""
         self._balance = Balance()
         self._tracker = LeakTracker(self._configuration, self._ports, self._balance, self._steps, self._lock)
-        self._state = WatchState.OFF if self._configuration.mode is WatchMode.OFF else WatchState.STANDBY
+        self._state = WatchState.STANDBY
         self._detail: str | None = None
         self._failure: str | None = None
         self._walked_ms: int | None = None
@@ -241,7 +241,7 @@ class LeakWatch:
     @property
     def leads(self) -> bool:
         """Whether this sidecar watches, so that its answers are whole."""
-        return self._state not in (WatchState.OFF, WatchState.STANDBY)
+        return self._state is not WatchState.STANDBY
 
     def status(self) -> WatchStatus:
         """See `WatchStatus`."""
@@ -286,8 +286,8 @@ class LeakWatch:
         """Everything that is known of one ledger, and what the evaluation says of it now."""
         with self._lock:
             leak, record = self._tracker.find(ledger_id)
-            named_by = self._balance.named_by(ledger_id)
-            unreadable = list(self._balance.unreadable.values())
+            balance, unreadable = self._balance, list(self._balance.unreadable.values())
+        named_by = balance.named_by(ledger_id)
         assessor = self._ports.assessor
         (found,) = assessor.candidates([(ledger_id, None)])
         if not isinstance(found, Candidate):
@@ -296,7 +296,7 @@ class LeakWatch:
         record = record or found.record
         (judged,) = assessor.verdicts([record], unreadable)
         hold = self._control_node.read().holds_ledger(ledger_id, record.topic)
-        return LedgerExplanation(ledger_id, True, named_by, assessor.owner(found), hold, _in_words(judged), leak)
+        return LedgerExplanation(ledger_id, True, named_by, owner_path(found.claim), hold, _in_words(judged), leak)
 
 
 def _in_words(verdict: Verdict) -> str:

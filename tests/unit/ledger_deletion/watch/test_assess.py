@@ -12,6 +12,7 @@ from pulsar_sidecar.ledger_deletion.watch.assess import Assessor, Candidate, Not
 from pulsar_sidecar.ledger_deletion.watch.balance import Dereference
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
 from pulsar_sidecar.ledger_deletion.watch.leaks import LeakStore
+from pulsar_sidecar.ledger_ownership.claims import owner_path
 from pulsar_sidecar.ledger_ownership.paths import (
     cursor_path,
     instance_id_path,
@@ -131,7 +132,7 @@ def test_a_store_that_does_not_answer_tells_nothing(asking: Asking) -> None:
 
 def test_only_the_claimed_owners_node_is_evidence(asking: Asking) -> None:
     candidate = asking.candidate(asking.world.listed(asking.topic)[0])
-    assert asking.assessor.owner(candidate) == asking.list_path
+    assert owner_path(candidate.claim) == asking.list_path
     other = Dereference(candidate.ledger_id, f"{asking.list_path}-shadow", removed=False, replaced=False)
     assert asking.assessor.evidence(candidate, other) is None
     assert asking.world.store.peek(SIGNING_KEY) is None
@@ -175,7 +176,7 @@ def test_the_cause_is_read_from_what_is_left(asking: Asking, gone: str) -> None:
     causes = []
     for component in LedgerComponent:
         candidate = by_kind[component]
-        path = asking.assessor.owner(candidate)
+        path = owner_path(candidate.claim)
         evidence = asking.assessor.evidence(candidate, Dereference(candidate.ledger_id, path, False, False))
         assert evidence is not None
         causes.append(evidence.cause.value)

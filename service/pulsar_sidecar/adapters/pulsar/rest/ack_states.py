@@ -15,6 +15,7 @@ from pulsar_sidecar.ack_state.limits import AckStateLimits, Policies, TopicPolic
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, json_object, live_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.ledger_ownership.paths import POLICIES
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError
 from pulsar_sidecar.model.metadata import MetadataStore, Node
@@ -93,7 +94,7 @@ class BrokerAckStates(BrokerTopicAdmin):
         self._rest.change("DELETE", topic_path(topic, f"/{_ROUTE}"))
 
     def _stored(self, namespace: str) -> tuple[Node, dict[str, object]]:
-        node = self._store.read(f"/admin/policies/{namespace}")
+        node = self._store.read(f"{POLICIES}/{namespace}")
         if node is None:
             raise NotFoundError(f"there is no namespace {namespace}")
         return node, json_object(node.data, node.path)

@@ -16,7 +16,7 @@ from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConf
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import partitions_in
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_internal_stats, parse_stats
 from pulsar_sidecar.delayed_delivery.ports import DelayPolicy
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.ledger_ownership.paths import POLICIES, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, SidecarError
@@ -151,7 +151,7 @@ class BrokerTopics:
         broker = self._runtime.get(None, lambda: RuntimeConfiguration.of(self._rest))
         if topic.cluster:
             # Brokers have no routes to policies of V1 topics; what holds is the namespace's (``Policies``).
-            node = self._store.read(f"/admin/policies/{topic.namespace}")
+            node = self._store.read(f"{POLICIES}/{topic.namespace}")
             document = {} if node is None else json_object(node.data, node.path)
             delayed, ttl = document.get("delayed_delivery_policies"), document.get("message_ttl_in_seconds")
         else:

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, Broker, json_object, live_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_internal_stats
+from pulsar_sidecar.ledger_ownership.paths import POLICIES
 from pulsar_sidecar.model.errors import PermanentError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
@@ -150,7 +151,7 @@ def read_boundaries(store: MetadataStore, namespace: str) -> tuple[str, ...] | N
 
     A namespace that was never loaded has them in its policies only, one without any has the full range.
     """
-    local, policies = store.read_many([f"/admin/local-policies/{namespace}", f"/admin/policies/{namespace}"])
+    local, policies = store.read_many([f"/admin/local-policies/{namespace}", f"{POLICIES}/{namespace}"])
     if local is None and policies is None:
         return None
     for node in (local, policies):

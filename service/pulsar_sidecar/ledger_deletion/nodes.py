@@ -1,0 +1,55 @@
+"""Writes to the sidecars' own nodes in the metadata store, where several sidecars may write at once."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from pulsar_sidecar.model.errors import AlreadyExistsError, ConflictError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.metadata import MetadataStore
+
+T = TypeVar("T")
+
+_CHANGE_TRIES = 10
+
+
+def change_node(
+    store: MetadataStore,
+    path: str,
+    decode: Callable[[bytes | None], T],
+    change: Callable[[T], T],
+    encode: Callable[[T], bytes],
+) -> T:
+    """Change what a node holds by compare-and-set; what it holds then.
+
+    ``decode`` gets None where there is no node. A ``change`` that hands back what it was given writes nothing.
+
+    Raises:
+        TemporaryError: others keep changing it.
+    """
+    for _ in range(_CHANGE_TRIES):
+        node = store.read(path)
+        before = decode(None if node is None else node.data)
+        changed = change(before)
+        try:
+            if node is None:
+                store.create(path, encode(changed))
+            elif changed is not before:
+                store.write(path, encode(changed), node.version)
+        except (ConflictError, NotFoundError):
+            continue
+        return changed
+    raise TemporaryError(f"other sidecars keep changing {path}; try again")
+
+
+def put_node(store: MetadataStore, path: str, data: bytes) -> None:
+    """Create a node, or write over what is there.
+
+    Raises:
+        TemporaryError: it changed in this moment.
+    """
+    try:
+        store.create(path, data)
+    except AlreadyExistsError as error:
+        node = store.read(path)
+        if node is None:
+            raise TemporaryError(f"{path} changed in this moment; try again") from error
+        store.write(path, data, node.version)
