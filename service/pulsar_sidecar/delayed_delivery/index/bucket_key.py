@@ -1,0 +1,46 @@
+"""A bucket's name: the cursor property that points to its ledger (``Bucket.bucketKey``)."""
+
+from typing import NamedTuple, Self
+
+from pulsar_sidecar.ledger_ownership.references import DELAYED_BUCKET_KEY_PREFIX
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+
+_SEPARATOR = "_"
+_PARTS = 3
+
+
+class BucketKey(NamedTuple):
+    """The ledgers that a bucket covers, from the first to the last, both included."""
+
+    start: LedgerId
+    end: LedgerId
+
+    def __str__(self) -> str:
+        return _SEPARATOR.join((DELAYED_BUCKET_KEY_PREFIX, str(self.start), str(self.end)))
+
+    def __contains__(self, ledger_id: object) -> bool:
+        return isinstance(ledger_id, int) and self.start <= ledger_id <= self.end
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """The key in a cursor property's name.
+
+        Raises:
+            UndecodableError: a broker would not recover the bucket either (it wants exactly three parts).
+        """
+        parts = name.split(_SEPARATOR)
+        if len(parts) != _PARTS or parts[0] != DELAYED_BUCKET_KEY_PREFIX:
+            raise UndecodableError(f"{name!r:.120} does not name a bucket; look at the cursor's properties by hand")
+        start, end = (_ledger_id(part, name) for part in parts[1:])
+        if start > end:
+            raise UndecodableError(f"{name!r:.120} ends before it begins; look at the cursor's properties by hand")
+        return cls(start, end)
+
+
+def _ledger_id(text: str, name: str) -> LedgerId:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_LEDGER_ID)) and int(text) <= MAX_LEDGER_ID):
+        raise UndecodableError(
+            f"{name!r:.120} names no ledger as {text!r:.40}; look at the cursor's properties by hand"
+        )
+    return LedgerId(int(text))

@@ -1,0 +1,68 @@
+"""The settings of a delayed index, as a broker has them (PIP-195, ``ServiceConfiguration`` of 4.0.8)."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pulsar_sidecar.model.errors import InvalidInputError
+
+BUCKET_TRACKER_FACTORY = "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
+"""``delayedDeliveryTrackerFactoryClassName`` of brokers that keep the index in buckets."""
+
+IN_MEMORY_TRACKER_FACTORY = "org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory"
+
+MAX_MERGE_NUM = 4
+"""``BucketDelayedDeliveryTracker.MAX_MERGE_NUM``: so many adjacent buckets are merged at most."""
+
+
+class Behaviour(Enum):
+    """Whom the tracker follows where Pulsar 4.0.8 departs from PIP-195."""
+
+    AS_BROKER = "as-broker"
+    AS_PIP = "as-pip"
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerSettings:
+    """How an index is kept.
+
+    Attributes:
+        tick_time_ms: ``delayedDeliveryTickTimeMillis``: unless strict, messages are due up to a tick early.
+        strict: ``isDelayedDeliveryDeliverAtTimeStrict``.
+        min_index_count: ``delayedDeliveryMinIndexCountPerBucket``: a bucket is sealed only with so many.
+        time_step_ms: ``delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds``, in milliseconds.
+        max_indexes_per_segment: ``delayedDeliveryMaxIndexesPerBucketSnapshotSegment``; -1 for any number.
+        max_num_buckets: ``delayedDeliveryMaxNumBuckets``; -1 for never merging.
+        shared_index: ``delayedDeliverySharedIndexEnabled``: one index for all subscriptions of a topic; no released
+            broker knows it.
+
+    Raises:
+        InvalidInputError: a number that no broker could work with.
+    """
+
+    tick_time_ms: int = 1000
+    strict: bool = False
+    min_index_count: int = 50_000
+    time_step_ms: int = 300_000
+    max_indexes_per_segment: int = 5_000
+    max_num_buckets: int = -1
+    shared_index: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("tick time", self.tick_time_ms),
+            ("minimum index count of a bucket", self.min_index_count),
+            ("time step of a segment", self.time_step_ms),
+        ):
+            if value < 1:
+                raise InvalidInputError(f"the {name} must be at least 1, not {value}")
+        for name, value in (
+            ("maximum number of indexes in a segment", self.max_indexes_per_segment),
+            ("maximum number of buckets", self.max_num_buckets),
+        ):
+            if value < 1 and value != -1:
+                raise InvalidInputError(f"the {name} must be at least 1, or -1 for any number, not {value}")
+
+    @property
+    def breaks_dispatch(self) -> bool:
+        """Whether a broker of 4.0.8 stops dispatching at the fourth bucket: it can only merge more than four."""
+        return 0 < self.max_num_buckets < MAX_MERGE_NUM

@@ -1,0 +1,172 @@
+"""A bucket's snapshot: entry 0 says what each segment holds, entries 1 to n are the segments (PIP-195).
+
+Invariants: bytes are understood completely or not at all (`UndecodableError`). What is decoded keeps the order of what
+was written; whether it is in order, and whether bitmaps and segments agree, is for `fsck` and the tracker to say.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, EntryId, LedgerId, Position
+from pulsar_sidecar.wire import DelayedMessageIndexBucketMetadata_pb2 as metadata_pb
+from pulsar_sidecar.wire import DelayedMessageIndexBucketSegment_pb2 as segment_pb
+
+Longs = npt.NDArray[np.int64]
+
+MAX_INDEXES: Final = 1 << 26
+"""No segment is taken to hold more: a bitmap of a few kilobytes can claim four thousand million entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedIndexes:
+    """Delayed messages, column by column (``DelayedIndex``); the three arrays have one length.
+
+    Attributes:
+        deliver_at_ms: due times, milliseconds since the epoch.
+        ledgers: ledger ids.
+        entries: entry ids.
+    """
+
+    deliver_at_ms: Longs
+    ledgers: Longs
+    entries: Longs
+
+    def __len__(self) -> int:
+        return len(self.deliver_at_ms)
+
+    def __getitem__(self, rows: "slice | Longs | npt.NDArray[np.bool_]") -> "DelayedIndexes":
+        return DelayedIndexes(self.deliver_at_ms[rows], self.ledgers[rows], self.entries[rows])
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[int, int, int]]) -> Self:
+        """From rows of due time, ledger and entry."""
+        columns = np.array(list(rows), np.int64).reshape(-1, 3).T
+        return cls(*(np.ascontiguousarray(column) for column in columns))
+
+    def positions(self) -> list[Position]:
+        """In the same order."""
+        pairs = zip(self.ledgers.tolist(), self.entries.tolist(), strict=True)
+        return [Position(LedgerId(ledger), EntryId(entry)) for ledger, entry in pairs]
+
+
+@dataclass(frozen=True)
+class SegmentMetadata:
+    """What entry 0 says of one segment (``SnapshotSegmentMetadata``).
+
+    Attributes:
+        bitmaps: the entries of each ledger that have an index in the segment.
+        min_schedule_timestamp: the earliest due time, milliseconds since the epoch.
+        max_schedule_timestamp: the latest one; a broker that recovers skips the segment once this is past.
+    """
+
+    bitmaps: Mapping[LedgerId, BitMap]
+    min_schedule_timestamp: int
+    max_schedule_timestamp: int
+
+    @cached_property
+    def count(self) -> int:
+        """How many indexes the bitmaps hold."""
+        return sum(map(len, self.bitmaps.values()))
+
+
+SnapshotMetadata = tuple[SegmentMetadata, ...]
+"""Entry 0, a row a segment (``SnapshotMetadata``)."""
+
+
+def segment_metadata_of(segment: DelayedIndexes) -> SegmentMetadata:
+    """What entry 0 says of a segment, which is not empty."""
+    by_ledger = np.argsort(segment.ledgers, kind="stable")
+    ledgers, entries = segment.ledgers[by_ledger], segment.entries[by_ledger]
+    starts = np.flatnonzero(np.diff(ledgers, prepend=ledgers[0] - 1))
+    groups = np.split(entries.astype(np.uint32), starts[1:])
+    bitmaps = {LedgerId(int(ledgers[start])): BitMap(group) for start, group in zip(starts, groups, strict=True)}
+    return SegmentMetadata(bitmaps, int(segment.deliver_at_ms.min()), int(segment.deliver_at_ms.max()))
+
+
+# --- as bytes ------------------------------------------------------------------------------------------------------
+
+
+def encode_metadata(segments: Iterable[SegmentMetadata]) -> bytes:
+    """Entry 0, as `MutableBucket` in a broker writes it: bitmaps in the portable form, optimised for runs."""
+    message = metadata_pb.SnapshotMetadata()
+    for segment in segments:
+        written = message.metadata_list.add(
+            min_schedule_timestamp=segment.min_schedule_timestamp, max_schedule_timestamp=segment.max_schedule_timestamp
+        )
+        for ledger_id, bitmap in segment.bitmaps.items():
+            optimised = bitmap.copy()
+            optimised.run_optimize()
+            written.delayed_index_bit_map[ledger_id] = optimised.serialize()
+    return message.SerializeToString()
+
+
+def decode_metadata(payload: bytes) -> SnapshotMetadata:
+    """Entry 0.
+
+    Raises:
+        UndecodableError: cut off, not a snapshot's metadata, a ledger named twice, or a bitmap that is damaged or
+            claims more than `MAX_INDEXES` entries.
+    """
+    message = decode_exactly(metadata_pb.SnapshotMetadata, payload)
+    return tuple(
+        SegmentMetadata(
+            {_ledger_id(id_): _bitmap(data) for id_, data in segment.delayed_index_bit_map.items()},
+            _time(segment.min_schedule_timestamp),
+            _time(segment.max_schedule_timestamp),
+        )
+        for segment in message.metadata_list
+    )
+
+
+def encode_segment(segment: DelayedIndexes) -> bytes:
+    """One of entries 1 to n (``SnapshotSegment``)."""
+    message = segment_pb.SnapshotSegment()
+    rows = zip(segment.deliver_at_ms.tolist(), segment.ledgers.tolist(), segment.entries.tolist(), strict=True)
+    for timestamp, ledger_id, entry_id in rows:
+        message.indexes.add(timestamp=timestamp, ledger_id=ledger_id, entry_id=entry_id)
+    return message.SerializeToString()
+
+
+def decode_segment(payload: bytes) -> DelayedIndexes:
+    """One of entries 1 to n.
+
+    Raises:
+        UndecodableError: cut off, not a segment, or a number beyond Java's long.
+    """
+    indexes: Sequence[segment_pb.DelayedIndex] = decode_exactly(segment_pb.SnapshotSegment, payload).indexes
+    try:
+        return DelayedIndexes.of((each.timestamp, each.ledger_id, each.entry_id) for each in indexes)
+    except OverflowError as error:
+        raise UndecodableError("a segment holds a number beyond 63 bits; look at the bucket by hand") from error
+
+
+def _bitmap(data: bytes) -> BitMap:
+    try:
+        bitmap = BitMap.deserialize(data)
+    except (ValueError, IndexError) as error:
+        raise UndecodableError(f"{len(data)} bytes are no roaring bitmap ({error}); read them again") from error
+    if len(bitmap) > MAX_INDEXES:
+        raise UndecodableError(f"a bitmap claims {len(bitmap):,} entries, more than any ledger of messages has")
+    if bitmap.serialize() != data:
+        raise UndecodableError("a roaring bitmap holds more than it says; look at the bucket by hand")
+    return bitmap
+
+
+def _ledger_id(value: int) -> LedgerId:
+    if value > MAX_LEDGER_ID:
+        raise UndecodableError(f"{value} is no ledger id; look at the bucket by hand")
+    return LedgerId(value)
+
+
+def _time(value: int) -> int:
+    if value > MAX_LEDGER_ID:
+        raise UndecodableError(f"{value} is no time; look at the bucket by hand")
+    return value

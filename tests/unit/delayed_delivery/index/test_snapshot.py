@@ -1,0 +1,156 @@
+"""Snapshots as bytes: what was written is read again, and what is damaged is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
+from pulsar_sidecar.delayed_delivery.index.snapshot import (
+    DelayedIndexes,
+    decode_metadata,
+    decode_segment,
+    encode_metadata,
+    encode_segment,
+    segment_metadata_of,
+)
+from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.wire import DelayedMessageIndexBucketMetadata_pb2 as metadata_pb
+from pulsar_sidecar.wire import DelayedMessageIndexBucketSegment_pb2 as segment_pb
+from pyroaring import BitMap
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, MAX_LEDGER_ID),
+        st.sampled_from([0, 7, 8, 2**40, MAX_LEDGER_ID]),
+        st.one_of(st.integers(0, 50), st.integers(0, 2**32 - 1)),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(ROWS)
+def test_what_is_written_is_read_again(rows: list[tuple[int, int, int]]) -> None:
+    segment = DelayedIndexes.of(rows)
+    payload = encode_segment(segment)
+    assert payload == _one_by_one(rows)
+    again = decode_segment(payload)
+    assert list(zip(again.deliver_at_ms.tolist(), *zip(*again.positions(), strict=True), strict=True)) == rows
+
+    metadata = segment_metadata_of(segment)
+    assert metadata.count == len({row[1:] for row in rows})
+    assert {(id_, entry) for id_, bits in metadata.bitmaps.items() for entry in bits} == {row[1:] for row in rows}
+    assert (metadata.min_schedule_timestamp, metadata.max_schedule_timestamp) == (min(rows)[0], max(rows)[0])
+    assert decode_metadata(encode_metadata([metadata, metadata])) == (metadata, metadata)
+
+
+def _one_by_one(rows: list[tuple[int, int, int]]) -> bytes:
+    indexes = [segment_pb.DelayedIndex(timestamp=time, ledger_id=id_, entry_id=entry) for time, id_, entry in rows]
+    return segment_pb.SnapshotSegment(indexes=indexes).SerializeToString()
+
+
+def test_an_empty_segment_and_an_empty_snapshot() -> None:
+    assert len(decode_segment(b"")) == 0
+    assert decode_metadata(b"") == ()
+    assert encode_metadata([]) == b""
+
+
+def test_any_cut_is_refused() -> None:
+    segment = DelayedIndexes.of([(1_700_000_000_000 + at, 5, at) for at in range(3)])
+    whole, metadata = encode_segment(segment), encode_metadata([segment_metadata_of(segment)])
+    borders = {len(encode_segment(segment[:rows])) for rows in range(4)}
+    for end in set(range(len(whole))) - borders:
+        with pytest.raises(UndecodableError):
+            decode_segment(whole[:end])
+    for end in range(1, len(metadata)):
+        with pytest.raises(UndecodableError):
+            decode_metadata(metadata[:end])
+
+
+def _with_bitmap(data: bytes, ledger_id: int = 5) -> bytes:
+    message = metadata_pb.SnapshotMetadata()
+    message.metadata_list.add(min_schedule_timestamp=1, max_schedule_timestamp=2).delayed_index_bit_map[ledger_id] = (
+        data
+    )
+    return message.SerializeToString()
+
+
+GOOD = BitMap([1, 2, 9]).serialize()
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (_with_bitmap(b""), "no roaring bitmap"),
+        (_with_bitmap(GOOD[:-1]), "no roaring bitmap"),
+        (_with_bitmap(GOOD + b"\0"), "holds more"),
+        (_with_bitmap(GOOD[:-6] + b"\x02\0\x01\0\x09\0"), "not strictly increasing"),
+        (_with_bitmap(b"\x3b\x30\xff\xff" + b"\xff" * 65536), "no roaring bitmap"),
+        (_with_bitmap(GOOD, 2**63), "no ledger id"),
+    ],
+)
+def test_a_damaged_bitmap_is_refused(payload: bytes, why: str) -> None:
+    with pytest.raises(UndecodableError, match=why):
+        decode_metadata(payload)
+
+
+def test_a_bitmap_that_claims_too_much_is_refused() -> None:
+    everything = BitMap()
+    everything.add_range(0, 2**32)
+    everything.run_optimize()
+    with pytest.raises(UndecodableError, match="claims 4,294,967,296 entries"):
+        decode_metadata(_with_bitmap(everything.serialize()))
+
+
+def test_numbers_beyond_javas_are_refused() -> None:
+    index = segment_pb.DelayedIndex(timestamp=2**63, ledger_id=1, entry_id=1)
+    with pytest.raises(UndecodableError, match="63 bits"):
+        decode_segment(segment_pb.SnapshotSegment(indexes=[index]).SerializeToString())
+
+
+def test_rows_can_be_chosen() -> None:
+    segment = DelayedIndexes.of([(3, 1, 1), (1, 1, 2), (2, 2, 1)])
+    assert segment[np.argsort(segment.deliver_at_ms)].positions() == [(1, 2), (2, 1), (1, 1)]
+
+
+@given(st.integers(0, MAX_LEDGER_ID), st.integers(0, MAX_LEDGER_ID))
+def test_keys_are_read_as_brokers_write_them(one: int, other: int) -> None:
+    start, end = sorted((one, other))
+    key = BucketKey.parse(f"#pulsar.internal.delayed.bucket_{start}_{end}")
+    assert (key.start, key.end) == (start, end)
+    assert str(key) == f"#pulsar.internal.delayed.bucket_{start}_{end}"
+    assert LedgerId(start) in key
+    assert LedgerId(end) in key
+    assert LedgerId(end + 1) not in key
+
+
+@pytest.mark.parametrize(
+    "name", ["", "1_2", "_1", "_1_2_3", "_2_1", "_a_2", "_1_", "_-1_2", "_1_9223372036854775808", "_¹_2"]
+)
+def test_other_keys_are_refused(name: str) -> None:
+    with pytest.raises(UndecodableError):
+        BucketKey.parse(f"#pulsar.internal.delayed.bucket{name}")
+    with pytest.raises(UndecodableError):
+        BucketKey.parse(name)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tick_time_ms": 0},
+        {"min_index_count": 0},
+        {"time_step_ms": -1},
+        {"max_indexes_per_segment": 0},
+        {"max_num_buckets": -2},
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(InvalidInputError):
+        TrackerSettings(**wrong)
+
+
+def test_settings_that_break_a_broker_are_known() -> None:
+    broken = [number for number in (-1, 1, 2, 3, 4, 5) if TrackerSettings(max_num_buckets=number).breaks_dispatch]
+    assert broken == [1, 2, 3]
