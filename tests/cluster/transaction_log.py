@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.ledger_deletion.control import INSTANCES
 from pulsar_sidecar.ledger_deletion.watch.balance import named_ledgers
 from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, ledger_id_of_path
@@ -31,7 +32,6 @@ _END = b"B"
 _CREATES = frozenset({1, 15, 19, 21})
 _DELETES = frozenset({2, 20})
 _SET_DATA, _MULTI = 5, 14
-_OF_SIDECARS = "/pulsar-sidecar/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class TransactionLog:
     def demand_nothing_referenced_was_deleted(self, ledger_ids: Collection[LedgerId]) -> None:
         """No sidecar removed a ledger that a node named at that moment; and each of these is gone, and by a sidecar.
 
-        A session is a sidecar's if it ever wrote below ``/pulsar-sidecar``, as each does when it registers itself.
+        A session is a sidecar's if it ever registered one; a test clears up below ``/pulsar-sidecar``, too.
         """
         self.read_on()
         wrong = [each for each in self._while_named if each.session in self._sidecars]
@@ -100,10 +100,10 @@ class TransactionLog:
     def _take(self, change: Change) -> None:
         self.changes += 1
         path = change.path
-        if path.startswith(_OF_SIDECARS):
+        if path.startswith(f"{INSTANCES}/") and change.is_new:
             self._sidecars.add(change.session)
-            if path.startswith(f"{LEAKS}/") and change.data is not None:
-                self.evidence[LedgerId(int(path.rpartition("/")[2]))] += 1
+        elif path.startswith(f"{LEAKS}/") and change.data is not None:
+            self.evidence[LedgerId(int(path.rpartition("/")[2]))] += 1
         elif path.startswith((f"{MANAGED_LEDGERS}/", f"{SCHEMAS}/")):
             self._name(path, change.data)
         elif (ledger_id := ledger_id_of_path(path)) is not None:
