@@ -1,4 +1,4 @@
-"""Bookies that really listen: the read part of protocol version 2 over TCP, with the faults a test asks for."""
+"""Bookies that really listen: reads and additions of protocol version 2 over TCP, with the faults a test asks for."""
 
 import socket
 import socketserver
@@ -15,9 +15,11 @@ from pulsar_sidecar.model.ledgers import DigestType
 _REQUEST = struct.Struct(">iiqq")
 _BATCH_REQUEST = struct.Struct(">iiqqqiq")
 _RESPONSE = struct.Struct(">iiiqq")
+_ADD_REQUEST = struct.Struct(">ii20s")
 _ENTRY_HEADER = struct.Struct(">qqqq")
+_ADD_ENTRY = 1
 
-EOK, ENOLEDGER, ENOENTRY = 0, 1, 2
+EOK, ENOLEDGER, ENOENTRY, EREADONLY = 0, 1, 2, 105
 
 
 def stored_entry(
@@ -45,12 +47,17 @@ def batch_response(code: int, ledger_id: int, entry_id: int, entries: Sequence[b
     return _RESPONSE.pack(_RESPONSE.size - 4 + len(body), 0x02070000, code, ledger_id, entry_id) + body
 
 
+def addition_response(code: int, ledger_id: int, entry_id: int) -> bytes:
+    """A framed answer to an addition."""
+    return _RESPONSE.pack(_RESPONSE.size - 4, 0x02010000, code, ledger_id, entry_id)
+
+
 class FakeBookie:
     """A bookie on a free port of this machine.
 
     ``answer`` may be replaced by a test: from ledger and entry to the bytes to send, or None to close the connection;
-    ``answer_batch`` likewise, for batches, with the most entries and bytes that the reader takes. With ``batches``
-    False it is a bookie of before BookKeeper 4.17.
+    ``answer_batch`` likewise, for batches, with the most entries and bytes that the reader takes; ``answer_addition``
+    for an entry to be stored, whole. With ``batches`` False it is a bookie of before BookKeeper 4.17.
     """
 
     def __init__(self) -> None:
@@ -59,6 +66,7 @@ class FakeBookie:
         self.connections = 0
         self.answer: Callable[[int, int], bytes | None] = self._from_entries
         self.answer_batch: Callable[[int, int, int, int], bytes | None] = self._batch_from_entries
+        self.answer_addition: Callable[[int, int, bytes], bytes | None] = self._added
         self.batches = True
         self._open: list[socketserver.BaseRequestHandler] = []
         self._server = _Server(("127.0.0.1", 0), _handler_of(self))
@@ -99,6 +107,10 @@ class FakeBookie:
         entry = self.entries.get((ledger_id, held[-1] if entry_id == -1 else entry_id))
         return response(ENOENTRY if entry is None else EOK, ledger_id, entry_id, entry or b"")
 
+    def _added(self, ledger_id: int, entry_id: int, entry: bytes) -> bytes:
+        self.entries[ledger_id, entry_id] = entry
+        return addition_response(EOK, ledger_id, entry_id)
+
     def _batch_from_entries(self, ledger_id: int, entry_id: int, count: int, most_bytes: int) -> bytes | None:
         if not self.batches:
             return None
@@ -128,6 +140,10 @@ def _handler_of(bookie: FakeBookie) -> type[socketserver.BaseRequestHandler]:
                 self.wfile.write(answer)
 
         def _answered(self, request: bytes) -> bytes | None:
+            if request[5] == _ADD_ENTRY:
+                entry = request[_ADD_REQUEST.size :]
+                ledger_id, entry_id, _, _ = _ENTRY_HEADER.unpack_from(entry)
+                return bookie.answer_addition(ledger_id, entry_id, entry)
             if len(request) == _REQUEST.size:
                 _, _, ledger_id, entry_id = _REQUEST.unpack(request)
                 return bookie.answer(ledger_id, entry_id)

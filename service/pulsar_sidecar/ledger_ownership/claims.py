@@ -100,6 +100,7 @@ ClaimReading = Claim | NotPulsars | Unrecognised
 _APPLICATION = "application"
 _COMPONENT = "component"
 _PULSAR = b"pulsar"
+_BUCKET_COMPONENT = b"delayed-index-bucket"
 _OF_PULSAR = "pulsar/"
 _MANAGED_LEDGER = "pulsar/managed-ledger"
 _CURSOR = "pulsar/cursor"
@@ -127,6 +128,17 @@ def read_claim(custom_metadata: Mapping[str, bytes]) -> ClaimReading:
         return _claim_of(custom_metadata.get(_COMPONENT), stamp)
     except _UnexpectedStampError as error:
         return Unrecognised(str(error))
+
+
+def bucket_custom_metadata(claim: BucketClaim) -> dict[str, bytes]:
+    """The stamp of a bucket's ledger (``LedgerMetadataUtils.buildMetadataForDelayedIndexBucket``)."""
+    return {
+        _APPLICATION: _PULSAR,
+        _COMPONENT: _BUCKET_COMPONENT,
+        _BUCKET_KEY: claim.bucket_key.encode(),
+        _BUCKET_TOPIC: str(claim.topic).encode(),
+        _BUCKET_CURSOR: claim.subscription.encode(),
+    }
 
 
 def owner_path(claim: Claim) -> str:

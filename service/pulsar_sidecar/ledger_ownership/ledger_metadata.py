@@ -1,7 +1,7 @@
-"""What BookKeeper keeps about a ledger, read from the bytes of its node (BookKeeper ``LedgerMetadataSerDe``).
+"""What BookKeeper keeps about a ledger, as the bytes of its node (BookKeeper ``LedgerMetadataSerDe``).
 
 Formats 1 (text), 2 (protobuf text) and 3 (protobuf, what Pulsar writes) are understood exactly; anything else is
-undecodable, so that a ledger is never judged by half of its metadata.
+undecodable, so that a ledger is never judged by half of its metadata. Only format 3 is written.
 """
 
 import re
@@ -43,6 +43,31 @@ def decode_ledger_metadata(data: bytes) -> LedgerMetadata:
             raise UndecodableError(f"ledger metadata format {unknown} is not known to this version; upgrade first")
 
 
+def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
+    """The bytes of a ledger's node in format 3, as Pulsar's clients write them (inverse of `decode_ledger_metadata`).
+
+    The metadata must name a digest. Custom metadata comes in the order of the mapping, which Java leaves open.
+    """
+    if metadata.digest_type is None:
+        raise ValueError("format 3 names a digest, and this metadata has none")
+    message = bookkeeper.LedgerMetadataFormat(
+        quorumSize=metadata.write_quorum_size,
+        ensembleSize=metadata.ensemble_size,
+        length=metadata.length_bytes,
+        lastEntryId=metadata.last_entry_id,
+        state=bookkeeper.LedgerMetadataFormat.State.ValueType(metadata.state.value),
+        digestType=bookkeeper.LedgerMetadataFormat.DigestType.ValueType(metadata.digest_type.value),
+        password=metadata.password,
+        ackQuorumSize=metadata.ack_quorum_size,
+        cToken=0,
+    )
+    for segment in metadata.segments:
+        message.segment.add(ensembleMember=segment.ensemble, firstEntryId=segment.first_entry_id)
+    for key, value in metadata.custom_metadata.items():
+        message.customMetadata.add(key=key, value=value)
+    return b"BookieMetadataFormatVersion\t3\n" + _delimited(message.SerializeToString())
+
+
 def length_bytes(metadata: LedgerMetadata) -> int | None:
     """The bytes in a ledger; None while that is not known."""
     return metadata.length_bytes if metadata.state is LedgerState.CLOSED else None
@@ -66,6 +91,14 @@ def _undelimited(body: bytes) -> bytes:
                 raise UndecodableError(f"a ledger's node holds {len(message)} bytes, not {length}; read it again")
             return message
     raise UndecodableError("a ledger's node ends inside its length; read it again")
+
+
+def _delimited(message: bytes) -> bytes:
+    rest, prefix = len(message), bytearray()
+    while rest > 0x7F:
+        prefix.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes(prefix) + bytes([rest]) + message
 
 
 def _text_message(body: bytes) -> bookkeeper.LedgerMetadataFormat:

@@ -4,7 +4,7 @@ import pytest
 from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ledgers import DigestType, LedgerMetadata, LedgerState
 from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
@@ -55,6 +55,24 @@ def test_format_3_round_trips(state: LedgerState, custom_metadata: dict[str, byt
     assert (metadata.state, metadata.custom_metadata, metadata.digest_type) == (state, custom_metadata, digest_type)
     assert [segment.first_entry_id for segment in metadata.segments] == [0, 5]
     assert metadata.last_entry_id == (9 if state is LedgerState.CLOSED else -1)
+    assert encode_ledger_metadata(metadata) == data
+
+
+def encoded_again(data: bytes) -> bytes:
+    return encode_ledger_metadata(decode_ledger_metadata(data))
+
+
+@pytest.mark.parametrize(
+    "data", [golden.LEDGER_OF_A_CURSOR_OPEN, golden.LEDGER_OF_A_COMPACTION, golden.LEDGER_WITH_PASSWORD]
+)
+def test_what_a_broker_wrote_is_written_alike(data: bytes) -> None:
+    assert encoded_again(data) == data
+
+
+def test_metadata_without_a_digest_cannot_be_written() -> None:
+    without = decode_ledger_metadata(HEADER_1 + b"2\n2\n0\n0\tbookie-1:3181\tbookie-2:3181")
+    with pytest.raises(ValueError, match="digest"):
+        encode_ledger_metadata(without)
 
 
 def test_format_2_is_the_same_as_text() -> None:

@@ -1,4 +1,4 @@
-"""Asks bookies for entries by their protocol's version 2 (BookKeeper ``BookieProtoEncoding``).
+"""Asks bookies for entries, and gives them entries, by their protocol's version 2 (BookKeeper ``BookieProtoEncoding``).
 
 Requests carry no flag, so a read never fences a ledger's writer out, and needs no password. One connection serves one
 reader at a time, with requests sent ahead of their answers; idle connections are kept per bookie.
@@ -6,16 +6,18 @@ reader at a time, with requests sent ahead of their answers; idle connections ar
 A bookie of BookKeeper 4.17 answers a run of entries to one request (``BookieProtocol.BATCH_READ_ENTRY``, BP-62),
 several times as fast as one by one; an older one closes the connection at such a request.
 
-Invariant: what is answered was sent by the bookie as the entry asked for; what is left out it said it does not have.
+Invariants: what is answered was sent by the bookie as the entry asked for; what is left out it said it does not have.
+An entry is called added only when the bookie said that it stored it.
 """
 
+import hashlib
 import re
 import socket
 import struct
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, exact_text
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
@@ -30,15 +32,19 @@ LAST_STORED = EntryId(-1)
 _PORT = re.compile(r"[0-9]{1,5}")
 _LAST_PORT = 65535
 _PROTOCOL_VERSION: Final = 2
+_ADD_ENTRY: Final = 1
 _READ_ENTRY: Final = 2
 _BATCH_READ_ENTRY: Final = 7
-_EOK, _ENOLEDGER, _ENOENTRY, _EUA = 0, 1, 2, 102
+_EOK, _ENOLEDGER, _ENOENTRY, _EUA, _EREADONLY = 0, 1, 2, 102, 105
 _MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 _LENGTH = struct.Struct(">i")
 _REQUEST = struct.Struct(">iiqq")
 _BATCH_REQUEST = struct.Struct(">iiqqqiq")
+_ADD_REQUEST = struct.Struct(">ii20s")
 _RESPONSE = struct.Struct(">iiqq")
+_NO_PASSWORD_KEY: Final = hashlib.sha1(b"ledger", usedforsecurity=False).digest()
+"""The master key of ledgers with an empty password (``DigestManager.generateMasterKey``)."""
 _REQUEST_ID_BYTES = 8
 _PIECE_BYTES = 1 << 20
 
@@ -51,6 +57,9 @@ _FIRST_GUESS_BYTES = 1024
 _GAP_BYTES = 4096
 """So much that nobody wants is read along with its neighbours, because a request costs bookies more than that."""
 _MOST_REMEMBERED = 10_000
+
+
+T = TypeVar("T")
 
 
 class BrokenConnectionError(UnreachableError):
@@ -133,6 +142,17 @@ class BookieConnections:
             self._entry_bytes[ledger_id] = sum(map(len, found.values())) / len(found)
         return found
 
+    def add_all(self, bookie: BookieId, ledger_id: LedgerId, entries: Sequence[tuple[EntryId, bytes]]) -> None:
+        """Have the bookie store every entry, whole as `stored_entry` makes them, of a ledger with an empty password.
+
+        Storing the same entry twice is storing it once, so a broken connection is tried again like one that reads.
+
+        Raises:
+            TemporaryError: at least one is not known to be stored.
+        """
+        if entries:
+            self._conversed(bookie, lambda connection: _Adding(connection, ledger_id, entries).add())
+
     def close(self) -> None:
         """Close every idle connection; those in use close when their request ends. Idempotent."""
         with self._lock:
@@ -145,25 +165,28 @@ class BookieConnections:
     def _asked(
         self, bookie: BookieId, ledger_id: LedgerId, wanted: Sequence[EntryId], batches: bool
     ) -> dict[EntryId, bytes]:
+        entry_bytes = self._entry_bytes.get(ledger_id, _FIRST_GUESS_BYTES)
+        return self._conversed(
+            bookie, lambda connection: _Pipeline(connection, ledger_id, wanted, batches, entry_bytes).read()
+        )
+
+    def _conversed(self, bookie: BookieId, converse: Callable[[socket.socket], T]) -> T:
         with self._lock:
             kept = self._idle[bookie].pop() if self._idle[bookie] else None
         if kept is not None:
             try:
-                return self._ask(kept, bookie, ledger_id, wanted, batches)
+                return self._converse(kept, bookie, converse)
             except TemporaryError:
                 # The bookie may have restarted since the connection was last used; a fresh one decides.
                 with self._lock:
                     stale = self._idle.pop(bookie, [])
                 for connection in stale:
                     connection.close()
-        return self._ask(self._connect(bookie), bookie, ledger_id, wanted, batches)
+        return self._converse(self._connect(bookie), bookie, converse)
 
-    def _ask(
-        self, connection: socket.socket, bookie: BookieId, ledger_id: LedgerId, wanted: Sequence[EntryId], batches: bool
-    ) -> dict[EntryId, bytes]:
-        entry_bytes = self._entry_bytes.get(ledger_id, _FIRST_GUESS_BYTES)
+    def _converse(self, connection: socket.socket, bookie: BookieId, converse: Callable[[socket.socket], T]) -> T:
         try:
-            found = _Pipeline(connection, ledger_id, wanted, batches, entry_bytes).read()
+            found = converse(connection)
         except OSError as error:
             connection.close()
             raise BrokenConnectionError(f"bookie {bookie} did not answer ({error}); try again") from error
@@ -236,18 +259,11 @@ class _Pipeline:
             OSError: the connection broke, or no answer came in time.
             TemporaryError: the bookie refuses, or answers something else.
         """
-        received = bytearray()
+        answers = _answers(self._connection)
         while self._waiting or self._in_flight:
             self._send()
-            piece = self._connection.recv(_PIECE_BYTES)
-            if not piece:
-                raise ConnectionResetError("the bookie closed the connection")
-            received += piece
-            done = 0
-            for start, end in _frames(received):
-                self._take(bytes(received[start:end]))
-                done = end
-            del received[:done]
+            for frame in next(answers):
+                self._take(frame)
         return self._found
 
     def _send(self) -> None:
@@ -276,7 +292,7 @@ class _Pipeline:
         if run is None or header >> 16 != _header_of(run) or ledger_id != self._ledger_id:
             raise TemporaryError("a bookie answered another request than the one that was sent; try again")
         if code == _EUA:
-            raise TemporaryError("a bookie demands authentication, which reading entries does not support yet")
+            raise TemporaryError("a bookie demands authentication, which the sidecar does not support yet")
         if code not in (_EOK, _ENOLEDGER, _ENOENTRY):
             raise TemporaryError(f"a bookie refused to read, with its code {code}; try again")
         if code == _ENOENTRY:
@@ -297,6 +313,69 @@ class _Pipeline:
             self._waiting.appendleft(EntryRun(run.first + len(entries), run.length - len(entries)))
 
 
+class _Adding:
+    """Some entries of one ledger, given to one bookie over one connection."""
+
+    def __init__(
+        self, connection: socket.socket, ledger_id: LedgerId, entries: Sequence[tuple[EntryId, bytes]]
+    ) -> None:
+        self._connection = connection
+        self._ledger_id = ledger_id
+        self._waiting = deque(entries)
+        self._in_flight: dict[int, int] = {}
+
+    def add(self) -> None:
+        """Return when the bookie has stored all of them.
+
+        Raises:
+            OSError: the connection broke, or no answer came in time.
+            TemporaryError: the bookie refuses, or answers something else.
+        """
+        answers = _answers(self._connection)
+        while self._waiting or self._in_flight:
+            self._send()
+            for frame in next(answers):
+                self._take(frame)
+
+    def _send(self) -> None:
+        # One at least is in flight, however large it is. A bookie answers while it reads, so this cannot lock up.
+        while self._waiting and (not self._in_flight or self._fits(len(self._waiting[0][1]))):
+            entry_id, entry = self._waiting.popleft()
+            self._in_flight[entry_id] = len(entry)
+            length = _ADD_REQUEST.size - _LENGTH.size + len(entry)
+            header = (_PROTOCOL_VERSION << 8 | _ADD_ENTRY) << 16
+            self._connection.sendall(_ADD_REQUEST.pack(length, header, _NO_PASSWORD_KEY) + entry)
+
+    def _fits(self, entry_bytes: int) -> bool:
+        full = len(self._in_flight) >= _MOST_IN_FLIGHT
+        return not full and sum(self._in_flight.values()) + entry_bytes <= _MOST_IN_FLIGHT_BYTES
+
+    def _take(self, frame: bytes) -> None:
+        header, code, ledger_id, entry_id = _RESPONSE.unpack_from(frame)
+        known = self._in_flight.pop(entry_id, None) is not None
+        if not known or header >> 16 != _PROTOCOL_VERSION << 8 | _ADD_ENTRY or ledger_id != self._ledger_id:
+            raise TemporaryError("a bookie answered another request than the one that was sent; try again")
+        if code == _EUA:
+            raise TemporaryError("a bookie demands authentication, which the sidecar does not support yet")
+        if code == _EREADONLY:
+            raise TemporaryError("a bookie has become read-only; free space on its disks or start another one")
+        if code != _EOK:
+            raise TemporaryError(f"a bookie refused to store an entry, with its code {code}; look at the bookie's log")
+
+
+def _answers(connection: socket.socket) -> Iterator[list[bytes]]:
+    """The whole frames that have come since the last time; waits for a piece of one at least."""
+    received = bytearray()
+    while True:
+        piece = connection.recv(_PIECE_BYTES)
+        if not piece:
+            raise ConnectionResetError("the bookie closed the connection")
+        received += piece
+        frames = list(_frames(received))
+        yield [bytes(received[start:end]) for start, end in frames]
+        del received[: frames[-1][1] if frames else 0]
+
+
 def _header_of(run: EntryRun) -> int:
     """Version and operation, the upper half of a header; a request's lower half are its flags, of which none is set."""
     return _PROTOCOL_VERSION << 8 | (_READ_ENTRY if run.length == 1 else _BATCH_READ_ENTRY)
@@ -308,7 +387,7 @@ def _frames(received: bytearray) -> Iterator[tuple[int, int]]:
     while len(received) - position >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(received, position)
         if not _RESPONSE.size <= length <= _MAX_FRAME_BYTES:
-            raise TemporaryError(f"a bookie announced {length} bytes, which is no answer to a read")
+            raise TemporaryError(f"a bookie announced {length} bytes, which is no answer of a bookie")
         start = position + _LENGTH.size
         position = start + length
         if position > len(received):

@@ -32,6 +32,7 @@ _MOST_AT_A_TIME = 2048
 _FEW_AT_A_TIME = 256
 _THREADS = 2
 _FIRST = EntryId(0)
+_BEFORE_FIRST = EntryId(-1)
 _ENTRY_HEADER = struct.Struct(">qqqq")
 
 Kept = TypeVar("Kept")
@@ -294,6 +295,16 @@ def checked_entry(data: bytes, digest_type: DigestType | None, password: bytes) 
     if not hmac.compare_digest(stored_digest, digest(digest_type, header + payload, password)):
         raise UndecodableError(f"entry {ledger_id}:{entry_id} is damaged on this bookie; read another copy")
     return StoredEntry(LedgerId(ledger_id), EntryId(entry_id), EntryId(last_confirmed), payload)
+
+
+def stored_entry(ledger_id: LedgerId, entry_id: EntryId, payload: bytes, *, length_bytes: int) -> bytes:
+    """An entry as its writer sends it to a bookie, with digest CRC32C (inverse of `checked_entry`).
+
+    ``length_bytes`` counts the payloads of the ledger up to this one. No entry is called confirmed, which is always
+    true: a reader of a closed ledger does not ask, and a recovery then looks at every entry itself.
+    """
+    header = _ENTRY_HEADER.pack(ledger_id, entry_id, _BEFORE_FIRST, length_bytes)
+    return header + digest(DigestType.CRC32C, header + payload, b"") + payload
 
 
 def digest(digest_type: DigestType, data: bytes, password: bytes) -> bytes:

@@ -1,0 +1,114 @@
+"""Snapshots of the delayed index in ledgers of their own, as brokers keep them (``BookkeeperBucketSnapshotStorage``).
+
+Invariants: nothing but a bucket's ledger is ever deleted, and a bucket is read only once its ledger is closed: a broker
+that opens an open one closes it first, which fences its writer out.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Replication
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.snapshot import (
+    DelayedIndexes,
+    SnapshotMetadata,
+    decode_metadata,
+    decode_segment,
+    encode_metadata,
+    encode_segment,
+)
+from pulsar_sidecar.ledger_ownership.claims import BucketClaim, bucket_custom_metadata, read_claim
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import parse_topic_name
+
+T = TypeVar("T")
+
+
+class BookKeeperBucketSnapshots:
+    """`delayed_delivery.index.ports.BucketSnapshotStorage` on the cluster's bookies; safe for use by several threads.
+
+    ``replication`` is asked for each new bucket: the brokers' ``managedLedgerDefault*`` settings.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        entries: BookieEntries,
+        writer: LedgerWriter,
+        replication: Callable[[], Replication],
+        ledgers_root: str = DEFAULT_LEDGERS_ROOT,
+    ) -> None:
+        self._store = store
+        self._entries = entries
+        self._writer = writer
+        self._replication = replication
+        self._root = ledgers_root
+
+    def start(self) -> None:
+        """Everything that it needs is open."""
+
+    def create_bucket_snapshot(
+        self,
+        metadata: SnapshotMetadata,
+        segments: Sequence[DelayedIndexes],
+        bucket_key: BucketKey,
+        topic_name: str,
+        cursor_name: str,
+    ) -> LedgerId:
+        claim = BucketClaim(parse_topic_name(topic_name), cursor_name, str(bucket_key))
+        payloads = [encode_metadata(metadata), *map(encode_segment, segments)]
+        return self._writer.write(payloads, bucket_custom_metadata(claim), self._replication())
+
+    def get_bucket_snapshot_metadata(self, bucket_id: LedgerId) -> SnapshotMetadata:
+        [metadata] = self._read(bucket_id, range(1), decode_metadata)
+        return metadata
+
+    def get_bucket_snapshot_segment(
+        self, bucket_id: LedgerId, first_segment_entry_id: int, last_segment_entry_id: int
+    ) -> Sequence[DelayedIndexes]:
+        return self._read(bucket_id, range(first_segment_entry_id, last_segment_entry_id + 1), decode_segment)
+
+    def get_bucket_snapshot_length(self, bucket_id: LedgerId) -> int:
+        return self._closed(bucket_id).length_bytes
+
+    def delete_bucket_snapshot(self, bucket_id: LedgerId) -> None:
+        """See the port. `ConflictError` for a ledger that is no bucket's; nothing is deleted then."""
+        node = self._store.read(ledger_path(bucket_id, self._root))
+        if node is None:
+            return
+        claim = read_claim(decode_ledger_metadata(node.data).custom_metadata)
+        if not isinstance(claim, BucketClaim):
+            raise ConflictError(f"ledger {bucket_id} holds no bucket of a delayed index; it is not deleted")
+        self._writer.delete(bucket_id, node.version)
+
+    def close(self) -> None:
+        """What it was given is closed by whoever opened it."""
+
+    def _closed(self, bucket_id: LedgerId) -> LedgerMetadata:
+        node = self._store.read(ledger_path(bucket_id, self._root))
+        if node is None:
+            raise NotFoundError(f"there is no ledger {bucket_id}, so the bucket is gone")
+        metadata = decode_ledger_metadata(node.data)
+        if metadata.state is not LedgerState.CLOSED:
+            raise TemporaryError(
+                f"ledger {bucket_id} of a bucket is not closed: its writer is at work, or died; try again later"
+            )
+        return metadata
+
+    def _read(self, bucket_id: LedgerId, wanted: range, decode: Callable[[bytes], T]) -> list[T]:
+        metadata = self._closed(bucket_id)
+        if not wanted or wanted[0] < 0 or wanted[-1] > metadata.last_entry_id:
+            raise InvalidInputError(
+                f"bucket {bucket_id} has entries 0 to {metadata.last_entry_id}, not {wanted.start} to {wanted.stop - 1}"
+            )
+        answer = self._entries.read_many(bucket_id, metadata, map(EntryId, wanted), bytes)
+        for entry_id in (EntryId(each) for each in wanted if each not in answer.found):
+            reason = answer.unreadable.get(entry_id, "every bookie says it has no such entry")
+            raise TemporaryError(f"no bookie delivers entry {bucket_id}:{entry_id} of a bucket ({reason}); try again")
+        return [decode(answer.found[EntryId(entry_id)]) for entry_id in wanted]

@@ -1,0 +1,231 @@
+"""Ledgers that are written once and closed, made as a BookKeeper client makes them (``LedgerCreateOp``).
+
+Invariant: a ledger's id is answered only when every bookie of every write set has stored its entries and the metadata
+says CLOSED, with that end. Whatever fails before, the ledger's node is deleted again, or the error names the ledger
+that was left. A ledger that its writer died over stays OPEN and nobody knows its id: the audit and the watch for left
+ledgers find it.
+"""
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
+from typing import Final
+
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import stored_entry
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
+from pulsar_sidecar.model.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    SidecarError,
+    TemporaryError,
+)
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId, NodeVersion
+from pulsar_sidecar.model.ledgers import DigestType, LedgerMetadata, LedgerSegment, LedgerState
+from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore, Node
+
+MOST_ENTRY_BYTES: Final = 5 * 1024 * 1024
+"""``nettyMaxFrameSizeBytes`` as Pulsar's ``bookkeeper.conf`` sets it, without what is around a payload."""
+_NO_ENTRY = EntryId(-1)
+_ID_TRIES = 5
+_DISCARD_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """How many bookies hold a ledger, and how many of them each entry.
+
+    ``ack_quorum_size`` is only written down: a ledger that is written once waits for the whole write quorum.
+    """
+
+    ensemble_size: int = 2
+    write_quorum_size: int = 2
+    ack_quorum_size: int = 2
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.ack_quorum_size <= self.write_quorum_size <= self.ensemble_size:
+            raise InvalidInputError(
+                f"an ensemble of {self.ensemble_size} with a write quorum of {self.write_quorum_size} and an "
+                f"acknowledgement quorum of {self.ack_quorum_size} cannot be; look at managedLedgerDefault*"
+            )
+
+
+class LedgerWriter:
+    """Writes whole ledgers with empty passwords and CRC32C digests; safe for use by several threads.
+
+    Bookies are taken at random, of as many racks as there are (``/bookies``); placement policies are not asked.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        next_id: Callable[[], LedgerId],
+        bookies: BookieConnections,
+        ledgers_root: str = DEFAULT_LEDGERS_ROOT,
+    ) -> None:
+        self._store = store
+        self._next_id = next_id
+        self._bookies = bookies
+        self._root = ledgers_root
+
+    def write(
+        self, payloads: Sequence[bytes], custom_metadata: Mapping[str, bytes], replication: Replication
+    ) -> LedgerId:
+        """The id of a new, closed ledger with these entries.
+
+        A bookie that fails is done without, as long as there are enough others.
+
+        Raises:
+            InvalidInputError: there are no entries, or one is larger than bookies take.
+            TemporaryError: too few bookies, or one of them or the store failed; no ledger is left.
+            OutcomeUnknownError: a ledger that nobody needs may be left; the text has its id.
+        """
+        if not payloads or max(map(len, payloads)) > MOST_ENTRY_BYTES:
+            raise InvalidInputError(
+                f"a ledger takes entries of up to {MOST_ENTRY_BYTES} bytes, one at least; lower the setting that "
+                "makes them so large"
+            )
+        failed: dict[BookieId, str] = {}
+        while True:
+            ensemble = self._ensemble(replication.ensemble_size, failed)
+            metadata = LedgerMetadata(
+                state=LedgerState.OPEN,
+                ensemble_size=replication.ensemble_size,
+                write_quorum_size=replication.write_quorum_size,
+                ack_quorum_size=replication.ack_quorum_size,
+                length_bytes=0,
+                last_entry_id=_NO_ENTRY,
+                segments=(LedgerSegment(EntryId(0), ensemble),),
+                custom_metadata=custom_metadata,
+                digest_type=DigestType.CRC32C,
+            )
+            ledger_id, node = self._create(metadata)
+            try:
+                failures = self._add(ledger_id, metadata, payloads)
+                if not failures:
+                    self._close(node, metadata, payloads)
+                    return ledger_id
+            except BaseException as error:
+                self._discard(ledger_id, custom_metadata, error)
+                raise
+            failed |= failures
+            self._discard(ledger_id, custom_metadata, TemporaryError(_joined(failures)))
+
+    def delete(self, ledger_id: LedgerId, version: NodeVersion) -> None:
+        """Delete a ledger as BookKeeper does: its node; bookies collect the entries. One that is gone is no error.
+
+        Raises:
+            ConflictError: the node has another version by now.
+            OutcomeUnknownError: the answer was lost; look again.
+        """
+        result = self._store.delete(ledger_path(ledger_id, self._root), version)
+        if result is DeletionResult.CONFLICT:
+            raise ConflictError(f"the metadata of ledger {ledger_id} changed at the same moment; try again")
+        if result is DeletionResult.UNKNOWN:
+            raise OutcomeUnknownError(f"the answer to deleting ledger {ledger_id} was lost; look whether it is gone")
+
+    def _ensemble(self, size: int, failed: Mapping[BookieId, str]) -> tuple[BookieId, ...]:
+        registered = self._store.children(f"{self._root}/available") or []
+        writable = [BookieId(name) for name in registered if name != "readonly" and name not in failed]
+        if len(writable) < size:
+            failures = f" ({_joined(failed)})" if failed else ""
+            raise TemporaryError(
+                f"a ledger wants {size} bookies, and {len(writable)} can be written to{failures}; start more bookies, "
+                "or lower managedLedgerDefaultEnsembleSize"
+            )
+        random.shuffle(writable)
+        racks = self._racks()
+        by_rack: defaultdict[str, list[BookieId]] = defaultdict(list)
+        for bookie in writable:
+            by_rack[racks.get(bookie, "")].append(bookie)
+        taken_in_turn = chain.from_iterable(zip_longest(*by_rack.values()))
+        return tuple([bookie for bookie in taken_in_turn if bookie is not None][:size])
+
+    def _racks(self) -> Mapping[str, str]:
+        """Racks by bookie (``BookiesRackConfiguration``): groups of bookies, each with its rack."""
+        node = self._store.read("/bookies")
+        try:
+            groups = json.loads(node.data) if node is not None and node.data else {}
+            return {bookie: str(info["rack"]) for group in groups.values() for bookie, info in group.items()}
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
+            raise TemporaryError(f"the racks in /bookies cannot be read ({error!r:.200}); set them right") from error
+
+    def _create(self, metadata: LedgerMetadata) -> tuple[LedgerId, Node]:
+        data = encode_ledger_metadata(metadata)
+        for _ in range(_ID_TRIES):
+            ledger_id = self._next_id()
+            try:
+                return ledger_id, self._store.create(ledger_path(ledger_id, self._root), data)
+            except AlreadyExistsError:
+                continue  # As BookKeeper does: somebody reset the counter.
+            except OutcomeUnknownError as error:
+                self._discard(ledger_id, metadata.custom_metadata, error)
+                raise TemporaryError(f"ledger {ledger_id} was not created: {error}") from error
+        raise TemporaryError(f"{_ID_TRIES} new ledger ids were in use already; look at {self._root}/idgen")
+
+    def _add(self, ledger_id: LedgerId, metadata: LedgerMetadata, payloads: Sequence[bytes]) -> Mapping[BookieId, str]:
+        """Have the write quorum of each entry store it; the bookies that failed, with the reason."""
+        [segment] = metadata.segments
+        shares: dict[BookieId, list[tuple[EntryId, bytes]]] = {bookie: [] for bookie in segment.ensemble}
+        length_bytes = 0
+        for entry_id, payload in enumerate(payloads):
+            length_bytes += len(payload)
+            entry = stored_entry(ledger_id, EntryId(entry_id), payload, length_bytes=length_bytes)
+            # ``RoundRobinDistributionSchedule``
+            for rank in range(metadata.write_quorum_size):
+                shares[segment.ensemble[(entry_id + rank) % metadata.ensemble_size]].append((EntryId(entry_id), entry))
+        with ThreadPoolExecutor(metadata.ensemble_size, "ledger-writer") as threads:
+            failures = threads.map(lambda bookie: self._failure(bookie, ledger_id, shares[bookie]), segment.ensemble)
+            return {bookie: why for bookie, why in zip(segment.ensemble, failures, strict=True) if why is not None}
+
+    def _failure(self, bookie: BookieId, ledger_id: LedgerId, entries: Sequence[tuple[EntryId, bytes]]) -> str | None:
+        try:
+            self._bookies.add_all(bookie, ledger_id, entries)
+        except TemporaryError as error:
+            return str(error)
+        return None
+
+    def _close(self, node: Node, metadata: LedgerMetadata, payloads: Sequence[bytes]) -> None:
+        closed = replace(
+            metadata,
+            state=LedgerState.CLOSED,
+            last_entry_id=EntryId(len(payloads) - 1),
+            length_bytes=sum(map(len, payloads)),
+        )
+        try:
+            self._store.write(node.path, encode_ledger_metadata(closed), node.version)
+        except (ConflictError, NotFoundError, OutcomeUnknownError) as error:
+            # A recovery that saw a writer gone, or our own write whose answer was lost, may have closed it like this.
+            found = self._store.read(node.path)
+            if found is None or decode_ledger_metadata(found.data) != closed:
+                raise TemporaryError(f"a new ledger could not be closed: {error}") from error
+
+    def _discard(self, ledger_id: LedgerId, custom_metadata: Mapping[str, bytes], cause: BaseException) -> None:
+        """Delete a ledger of ours that is not to be; `OutcomeUnknownError` if it may be left."""
+        path = ledger_path(ledger_id, self._root)
+        failure: object = "it keeps changing"
+        for _ in range(_DISCARD_TRIES):
+            try:
+                node = self._store.read(path)
+                if node is None or decode_ledger_metadata(node.data).custom_metadata != custom_metadata:
+                    return
+                if self._store.delete(path, node.version) in (DeletionResult.DELETED, DeletionResult.GONE):
+                    return
+            except SidecarError as error:
+                failure = error
+        raise OutcomeUnknownError(
+            f"ledger {ledger_id} is half written ({cause}) and may be left ({failure}); nothing uses it: "
+            "the audit reports it when it is old enough"
+        ) from cause
+
+
+def _joined(failures: Mapping[BookieId, str]) -> str:
+    return "; ".join(failures.values())

@@ -1,0 +1,71 @@
+"""Where snapshots of a delayed index are kept in tests: fake bookies and a cluster's own."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import count
+from typing import Protocol
+
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookKeeperBucketSnapshots
+from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Replication
+from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.delayed_delivery.index.ports import BucketSnapshotStorage
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerMetadata
+from pulsar_sidecar.model.metadata import MetadataStore
+
+from tests.cluster.running import ClusterUnderTest
+from tests.fakes.bookie_servers import FakeBookie
+from tests.fakes.metadata import FakeMetadataStore
+
+
+class SnapshotStorage(Protocol):
+    """The port under test."""
+
+    @property
+    def storage(self) -> BucketSnapshotStorage: ...
+
+
+class BookKeeperStorage:
+    """The adapter; what it works with may be fake or real."""
+
+    def __init__(
+        self, store: MetadataStore, next_id: Callable[[], LedgerId], bookies: BookieConnections, size: int
+    ) -> None:
+        self.store = store
+        self.entries = BookieEntries(bookies)
+        self.writer = LedgerWriter(store, next_id, bookies)
+        self.storage = self.with_replication(Replication(size, size, size))
+
+    def with_replication(self, replication: Replication) -> BookKeeperBucketSnapshots:
+        return BookKeeperBucketSnapshots(self.store, self.entries, self.writer, lambda: replication)
+
+    def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
+        node = self.store.read(ledger_path(ledger_id))
+        assert node is not None
+        return decode_ledger_metadata(node.data)
+
+
+def fake_bookkeeper(stack: ExitStack) -> BookKeeperStorage:
+    """Two bookies that listen on this machine, and the metadata store in memory."""
+    store = FakeMetadataStore()
+    for bookie in [stack.enter_context(FakeBookie()) for _ in range(2)]:
+        store.put(f"/ledgers/available/{bookie.bookie_id}")
+    connections = BookieConnections(connect_timeout_seconds=1, read_timeout_seconds=1)
+    stack.callback(connections.close)
+    ids = count(1)
+    return BookKeeperStorage(store, lambda: LedgerId(next(ids)), connections, 2)
+
+
+def real_bookkeeper(cluster: ClusterUnderTest, stack: ExitStack) -> BookKeeperStorage:
+    """All bookies of a cluster hold each bucket."""
+    store = stack.enter_context(ZooKeeperMetadataStore(cluster.addresses.metadata_store_url, SystemClock()))
+    connections = BookieConnections(store)
+    stack.callback(connections.close)
+    bookies = sum(name.startswith("bookie-") for name in cluster.addresses.members)
+    return BookKeeperStorage(store, ZooKeeperLedgerIds(store).next, connections, min(2, bookies))

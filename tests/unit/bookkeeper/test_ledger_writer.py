@@ -1,0 +1,232 @@
+"""Ledgers written once: durable on every bookie of the write quorum and closed, or gone again."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.ledger_writer import MOST_ENTRY_BYTES, LedgerWriter, Replication
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.errors import InvalidInputError, OutcomeUnknownError, SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+
+from tests.fakes.bookie_servers import EREADONLY, FakeBookie, addition_response
+from tests.fakes.metadata import FakeMetadataStore, Method
+
+CUSTOM = {"application": b"pulsar", "component": b"delayed-index-bucket"}
+PAYLOADS = [b"zero", b"one", b"", b"three" * 1000]
+FIRST_ID = 27
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Stage:
+    """Bookies that listen, the metadata store in memory, and the writer between them."""
+
+    def __init__(self, bookies: int) -> None:
+        self.bookies = [FakeBookie() for _ in range(bookies)]
+        self.store = FakeMetadataStore()
+        self.store.put("/ledgers/available/readonly")
+        for bookie in self.bookies:
+            self.store.put(f"/ledgers/available/{bookie.bookie_id}")
+        self.connections = BookieConnections(connect_timeout_seconds=1, read_timeout_seconds=0.5)
+        self.entries = BookieEntries(self.connections)
+        ids = count(FIRST_ID)
+        self.writer = LedgerWriter(self.store, lambda: LedgerId(next(ids)), self.connections)
+
+    def write(self, *sizes: int) -> LedgerId:
+        return self.writer.write(PAYLOADS, CUSTOM, Replication(*sizes or (2, 2, 2)))
+
+    def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
+        node = self.store.peek(ledger_path(ledger_id))
+        assert node is not None
+        return decode_ledger_metadata(node.data)
+
+    def ledgers(self) -> list[str]:
+        return [path for path in self.store.paths() if "/L" in path]
+
+    def close(self) -> None:
+        self.entries.close()
+        for bookie in self.bookies:
+            bookie.close()
+
+
+@pytest.fixture
+def stages() -> Iterator[Callable[[int], Stage]]:
+    opened: list[Stage] = []
+
+    def open_stage(bookies: int = 2) -> Stage:
+        opened.append(Stage(bookies))
+        return opened[-1]
+
+    yield open_stage
+    for stage in opened:
+        stage.close()
+
+
+@pytest.mark.parametrize(("bookies", "sizes"), [(1, (1, 1, 1)), (2, (2, 2, 1)), (3, (3, 2, 2)), (4, (3, 3, 2))])
+def test_every_bookie_of_the_write_quorum_has_it(
+    stages: Callable[[int], Stage], bookies: int, sizes: tuple[int, ...]
+) -> None:
+    stage = stages(bookies)
+    ledger_id = stage.write(*sizes)
+    metadata = stage.metadata(ledger_id)
+    assert (metadata.state, metadata.last_entry_id, metadata.length_bytes) == (LedgerState.CLOSED, 3, 5007)
+    assert metadata.custom_metadata == CUSTOM
+    held = {bookie.bookie_id: {entry for _, entry in bookie.entries} for bookie in stage.bookies}
+    [segment] = metadata.segments
+    for entry_id in range(len(PAYLOADS)):
+        write_set = {segment.ensemble[(entry_id + rank) % sizes[0]] for rank in range(sizes[1])}
+        assert write_set == {bookie for bookie, entries in held.items() if entry_id in entries}
+    answer = stage.entries.read_many(ledger_id, metadata, map(EntryId, range(4)), bytes)
+    assert [answer.found[EntryId(entry_id)] for entry_id in range(4)] == PAYLOADS
+
+
+def test_the_wire(stages: Callable[[int], Stage]) -> None:
+    stage = stages(1)
+    stage.writer.write([b"payload"], CUSTOM, Replication(1, 1, 1))
+    [request] = stage.bookies[0].requests
+    key = hashlib.sha1(b"ledger").hexdigest()
+    header = "000000000000001b 0000000000000000 ffffffffffffffff 0000000000000007"
+    assert request.startswith(bytes.fromhex(f"00000043 02010000 {key} {header}"))
+    assert request.endswith(b"payload")
+
+
+def test_bookies_of_different_racks(stages: Callable[[int], Stage]) -> None:
+    stage = stages(4)
+    ids = [str(bookie.bookie_id) for bookie in stage.bookies]
+    racks = ", ".join(f'"{name}": {{"rack": "{"/a" if name != ids[3] else "/b"}"}}' for name in ids)
+    stage.store.put("/bookies", f'{{"default": {{{racks}}}}}'.encode())
+    for _ in range(5):
+        assert ids[3] in stage.metadata(stage.write()).segments[0].ensemble
+
+
+@pytest.mark.parametrize("code", [EREADONLY, 101, None])
+def test_a_bookie_that_fails_is_done_without(stages: Callable[[int], Stage], code: int | None) -> None:
+    stage = stages(3)
+    bad = stage.bookies[0]
+    bad.answer_addition = lambda ledger, entry, _: None if code is None else addition_response(code, ledger, entry)
+    for _ in range(6):
+        assert bad.bookie_id not in stage.metadata(stage.write()).segments[0].ensemble
+    assert all(stage.metadata(LedgerId(int(path[-4:]))).state is LedgerState.CLOSED for path in stage.ledgers())
+
+
+def test_too_few_bookies_leave_nothing(stages: Callable[[int], Stage]) -> None:
+    stage = stages(2)
+    stage.bookies[0].answer_addition = lambda ledger, entry, _: addition_response(EREADONLY, ledger, entry)
+    with pytest.raises(TemporaryError, match=r"wants 2 bookies, and 1 can.*read-only"):
+        stage.write()
+    with pytest.raises(TemporaryError, match="wants 3 bookies, and 2 can"):
+        stage.write(3, 2, 2)
+    assert stage.ledgers() == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(addition_response(0, FIRST_ID, 99), id="another entry"),
+        pytest.param(addition_response(0, 99, 0), id="another ledger"),
+        pytest.param(b"\x00\x00\x00\x18\x02\x02" + bytes(22), id="an answer to a read"),
+    ],
+)
+def test_an_answer_to_something_else_stores_nothing(stages: Callable[[int], Stage], answer: bytes) -> None:
+    stage = stages(1)
+    stage.bookies[0].answer_addition = lambda *_: answer
+    with pytest.raises(TemporaryError):
+        stage.write(1, 1, 1)
+    assert stage.ledgers() == []
+
+
+def test_an_id_that_is_taken_is_passed_over(stages: Callable[[int], Stage]) -> None:
+    stage = stages(2)
+    stage.store.put(ledger_path(LedgerId(FIRST_ID)), b"somebody's")
+    assert stage.write() == FIRST_ID + 1
+    taken = stage.store.peek(ledger_path(LedgerId(FIRST_ID)))
+    assert taken is not None
+    assert taken.data == b"somebody's"
+
+
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("method", ["create", "write"])
+def test_a_lost_answer_is_looked_up(stages: Callable[[int], Stage], method: Method, applied: bool) -> None:
+    stage = stages(2)
+    assert method in ("create", "write")
+    stage.store.lose_answer_next(method, applied=applied)
+    if method == "write" and applied:
+        assert stage.metadata(stage.write()).state is LedgerState.CLOSED
+    else:
+        with pytest.raises(TemporaryError):
+            stage.write()
+        assert stage.ledgers() == []
+
+
+def test_metadata_that_somebody_else_changed_is_no_success(stages: Callable[[int], Stage]) -> None:
+    stage = stages(2)
+    path = ledger_path(LedgerId(FIRST_ID))
+
+    def touch() -> None:
+        node = stage.store.peek(path)
+        assert node is not None
+        stage.store.put(path, node.data)
+
+    stage.store.before("write", touch)
+    with pytest.raises(TemporaryError):
+        stage.write()
+    assert stage.ledgers() == []
+
+
+def test_what_cannot_be_deleted_again_is_named(stages: Callable[[int], Stage]) -> None:
+    stage = stages(2)
+    stage.store.fail_next("write", TemporaryError("the store is away"))
+    stage.store.fail_next("delete", TemporaryError("the store is away"), times=-1)
+    with pytest.raises(OutcomeUnknownError, match=rf"ledger {FIRST_ID} .*may be left"):
+        stage.write()
+
+
+def test_a_writer_that_dies_leaves_an_open_ledger(stages: Callable[[int], Stage]) -> None:
+    stage = stages(2)
+
+    def kill() -> None:
+        raise Killed
+
+    stage.store.before("write", kill)
+    stage.store.before("read", kill, path=ledger_path(LedgerId(FIRST_ID)), times=-1)
+    with pytest.raises(Killed):
+        stage.write()
+    assert stage.metadata(LedgerId(FIRST_ID)).state is LedgerState.OPEN
+
+
+@pytest.mark.parametrize("payloads", [[], [bytes(MOST_ENTRY_BYTES + 1)]])
+def test_what_bookies_would_not_take_is_refused(stages: Callable[[int], Stage], payloads: list[bytes]) -> None:
+    stage = stages(2)
+    with pytest.raises(InvalidInputError):
+        stage.writer.write(payloads, CUSTOM, Replication())
+    assert stage.ledgers() == []
+
+
+@pytest.mark.parametrize("sizes", [(0, 0, 0), (2, 3, 2), (3, 2, 3), (2, 2, 0)])
+def test_quorums_that_cannot_be(sizes: tuple[int, int, int]) -> None:
+    with pytest.raises(InvalidInputError):
+        Replication(*sizes)
+
+
+def test_many_large_entries_arrive(stages: Callable[[int], Stage]) -> None:
+    stage = stages(2)
+    payloads = [bytes([number % 251]) * (300_000 + number) for number in range(40)]
+    ledger_id = stage.writer.write(payloads, CUSTOM, Replication())
+    answer = stage.entries.read_many(ledger_id, stage.metadata(ledger_id), map(EntryId, range(40)), bytes)
+    assert [answer.found[EntryId(number)] for number in range(40)] == payloads
+
+
+def test_racks_that_cannot_be_read_write_nothing(stages: Callable[[int], Stage]) -> None:
+    stage = stages(2)
+    stage.store.put("/bookies", b"[]")
+    with pytest.raises(SidecarError, match="/bookies"):
+        stage.write()
+    assert stage.ledgers() == []
