@@ -11,7 +11,7 @@ from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
-from tests.cluster.java_programs import JavaProgram, java_program
+from tests.cluster.java_programs import JavaProgram, java_program, quiet_log_configuration
 
 _PROGRAM = Path(__file__).with_name("DeleteLedgers.java")
 _PULSAR_DRIVERS = (
@@ -65,10 +65,3 @@ def bookkeeper_peer(metadata_service_uri: str, window: int, scratch: Path) -> It
         if program.read() != "ready":
             raise RuntimeError("BookKeeper's client did not start")
         yield BookKeeperPeer(program)
-
-
-def quiet_log_configuration(scratch: Path) -> Path:
-    # Each deletion would write a line otherwise, which is no part of what is compared.
-    path = scratch / "log4j2.properties"
-    path.write_text("rootLogger.level = off\n")
-    return path
